@@ -1,0 +1,170 @@
+"""A set of small numbers that knows its smallest member, and the next smaller than a number.
+
+Rules
+  1. A word has 32 bits; the words of one level are summed up by the bits of the level above, until one word is left.
+     131,072 numbers take four levels, 1,000 take two.
+  2. A summary bit is set whenever the word below it is not zero. It may outlive the last member of that word until a
+     search meets it and clears it, which its setting has paid for: a number that leaves and comes back again and again
+     touches one word.
+  3. It grows and shrinks in place and never forgets members.
+
+Words are objects with an unboxed integer because a list of integers boxes every store (an allocation, once compiled).
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+WORD_SHIFT: Final = 5
+WORD_BITS: Final = 1 << WORD_SHIFT
+WORD_MASK: Final = WORD_BITS - 1
+WORD_TOP: Final = 1 << WORD_MASK
+NONE: Final = -1  # no member
+
+
+@final
+class _Word:
+    __slots__ = ("bits",)
+
+    def __init__(self) -> None:
+        self.bits: i64 = 0
+
+
+@final
+class Bitmap:
+    """Numbers from 0 up to the size it was last given; 32 to begin with."""
+
+    __slots__ = ("_bottom", "_levels")
+
+    def __init__(self) -> None:
+        self._bottom: list[_Word] = [_Word()]
+        self._levels: list[list[_Word]] = [self._bottom]  # from the members up to the single top word
+
+    def resize(self, size: i64) -> None:
+        """Hold the numbers below `size` from now on; none at or above it may be a member."""
+        level: i64 = 0
+        while True:
+            words = self._levels[level]
+            size = max((size + WORD_MASK) >> WORD_SHIFT, 1)
+            del words[size:]
+            while len(words) < size:
+                words.append(_Word())
+            level += 1
+            if size == 1:
+                del self._levels[level:]
+                return
+            if level == len(self._levels):
+                self._levels.append([_Word()])
+                if words[0].bits:  # so far this word was the only one and had no summary
+                    self._levels[level][0].bits = 1
+
+    def __contains__(self, number: i64) -> bool:
+        return (self._bottom[number >> WORD_SHIFT].bits >> (number & WORD_MASK)) & 1 != 0
+
+    def add(self, number: i64) -> None:
+        word = self._bottom[number >> WORD_SHIFT]
+        was = word.bits
+        word.bits = was | mask_of(number)
+        if was == 0:
+            self._add_above(number >> WORD_SHIFT)
+
+    def discard(self, number: i64) -> None:
+        word = self._bottom[number >> WORD_SHIFT]
+        word.bits &= ~mask_of(number)
+
+    def lowest(self) -> i64:
+        """The smallest member, or NONE."""
+        top: i64 = len(self._levels) - 1
+        level = top
+        number: i64 = 0
+        while True:
+            bits = self._levels[level][number].bits
+            if bits != 0:
+                number = (number << WORD_SHIFT) + lowest_bit(bits)
+                if level == 0:
+                    return number
+                level -= 1
+            elif level == top:
+                return NONE
+            else:  # the bit that led here had outlived the members
+                level += 1
+                self._levels[level][number >> WORD_SHIFT].bits &= ~mask_of(number)
+                level = top
+                number = 0
+
+    def lowest_from(self, number: i64) -> i64:
+        """`lowest`, told that no member is smaller than `number`: mostly the next is in the same word."""
+        bits = self._bottom[number >> WORD_SHIFT].bits
+        if bits != 0:
+            return (number & ~WORD_MASK) + lowest_bit(bits)
+        return self.lowest()
+
+    def highest_below(self, number: i64) -> i64:
+        """The greatest member smaller than `number`, or NONE; `number` is within the size."""
+        for level in range(len(self._levels)):
+            index = number >> WORD_SHIFT
+            if index < len(self._levels[level]):
+                bits = self._levels[level][index].bits & (mask_of(number) - 1)
+                found = self._highest_of(bits, index, level)
+                if found != NONE:
+                    return found
+            number = index
+        return NONE
+
+    def members(self) -> list[int]:
+        """All members in order, by looking at every bit; for checks."""
+        found: list[int] = []
+        for index, word in enumerate(self._bottom):
+            found.extend((index << WORD_SHIFT) + bit for bit in range(WORD_BITS) if (word.bits >> bit) & 1)
+        return found
+
+    def check_invariants(self) -> None:
+        for level in range(1, len(self._levels)):
+            above = self._levels[level]
+            for index, word in enumerate(self._levels[level - 1]):
+                told = (above[index >> WORD_SHIFT].bits >> (index & WORD_MASK)) & 1 != 0
+                assert told or word.bits == 0, f"word {index} of level {level - 1} has members and no bit above"
+
+    def _highest_of(self, bits: i64, index: i64, level: i64) -> i64:
+        """The greatest member below those bits of word `index`; bits that have outlived their members are cleared."""
+        while bits != 0:
+            bit = highest_bit(bits)
+            child = (index << WORD_SHIFT) + bit
+            if level == 0:
+                return child
+            found = self._highest_of(self._levels[level - 1][child].bits, child, level - 1)
+            if found != NONE:
+                return found
+            self._levels[level][index].bits &= ~mask_of(bit)
+            bits &= ~mask_of(bit)
+        return NONE
+
+    def _add_above(self, number: i64) -> None:
+        for level in range(1, len(self._levels)):
+            word = self._levels[level][number >> WORD_SHIFT]
+            was = word.bits
+            mask = mask_of(number)
+            if was & mask != 0:
+                return
+            word.bits = was | mask
+            number >>= WORD_SHIFT
+
+
+def mask_of(number: i64) -> i64:
+    """The bit of `number` in its word."""
+    # Not 1 << n: mypyc writes the 1 as a C literal of 32 bits, whatever its type here, and bit 31 becomes the sign.
+    return WORD_TOP >> (WORD_MASK - (number & WORD_MASK))
+
+
+def lowest_bit(bits: i64) -> i64:
+    """The number of the lowest bit set; `bits` is not zero."""
+    lowest: int = bits & -bits  # of type int, for which mypyc counts with one instruction
+    return lowest.bit_length() - 1
+
+
+def highest_bit(bits: i64) -> i64:
+    """The number of the highest bit set; `bits` is not zero."""
+    whole: int = bits
+    return whole.bit_length() - 1

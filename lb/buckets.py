@@ -1,0 +1,178 @@
+"""The pods with room in order of their load, for least-connections.
+
+Rules
+  1. All pods stand in one circle, those of a load side by side, loads falling from the highest to the lowest; after the
+     lowest comes the highest again. Each load knows its first pod, the one that has borne it the longest, and how many
+     pods it has.
+  2. A pod joins its load as the last: just before the first pod of the next lower load or, at the lowest, of the
+     highest.
+  3. So the first pod of a load need not move when its load rises: where it stands it is the last of the next higher.
+     Nor need the first pod of the highest load when it falls to the lowest: after the lowest comes the highest. These
+     two are what mostly happens, and they write no link (all six, with their reference counts, cost 18 ns a move).
+  4. There are as many loads as the highest that a pod ever bore, plus one. Each was a request in flight once, beside
+     which 100 bytes are nothing.
+  5. A bitmap over the loads finds the next that has pods: a walk over empty loads would not be O(1). A load's bit stays
+     when its last pod leaves and is cleared when a search meets it, which its setting has paid for.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from mypy_extensions import i64
+
+from lb.bitmap import NONE, Bitmap
+from lb.ring import Load, link, stand_alone, unlink
+from lb.rooms import RoomStructure
+from lb.tracker import PodTracker
+
+
+@final
+class RoomBuckets(RoomStructure):
+    """A circle of pods in order of load, and at hand the lowest load that has any."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts_load = True
+        self._loads: list[Load] = [Load(0)]
+        self._marked: Bitmap = Bitmap()
+        self._count: i64 = 0
+        self._highest: i64 = 0
+        self.lowest: Load = self._loads[0]  # when no pod has room, any: its count is 0
+
+    def insert(self, tracker: PodTracker) -> None:
+        while tracker.in_flight >= len(self._loads):
+            self._add_load()
+        self._join(tracker, self._loads[tracker.in_flight])
+
+    def remove(self, tracker: PodTracker) -> None:
+        self._leave(tracker)
+
+    def load_rose(self, tracker: PodTracker) -> None:
+        load = tracker.in_flight
+        if load == len(self._loads):
+            self._add_load()
+        if tracker.room_load.head.slot != tracker.slot:
+            self._leave(tracker)
+            self._join(tracker, self._loads[load])
+            return
+        if tracker.room_load.count > 1:
+            tracker.room_load.head = tracker.room_next
+        tracker.room_load.count -= 1
+        tracker.room_load = tracker.room_load.higher
+        self._count_in(tracker)
+        if load > self._highest:
+            self._highest = load
+        if self.lowest.count == 0:
+            self.lowest = tracker.room_load
+
+    def load_fell(self, tracker: PodTracker) -> None:
+        load = tracker.in_flight
+        highest = load + 1 == self._highest
+        if not highest or load != self.lowest.load or tracker.room_load.head.slot != tracker.slot:
+            self._leave(tracker)
+            self._join(tracker, self._loads[load])
+            return
+        if tracker.room_load.count > 1:
+            tracker.room_load.head = tracker.room_next
+        else:
+            self._highest = load
+        tracker.room_load.count -= 1
+        tracker.room_load = tracker.room_load.lower
+        self._count_in(tracker)
+
+    def members(self) -> list[PodTracker] | None:
+        self._marked.check_invariants()
+        found: list[PodTracker] = []
+        for load in reversed(self._loads):
+            self._check_load(load, found)
+        assert self._count == len(found), f"{len(found)} pods have room, {self._count} are counted"
+        if found:
+            assert self.lowest is found[-1].room_load, f"the lowest load is not {self.lowest.load}"
+            assert self._highest == found[0].in_flight, f"the highest load is not {self._highest}"
+        for index, tracker in enumerate(found):
+            assert tracker.room_prev is found[index - 1], f"the circle is broken before {tracker!r}"
+            assert found[index - 1].room_next is tracker, f"the circle is broken before {tracker!r}"
+        return found
+
+    def _check_load(self, load: Load, found: list[PodTracker]) -> None:
+        assert self._loads[load.load] is load, f"load {load.load} is not where it belongs"
+        assert load.marked == (load.load in self._marked), f"the bit of load {load.load} is not what the load says"
+        assert load.marked or load.count == 0, f"load {load.load} has pods and no bit"
+        tracker = load.head
+        for _ in range(load.count):
+            assert isinstance(tracker, PodTracker), f"{tracker!r} stands in a circle of pods"
+            assert tracker.in_flight == load.load, f"{tracker!r} stands among the pods of load {load.load}"
+            assert tracker.room_load is load, f"{tracker!r} believes it stands elsewhere"
+            found.append(tracker)
+            tracker = tracker.room_next
+
+    def _join(self, tracker: PodTracker, load: Load) -> None:
+        tracker.room_load = load
+        if self._count == 0:
+            stand_alone(tracker)
+            self._highest = load.load
+            if self.lowest.load != load.load:
+                self.lowest = load
+        elif load.load <= self.lowest.load:
+            link(tracker, self._loads[self._highest].head)
+            self.lowest = load
+        else:
+            link(tracker, self._next_lower(load).head)
+            if load.load > self._highest:
+                self._highest = load.load
+        self._count += 1
+        self._count_in(tracker)
+
+    def _count_in(self, tracker: PodTracker) -> None:
+        if tracker.room_load.count == 0:
+            tracker.room_load.head = tracker
+            if not tracker.room_load.marked:
+                tracker.room_load.marked = True
+                self._marked.add(tracker.room_load.load)
+        tracker.room_load.count += 1
+
+    def _leave(self, tracker: PodTracker) -> None:
+        self._count -= 1
+        tracker.room_load.count -= 1
+        if self._count == 0:
+            return
+        load = tracker.room_load
+        if load.head is tracker:
+            load.head = tracker.room_next
+        unlink(tracker)
+        if load.count > 0:
+            return
+        if load is self.lowest:
+            self.lowest = self._next_higher()
+        elif load.load == self._highest:
+            self._highest = self._next_lower(load).load
+
+    def _next_lower(self, load: Load) -> Load:
+        lower = load.lower
+        while lower.count == 0:
+            number = self._marked.highest_below(load.load)
+            assert number != NONE, "a load that is not the lowest has no lower"
+            lower = self._loads[number]
+            if lower.count == 0:
+                lower.marked = False
+                self._marked.discard(number)
+        return lower
+
+    def _next_higher(self) -> Load:
+        while True:
+            number = self._marked.lowest()
+            assert number != NONE, "pods have room and no load is marked"
+            load = self._loads[number]
+            if load.count > 0:
+                return load
+            load.marked = False
+            self._marked.discard(number)
+
+    def _add_load(self) -> None:
+        highest = self._loads[len(self._loads) - 1]
+        load = Load(highest.load + 1)
+        highest.higher = load
+        load.lower = highest
+        self._loads.append(load)
+        self._marked.resize(len(self._loads))

@@ -1,0 +1,40 @@
+"""The promises of a table, each counted anew: asserted by its tests after every step, by the audit now and then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lb.tracker import DRAINING, PodTracker
+
+if TYPE_CHECKING:
+    from lb.table import TrackerTable
+
+
+def check_table(table: TrackerTable, pods: list[PodTracker]) -> None:
+    """AssertionError with a sentence if a sum or the room structure differs from `pods`, all slots that hold one."""
+    check_sums(table, pods)
+    for tracker in pods:
+        assert tracker.has_room == tracker.may_take_one(), f"has_room is {tracker.has_room} on {tracker!r}"
+        assert tracker.in_flight >= 0, f"less than nothing is in flight in {tracker!r}"
+        draining = tracker.state == DRAINING
+        assert not draining or tracker.capacity() == 0, f"{tracker!r} drains and counts as capacity"
+    members = table.structure.members()
+    if members is None:
+        return
+    expected = [int(tracker.slot) for tracker in pods if tracker.may_take_one()]
+    found = sorted([int(tracker.slot) for tracker in members])
+    assert found == expected, f"the room structure holds slots {found}, room have {expected}"
+
+
+def check_sums(table: TrackerTable, pods: list[PodTracker]) -> None:
+    in_flight = 0
+    capacity = 0
+    room = 0
+    for tracker in pods:
+        in_flight += tracker.in_flight
+        capacity += tracker.capacity()
+        if tracker.may_take_one():
+            room += 1
+    assert table.in_flight == in_flight, f"in flight are {in_flight}, the table says {table.in_flight}"
+    assert table.capacity == capacity, f"the capacity is {capacity}, the table says {table.capacity}"
+    assert table.room == room, f"{room} pods have room, the table says {table.room}"

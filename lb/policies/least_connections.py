@@ -1,0 +1,32 @@
+"""least-connections: a pod with the fewest requests in flight; among equals the one that has been so the longest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, final
+
+from mypy_extensions import i64
+
+from lb.buckets import RoomBuckets
+from lb.policy import Policy
+from lb.rooms import NEEDS_BUCKETS
+from lb.tracker import PodTracker
+
+if TYPE_CHECKING:
+    from lb.table import TrackerTable
+
+
+@final
+class LeastConnections(Policy):
+    """The head of the lowest load bucket."""
+
+    name: ClassVar[str] = "least-connections"
+    needs: ClassVar[int] = NEEDS_BUCKETS
+
+    def pick(self, table: TrackerTable, key: i64, now_s: float) -> PodTracker | None:
+        structure = table.structure
+        assert isinstance(structure, RoomBuckets)
+        if structure.lowest.count == 0:
+            return None
+        head = structure.lowest.head
+        assert isinstance(head, PodTracker)
+        return head

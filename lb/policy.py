@@ -1,0 +1,70 @@
+"""What a policy is: one method that names the pod a request should go to.
+
+Rules
+  1. `pick` returns a pod with room, or None exactly when no pod has room: a policy ranks pods, it never withholds one
+     from a waiting request.
+  2. `pick` changes nothing but the policy's own memory. The throttler reserves right after, in the same turn.
+  3. A policy belongs to one table and takes every random choice from the generator it was made with.
+  4. The hooks are told what has just happened; a hook that a policy does not define costs nothing.
+
+A policy of your own is a subclass, plain Python or compiled. The plain way looks at the slots itself:
+
+    class Emptiest(Policy):
+        name = "emptiest"
+
+        def pick(self, table, key, now_s):
+            free = [pod for pod in table.slots[:table.length] if pod.has_room]
+            return min(free, key=lambda pod: pod.in_flight / pod.limit, default=None)
+
+The quick way sets `needs` to one of NEEDS_… and picks from `table.structure` (lb/rooms.py).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from mypy_extensions import i64, mypyc_attr
+
+from lb.rng import Rng
+from lb.rooms import NEEDS_NOTHING
+from lb.tracker import PodTracker
+
+if TYPE_CHECKING:
+    from lb.table import TrackerTable
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Policy:
+    """The base of all policies, made as `cls(rng)`."""
+
+    name: ClassVar[str] = "policy"
+    needs: ClassVar[int] = NEEDS_NOTHING
+
+    def __init__(self, rng: Rng) -> None:
+        self.rng = rng
+
+    def pick(self, table: TrackerTable, key: i64, now_s: float) -> PodTracker | None:
+        """The pod for the next request. `key` and `now_s` are 0 unless the policy asks for them."""
+        raise NotImplementedError(f"{type(self).__name__} defines no pick")
+
+    def on_add(self, tracker: PodTracker) -> None:
+        """The pod has come into the table (or, having begun to drain, come back)."""
+
+    def on_remove(self, tracker: PodTracker) -> None:
+        """The pod leaves: it drains or is gone, and is not picked again. Called once, while it still has its name."""
+
+    def on_reserve(self, tracker: PodTracker) -> None:
+        """A request has been given to the pod."""
+
+    def on_release(self, tracker: PodTracker, latency_s: float) -> None:
+        """A request has ended at the pod, also at one that drains."""
+
+    def __repr__(self) -> str:
+        return f"<policy {self.name}>"
+
+
+def overrides(policy: Policy, hook: str) -> bool:
+    """Whether the policy defines the hook itself, so that a table calls only those that do something."""
+    defined: object = getattr(type(policy), hook)
+    default: object = getattr(Policy, hook)
+    return defined is not default

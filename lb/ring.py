@@ -1,0 +1,73 @@
+"""Pods in a circle, linked through fields of their own: joining, leaving and turning cost the same at any size.
+
+Rules
+  1. A circle has no end and no node of its own: who keeps it knows one of its pods and how many there are. It tells one
+     pod alone from several, so that `link` and `unlink` never ask whether there are neighbours.
+  2. A pod stands in at most one circle. The links of one that stands in none mean nothing; they lead NOWHERE from
+     `forget` on, which whoever frees a slot calls, so that no slot keeps another alive for good.
+  3. Links are never None. Compiled, each look at a value that may be None counts a reference up and down again, and
+     these counts, one waiting for the other, were a large part of what a move cost.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+
+class RoomNode:
+    """What can stand in a circle. (Pods only; lb/tracker.py needs this module, so here they have no other name.)"""
+
+    __slots__ = ("room_next", "room_prev", "slot")
+
+    def __init__(self, slot: i64) -> None:
+        self.slot: i64 = slot  # to tell pods apart: `is` on a field counts references, a number does not
+        self.room_next: RoomNode = self
+        self.room_prev: RoomNode = self
+
+
+NOWHERE: Final[RoomNode] = RoomNode(-1)
+
+
+def stand_alone(node: RoomNode) -> None:
+    """Make a circle of one."""
+    node.room_next = node
+    node.room_prev = node
+
+
+def link(node: RoomNode, following: RoomNode) -> None:
+    """Let the node join just before another."""
+    node.room_next = following
+    node.room_prev = following.room_prev
+    node.room_prev.room_next = node
+    following.room_prev = node
+
+
+def unlink(node: RoomNode) -> None:
+    """Take the node out of its circle, in which others stay; its own links stay as they are."""
+    node.room_prev.room_next = node.room_next
+    node.room_next.room_prev = node.room_prev
+
+
+def forget(node: RoomNode) -> None:
+    """Drop the links of a node that stands in no circle."""
+    node.room_next = NOWHERE
+    node.room_prev = NOWHERE
+
+
+class Load:
+    """The pods that bear the same load, with the way to the loads beside it (lb/buckets.py)."""
+
+    __slots__ = ("count", "head", "higher", "load", "lower", "marked")
+
+    def __init__(self, load: i64) -> None:
+        self.load: i64 = load
+        self.count: i64 = 0
+        self.head: RoomNode = NOWHERE  # the first pod; means nothing while count is 0
+        self.higher: Load = self  # itself: there is none yet
+        self.lower: Load = self
+        self.marked: bool = False  # its bit is set in the bitmap of loads
+
+
+NO_LOAD: Final[Load] = Load(-1)

@@ -1,0 +1,169 @@
+"""Room structures: which pods have room, kept in the shape that one kind of policy picks from in constant time.
+
+Rules
+  1. Exactly the pods with `has_room` stand in the structure. The table says when one comes to have room (`insert`), no
+     longer has (`remove`), and, if the structure `counts_load`, when the load of one that stays has changed by one.
+  2. A table keeps the one structure that its policy needs and no other; a policy that scans the slots pays for none.
+  3. Every operation is O(1); the bitmaps' walk is at most four words.
+  4. They hold references to slots, not numbers: slots are never replaced, a reference is as good as a number and saves
+     the look-up (and, compiled, the boxing) on the way of every request.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from lb.bitmap import Bitmap
+from lb.ring import NOWHERE, RoomNode, link, stand_alone, unlink
+from lb.tracker import PodTracker
+
+NEEDS_NOTHING: Final = 0  # scans table.slots[:table.length]
+NEEDS_ARRAY: Final = 1  # a dense array: any member by index
+NEEDS_RING: Final = 2  # the pods in turn
+NEEDS_BITMAP: Final = 3  # the lowest slot
+NEEDS_BUCKETS: Final = 4  # the least loaded pods
+
+
+class RoomStructure:
+    """The structure of a policy that needs none, and the base of the others."""
+
+    def __init__(self) -> None:
+        self.counts_load: bool = False
+
+    def insert(self, tracker: PodTracker) -> None:
+        """The pod has room from now on; its load is `in_flight`."""
+
+    def remove(self, tracker: PodTracker) -> None:
+        """The pod has no room from now on; `in_flight` may have risen already."""
+
+    def load_rose(self, tracker: PodTracker) -> None:
+        """`in_flight` of a pod in the structure has risen by one."""
+
+    def load_fell(self, tracker: PodTracker) -> None:
+        """`in_flight` of a pod in the structure has fallen by one."""
+
+    def resize(self, slots: i64) -> None:
+        """The table has so many slots from now on."""
+
+    def members(self) -> list[PodTracker] | None:
+        """Who stands in the structure, checked for consistency on the way; None if it does not know."""
+        return None
+
+
+@final
+class RoomArray(RoomStructure):
+    """A dense array in no particular order: each pod knows its index, a leaver's place is taken by the last.
+
+    The list keeps its length when pods leave (a list of one pod that empties and fills would give its memory back and
+    take it anew each time: 70 ns): only the first `count` entries mean anything.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pods: list[PodTracker] = []
+        self.count: i64 = 0
+
+    def insert(self, tracker: PodTracker) -> None:
+        count = self.count
+        tracker.room_index = count
+        if count == len(self.pods):
+            self.pods.append(tracker)
+        else:
+            self.pods[count] = tracker
+        self.count = count + 1
+
+    def remove(self, tracker: PodTracker) -> None:
+        count = self.count - 1
+        self.count = count
+        index = tracker.room_index
+        if index != count:
+            last = self.pods[count]
+            self.pods[index] = last
+            last.room_index = index
+
+    def resize(self, slots: i64) -> None:
+        del self.pods[self.count :]  # they may be slots that the table has dropped
+
+    def members(self) -> list[PodTracker] | None:
+        for index in range(self.count):
+            tracker = self.pods[index]
+            assert tracker.room_index == index, f"{tracker!r} stands at {index} and believes {tracker.room_index}"
+        return self.pods[: self.count]
+
+
+@final
+class RoomRing(RoomStructure):
+    """A circle of pods and whose turn it is. Who comes to have room joins at the end, just before that one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count: i64 = 0
+        self.turn: RoomNode = NOWHERE  # means nothing while count is 0
+
+    def insert(self, tracker: PodTracker) -> None:
+        if self.count == 0:
+            stand_alone(tracker)
+            self.turn = tracker
+        else:
+            link(tracker, self.turn)
+        self.count += 1
+
+    def remove(self, tracker: PodTracker) -> None:
+        self.count -= 1
+        if self.count == 0:
+            return
+        if self.turn.slot == tracker.slot:
+            self.turn = tracker.room_next
+        unlink(tracker)
+
+    def members(self) -> list[PodTracker] | None:
+        found: list[PodTracker] = []
+        node = self.turn
+        for _ in range(self.count):
+            assert isinstance(node, PodTracker), f"{node!r} stands in a circle of pods"
+            assert node.room_next.room_prev is node, f"the circle is broken after {node!r}"
+            found.append(node)
+            node = node.room_next
+        assert self.count == 0 or node is self.turn, f"the circle has more than {self.count} pods"
+        return found
+
+
+@final
+class RoomBitmap(RoomStructure):
+    """A bitmap by slot number, and the lowest pod at hand: a pick that does not fill it looks nothing up."""
+
+    def __init__(self, slots: list[PodTracker]) -> None:
+        super().__init__()
+        self._slots = slots  # the table's own list, which grows in place
+        self._bitmap: Bitmap = Bitmap()
+        self._count: i64 = 0
+        self.lowest: PodTracker | None = None
+
+    def insert(self, tracker: PodTracker) -> None:
+        self._bitmap.add(tracker.slot)
+        self._count += 1
+        lowest = self.lowest
+        if lowest is None or tracker.slot < lowest.slot:
+            self.lowest = tracker
+
+    def remove(self, tracker: PodTracker) -> None:
+        slot = tracker.slot
+        self._bitmap.discard(slot)
+        self._count -= 1
+        if self._count == 0:
+            self.lowest = None
+        elif self.lowest is tracker:
+            self.lowest = self._slots[self._bitmap.lowest_from(slot)]
+
+    def resize(self, slots: i64) -> None:
+        self._bitmap.resize(slots)
+
+    def members(self) -> list[PodTracker] | None:
+        self._bitmap.check_invariants()
+        found = [self._slots[slot] for slot in self._bitmap.members()]
+        lowest = found[0] if found else None
+        assert self._count == len(found), f"{len(found)} slots have room, {self._count} are counted"
+        assert lowest is self.lowest, f"the lowest slot with room is {lowest!r}, at hand is {self.lowest!r}"
+        return found

@@ -1,0 +1,111 @@
+"""Who is in the table: pods by address and by identity, each name leading to the newest slot that holds it.
+
+Rules
+  1. A slot is enrolled once, when it is given to a pod, and struck off when it is freed; draining slots are enrolled.
+  2. Two slots may share an address (an IP is used again while its former pod drains) or an identity (a pod has come
+     back under another address); never both. The newest is found first, the others hang behind it, newest first.
+  3. Striking an older slot off never hides a newer one, and striking the newest off shows the next older again.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from lb.tracker import PodTracker
+
+
+@final
+class Roster:
+    """Two indexes over the slots that hold a pod."""
+
+    __slots__ = ("_by_address", "_by_identity")
+
+    def __init__(self) -> None:
+        self._by_address: dict[str, PodTracker] = {}
+        self._by_identity: dict[str, PodTracker] = {}
+
+    def at(self, address: str) -> PodTracker | None:
+        """The newest slot at the address."""
+        return self._by_address.get(address)
+
+    def of(self, identity: str) -> PodTracker | None:
+        """The newest slot of the identity."""
+        return self._by_identity.get(identity)
+
+    def holder(self, identity: str, address: str) -> PodTracker | None:
+        """The slot of this pod at this address."""
+        tracker = self._by_identity.get(identity)
+        while tracker is not None and tracker.address != address:
+            tracker = tracker.older_of_identity
+        return tracker
+
+    def enrol(self, tracker: PodTracker) -> None:
+        tracker.older_at_address = self._by_address.get(tracker.address)
+        self._by_address[tracker.address] = tracker
+        tracker.older_of_identity = self._by_identity.get(tracker.identity)
+        self._by_identity[tracker.identity] = tracker
+
+    def strike(self, tracker: PodTracker) -> None:
+        self._strike_address(tracker)
+        self._strike_identity(tracker)
+
+    def clear(self, held: list[PodTracker]) -> None:
+        """Strike everybody off at once; `held` are the slots that hold a pod."""
+        for tracker in held:
+            tracker.older_at_address = None
+            tracker.older_of_identity = None
+        self._by_address.clear()
+        self._by_identity.clear()
+
+    def check_invariants(self, held: list[PodTracker]) -> None:
+        """`held` are the slots that hold a pod, in any order."""
+        by_address: list[int] = []
+        for address, newest_here in self._by_address.items():
+            tracker: PodTracker | None = newest_here
+            while tracker is not None:
+                assert tracker.address == address, f"{tracker!r} hangs under address {address}"
+                by_address.append(tracker.slot)
+                tracker = tracker.older_at_address
+        by_identity: list[int] = []
+        for identity, newest_of in self._by_identity.items():
+            tracker = newest_of
+            while tracker is not None:
+                assert tracker.identity == identity, f"{tracker!r} hangs under identity {identity}"
+                by_identity.append(tracker.slot)
+                tracker = tracker.older_of_identity
+        slots = [int(tracker.slot) for tracker in held]
+        assert sorted(by_address) == slots, f"the addresses lead to slots {sorted(by_address)}, held are {slots}"
+        assert sorted(by_identity) == slots, f"the identities lead to slots {sorted(by_identity)}, held are {slots}"
+        assert len({(tracker.identity, tracker.address) for tracker in held}) == len(held), "one pod in two slots"
+
+    def _strike_address(self, tracker: PodTracker) -> None:
+        newer = self._by_address[tracker.address]
+        if newer is tracker:
+            older = tracker.older_at_address
+            if older is None:
+                del self._by_address[tracker.address]
+            else:
+                self._by_address[tracker.address] = older
+        else:
+            while newer.older_at_address is not tracker:
+                following = newer.older_at_address
+                assert following is not None, f"{tracker!r} is not enrolled at its address"
+                newer = following
+            newer.older_at_address = tracker.older_at_address
+        tracker.older_at_address = None
+
+    def _strike_identity(self, tracker: PodTracker) -> None:
+        newer = self._by_identity[tracker.identity]
+        if newer is tracker:
+            older = tracker.older_of_identity
+            if older is None:
+                del self._by_identity[tracker.identity]
+            else:
+                self._by_identity[tracker.identity] = older
+        else:
+            while newer.older_of_identity is not tracker:
+                following = newer.older_of_identity
+                assert following is not None, f"{tracker!r} is not enrolled under its identity"
+                newer = following
+            newer.older_of_identity = tracker.older_of_identity
+        tracker.older_of_identity = None

@@ -1,0 +1,334 @@
+"""The pods of one revision, what they bear, and who gets the next request.
+
+Rules
+  1. Structure has one writer: `add`, `drain`, `free`, `close` and every `set_…` are called by the state worker alone.
+     The request path calls `pick`, `reserve` and `release`, and, as its one exception, `suspect`.
+  2. No live pod ever moves (lb/slots.py), so a reference to a slot stays good; what it means is told by its generation.
+  3. A slot is freed by `free`, or by `drain` when nothing is in flight. `release` says DRAINED and frees nothing.
+  4. A release under a generation that has passed is counted and changes nothing.
+  5. A pod stands in the room structure exactly while `may_take_one()`; `has_room` says so on the pod.
+  6. `in_flight`, `capacity` and `room` are kept, never counted anew; `check_invariants` counts them anew.
+
+Cost: pick, reserve, release, suspect, find, set_state, set_limit are O(1); add and free O(1) but for growth and trims,
+which the adds and frees before have paid for. set_policy, close and check_invariants walk the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from lb.invariants import check_table
+from lb.policy import Policy, overrides
+from lb.rooms import RoomStructure
+from lb.roster import Roster
+from lb.sizing import SLOTS_MAX
+from lb.slots import SlotArray, Trim
+from lb.statistics import TableStatistics, describe, measure
+from lb.structures import make_structure
+from lb.tracker import DRAINING, EMPTY, UNLIMITED, PodTracker
+
+# What `release` answers.
+RELEASED: Final = 0
+LATE: Final = 1  # the slot has since been freed or given to another pod
+DRAINED: Final = 2  # the last release of a draining slot: ask the state worker to free it
+
+
+@final
+class TrackerTable:
+    """One revision's slots, with the room structure that its policy picks from.
+
+    `first_generation`: a table that replaces another goes on from that one's `generation`, so that no
+    (slot, generation) still under way can name a pod of the new one.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        max_scale: int = 0,
+        trailing_fragmentation_threshold: float = 0.5,
+        slots_max: int = SLOTS_MAX,
+        first_generation: int = 0,
+    ) -> None:
+        self._array: SlotArray = SlotArray(max_scale, trailing_fragmentation_threshold, slots_max, first_generation)
+        self._roster: Roster = Roster()
+        self.slots: list[PodTracker] = self._array.slots  # the same list for good; walk slots[:length]
+        self.closed: bool = False
+        # Sums over the slots.
+        self.in_flight: i64 = 0
+        self.capacity: i64 = 0
+        self.room: i64 = 0  # how many pods a pick could return
+        # Since the table was made.
+        self.tables_full: i64 = 0
+        self.late_releases: i64 = 0
+        # The policy, and which of its hooks do anything.
+        self.policy: Policy = policy
+        self.structure: RoomStructure = make_structure(policy.needs, self.slots)
+        self._counts_load: bool = self.structure.counts_load
+        self._hears_reserve: bool = overrides(policy, "on_reserve")
+        self._hears_release: bool = overrides(policy, "on_release")
+
+    # The request path.
+
+    def pick(self, key: i64, now_s: float) -> PodTracker | None:
+        """The pod the policy gives the next request to; None when no pod has room."""
+        return self.policy.pick(self, key, now_s)
+
+    def reserve(self, tracker: PodTracker) -> None:
+        """One request more in the pod; beyond its limit (a request exempted by rule) if the caller says so."""
+        assert tracker.state != EMPTY, "a request was given to an empty slot"
+        in_flight = tracker.in_flight + 1
+        tracker.in_flight = in_flight
+        self.in_flight += 1
+        if tracker.has_room:
+            if in_flight >= tracker.limit:
+                tracker.has_room = False
+                self.room -= 1
+                self.structure.remove(tracker)
+            elif self._counts_load:
+                self.structure.load_rose(tracker)
+        if self._hears_reserve:
+            self.policy.on_reserve(tracker)
+
+    def release(self, tracker: PodTracker, generation: i64, latency_s: float) -> int:
+        """One request less in the pod that held the slot under `generation`: RELEASED, LATE or DRAINED."""
+        if generation != tracker.generation:
+            self.late_releases += 1
+            return LATE
+        in_flight = tracker.in_flight - 1
+        assert in_flight >= 0, "a lease was released twice"
+        tracker.in_flight = in_flight
+        self.in_flight -= 1
+        if tracker.has_room:
+            if self._counts_load:
+                self.structure.load_fell(tracker)
+        elif tracker.may_take_one():
+            tracker.has_room = True
+            self.room += 1
+            self.structure.insert(tracker)
+        if self._hears_release:
+            self.policy.on_release(tracker, latency_s)
+        if in_flight == 0 and tracker.state == DRAINING:
+            return DRAINED
+        return RELEASED
+
+    def suspect(self, tracker: PodTracker, until_s: float) -> None:
+        """Pick the pod no more, from this turn on, until the state worker has decided what is the matter with it."""
+        assert until_s > 0.0, "0.0 means not suspected"
+        assert tracker.state != EMPTY, "nobody is in the slot to be suspected"
+        tracker.suspect_until_s = until_s
+        self._settle(tracker)
+
+    # Structure: the state worker's.
+
+    def add(self, identity: str, address: str, limit: int, state: int) -> PodTracker | None:
+        """Give the pod a slot; None only when all of `slots_max` slots are held.
+
+        A pod that still holds a slot at this address, draining or not, goes on in it with what it has in flight.
+        """
+        assert not self.closed, "a pod was added to a closed table"
+        tracker = self._roster.holder(identity, address)
+        is_news = tracker is None or tracker.state == DRAINING
+        if tracker is None:
+            tracker = self._take_slot(identity, address)
+            if tracker is None:
+                return None
+        self._write(tracker, state, limit)
+        if is_news:
+            self.policy.on_add(tracker)
+        return tracker
+
+    def find(self, address: str) -> PodTracker | None:
+        """The newest slot at the address, be it draining."""
+        return self._roster.at(address)
+
+    def find_identity(self, identity: str) -> PodTracker | None:
+        """The newest slot of the identity, be it draining."""
+        return self._roster.of(identity)
+
+    def set_state(self, tracker: PodTracker, state: int) -> None:
+        """Any state but EMPTY and DRAINING, which `free` and `drain` bring about; suspicion ends."""
+        assert tracker.state != EMPTY, "an empty slot has no state to set"
+        assert tracker.state != DRAINING, f"only an add brings back {tracker!r}"
+        self._write(tracker, state, tracker.limit)
+
+    def set_limit(self, tracker: PodTracker, limit: int) -> None:
+        """A new limit, also below what is in flight: running work then drains down."""
+        assert tracker.state != EMPTY, "an empty slot has no limit"
+        assert 0 <= limit <= UNLIMITED, f"a limit is 0 … {UNLIMITED}, not {limit}"
+        before = tracker.capacity()
+        tracker.limit = limit
+        self.capacity += tracker.capacity() - before
+        self._settle(tracker)
+
+    def drain(self, tracker: PodTracker) -> bool:
+        """Give the pod no more requests; True if nothing was in flight and the slot is free already."""
+        assert tracker.state != EMPTY, "an empty slot cannot drain"
+        if tracker.state != DRAINING:
+            self._retire(tracker)
+        if tracker.in_flight > 0:
+            return False
+        self._vacate(tracker)
+        return True
+
+    def free(self, tracker: PodTracker) -> None:
+        """Take the slot back whatever is in flight; releases that still come are late."""
+        assert tracker.state != EMPTY, "a slot was freed twice"
+        if tracker.state != DRAINING:
+            self._retire(tracker)
+        self._vacate(tracker)
+
+    def close(self) -> None:
+        """Free every slot; nothing is left behind, and nothing can be added. The policy is not told."""
+        self.closed = True
+        for tracker in self._array.pods():
+            self._leave_room(tracker)
+        self._roster.clear(self._array.pods())
+        self._array.clear()
+        self.in_flight = 0
+        self.capacity = 0
+
+    def set_max_scale(self, max_scale: int) -> None:
+        """Another scale: the table grows to it at once, or gives back what it no longer asks for."""
+        self._array.set_max_scale(max_scale)
+        self.structure.resize(len(self.slots))
+
+    def set_threshold(self, trailing_fragmentation_threshold: float) -> None:
+        """Another threshold, acted upon at once."""
+        self._array.set_threshold(trailing_fragmentation_threshold)
+        self.structure.resize(len(self.slots))
+
+    def set_policy(self, policy: Policy) -> None:
+        """Another policy: its structure is built from the slots as they are, and it hears of every pod."""
+        for tracker in self._array.pods():
+            self._leave_room(tracker)
+            tracker.forget_room()
+        self.policy = policy
+        self.structure = make_structure(policy.needs, self.slots)
+        self.structure.resize(len(self.slots))
+        self._counts_load = self.structure.counts_load
+        self._hears_reserve = overrides(policy, "on_reserve")
+        self._hears_release = overrides(policy, "on_release")
+        for tracker in self._array.pods():
+            self._settle(tracker)
+        for tracker in self._array.pods():
+            if tracker.state != DRAINING:
+                policy.on_add(tracker)
+
+    # What there is to see.
+
+    @property
+    def length(self) -> int:
+        """The high-water mark: one past the highest slot used since the last trim."""
+        return self._array.length
+
+    @property
+    def used(self) -> int:
+        """Slots that hold a pod."""
+        return self._array.held
+
+    @property
+    def capacity_slots(self) -> int:
+        """Slots made."""
+        return len(self.slots)
+
+    @property
+    def holes(self) -> int:
+        return self._array.holes
+
+    @property
+    def trailing(self) -> int:
+        return self._array.trailing
+
+    @property
+    def fragmentation(self) -> float:
+        return self._array.fragmentation
+
+    @property
+    def generation(self) -> int:
+        return self._array.generation
+
+    @property
+    def trims(self) -> int:
+        return self._array.trims
+
+    @property
+    def grown(self) -> int:
+        return self._array.grown
+
+    @property
+    def on_trim(self) -> Callable[[Trim], None] | None:
+        """Told of each trim once the array has done it: the place for the one log line."""
+        return self._array.on_trim
+
+    @on_trim.setter
+    def on_trim(self, hook: Callable[[Trim], None] | None) -> None:
+        self._array.on_trim = hook
+
+    def statistics(self) -> TableStatistics:
+        return measure(self)
+
+    def __repr__(self) -> str:
+        return describe(measure(self))
+
+    def check_invariants(self) -> None:
+        """Count everything anew; AssertionError with a sentence if anything differs from what is kept."""
+        self._array.check_invariants()
+        self._roster.check_invariants(self._array.pods())
+        check_table(self, self._array.pods())
+
+    # One step of structure each; every public writer above is made of them.
+
+    def _take_slot(self, identity: str, address: str) -> PodTracker | None:
+        slots_before = len(self.slots)
+        tracker = self._array.take()
+        if tracker is None:
+            self.tables_full += 1
+            return None
+        if len(self.slots) != slots_before:
+            self.structure.resize(len(self.slots))
+        tracker.identity = identity
+        tracker.address = address
+        self._roster.enrol(tracker)
+        return tracker
+
+    def _write(self, tracker: PodTracker, state: int, limit: int) -> None:
+        assert EMPTY < state < DRAINING, f"{state} is no state that can be set"
+        assert 0 <= limit <= UNLIMITED, f"a limit is 0 … {UNLIMITED}, not {limit}"
+        before = tracker.capacity()
+        tracker.state = state
+        tracker.limit = limit
+        tracker.suspect_until_s = 0.0
+        self.capacity += tracker.capacity() - before
+        self._settle(tracker)
+
+    def _retire(self, tracker: PodTracker) -> None:
+        self.capacity -= tracker.capacity()
+        tracker.state = DRAINING
+        self._settle(tracker)
+        self.policy.on_remove(tracker)
+
+    def _vacate(self, tracker: PodTracker) -> None:
+        self.in_flight -= tracker.in_flight
+        self._roster.strike(tracker)
+        slots_before = len(self.slots)
+        self._array.give_back(tracker)
+        if len(self.slots) != slots_before:
+            self.structure.resize(len(self.slots))
+
+    def _settle(self, tracker: PodTracker) -> None:
+        # After any change of state, limit or suspicion: has_room follows, and the structure with it.
+        if not tracker.may_take_one():
+            self._leave_room(tracker)
+        elif not tracker.has_room:
+            tracker.has_room = True
+            self.room += 1
+            self.structure.insert(tracker)
+
+    def _leave_room(self, tracker: PodTracker) -> None:
+        if tracker.has_room:
+            tracker.has_room = False
+            self.room -= 1
+            self.structure.remove(tracker)

@@ -1,0 +1,122 @@
+"""One pod of one revision: a slot of the table, used in place for one pod after another.
+
+Rules
+  1. A slot object is made once and never replaced or moved; `slot` is its place in the table for good.
+  2. `generation` says which use of the slot this is. It moves on when the slot is given to a pod and again when it is
+     freed, and no two uses within one table share a number. A lease keeps the generation it was granted under.
+  3. Everybody may read; only the table writes, except `attachment`, which belongs to the data path.
+  4. The fields under "room structure" belong to lb/rooms.py and lb/ring.py. They are fields of the pod (an intrusive
+     structure) so that a pick, a reserve and a release neither allocate nor look anything up.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from lb.ring import NO_LOAD, NOWHERE, Load, RoomNode, forget
+
+EMPTY: Final = 0  # no pod in the slot
+PENDING: Final = 1  # known, not proven
+READY: Final = 2
+NOT_READY: Final = 3  # was or claims not ready; keeps its ledger
+RECOVERING: Final = 4  # was quarantined; picked again, one trial at a time (its limit is 1)
+QUARANTINED: Final = 5
+DRAINING: Final = 6  # leaves when its last request ends
+
+STATE_NAMES: Final = ("empty", "pending", "ready", "not_ready", "recovering", "quarantined", "draining")
+
+UNLIMITED: Final = 1 << 30  # the limit of a pod of a revision without container_concurrency
+
+
+@final
+class PodTracker(RoomNode):
+    """A slot: who is in it, what it may bear and what it bears now."""
+
+    # Saves an interpreted process a dictionary per slot; compiled, the class has no dictionary anyhow.
+    __slots__ = (
+        "address",
+        "attachment",
+        "generation",
+        "has_room",
+        "identity",
+        "in_flight",
+        "limit",
+        "older_at_address",
+        "older_of_identity",
+        "room_index",
+        "room_load",
+        "state",
+        "suspect_until_s",
+        "weight",
+    )
+
+    def __init__(self, slot: i64, generation: i64) -> None:
+        super().__init__(slot)
+        self.room_next = NOWHERE
+        self.room_prev = NOWHERE
+        # Per use of the slot.
+        self.generation: i64 = generation
+        self.identity: str = ""
+        self.address: str = ""  # canonical ip:port
+        self.state: i64 = EMPTY
+        self.limit: i64 = 0
+        self.in_flight: i64 = 0
+        self.weight: i64 = 1
+        self.suspect_until_s: float = 0.0  # 0.0: not suspected
+        self.attachment: object | None = None  # what the data path hangs on the pod; dropped when the slot is freed
+        # The next older slot of the same address, of the same identity (lb/roster.py).
+        self.older_at_address: PodTracker | None = None
+        self.older_of_identity: PodTracker | None = None
+        # Room structure.
+        self.has_room: bool = False  # a pick could return it; exactly then it stands in the table's room structure
+        self.room_index: i64 = 0
+        self.room_load: Load = NO_LOAD  # among whom it stands in lb/buckets.py
+
+    def may_take_one(self) -> bool:
+        """Whether the pod may be given a request now, from its own fields: what `has_room` must always equal."""
+        if self.state != READY and self.state != RECOVERING:
+            return False
+        return self.in_flight < self.limit and self.suspect_until_s == 0.0
+
+    def capacity(self) -> i64:
+        """What the pod adds to the revision's capacity; suspicion is a matter of seconds and does not change it."""
+        if self.state == READY or self.state == RECOVERING:
+            return self.limit
+        return 0
+
+    def vacate(self, generation: i64) -> None:
+        """Forget the pod. The table has taken the slot out of everything before."""
+        self.generation = generation
+        self.identity = ""
+        self.address = ""
+        self.state = EMPTY
+        self.limit = 0
+        self.in_flight = 0
+        self.weight = 1
+        self.suspect_until_s = 0.0
+        self.attachment = None
+        self.forget_room()
+
+    def forget_room(self) -> None:
+        """Drop what the fields of the room structure refer to."""
+        forget(self)
+        self.room_load = NO_LOAD
+
+    def is_vacant(self) -> bool:
+        """Whether nothing of a pod is left in the slot."""
+        names = self.identity == "" and self.address == "" and self.attachment is None
+        links = self.room_next is NOWHERE and self.room_prev is NOWHERE and self.room_load is NO_LOAD
+        older = self.older_at_address is None and self.older_of_identity is None
+        return names and links and older and self.in_flight == 0 and not self.has_room
+
+    def __repr__(self) -> str:
+        if self.state == EMPTY:
+            return f"<PodTracker {self.slot} empty>"
+        limit = "unlimited" if self.limit >= UNLIMITED else str(self.limit)
+        suspected = f", suspect until {self.suspect_until_s:.3f} s" if self.suspect_until_s != 0.0 else ""
+        return (
+            f"<PodTracker {self.slot}.{self.generation} {self.identity} at {self.address} "
+            f"{STATE_NAMES[self.state]}, {self.in_flight} of {limit} in flight{suspected}>"
+        )

@@ -1,0 +1,294 @@
+"""A table as one would write it with a dictionary and full scans, and the machine that runs it beside the real one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from lb.registry import BUILT_IN, create
+from lb.rng import Rng
+from lb.sizing import first_slots, grown_slots, kept_slots
+from lb.table import DRAINED, LATE, RELEASED, TrackerTable
+from lb.tracker import DRAINING, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, UNLIMITED, PodTracker
+from tests.lb.lb_oracles import ORACLES, Oracle
+
+DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
+
+QUICK = settings(
+    max_examples=30, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
+)
+LONG = settings(
+    max_examples=1_000, stateful_step_count=200, deadline=None, suppress_health_check=list(HealthCheck), database=None
+)
+
+STATES = (PENDING, READY, NOT_READY, RECOVERING, QUARANTINED)
+states = st.sampled_from((*STATES, READY, READY, READY))
+limits = st.sampled_from((0, 1, 1, 2, 3, UNLIMITED))
+identities = st.sampled_from([f"pod-{number}" for number in range(7)])
+addresses = st.sampled_from([f"10.0.0.{number}:8012" for number in range(4)])
+indexes = st.integers(min_value=0, max_value=1_000)
+
+
+@dataclass
+class ModelPod:
+    identity: str
+    address: str
+    state: int
+    limit: int
+    age: int
+    in_flight: int = 0
+    suspect: bool = False
+
+    def has_room(self) -> bool:
+        return self.state in {READY, RECOVERING} and self.in_flight < self.limit and not self.suspect
+
+
+@dataclass
+class Lease:
+    tracker: PodTracker
+    generation: int
+    pod: ModelPod
+
+
+class TableMachine(RuleBasedStateMachine):
+    """Everything the state worker and the request path may do, in any order."""
+
+    policy_name = "round-robin"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pods: dict[int, ModelPod] = {}  # by slot
+        self.leases: list[Lease] = []
+        self.length = 0
+        self.slots = 0
+        self.age = 0
+        self.trims = 0
+        self.late = 0
+        self.full = 0
+
+    @initialize(
+        max_scale=st.sampled_from((0, 1, 2, 3, 1 << 63)),
+        threshold=st.sampled_from((0.0, 0.25, 0.5, 0.75, 1.0)),
+        slots_max=st.sampled_from((3, 5, 70)),
+        seed=st.integers(min_value=0, max_value=1 << 40),
+    )
+    def start(self, max_scale: int, threshold: float, slots_max: int, seed: int) -> None:
+        self.max_scale, self.threshold, self.slots_max = max_scale, threshold, slots_max
+        self.rng = Rng(seed)
+        self.table = TrackerTable(create(self.policy_name, self.rng), max_scale, threshold, slots_max)
+        self.oracle: Oracle = ORACLES[self.policy_name]()
+
+    # The state worker.
+
+    @rule(identity=identities, address=addresses, limit=limits, state=states)
+    def add(self, identity: str, address: str, limit: int, state: int) -> None:
+        tracker = self.table.add(identity, address, limit, state)
+        for slot, pod in self.pods.items():
+            if (pod.identity, pod.address) == (identity, address):
+                assert tracker is self.table.slots[slot]
+                pod.state, pod.limit, pod.suspect = state, limit, False
+                return
+        free = [slot for slot in range(self.slots_max) if slot not in self.pods]
+        if not free:
+            assert tracker is None
+            self.full += 1
+            return
+        assert tracker is self.table.slots[free[0]]
+        if self.slots == 0:
+            self.slots = first_slots(self.max_scale, self.slots_max)
+        if free[0] >= self.slots:
+            self.slots = grown_slots(self.slots, self.max_scale, self.slots_max)
+        self.length = max(self.length, free[0] + 1)
+        self.age += 1
+        self.pods[free[0]] = ModelPod(identity, address, state, limit, self.age)
+
+    @precondition(lambda self: self.pods)
+    @rule(index=indexes, state=states)
+    def set_state(self, index: int, state: int) -> None:
+        slot, pod = self._one(index)
+        if pod.state == DRAINING:
+            return
+        self.table.set_state(self.table.slots[slot], state)
+        pod.state, pod.suspect = state, False
+
+    @precondition(lambda self: self.pods)
+    @rule(index=indexes, limit=limits)
+    def set_limit(self, index: int, limit: int) -> None:
+        slot, pod = self._one(index)
+        self.table.set_limit(self.table.slots[slot], limit)
+        pod.limit = limit
+
+    @precondition(lambda self: self.pods)
+    @rule(index=indexes)
+    def drain(self, index: int) -> None:
+        slot, pod = self._one(index)
+        assert self.table.drain(self.table.slots[slot]) == (pod.in_flight == 0)
+        pod.state = DRAINING
+        if pod.in_flight == 0:
+            self._gone(slot)
+
+    @precondition(lambda self: self.pods)
+    @rule(index=indexes)
+    def free(self, index: int) -> None:
+        slot, _ = self._one(index)
+        self.table.free(self.table.slots[slot])
+        self._gone(slot)
+
+    @rule(threshold=st.sampled_from((0.0, 0.4, 0.5, 1.0)))
+    def set_threshold(self, threshold: float) -> None:
+        self.table.set_threshold(threshold)
+        self.threshold = threshold
+        self._trim()
+
+    @rule(max_scale=st.sampled_from((-1, 0, 1, 2, 3, 40, 1 << 63)))
+    def set_max_scale(self, max_scale: int) -> None:
+        self.table.set_max_scale(max_scale)
+        self.max_scale = max_scale
+        if self.slots:
+            wanted = first_slots(max_scale, self.slots_max)
+            kept = kept_slots(self.length, max_scale, self.slots_max)
+            self.slots = wanted if wanted > self.slots else min(self.slots, kept)
+
+    @rule(name=st.sampled_from(sorted(BUILT_IN)))
+    def set_policy_and_back(self, name: str) -> None:
+        self.table.set_policy(create(name, self.rng))
+        self.table.check_invariants()
+        self.table.set_policy(create(self.policy_name, self.rng))
+        self.oracle = ORACLES[self.policy_name]()
+
+    # The request path.
+
+    @rule(times=st.integers(min_value=1, max_value=4))
+    def pick_and_reserve(self, times: int) -> None:
+        for _ in range(times):
+            self.oracle.observe(self.table)
+            allowed = self.oracle.allowed(self.table)
+            tracker = self.table.pick(0, 0.0)
+            if tracker is None:
+                assert not allowed
+                return
+            assert any(tracker is one for one in allowed), f"{tracker!r} is none of {allowed}"
+            self.oracle.picked(tracker)
+            self._reserve(tracker)
+
+    @precondition(lambda self: self.pods)
+    @rule(index=indexes)
+    def reserve_exempted(self, index: int) -> None:
+        slot, _ = self._one(index)
+        self._reserve(self.table.slots[slot])
+
+    @precondition(lambda self: self.leases)
+    @rule(index=indexes)
+    def release(self, index: int) -> None:
+        lease = self.leases.pop(index % len(self.leases))
+        answer = self.table.release(lease.tracker, lease.generation, 0.001)
+        if all(pod is not lease.pod for pod in self.pods.values()):
+            assert answer == LATE
+            self.late += 1
+            return
+        lease.pod.in_flight -= 1
+        last = lease.pod.state == DRAINING and lease.pod.in_flight == 0
+        assert answer == (DRAINED if last else RELEASED)
+
+    @precondition(lambda self: self.pods)
+    @rule(index=indexes)
+    def suspect(self, index: int) -> None:
+        slot, pod = self._one(index)
+        self.table.suspect(self.table.slots[slot], 1.5)
+        pod.suspect = True
+
+    @rule()
+    def drains_that_ended_are_freed(self) -> None:
+        for slot, pod in sorted(self.pods.items()):
+            if pod.state == DRAINING and pod.in_flight == 0:
+                assert self.table.drain(self.table.slots[slot])
+                self._gone(slot)
+
+    # What must hold after every step.
+
+    @invariant()
+    def table_keeps_its_promises(self) -> None:
+        if hasattr(self, "table"):
+            self.table.check_invariants()
+            self.oracle.observe(self.table)
+
+    @invariant()
+    def table_equals_the_model(self) -> None:
+        if not hasattr(self, "table"):
+            return
+        table = self.table
+        assert (table.length, table.capacity_slots, table.used) == (self.length, self.slots, len(self.pods))
+        empty = [slot for slot in range(self.length) if slot not in self.pods]
+        assert table.holes + table.trailing == len(empty)
+        assert table.trailing == self.length - (max(self.pods, default=-1) + 1)
+        assert table.fragmentation == (len(empty) / self.length if self.length else 0.0)
+        assert (table.trims, table.late_releases, table.tables_full) == (self.trims, self.late, self.full)
+        assert table.in_flight == sum(pod.in_flight for pod in self.pods.values())
+        assert table.room == sum(pod.has_room() for pod in self.pods.values())
+        assert table.capacity == sum(p.limit for p in self.pods.values() if p.state in {READY, RECOVERING})
+        for slot, pod in self.pods.items():
+            tracker = table.slots[slot]
+            assert (tracker.identity, tracker.address, tracker.state) == (pod.identity, pod.address, pod.state)
+            assert (tracker.limit, tracker.in_flight) == (pod.limit, pod.in_flight)
+            assert (tracker.suspect_until_s != 0.0) == pod.suspect or pod.state == DRAINING
+
+    @invariant()
+    def names_lead_to_the_newest(self) -> None:
+        for number in range(4):
+            address = f"10.0.0.{number}:8012"
+            self._assert_newest(self._find(address), [p for p in self.pods.items() if p[1].address == address])
+        for number in range(7):
+            identity = f"pod-{number}"
+            self._assert_newest(self._of(identity), [p for p in self.pods.items() if p[1].identity == identity])
+
+    def teardown(self) -> None:
+        if not hasattr(self, "table"):
+            return
+        self.table.close()
+        self.table.check_invariants()
+        assert (self.table.capacity_slots, self.table.in_flight, self.table.room) == (0, 0, 0)
+        for lease in self.leases:
+            assert self.table.release(lease.tracker, lease.generation, 0.0) == LATE
+
+    # Parts of the rules.
+
+    def _one(self, index: int) -> tuple[int, ModelPod]:
+        return sorted(self.pods.items())[index % len(self.pods)]
+
+    def _find(self, address: str) -> PodTracker | None:
+        return self.table.find(address) if hasattr(self, "table") else None
+
+    def _of(self, identity: str) -> PodTracker | None:
+        return self.table.find_identity(identity) if hasattr(self, "table") else None
+
+    def _assert_newest(self, found: PodTracker | None, holders: list[tuple[int, ModelPod]]) -> None:
+        if not holders:
+            assert found is None
+        else:
+            newest = max(holders, key=lambda holder: holder[1].age)
+            assert found is self.table.slots[newest[0]]
+
+    def _reserve(self, tracker: PodTracker) -> None:
+        self.table.reserve(tracker)
+        pod = self.pods[tracker.slot]
+        pod.in_flight += 1
+        self.leases.append(Lease(tracker, tracker.generation, pod))
+
+    def _gone(self, slot: int) -> None:
+        del self.pods[slot]
+        self._trim()
+
+    def _trim(self) -> None:
+        top = max(self.pods, default=-1) + 1
+        if self.length > top and (self.length - len(self.pods)) / self.length > self.threshold:
+            self.length = top
+            self.trims += 1
+            self.slots = min(self.slots, kept_slots(top, self.max_scale, self.slots_max))
+
+
+def machine_for(policy_name: str) -> type[TableMachine]:
+    return type(f"TableMachine_{policy_name}", (TableMachine,), {"policy_name": policy_name})

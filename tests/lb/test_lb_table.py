@@ -1,0 +1,470 @@
+"""The table's promises, one story each."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import tracemalloc
+
+import pytest
+
+from lb.registry import create
+from lb.rng import Rng
+from lb.sizing import SLOTS_MAX
+from lb.slots import Trim
+from lb.table import DRAINED, LATE, RELEASED, TrackerTable
+from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, READY, RECOVERING, UNLIMITED, PodTracker
+from tests.lb.lb_oracles import HearingPolicy, ScanningPolicy
+
+
+def make_table(
+    max_scale: int = 0, threshold: float = 0.5, slots_max: int = SLOTS_MAX, policy: str = "round-robin"
+) -> TrackerTable:
+    return TrackerTable(create(policy, Rng(1)), max_scale, threshold, slots_max)
+
+
+def add(table: TrackerTable, number: int, limit: int = 2, state: int = READY) -> PodTracker:
+    tracker = table.add(f"pod-{number}", f"10.0.0.{number}:8012", limit, state)
+    assert tracker is not None
+    return tracker
+
+
+def fill(table: TrackerTable, count: int) -> list[PodTracker]:
+    return [add(table, number) for number in range(count)]
+
+
+# Size.
+
+
+def test_no_slot_is_made_before_the_first_pod() -> None:
+    table = make_table(max_scale=500)
+    assert (table.capacity_slots, table.length, table.fragmentation) == (0, 0, 0.0)
+    add(table, 1)
+    assert (table.capacity_slots, table.length) == (1_000, 1)
+
+
+def test_unknown_scale_doubles_in_place() -> None:
+    table = make_table()
+    first = fill(table, 64)
+    add(table, 64)
+    assert (table.capacity_slots, table.grown) == (128, 1)
+    assert [tracker.slot for tracker in first] == list(range(64))
+    assert all(table.slots[tracker.slot] is tracker for tracker in first)
+
+
+def test_known_scale_grows_by_a_block_when_all_slots_are_held_and_refuses_at_the_maximum() -> None:
+    table = make_table(max_scale=2, slots_max=70)
+    fill(table, 70)
+    assert (table.capacity_slots, table.grown, table.tables_full) == (70, 2, 0)
+    assert table.add("late", "10.0.0.1:99", 1, READY) is None
+    assert table.tables_full == 1
+    table.free(table.slots[11])
+    late = table.add("late", "10.0.0.1:99", 1, READY)
+    assert late is table.slots[11]
+
+
+@pytest.mark.parametrize(("max_scale", "slots"), [(1 << 63, 64), (-5, 64), (0, 64), (10, 20), (SLOTS_MAX, SLOTS_MAX)])
+def test_scale_is_clamped_or_unknown(max_scale: int, slots: int) -> None:
+    table = make_table(max_scale=max_scale)
+    add(table, 1)
+    assert table.capacity_slots == slots
+
+
+def test_scale_changes_live() -> None:
+    table = make_table(max_scale=4, policy="first-available")
+    pods = fill(table, 3)
+    table.set_max_scale(100)
+    assert table.capacity_slots == 200
+    assert table.slots[:3] == pods
+    table.set_max_scale(1)
+    assert table.capacity_slots == 66  # 2, and blocks of 64 until length is at most half
+    table.check_invariants()
+
+
+def test_grown_table_gives_memory_back_after_a_trim() -> None:
+    gc.collect()
+    tracemalloc.start()
+    try:
+        table = make_table()
+        fill(table, 10)
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(10, 1_000):
+            add(table, number)
+        at_most = tracemalloc.get_traced_memory()[0]
+        for tracker in table.slots[10:1_000]:
+            table.free(tracker)
+        del tracker
+        gc.collect()
+        after = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert table.capacity_slots == 64
+    assert at_most - before > 100_000
+    # The dictionaries of names never shrink in Python, so it is the slots that must be gone.
+    assert after - before < 0.35 * (at_most - before)
+    table.check_invariants()
+
+
+# Fragmentation.
+
+
+def test_fragmentation_threshold_triggering() -> None:
+    trims: list[Trim] = []
+    table = make_table(max_scale=10, threshold=0.5)
+    table.on_trim = trims.append
+    pods = fill(table, 8)
+    for slot in (1, 7, 6, 5):  # 1 hole and 3 trailing of 8: exactly the threshold
+        table.free(pods[slot])
+    assert (table.fragmentation, table.length, table.trims) == (0.5, 8, 0)
+    table.free(pods[3])  # 2 holes and 3 trailing of 8
+    assert (table.length, table.holes, table.trailing, table.trims) == (5, 2, 0, 1)
+    assert table.fragmentation == 0.4
+    assert trims == [Trim(8, 5, 0.625, 20, 20)]
+    assert [pods[slot].state for slot in (0, 2, 4)] == [READY] * 3  # nobody has moved
+    assert add(table, 20).slot == 1
+    assert add(table, 21).slot == 3
+    assert add(table, 22).slot == 5
+    table.check_invariants()
+
+
+@pytest.mark.parametrize(("threshold", "length"), [(0.0, 3), (1.0, 4)])
+def test_threshold_at_its_ends(threshold: float, length: int) -> None:
+    table = make_table(threshold=threshold)
+    pods = fill(table, 4)
+    table.free(pods[3])
+    assert table.length == length
+
+
+def test_interior_holes_alone_never_trim() -> None:
+    table = make_table(threshold=0.0)
+    pods = fill(table, 10)
+    for tracker in pods[:9]:
+        table.free(tracker)
+    assert (table.length, table.holes, table.trims) == (10, 9, 0)
+    table.free(pods[9])
+    assert (table.length, table.fragmentation, table.trims) == (0, 0.0, 1)
+
+
+def test_lower_threshold_acts_at_once() -> None:
+    table = make_table(threshold=1.0)
+    for tracker in fill(table, 4)[1:]:
+        table.free(tracker)
+    assert table.length == 4
+    table.set_threshold(0.1)
+    assert (table.length, table.trims) == (1, 1)
+
+
+# Identity, address, generation.
+
+
+def test_late_release_is_counted_and_changes_nothing() -> None:
+    table = make_table()
+    tracker = add(table, 1)
+    table.reserve(tracker)
+    generation = tracker.generation
+    table.free(tracker)
+    assert table.in_flight == 0
+    again = add(table, 2)
+    assert again is tracker
+    table.reserve(again)
+    assert table.release(tracker, generation, 0.0) == LATE
+    assert (again.in_flight, table.in_flight, table.late_releases) == (1, 1, 1)
+    assert table.release(again, again.generation, 0.0) == RELEASED
+
+
+def test_no_generation_is_used_twice_even_by_slots_made_anew() -> None:
+    table = make_table(threshold=0.0)
+    seen: set[tuple[int, int]] = set()
+    for _ in range(3):
+        pods = fill(table, 100)
+        now = {(tracker.slot, tracker.generation) for tracker in pods}
+        assert not now & seen
+        seen |= now
+        for tracker in reversed(pods):
+            table.free(tracker)
+        assert table.capacity_slots == 64
+
+
+def test_a_table_that_replaces_another_goes_on_from_its_generation() -> None:
+    old = make_table()
+    fill(old, 3)
+    new = TrackerTable(create("random", Rng(1)), first_generation=old.generation)
+    assert add(new, 1).generation > max(tracker.generation for tracker in old.slots)
+
+
+def test_flapping_pod_keeps_its_ledger() -> None:
+    table = make_table()
+    tracker = add(table, 1, limit=1)
+    table.reserve(tracker)
+    generation = tracker.generation
+    assert not table.drain(tracker)
+    back = add(table, 1, limit=1)
+    assert back is tracker
+    assert (back.generation, back.in_flight, back.state) == (generation, 1, READY)
+    assert table.pick(0, 0.0) is None
+    assert table.release(back, generation, 0.0) == RELEASED
+    assert table.pick(0, 0.0) is back
+
+
+def test_address_used_again_gets_a_clean_slot_beside_the_draining_one() -> None:
+    table = make_table()
+    old = table.add("old", "10.0.0.1:8012", 1, READY)
+    assert old is not None
+    table.reserve(old)
+    table.drain(old)
+    new = table.add("new", "10.0.0.1:8012", 1, READY)
+    assert new is not None
+    assert new is not old
+    assert new.in_flight == 0
+    assert table.find("10.0.0.1:8012") is new
+    assert table.release(old, old.generation, 0.0) == DRAINED
+    assert table.drain(old)
+    assert table.find("10.0.0.1:8012") is new
+    table.free(new)
+    assert table.find("10.0.0.1:8012") is None
+
+
+def test_older_holder_shows_again_when_the_newer_is_gone() -> None:
+    table = make_table()
+    old = table.add("old", "10.0.0.1:8012", 1, READY)
+    assert old is not None
+    table.reserve(old)
+    table.drain(old)
+    new = table.add("new", "10.0.0.1:8012", 1, READY)
+    assert new is not None
+    table.free(new)
+    assert table.find("10.0.0.1:8012") is old
+    assert table.add("old", "10.0.0.1:8012", 1, READY) is old
+    table.check_invariants()
+
+
+def test_many_pods_on_one_ip() -> None:
+    table = make_table()
+    pods = [table.add(f"pod-{port}", f"[fd00::1]:{port}", 1, READY) for port in range(9000, 9010)]
+    assert [table.find(f"[fd00::1]:{port}") for port in range(9000, 9010)] == pods
+
+
+def test_identity_that_moves_leads_to_its_newest_slot() -> None:
+    table = make_table()
+    here = table.add("pod", "10.0.0.1:1", 1, READY)
+    there = table.add("pod", "10.0.0.2:1", 1, READY)
+    assert here is not None
+    assert there is not None
+    assert table.find_identity("pod") is there
+    table.free(there)
+    assert table.find_identity("pod") is here
+
+
+def test_repeated_add_is_no_second_pod() -> None:
+    policy = HearingPolicy(Rng(1))
+    table = TrackerTable(policy)
+    first = add(table, 1, limit=2)
+    assert add(table, 1, limit=5, state=NOT_READY) is first
+    assert (first.limit, first.state, table.used) == (5, NOT_READY, 1)
+    assert policy.heard == [("add", "pod-1", 0.0)]
+
+
+# Limits and states.
+
+
+def test_limit_lowered_below_what_is_in_flight_drains_down() -> None:
+    table = make_table()
+    tracker = add(table, 1, limit=3)
+    for _ in range(3):
+        table.reserve(tracker)
+    table.set_limit(tracker, 1)
+    assert table.capacity == 1
+    for _ in range(2):
+        table.release(tracker, tracker.generation, 0.0)
+        assert table.pick(0, 0.0) is None
+    table.release(tracker, tracker.generation, 0.0)
+    assert table.pick(0, 0.0) is tracker
+
+
+def test_only_ready_and_recovering_pods_are_picked_and_counted() -> None:
+    table = make_table()
+    tracker = add(table, 1, limit=4, state=PENDING)
+    assert (table.pick(0, 0.0), table.room, table.capacity) == (None, 0, 0)
+    for state in (READY, RECOVERING):
+        table.set_state(tracker, state)
+        assert (table.pick(0, 0.0), table.room, table.capacity) == (tracker, 1, 4)
+    table.set_state(tracker, NOT_READY)
+    assert (table.pick(0, 0.0), table.room, table.capacity) == (None, 0, 0)
+
+
+def test_unlimited_pods() -> None:
+    table = make_table(policy="choice-of-2")
+    add(table, 1, limit=UNLIMITED)
+    tracker = table.pick(0, 0.0)
+    assert tracker is not None
+    table.reserve(tracker)
+    assert table.capacity == UNLIMITED
+    assert "unlimited" in repr(tracker)
+
+
+def test_suspicion_takes_a_pod_out_until_its_state_is_set() -> None:
+    table = make_table()
+    tracker = add(table, 1)
+    table.suspect(tracker, 12.5)
+    assert (table.pick(0, 0.0), table.room, table.capacity) == (None, 0, 2)
+    assert "suspect until 12.500 s" in repr(tracker)
+    table.set_state(tracker, READY)
+    assert tracker.suspect_until_s == 0.0
+    assert table.pick(0, 0.0) is tracker
+
+
+# Leaving.
+
+
+def test_drain_of_an_idle_pod_frees_at_once() -> None:
+    table = make_table()
+    tracker = add(table, 1)
+    tracker.attachment = object()
+    assert table.drain(tracker)
+    assert (tracker.state, tracker.attachment, tracker.identity) == (EMPTY, None, "")
+
+
+def test_draining_pod_is_freed_by_the_worker_after_its_last_release() -> None:
+    table = make_table()
+    tracker = add(table, 1)
+    table.reserve(tracker)
+    table.reserve(tracker)
+    assert not table.drain(tracker)
+    assert table.pick(0, 0.0) is None
+    assert table.release(tracker, tracker.generation, 0.0) == RELEASED
+    assert table.release(tracker, tracker.generation, 0.0) == DRAINED
+    assert tracker.state == DRAINING
+    assert table.drain(tracker)
+    assert tracker.state == EMPTY
+
+
+def test_close_frees_everything_also_what_drains() -> None:
+    table = make_table()
+    pods = fill(table, 3)
+    leases = []
+    for tracker in pods:
+        table.reserve(tracker)
+        leases.append((tracker, tracker.generation))
+        tracker.attachment = object()
+    table.drain(pods[1])
+    table.close()
+    table.check_invariants()
+    assert (table.capacity_slots, table.length, table.in_flight, table.capacity, table.room) == (0, 0, 0, 0, 0)
+    assert all(tracker.attachment is None for tracker in pods)
+    assert [table.release(tracker, generation, 0.0) for tracker, generation in leases] == [LATE] * 3
+    with pytest.raises(AssertionError, match="closed"):
+        add(table, 1)
+
+
+# Programmers' mistakes.
+
+
+def test_mistakes_are_refused_before_anything_changes() -> None:
+    table = make_table()
+    tracker = add(table, 1)
+    with pytest.raises(AssertionError, match="released twice"):
+        table.release(tracker, tracker.generation, 0.0)
+    with pytest.raises(AssertionError, match="no state"):
+        table.set_state(tracker, DRAINING)
+    with pytest.raises(AssertionError, match="a limit is"):
+        table.set_limit(tracker, -1)
+    table.free(tracker)
+    with pytest.raises(AssertionError, match="freed twice"):
+        table.free(tracker)
+    with pytest.raises(AssertionError, match="empty slot"):
+        table.reserve(tracker)
+    table.check_invariants()
+
+
+def test_check_invariants_finds_a_ledger_that_was_tampered_with() -> None:
+    table = make_table()
+    tracker = add(table, 1)
+    tracker.in_flight = 1
+    with pytest.raises(AssertionError, match="in flight are 1, the table says 0"):
+        table.check_invariants()
+    tracker.in_flight = 0
+    tracker.has_room = False
+    with pytest.raises(AssertionError, match="has_room is False"):
+        table.check_invariants()
+
+
+# What there is to see.
+
+
+def test_repr_and_statistics() -> None:
+    table = make_table(max_scale=4)
+    pods = fill(table, 4)
+    table.reserve(pods[0])
+    table.free(pods[1])
+    expected = (
+        "<TrackerTable round-robin: 3 used, 5 free, high-water 4 (1 holes, 0 trailing), 3 with room, 1 in flight>"
+    )
+    assert repr(table) == expected
+    numbers = table.statistics()
+    assert (numbers.used, numbers.free, numbers.high_water, numbers.slots) == (3, 5, 4, 8)
+    assert (numbers.capacity, numbers.fragmentation, numbers.policy) == (6, 0.25, "round-robin")
+    assert repr(pods[0]) == "<PodTracker 0.1 pod-0 at 10.0.0.0:8012 ready, 1 of 2 in flight>"
+    assert repr(pods[1]) == "<PodTracker 1 empty>"
+
+
+# Policies plugged in.
+
+
+def test_hooks_are_called_once_each_and_in_order() -> None:
+    policy = HearingPolicy(Rng(1))
+    table = TrackerTable(policy)
+    tracker = add(table, 1)
+    table.reserve(tracker)
+    table.drain(tracker)
+    add(table, 1)
+    table.drain(tracker)
+    table.release(tracker, tracker.generation, 0.25)
+    table.drain(tracker)
+    assert [event[0] for event in policy.heard] == ["add", "reserve", "remove", "add", "remove", "release"]
+    assert policy.heard[-1] == ("release", "pod-1", 0.25)
+
+
+def test_policy_changes_live() -> None:
+    table = make_table(max_scale=4)
+    pods = fill(table, 4)
+    table.reserve(pods[0])
+    table.drain(pods[0])
+    for name in ("first-available", "least-connections", "random", "choice-of-2", "round-robin"):
+        table.set_policy(create(name, Rng(1)))
+        table.check_invariants()
+        assert table.pick(0, 0.0) in pods[1:]
+    scanning = ScanningPolicy(Rng(1))
+    table.set_policy(scanning)
+    assert table.pick(0, 0.0) is pods[1]
+
+
+# Tasks.
+
+
+def test_concurrent_slot_operations() -> None:
+    """Tasks that add, hold and drain in turns of a loop that a seeded generator shuffles: no slot twice, none lost."""
+    table = make_table(max_scale=8, threshold=0.25)
+    rng = Rng(7)
+    held: dict[int, str] = {}
+
+    async def pod(number: int) -> None:
+        for round_number in range(5):
+            tracker = table.add(f"pod-{number}-{round_number}", f"10.0.{number}.{round_number}:80", 1, READY)
+            assert tracker is not None
+            assert tracker.slot not in held
+            held[tracker.slot] = tracker.identity
+            for _ in range(rng.below(4)):
+                await asyncio.sleep(0)
+                assert held[tracker.slot] == tracker.identity
+            del held[tracker.slot]
+            assert table.drain(tracker)
+            table.check_invariants()
+            for _ in range(rng.below(3)):
+                await asyncio.sleep(0)
+
+    async def all_pods() -> None:
+        await asyncio.gather(*(pod(number) for number in range(40)))
+
+    asyncio.run(all_pods())
+    assert (table.used, table.in_flight, table.length) == (0, 0, 0)
