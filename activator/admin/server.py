@@ -1,0 +1,148 @@
+"""The admin port: health, metrics, what is going on, and the few things that can be asked for.
+
+Rules
+  1. It is for operators on this machine or in the cluster, never for a browser that was lured here: a request whose
+     Host is a foreign name, or whose Origin is another site, is refused, and whatever changes something needs the
+     header `Activator-Admin: 1`, which no page of another site can send without asking first.
+  2. Nothing here is on the path of a request, and nothing here may hold the loop up for long.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+import msgspec
+from aiohttp import web
+
+from activator.errors import StartError
+from activator.listen.listener import address_of, bind
+
+ADMIN_HEADER: Final = "Activator-Admin"
+_INDEX: Final = """activator
+GET  /healthz          alive: the state worker's loop turns
+GET  /readyz           able to serve
+GET  /metrics          Prometheus
+GET  /debug/revisions  revisions, queues, slots
+POST /drain            finish what is in flight, then exit   (with the header Activator-Admin: 1)
+POST /reload           read the file again                   (with the header Activator-Admin: 1)
+"""
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Inside(Protocol):
+    """What the admin port asks of the running program."""
+
+    def is_alive(self) -> bool: ...
+
+    def waiting_for(self) -> list[str]:
+        """Why the program is not ready to serve; empty when it is."""
+        ...
+
+    def metrics(self) -> tuple[bytes, str]:
+        """The exposition and its content type."""
+        ...
+
+    def snapshot(self) -> object:
+        """Plain data: what `GET /debug/revisions` shows."""
+        ...
+
+    def stop(self) -> None: ...
+
+    def reload(self) -> list[str]: ...
+
+
+class AdminServer:
+    """aiohttp on a listener of its own."""
+
+    def __init__(self, inside: Inside) -> None:
+        self._inside = inside
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, address: str) -> str:
+        """Bind and serve; the address as bound. Raises StartError."""
+        try:
+            sock = bind(address)
+        except StartError as error:
+            raise StartError(f"admin port: {error} (`admin:` in the file, --admin, or ACTIVATOR_ADMIN)") from error
+        application = web.Application(middlewares=[_refuse_foreign], client_max_size=64 * 1024)
+        application.add_routes(
+            [
+                web.get("/", self._index),
+                web.get("/healthz", self._healthz),
+                web.get("/readyz", self._readyz),
+                web.get("/metrics", self._metrics),
+                web.get("/debug/revisions", self._revisions),
+                web.post("/drain", self._drain),
+                web.post("/reload", self._reload),
+            ]
+        )
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.SockSite(self._runner, sock).start()
+        return address_of(sock)
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _index(self, request: web.Request) -> web.Response:
+        return web.Response(text=_INDEX)
+
+    async def _healthz(self, request: web.Request) -> web.Response:
+        if self._inside.is_alive():
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text="the state worker makes no progress\n")
+
+    async def _readyz(self, request: web.Request) -> web.Response:
+        reasons = self._inside.waiting_for()
+        if not reasons:
+            return web.Response(text="ok\n")
+        return web.Response(status=503, text="".join(f"{reason}\n" for reason in reasons))
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        body, content_type = self._inside.metrics()
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    async def _revisions(self, request: web.Request) -> web.Response:
+        return _json(self._inside.snapshot())
+
+    async def _drain(self, request: web.Request) -> web.Response:
+        self._inside.stop()
+        return _json({"draining": True})
+
+    async def _reload(self, request: web.Request) -> web.Response:
+        problems = self._inside.reload()
+        return _json({"problems": problems}, status=400 if problems else 200)
+
+
+def _json(data: object, status: int = 200) -> web.Response:
+    body = msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n"
+    return web.Response(status=status, body=body, content_type="application/json")
+
+
+@web.middleware
+async def _refuse_foreign(request: web.Request, handler: Handler) -> web.StreamResponse:
+    host = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
+    if not _is_own(host):
+        return web.Response(status=403, text=f"the Host {host!r} is not this program's: use an address or localhost\n")
+    origin = request.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
+        return web.Response(status=403, text="requests from other sites are refused\n")
+    if request.method not in {"GET", "HEAD"} and request.headers.get(ADMIN_HEADER) != "1":
+        return web.Response(status=403, text=f"send the header {ADMIN_HEADER}: 1 with what changes something\n")
+    return await handler(request)
+
+
+def _is_own(host: str) -> bool:
+    """An address or a name that no one outside can point here: DNS rebinding needs a name of its own."""
+    if host == "localhost" or host.endswith((".localhost", ".svc", ".cluster.local")):
+        return True
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

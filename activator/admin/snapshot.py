@@ -1,0 +1,89 @@
+"""What `GET /debug/revisions` shows: plain data, taken in one turn, so that its figures belong together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from activator.state.apply import DataPart
+from activator.state.worker import StateWorker
+from activator.throttle.revision import RevisionThrottler
+from activator.upstream.pool import PodPool
+from lb.tracker import EMPTY, STATE_NAMES, PodTracker
+
+
+def revisions(
+    part: DataPart, worker: StateWorker, processes: dict[str, dict[str, int]], now_s: float
+) -> dict[str, Any]:
+    """Everything about all revisions."""
+    return {
+        "revisions": [revision(throttler, processes.get(key)) for key, throttler in part.throttlers.items()],
+        "state_worker": {
+            "last_turn_s": round(now_s - worker.turned_s, 3),
+            "changes": worker.changes_total,
+            "folded": worker.queue.folded_total,
+            "batches": worker.batches_total,
+            "panics": worker.panics_total,
+            "parked": sorted(worker.parked),
+            "dead_letters": list(worker.dead_letters),
+        },
+    }
+
+
+def revision(throttler: RevisionThrottler, processes: dict[str, int] | None) -> dict[str, Any]:
+    """One revision: totals, queue, table, slots."""
+    table = throttler.table
+    namespace, _, name = throttler.key.partition("/")
+    shown: dict[str, Any] = {
+        "namespace": namespace,
+        "name": name,
+        "hosts": list(throttler.spec.hosts),
+        "policy": throttler.spec.policy,
+        "container_concurrency": throttler.spec.container_concurrency,
+        "requests": throttler.requests_total,
+        "in_flight": table.in_flight,
+        "queued": throttler.line.length,
+        "queue_depth": throttler.spec.queue_depth,
+        "capacity": table.capacity,
+        "failure": throttler.failure,
+        "failed": {reason.value: count for reason, count in throttler.failed_totals.items()},
+        "client_gone": throttler.client_gone_total,
+        "retries": throttler.retries_total,
+        "waits_for": waits_for(throttler),
+        "table": {
+            "length": table.length,
+            "capacity": table.capacity_slots,
+            "holes": table.holes,
+            "fragmentation": table.fragmentation,
+            "trims": table.trims,
+            "late_releases": table.late_releases,
+        },
+        "slots": [slot(tracker) for tracker in table.slots[: table.length] if tracker.state != EMPTY],
+    }
+    if processes is not None:
+        shown["processes"] = processes
+    return shown
+
+
+def slot(tracker: PodTracker) -> dict[str, Any]:
+    """One pod."""
+    shown: dict[str, Any] = {
+        "slot": tracker.slot,
+        "pod": tracker.identity,
+        "address": tracker.address,
+        "state": STATE_NAMES[tracker.state],
+        "in_flight": tracker.in_flight,
+        "limit": tracker.limit,
+        "generation": tracker.generation,
+    }
+    if isinstance(tracker.attachment, PodPool):
+        shown["connections"] = tracker.attachment.statistics()
+    return shown
+
+
+def waits_for(throttler: RevisionThrottler) -> str:
+    """Why requests wait, in a few words; empty when none does."""
+    if throttler.line.length == 0:
+        return ""
+    if throttler.table.capacity == 0:
+        return "a pod to become ready"
+    return "a slot to come free"

@@ -1,0 +1,215 @@
+"""The command line: what users type, exit codes, one line for every mistake.
+
+Exit codes: 0 fine, 1 a refused configuration or a failed check, 2 wrong usage, 3 could not start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+import activator
+from activator.config import Config, Process, Readiness, Revision, RevisionSpec
+from activator.errors import ConfigError, StartError
+
+REFUSED = 1
+USAGE = 2
+NOT_STARTED = 3
+
+Loaded = tuple[Config, list[RevisionSpec]]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The console script."""
+    words = sys.argv[1:] if arguments is None else arguments
+    command: list[str] | None = None
+    if "--" in words:
+        split = words.index("--")
+        words, command = words[:split], words[split + 1 :]
+    options = _parser().parse_args(words)
+    try:
+        handler: Callable[[argparse.Namespace, list[str] | None], int] = options.handler
+        return handler(options, command)
+    except ConfigError as error:
+        for problem in error.problems:
+            print(f"activator: {problem}", file=sys.stderr)
+        return REFUSED
+    except StartError as error:
+        print(f"activator: {error}", file=sys.stderr)
+        return NOT_STARTED
+    except BrokenPipeError:
+        return NOT_STARTED
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="activator",
+        description="A reverse proxy that starts what it stands in front of when asked, and stops it when idle.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser(
+        "run",
+        help="serve",
+        usage="activator run [-c FILE]\n       activator run [--listen HOST:PORT] [--admin HOST:PORT] -- CMD ...",
+        description="Serve the revisions of a file, or one program that is started on the first request: "
+        "`{port}` in CMD and $PORT carry its port.",
+    )
+    run.add_argument("-c", "--config", metavar="FILE", help="configuration (default: activator.yaml)")
+    run.add_argument("--listen", metavar="HOST:PORT", help="where to serve CMD (default: 127.0.0.1:8012)")
+    run.add_argument("--admin", metavar="HOST:PORT", help="the admin port (default: 127.0.0.1:8008; empty: none)")
+    run.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    run.set_defaults(handler=_run)
+    demo = commands.add_parser("demo", help="a guided tour: a real program from zero to several and back to zero")
+    demo.set_defaults(handler=_demo)
+    check = commands.add_parser("check", help="validate a file: exit 0, or 1 and every mistake with its line")
+    check.add_argument("file", metavar="FILE")
+    check.set_defaults(handler=_check)
+    schema = commands.add_parser("schema", help="print the JSON Schema of the file")
+    schema.set_defaults(handler=_schema)
+    drain = commands.add_parser("drain", help="let a running activator finish its work and exit")
+    drain.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
+    drain.set_defaults(handler=_drain)
+    status = commands.add_parser("status", help="what a running activator is doing")
+    status.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
+    status.add_argument("--json", action="store_true", help="as JSON")
+    status.set_defaults(handler=_status)
+    version = commands.add_parser("version", help="print the version")
+    version.set_defaults(handler=_version)
+    return parser
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+def _run(options: argparse.Namespace, command: list[str] | None) -> int:
+    if command is not None:
+        if options.config:
+            print("activator: give either -c FILE or -- CMD, not both", file=sys.stderr)
+            return USAGE
+        if not command:
+            print("activator: nothing stands after --; give the command to start", file=sys.stderr)
+            return USAGE
+        loaded = _from_command(options, command)
+        reload: Callable[[], Loaded] | None = None
+    else:
+        if options.listen:
+            print("activator: --listen goes with -- CMD; with a file, set `listen:` there", file=sys.stderr)
+            return USAGE
+        path = options.config or "activator.yaml"
+
+        def read() -> Loaded:
+            return _load(path)
+
+        loaded = read()
+        reload = read
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
+    )
+    return _serve(loaded, reload)
+
+
+def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None) -> int:
+    from activator.discovery.process import Reaping
+
+    reaping = Reaping.start()  # before there is an event loop or a thread
+    import uvloop
+
+    from activator.app import App, Settings
+
+    async def serve() -> int:
+        return await App(Settings(*loaded, reload=reload), reaping).run()
+
+    try:
+        _raise_descriptor_limit()
+        return uvloop.run(serve())
+    finally:
+        reaping.close()
+
+
+def _raise_descriptor_limit() -> None:
+    """A proxied request holds two descriptors: ask for as many as the system lets us."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _load(path: str) -> Loaded:
+    from activator.config_file import load, resolve
+    from lb.registry import default_name, names
+
+    if not Path(path).is_file():
+        raise ConfigError([f"{path}: there is no such file; name one with -c, or start a program with -- CMD"])
+    config = load(path, os.environ, set(names()))
+    return config, resolve(config, default_name)
+
+
+def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
+    from activator.config_file import overlay, resolve
+    from activator.discovery.process import missing_program
+    from lb.registry import default_name
+
+    missing = missing_program(command)
+    if missing is not None:
+        raise ConfigError([f"{missing}: there is no such program to run; check its spelling and the PATH"])
+    revision = Revision(name="app", hosts=["*"], process=Process(command=command, readiness=Readiness()))
+    config = overlay(Config(revisions=[revision]), os.environ)
+    said = {name: getattr(options, name) for name in ("listen", "admin") if getattr(options, name) is not None}
+    config = msgspec.structs.replace(config, **said)  # what was typed wins over the environment
+    return config, resolve(config, default_name)
+
+
+def _check(options: argparse.Namespace, command: list[str] | None) -> int:
+    config, _ = _load(options.file)
+    print(f"{options.file}: fine, {len(config.revisions)} revisions")
+    return 0
+
+
+def _schema(options: argparse.Namespace, command: list[str] | None) -> int:
+    import json
+
+    from activator.config_file import schema
+
+    print(json.dumps(schema(), indent=2))
+    return 0
+
+
+def _demo(options: argparse.Namespace, command: list[str] | None) -> int:
+    from activator.demo import run
+
+    return run()
+
+
+def _drain(options: argparse.Namespace, command: list[str] | None) -> int:
+    from activator.admin.client import ask
+
+    ask(options.admin, "POST", "/drain")
+    print("draining")
+    return 0
+
+
+def _status(options: argparse.Namespace, command: list[str] | None) -> int:
+    from activator.admin.client import ask
+    from activator.admin.status import table
+
+    answer = ask(options.admin, "GET", "/debug/revisions")
+    print(answer.decode() if options.json else table(answer))
+    return 0
+
+
+def _version(options: argparse.Namespace, command: list[str] | None) -> int:
+    print(f"activator {activator.__version__} ({'compiled' if activator.COMPILED else 'plain Python'})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,199 @@
+"""Every number a user can turn, with its name, unit and default; and every bound that nobody needs to turn.
+
+Rules
+  1. No other module holds a literal size, time or count that is a matter of choice.
+  2. The structs mirror the file of `activator run -c` key by key; `config_file.py` reads it, `RevisionSpec` below is
+     what the rest of the program sees.
+  3. A duration is seconds as float (`Duration`), a size is bytes as int (`Size`); in a file they are written `300ms`,
+     `5s`, `2m`, `32KiB`, `1MiB`, or as plain numbers of seconds or bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Final
+
+import msgspec
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
+
+
+class Duration(float):
+    """Seconds."""
+
+
+class Size(int):
+    """Bytes."""
+
+
+# --- bounds that no file can change ---------------------------------------------------------------------------------
+
+SLOTS_MAX: Final = 131_072  # of one table
+GRANTS_PER_TURN_MAX: Final = 256  # hand-overs before the loop is given a turn
+CHANGES_PER_BATCH_MAX: Final = 1_000  # changes the state worker takes before the loop is given a turn
+CHANGE_QUEUE_MAX: Final = 100_000  # folded changes waiting for the state worker
+DEAD_LETTERS_MAX: Final = 100  # changes set aside after an exception, kept for /debug
+ATTEMPTS_MAX: Final = 3  # pods that one request is tried on
+DIAL_WINDOW_INITIAL: Final = 4  # fresh connections of one pod that have not answered yet
+DIAL_WINDOW_MAX: Final = 256
+DIAL_WINDOW_AGE_S: Final = 0.25  # then a fresh connection counts as accepted, answered or not
+DIAL_LOST_MIN_S: Final = 0.1  # a dial slower than this, and than DIAL_LOST_RTTS of the fastest, was dropped: dial anew
+DIAL_LOST_RTTS: Final = 8.0
+STARTING_MAX: Final = 4  # processes of one revision that start at the same time
+WRITE_HIGH_WATER_BYTES: Final = 256 * KIB  # of each transport; above it whoever feeds it is paused
+WRITE_LOW_WATER_BYTES: Final = 64 * KIB
+HELD_BODY_BYTES: Final = 64 * KIB  # of a request body read before its pod is known; also the replay buffer
+LISTEN_BACKLOG: Final = 4096
+TARGET_BYTES_MAX: Final = 16 * KIB
+REQUEST_LINE_SLACK_BYTES: Final = 64  # of a request line beside its target: the method, two spaces, the version
+CHUNK_OVERHEAD_BYTES_MAX: Final = 16 * KIB  # chunk size lines and extensions ahead of one chunk's data
+TRAILERS_BYTES_MAX: Final = 8 * KIB
+RESPONSE_HEAD_BYTES_MAX: Final = 64 * KIB
+RESPONSE_HEADERS_MAX: Final = 256
+INTERIM_RESPONSES_MAX: Final = 16  # 1xx responses before the final one; more is a loop
+KEEP_ALIVE_IDLE_S: Final = 75.0  # a client's idle connection
+LINGER_S: Final = 2.0  # reading on after an early answer, so that a reset does not destroy it
+HALF_CLOSE_SWEEP_S: Final = 1.0  # how often paused clients are asked whether they are still there
+HEAD_TIMEOUT_S: Final = 60.0  # first byte of a request head to its last
+POD_IDLE_S: Final = 4.0  # a pooled connection; below the 5 s after which common servers close theirs
+PROBE_TIMEOUT_S: Final = 1.0
+PROBE_BACKOFF_INITIAL_S: Final = 0.05
+PROBE_BACKOFF_MAX_S: Final = 5.0
+PANIC_BACKOFF_INITIAL_S: Final = 0.1
+PANIC_BACKOFF_MAX_S: Final = 60.0
+PANIC_BACKOFF_FACTOR: Final = 2.0
+PANIC_RESET_AFTER_S: Final = 300.0  # without a panic, backoff starts small again
+POD_STALE_AFTER_S: Final = 600.0  # a not-ready pod that no listing source asserts
+DRAIN_TIMEOUT_S: Final = 300.0  # of a removed pod: then its exchanges are aborted
+SHUTDOWN_TIMEOUT_S: Final = 30.0  # of the program after SIGTERM
+LOAD_REPORT_INTERVAL_S: Final = 0.1  # how often the data part tells the control part what it carries
+SCALE_TICK_S: Final = 0.1
+SCALE_DOWN_WINDOW_S: Final = 10.0  # from n to fewer: the most that was wanted in this window stays
+STOP_GRACE_S: Final = 10.0  # between SIGTERM and SIGKILL of a process group
+CRASHES_MAX: Final = 5  # failed starts in a row before a revision is reported as failed
+CRASH_BACKOFF_INITIAL_S: Final = 0.1
+CRASH_BACKOFF_MAX_S: Final = 30.0
+READINESS_STEP_MIN_S: Final = 0.002  # readiness is asked in steps from this up to the configured interval …
+READINESS_STEP_SHARE: Final = 0.05  # … of this share of the time since the start
+
+
+# --- the file -------------------------------------------------------------------------------------------------------
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+
+
+class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    address: str
+    certificate: str
+    key: str
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    header_bytes: Size = Size(32 * KIB)  # request line and header fields together; above: 431
+    headers: Positive = 100  # fields; above: 431
+    body_bytes: Size = Size(0)  # 0: no limit; above: 413
+    held_bytes: Size = Size(256 * MIB)  # of all requests that wait, in the whole process; above: 503
+    connections: Positive = 10_000  # of clients
+
+
+class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    depth: Count = 10_000  # waiting requests; above: 503 with Retry-After
+    timeout: Duration | None = None  # None: the startup timeout until a pod was ready once, then QUEUE_TIMEOUT_S
+    discipline: str = "fifo"  # fifo | priority | fair
+
+
+class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    total: Duration = Duration(300.0)  # from arrival at the pod; 0: none
+    first_byte: Duration = Duration(0.0)  # 0: none
+    idle: Duration = Duration(0.0)  # between two pieces of the response; 0: none
+    connect: Duration = Duration(5.0)
+    startup: Duration = Duration(300.0)  # how long a revision may take to its first ready pod
+
+
+QUEUE_TIMEOUT_S: Final = 60.0
+
+
+class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    http_get: str = ""  # path that must answer 2xx or 3xx; empty: the port accepts
+    interval: Duration = Duration(0.1)
+
+
+class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    command: list[str]
+    readiness: Readiness = Readiness()
+    min_scale: Count = 0
+    max_scale: Count = 0  # 0: one where container_concurrency is 0, else the number of processors
+    target_concurrency: Count = 0  # 0: container_concurrency, else TARGET_CONCURRENCY
+    idle: Duration = Duration(60.0)  # without requests, before scale to zero
+    environment: dict[str, str] = {}
+    directory: str = ""
+
+
+TARGET_CONCURRENCY: Final = 100
+
+
+class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    name: str
+    namespace: str = "default"
+    hosts: list[str] = []
+    container_concurrency: Count = 0
+    policy: str = ""  # empty: by container_concurrency
+    max_scale: Count = 0  # 0: unknown
+    trailing_fragmentation_threshold: Share | None = None
+    queue: Queue = Queue()
+    timeouts: Timeouts = Timeouts()
+    pods: list[str] = []
+    process: Process | None = None
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole file."""
+
+    listen: str | Tls | list[str | Tls] = "127.0.0.1:8012"
+    admin: str = "127.0.0.1:8008"  # empty: none
+    workers: Positive = 1  # processes; more than one: planned
+    trailing_fragmentation_threshold: Share = 0.5
+    access_log: bool | str = False  # false | json | common | a template; anything but false: planned
+    trust_revision_headers: bool = False
+    limits: Limits = Limits()
+    revisions: list[Revision] = []
+
+
+# --- what the rest of the program sees ------------------------------------------------------------------------------
+
+
+class RevisionSpec(msgspec.Struct, frozen=True):
+    """One revision, defaults resolved; sent from the control part to the data part, so plain values only."""
+
+    key: str  # namespace/name
+    hosts: tuple[str, ...] = ()
+    container_concurrency: int = 0
+    policy: str = "choice-of-2"
+    max_scale: int = 0
+    trailing_fragmentation_threshold: float = 0.5
+    queue_depth: int = 10_000
+    queue_timeout_s: float | None = None
+    startup_timeout_s: float = 300.0
+    connect_timeout_s: float = 5.0
+    first_byte_timeout_s: float = 0.0
+    idle_timeout_s: float = 0.0
+    total_timeout_s: float = 300.0
+
+
+def resolve_process(revision: Revision, processors: int | None = None) -> Process:
+    """The process of a revision that has one, with its defaults settled; `processors`: how many this machine has."""
+    assert revision.process is not None
+    process = revision.process
+    limit = revision.container_concurrency
+    max_scale = process.max_scale
+    if max_scale == 0:
+        # A program that sets no limit handles many requests at once by itself; one with a limit needs company.
+        max_scale = 1 if limit == 0 else processors or len(os.sched_getaffinity(0))
+        max_scale = max(max_scale, process.min_scale)
+    return msgspec.structs.replace(
+        process, max_scale=max_scale, target_concurrency=process.target_concurrency or limit or TARGET_CONCURRENCY
+    )

@@ -1,0 +1,202 @@
+"""The data part of one worker, put together: listeners, proxy, throttlers, tables, pools.
+
+It hears of pods through `apply` and tells what it learns through `tell`; both carry the messages of `state/messages.py`
+and nothing else, so that the control part may as well sit at the other end of a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from activator.clock import Deadline, Now, TimingWheel
+from activator.config import (
+    ATTEMPTS_MAX,
+    CHUNK_OVERHEAD_BYTES_MAX,
+    HELD_BODY_BYTES,
+    LOAD_REPORT_INTERVAL_S,
+    TARGET_BYTES_MAX,
+    TRAILERS_BYTES_MAX,
+    Config,
+    RevisionSpec,
+)
+from activator.listen.connection import Listening
+from activator.listen.listener import Server
+from activator.proxy import Proxy
+from activator.routing import Router
+from activator.state.apply import DataHooks, DataPart, load_of
+from activator.state.messages import Effect, PodDrained, PodRefused, PodUnplaced, SlotDrained, Told, TrialEnded
+from activator.state.probing import split_address
+from activator.tasks import TaskGroupOwner
+from activator.throttle.budget import HeldBudget
+from activator.throttle.revision import RevisionThrottler, SlotEvents
+from activator.upstream.dial import DialContext
+from activator.upstream.pool import PodPool
+from activator.wire.request import RequestLimits
+from lb.policy import Policy
+from lb.registry import create
+from lb.rng import Rng
+from lb.slots import Trim
+from lb.tracker import PodTracker
+
+log = logging.getLogger("activator.data")
+
+Tell = Callable[[Told], None]
+
+_DESCRIPTORS_RESERVED: Final = 64  # for listeners, the admin port, programs' pipes, files
+
+
+class Data:
+    """One worker's data part; everything in it is touched by one event loop only."""
+
+    def __init__(self, config: Config, now: Now, tell: Tell, rng: Rng, tasks: TaskGroupOwner) -> None:
+        loop = asyncio.get_running_loop()
+        self.errors_total: int = 0
+        self.wheel = TimingWheel(now, loop.call_later, self.failed)
+        self.router = Router(config.trust_revision_headers)
+        self.held = HeldBudget(config.limits.held_bytes)
+        self.proxy = Proxy(self.router, self.wheel, now, self.held, HELD_BODY_BYTES, ATTEMPTS_MAX, self.failed)
+        limits = RequestLimits(
+            header_bytes=config.limits.header_bytes,
+            headers=config.limits.headers,
+            body_bytes=config.limits.body_bytes,
+            target_bytes=TARGET_BYTES_MAX,
+            chunk_overhead_bytes=CHUNK_OVERHEAD_BYTES_MAX,
+            trailers_bytes=TRAILERS_BYTES_MAX,
+        )
+        connections_max = _connections_max(config.limits.connections)
+        self.listening = Listening(self.proxy, self.wheel, now, limits, connections_max)
+        self.server: Server | None = None
+        hooks = _Hooks(self, DialContext(loop, self.wheel, tasks.start), now, rng, tell)
+        self.part = DataPart(now, self.wheel, loop.call_soon, _Events(self, tell), hooks)
+        self._report = _LoadReport(self, now, tell)
+
+    async def start(self, sockets: list[socket.socket]) -> None:
+        """Begin to accept."""
+        self.server = Server(self.listening, sockets)
+        await self.server.start()
+        self._report.arm()
+
+    def apply(self, effects: list[Effect]) -> None:
+        """Effects of the state worker, in order."""
+        self.part.apply(effects)
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Stop accepting and let what is in flight finish; False when some had to be cut."""
+        finished = True if self.server is None else await self.server.drain(timeout_s)
+        self.wheel.close()
+        for throttler in self.part.throttlers.values():
+            for tracker in throttler.table.slots[: throttler.table.length]:
+                if isinstance(tracker.attachment, PodPool):
+                    tracker.attachment.close()
+        return finished
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours raised where nobody could answer for it."""
+        self.errors_total += 1
+        log.error("an error in the data part", exc_info=error)
+
+
+def _connections_max(wanted: int) -> int:
+    """As many clients as there are descriptors for: a request takes two, its client's and its pod's."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return wanted
+    possible = max((allowed - _DESCRIPTORS_RESERVED) // 2, 1)
+    if possible < wanted:
+        log.info(
+            "at most %d client connections, not %d: %d open files are allowed (ulimit -n)", possible, wanted, allowed
+        )
+    return min(possible, wanted)
+
+
+class _Events(SlotEvents):
+    """What throttlers learn, as messages."""
+
+    def __init__(self, data: Data, tell: Tell) -> None:
+        self._data = data
+        self._tell = tell
+
+    def activated(self, key: str) -> None:
+        self._data.part.activated(key)
+
+    def wanted(self, key: str) -> None:
+        self._tell(load_of(self._data.part.throttlers[key]))
+
+    def drained(self, key: str, slot: int, generation: int) -> None:
+        self._tell(SlotDrained(key, slot, generation))
+
+    def departed(self, key: str, identity: str) -> None:
+        self._tell(PodDrained(key, identity))
+
+    def trial_ended(self, key: str, identity: str, generation: int, succeeded: bool) -> None:
+        self._tell(TrialEnded(key, identity, generation, succeeded))
+
+    def refused(self, key: str, identity: str, generation: int, dead: bool) -> None:
+        self._tell(PodRefused(key, identity, generation, dead))
+
+
+class _Hooks(DataHooks):
+    """What the state worker's effects need of the rooms above."""
+
+    def __init__(self, data: Data, dials: DialContext, now: Now, rng: Rng, tell: Tell) -> None:
+        self._data = data
+        self._dials = dials
+        self._now = now
+        self._rng = rng
+        self._tell = tell
+
+    def make_policy(self, name: str) -> Policy:
+        return create(name, Rng(self._rng.below(1 << 30)))
+
+    def revision_set(self, throttler: RevisionThrottler) -> None:
+        self._data.router.set(throttler)
+
+    def revision_dropped(self, key: str) -> None:
+        self._data.router.drop(key)
+
+    def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
+        host, port = split_address(tracker.address)
+        tracker.attachment = PodPool(self._dials, self._now, host, port, spec.connect_timeout_s)
+
+    def pod_withdrawn(self, attachment: object) -> None:
+        assert isinstance(attachment, PodPool)
+        attachment.close()
+
+    def pod_drained(self, key: str, identity: str) -> None:
+        self._tell(PodDrained(key, identity))
+
+    def pod_unplaced(self, key: str, identity: str) -> None:
+        self._tell(PodUnplaced(key, identity))
+
+    def drain_expired(self, key: str, slot: int, generation: int) -> None:
+        self._tell(SlotDrained(key, slot, generation, forced=True))
+
+    def trimmed(self, key: str, trim: Trim) -> None:
+        log.info("trimmed the table of %s: %s", key, trim)
+
+    def failed(self, effect: object, error: Exception) -> None:
+        self._data.errors_total += 1
+        log.error("could not apply %r", effect, exc_info=error)
+
+
+class _LoadReport(Deadline):
+    """Tells the control part, every LOAD_REPORT_INTERVAL_S, what the revisions carry that carry anything."""
+
+    def __init__(self, data: Data, now: Now, tell: Tell) -> None:
+        super().__init__()
+        self._data = data
+        self._now = now
+        self._tell = tell
+
+    def arm(self) -> None:
+        self._data.wheel.arm(self, self._now() + LOAD_REPORT_INTERVAL_S)
+
+    def expired(self, now_s: float) -> None:
+        for load in self._data.part.loads():
+            self._tell(load)
+        self.arm()

@@ -1,0 +1,81 @@
+"""Outlives the activator by a moment, to end what it has started.
+
+Run as a program of its own, with nothing but the standard library's smallest part: it reads `+group` and `-group` lines
+from its standard input, and when that ends, however the activator died, it kills every process group it still knows
+and every process that carries the activator's mark in its environment, grandchildren that made sessions of their own
+included. It waits for them to be gone, at most `PATIENCE_S`.
+"""
+
+import os
+import signal
+import sys
+import time
+
+MARK = "ACTIVATOR_REAPER"
+PATIENCE_S = 5.0
+
+
+def living(groups: set[int], mark: bytes) -> list[int] | None:
+    """Processes of these groups, or with the mark in their environment; None where there is no /proc to find them in.
+
+    A process that has ended and that its parent, or init, has not waited for yet is not among them: some inits take
+    a second for that, some never do it, and nothing is left of it that could run.
+    """
+    try:
+        names = os.listdir("/proc")
+    except OSError:
+        return None
+    found = []
+    for name in names:
+        if name.isdigit() and int(name) != os.getpid():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    state, _, group = file.read().rpartition(b")")[2].split()[:3]
+                if state in (b"Z", b"X"):
+                    continue
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    if int(group) in groups or mark in file.read():
+                        found.append(int(name))
+            except OSError:
+                continue  # gone meanwhile, or somebody else's
+    return found
+
+
+def kill_all(groups: set[int], mark: bytes) -> bool:
+    """True when something was still there to be killed."""
+    killed = [group for group in groups if kill(-group)]
+    left = living(groups, mark)
+    if left is None:
+        return bool(killed)
+    for process in left:
+        kill(process)
+    return bool(left)
+
+
+def kill(process: int) -> bool:
+    """Kill a process, or by a negative number a group; False when there is none."""
+    try:
+        os.kill(process, signal.SIGKILL)
+    except OSError:
+        return False
+    return True
+
+
+def main() -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    mark = f"{MARK}={sys.argv[1]}".encode()
+    groups: set[int] = set()
+    for line in sys.stdin:
+        group = int(line[1:])
+        if line[0] == "+":
+            groups.add(group)
+        else:
+            groups.discard(group)
+    give_up = time.monotonic() + PATIENCE_S
+    while kill_all(groups, mark) and time.monotonic() < give_up:
+        time.sleep(0.01)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Fixed pods: the addresses that a file lists.
+
+They are asserted once and asked until they answer; what happens to them afterwards is found out by the request path and
+by probes. A name is resolved once, when the file is read: the pod is the address it stood for then.
+"""
+
+from __future__ import annotations
+
+import socket
+
+from activator.config import Revision
+from activator.errors import ConfigError
+from activator.state.messages import Listed, PodSeen, PodStatus
+
+SOURCE = "static"
+
+
+def canonical(address: str) -> str:
+    """`host:port` with the host as an IP address, IPv6 in brackets. Raises ConfigError for a name that has none."""
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            [f"pod {address}: cannot be resolved ({error}); give an address such as 127.0.0.1:9001"]
+        ) from error
+    family, _, _, _, sockaddr = found[0]
+    ip = str(sockaddr[0])
+    return f"[{ip}]:{port}" if family == socket.AF_INET6 else f"{ip}:{port}"
+
+
+def listed(revision: Revision) -> Listed:
+    """All fixed pods of a revision, as one full list."""
+    key = f"{revision.namespace}/{revision.name}"
+    pods = []
+    for address in revision.pods:
+        known_as = canonical(address)
+        pods.append(PodSeen(key, SOURCE, known_as, known_as, PodStatus.PENDING, probe=True))
+    return Listed(key, SOURCE, tuple(pods))

@@ -1,0 +1,396 @@
+"""The life of one request: read this file first.
+
+    arrived ──► routed ──► granted a slot ──► connected ──► first byte ──► done
+                  │            │  ▲               │
+                  │  (no room) ▼  │ (room)        │ (refused: another pod, same place in line)
+                  │          in line ◄────────────┘
+                  ▼
+               refused, with a reason, from wherever it happens
+
+Rules
+  1. Everything is a plain method that the client side, the throttler, the pool or the timing wheel calls; there is no
+     task per request and nothing to cancel, so a grant cannot fall between two turns of the loop.
+  2. With room in a pod and an idle connection, `begin` has the request on its way when it returns.
+  3. An exchange ends exactly once, in `_end`: there its lease is released, its deadline disarmed, its place left.
+  4. Once a byte of the answer has gone to the client, a failure can only cut the answer short; text is never appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
+from activator.clock import NEVER, Now, TimingWheel
+from activator.errors import Reason, status_of
+from activator.exchange import ClientStream, Exchange, PodStream
+from activator.message import Headers, RequestHead, ResponseHead
+from activator.refusals import refusal_head, refusal_text
+from activator.routing import Router
+from activator.throttle.budget import HeldBudget
+from activator.throttle.lease import Lease
+from activator.throttle.revision import RevisionThrottler
+from activator.upstream.pool import PodPool
+
+_NOBODY: Final = ClientStream()  # stands in for the client of an exchange that is over
+# RFC 9110 section 9.2.2: these may be sent again when the connection closed before an answer.
+_IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ExchangeObserver:
+    """Hears of every exchange once it is over, with all its phases: access logs, traces, the demo."""
+
+    def ended(self, exchange: Exchange) -> None:
+        raise NotImplementedError
+
+
+class Proxy:
+    """What all exchanges of one worker share."""
+
+    def __init__(
+        self,
+        router: Router,
+        wheel: TimingWheel,
+        now: Now,
+        held: HeldBudget,
+        held_body_bytes: int,
+        attempts_max: int,
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        self.router = router
+        self.wheel = wheel
+        self.now = now
+        self.held = held
+        self.held_body_bytes = held_body_bytes
+        self.attempts_max = attempts_max
+        self.on_error = on_error
+        self.observer: ExchangeObserver | None = None
+        self.active: int = 0  # exchanges that have begun and not ended
+        self.unrouted_total: int = 0
+        self.refused_requests: dict[Reason, int] = {}  # refused before they had a revision
+
+    def open(self, head: RequestHead, client: ClientStream) -> ProxiedExchange:
+        """A request has arrived; `begin` it when its turn comes."""
+        return ProxiedExchange(self, head, client)
+
+    def count_refused(self, reason: Reason) -> None:
+        self.refused_requests[reason] = self.refused_requests.get(reason, 0) + 1
+
+
+class ProxiedExchange(Exchange):
+    """One request. Attributes ending in `_s` are its phases, in monotonic seconds; 0.0 means: not reached."""
+
+    def __init__(self, proxy: Proxy, head: RequestHead, client: ClientStream) -> None:
+        super().__init__(head)
+        self.arrived_s: float = proxy.now()
+        self.queued_s: float = 0.0
+        self.granted_s: float = 0.0
+        self.connected_s: float = 0.0
+        self.first_byte_s: float = 0.0
+        self._proxy = proxy
+        self._client = client
+        self._throttler: RevisionThrottler | None = None
+        self._lease: Lease | None = None
+        self._pool: PodPool | None = None  # while a connection of the granted pod is awaited
+        self._pod: PodStream | None = None
+        self._begun: bool = False
+        self._attempts: int = 0
+        self._held: list[bytes] = []  # body pieces that came before the pod was there
+        self._held_bytes: int = 0
+        self._request_done: bool = not head.has_body
+        self._request_trailers: Headers = []
+        self._request_paused: bool = False
+        self._answered: bool = False  # the head of the answer has gone to the client
+        self._progress_s: float = 0.0
+
+    # --- to a pod ---
+
+    def begin(self) -> None:
+        self.read_s = self.arrived_s
+        self._route()
+        self.read_s = 0.0
+
+    def _route(self) -> None:
+        proxy = self._proxy
+        self._begun = True
+        proxy.active += 1
+        throttler = proxy.router.resolve(self.head)
+        if throttler is None:
+            proxy.unrouted_total += 1
+            self._fail(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
+            return
+        self._throttler = throttler
+        throttler.requests_total += 1
+        lease = throttler.try_acquire(self, self.arrived_s)
+        if lease is not None:
+            self.granted(lease)
+            return
+        refusal = throttler.enqueue(self)
+        if refusal is not None:
+            self._fail(refusal, throttler.failure or "")
+            return
+        self._wait(throttler)
+
+    def granted(self, lease: Lease) -> None:
+        pool = lease.attachment
+        assert isinstance(pool, PodPool)
+        self._lease = lease
+        self._pool = pool
+        self.granted_s = lease.granted_s
+        self._arm()
+        pool.checkout(self, False)
+
+    def connected(self, pod: PodStream) -> None:
+        self._pool = None
+        self._pod = pod
+        self.connected_s = self._progress_s = self._time()
+        held = self._held
+        if self._held_bytes:
+            self._release_held()
+        pod.send_request(self.head, held)
+        if self._request_done:
+            if self.head.has_body:
+                pod.send_end(self._request_trailers)
+        elif self._request_paused:
+            self._resume_request()
+        self._arm()
+
+    def connect_failed(self, reason: Reason) -> None:
+        """Nothing was sent: the request may go to any other pod, keeping its place."""
+        throttler = self._throttler
+        lease = self._lease
+        assert throttler is not None and lease is not None
+        self._pool = None
+        self._lease = None
+        self._attempts += 1
+        if reason is not Reason.INTERNAL:
+            throttler.pod_refused(lease, reason is Reason.CONNECT_FAILED)
+        refusal: Reason | None = reason
+        if self._attempts < self._proxy.attempts_max:
+            refusal = throttler.requeue(self)
+            if refusal is None and self.in_line:
+                self._wait(throttler)
+        throttler.release(lease, 0.0, False)
+        if refusal is not None:
+            self._fail(refusal, throttler.failure or lease.address)
+
+    def _time(self) -> float:
+        return self.read_s if self.read_s > 0.0 else self._proxy.now()
+
+    def _wait(self, throttler: RevisionThrottler) -> None:
+        if self.queued_s == 0.0:
+            self.queued_s = self._time()
+        self._proxy.wheel.arm(self, self.arrived_s + throttler.queue_timeout_s())
+
+    # --- the request's body ---
+
+    def request_body(self, data: bytes) -> None:
+        if self.over:
+            return
+        if self._pod is not None:
+            self._pod.send_body(data)
+            return
+        if not self._proxy.held.take(len(data)):
+            self._fail(Reason.HELD_BYTES_FULL, "")
+            return
+        self._held.append(data)
+        self._held_bytes += len(data)
+        if self._held_bytes >= self._proxy.held_body_bytes and not self._request_paused:
+            self._request_paused = True
+            self._client.pause_request()
+
+    def request_end(self, trailers: Headers) -> None:
+        if self.over:
+            return
+        self._request_done = True
+        self._request_trailers = trailers
+        if self._pod is not None and self.head.has_body:
+            self._pod.send_end(trailers)
+
+    def request_failed(self, reason: Reason, detail: str) -> None:
+        self._fail(reason, detail)
+
+    def pod_blocked(self) -> None:
+        if not self.over and not self._request_paused and not self._request_done:
+            self._request_paused = True
+            self._client.pause_request()
+
+    def pod_drained(self) -> None:
+        if not self.over and self._request_paused:
+            self._resume_request()
+
+    def _resume_request(self) -> None:
+        self._request_paused = False
+        self._client.resume_request()
+
+    def _release_held(self) -> None:
+        self._proxy.held.give_back(self._held_bytes)
+        self._held = []
+        self._held_bytes = 0
+
+    # --- the answer ---
+
+    def response_interim(self, head: ResponseHead) -> None:
+        if not self.over:
+            self._client.send_interim(head)
+
+    def response_head(self, head: ResponseHead) -> None:
+        if self.over:
+            return
+        self._answered = True
+        self.first_byte_s = self._progress_s = self._time()
+        throttler = self._throttler
+        assert throttler is not None
+        throttler.codes[head.status] = throttler.codes.get(head.status, 0) + 1
+        self._client.send_head(head)
+
+    def response_body(self, data: bytes) -> None:
+        if not self.over:
+            self._client.send_body(data)
+
+    def response_flush(self) -> None:
+        if self.over:
+            return
+        self._progress_s = self._time()
+        self.read_s = 0.0
+        self._client.flush()
+
+    def response_end(self, trailers: Headers) -> None:
+        if self.over:
+            return
+        pod = self._pod
+        self._pod = None  # from here on the connection may serve another exchange
+        if not self._request_done and pod is not None:
+            pod.abort()  # an early answer: the rest of the request has no reader
+        client = self._client
+        self._end(True)
+        client.send_end(trailers)
+
+    def client_blocked(self) -> None:
+        if not self.over and self._pod is not None:
+            self._pod.pause_response()
+
+    def client_drained(self) -> None:
+        if not self.over and self._pod is not None:
+            self._pod.resume_response()
+
+    # --- ends ---
+
+    def pod_failed(self, reason: Reason, detail: str, untouched: bool) -> None:
+        if self.over:
+            return
+        self._pod = None
+        lease = self._lease
+        replayable = not self.head.has_body and self.head.method in _IDEMPOTENT
+        if untouched and replayable and lease is not None and self._attempts < self._proxy.attempts_max:
+            # A kept connection that the pod closed as the request went out: the pod has not seen it.
+            pool = lease.attachment
+            assert isinstance(pool, PodPool)
+            self._attempts += 1
+            self._pool = pool
+            pool.checkout(self, True)
+            return
+        self._fail(reason, detail)
+
+    def client_gone(self) -> None:
+        if self.over:
+            return
+        if self._throttler is not None:
+            self._throttler.client_gone_total += 1
+        self._end(False)
+
+    def refused(self, reason: Reason, detail: str) -> None:
+        self._fail(reason, detail)
+
+    def revoked(self, reason: Reason, detail: str) -> None:
+        self._fail(reason, detail)
+
+    def expired(self, now_s: float) -> None:
+        if self.over:
+            return
+        if self.in_line:
+            self._fail(Reason.QUEUE_TIMEOUT, "")
+            return
+        throttler = self._throttler
+        assert throttler is not None
+        spec = throttler.spec
+        if 0.0 < spec.total_timeout_s <= now_s - self.granted_s:
+            self._fail(Reason.TOTAL_TIMEOUT, "")
+        elif self._waits_for_first_byte() and 0.0 < spec.first_byte_timeout_s <= now_s - self.connected_s:
+            self._fail(Reason.FIRST_BYTE_TIMEOUT, "")
+        elif self._pod is not None and 0.0 < spec.idle_timeout_s <= now_s - self._progress_s:
+            self._fail(Reason.IDLE_TIMEOUT, "")
+        else:
+            self._arm()
+
+    def _arm(self) -> None:
+        """Let the wheel look at the exchange when the next of its time limits could be reached."""
+        throttler = self._throttler
+        assert throttler is not None
+        spec = throttler.spec
+        deadline_s = NEVER
+        if spec.total_timeout_s > 0.0:
+            deadline_s = self.granted_s + spec.total_timeout_s
+        if spec.first_byte_timeout_s > 0.0 and self._waits_for_first_byte():
+            deadline_s = min(deadline_s, self.connected_s + spec.first_byte_timeout_s)
+        if spec.idle_timeout_s > 0.0 and self._pod is not None:
+            deadline_s = min(deadline_s, self._progress_s + spec.idle_timeout_s)
+        self._proxy.wheel.arm(self, deadline_s)
+
+    def _waits_for_first_byte(self) -> bool:
+        return self._pod is not None and not self._answered
+
+    def _fail(self, reason: Reason, detail: str) -> None:
+        if self.over:
+            return
+        throttler = self._throttler
+        retry_after_s = 0
+        if throttler is not None:
+            throttler.failed_totals[reason] = throttler.failed_totals.get(reason, 0) + 1
+            if status_of(reason) == 503:
+                retry_after_s = throttler.retry_after_s()
+        else:
+            self._proxy.count_refused(reason)
+        client = self._client
+        self._end(False)
+        if self._answered:
+            client.abort()
+            return
+        body = refusal_text(reason, detail)
+        head = refusal_head(reason, body, retry_after_s)
+        if self.head.method == b"HEAD":
+            head.has_body = False
+        client.send_head(head)
+        if head.has_body:
+            client.send_body(body)
+        client.send_end([])
+
+    def _end(self, succeeded: bool) -> None:
+        self.over = True
+        self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
+        proxy = self._proxy
+        proxy.active -= 1 if self._begun else 0
+        self.done_s = self._time()
+        proxy.wheel.cancel(self)
+        if self._held_bytes:
+            self._release_held()
+        pool = self._pool
+        if pool is not None:
+            pool.forget(self)
+            self._pool = None
+        pod = self._pod
+        if pod is not None:
+            self._pod = None
+            pod.abort()
+        throttler = self._throttler
+        if throttler is not None:
+            if self.in_line:
+                throttler.cancel(self)
+            lease = self._lease
+            if lease is not None:
+                self._lease = None
+                throttler.release(lease, self.done_s - self.granted_s, succeeded)
+        if proxy.observer is not None:
+            proxy.observer.ended(self)

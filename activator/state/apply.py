@@ -1,0 +1,273 @@
+"""The data part's end of the state worker: effects become slots, limits and routes.
+
+Rules
+  1. This is the only caller of what changes a table's structure.
+  2. Each effect takes effect within one turn; after a batch, every revision that was touched hands its free slots over,
+     once.
+  3. An effect that comes late (its revision or pod has gone) is ignored: the message that says so is on its way.
+  4. Whatever fails in one revision is reported and does not keep the others from being applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mypy_extensions import mypyc_attr
+
+from activator.clock import Deadline, Now, TimingWheel
+from activator.config import GRANTS_PER_TURN_MAX, RevisionSpec
+from activator.errors import Reason
+from activator.state.messages import (
+    DropRevision,
+    Effect,
+    FailRevision,
+    FreeSlot,
+    Load,
+    PlacePod,
+    SetPod,
+    SetRevision,
+    WithdrawPod,
+)
+from activator.throttle.revision import RevisionThrottler, SlotEvents
+from lb.policy import Policy
+from lb.slots import Trim
+from lb.table import TrackerTable
+from lb.tracker import DRAINING, EMPTY, READY, RECOVERING, PodTracker
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class DataHooks:
+    """What apply asks of the rooms above it; `app.py` hands in the one that does it."""
+
+    def make_policy(self, name: str) -> Policy:
+        raise NotImplementedError
+
+    def revision_set(self, throttler: RevisionThrottler) -> None:
+        """Route the revision's hosts."""
+        raise NotImplementedError
+
+    def revision_dropped(self, key: str) -> None:
+        raise NotImplementedError
+
+    def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
+        """Hang a connection pool on the slot."""
+        raise NotImplementedError
+
+    def pod_withdrawn(self, attachment: object) -> None:
+        """Close the pool."""
+        raise NotImplementedError
+
+    def pod_drained(self, key: str, identity: str) -> None:
+        """A withdrawn pod carries nothing any more."""
+        raise NotImplementedError
+
+    def pod_unplaced(self, key: str, identity: str) -> None:
+        raise NotImplementedError
+
+    def drain_expired(self, key: str, slot: int, generation: int) -> None:
+        raise NotImplementedError
+
+    def trimmed(self, key: str, trim: Trim) -> None:
+        """A table gave trailing empty slots back: the place for the one log line."""
+        raise NotImplementedError
+
+    def failed(self, effect: object, error: Exception) -> None:
+        """An effect could not be applied."""
+        raise NotImplementedError
+
+
+class DataPart:
+    """All revisions of one worker."""
+
+    def __init__(
+        self,
+        now: Now,
+        wheel: TimingWheel,
+        defer: Callable[[Callable[[], None]], object],
+        events: SlotEvents,
+        hooks: DataHooks,
+    ) -> None:
+        self._now = now
+        self._wheel = wheel
+        self._defer = defer
+        self._events = events
+        self._hooks = hooks
+        self.throttlers: dict[str, RevisionThrottler] = {}
+        self._active: dict[str, RevisionThrottler] = {}  # that have carried something since they were last reported
+
+    def apply(self, effects: list[Effect]) -> None:
+        """Apply one batch, in order."""
+        touched: dict[str, RevisionThrottler] = {}
+        for effect in effects:
+            try:
+                throttler = self._apply_one(effect)
+            except Exception as error:
+                self._hooks.failed(effect, error)
+                continue
+            if throttler is not None:
+                touched[throttler.key] = throttler
+        for throttler in touched.values():
+            throttler.pump()
+
+    def activated(self, key: str) -> None:
+        """The first request after a silence has asked this revision for a slot."""
+        throttler = self.throttlers.get(key)
+        if throttler is not None:
+            self._active[key] = throttler
+
+    def loads(self) -> list[Load]:
+        """What each revision carries that has carried anything since the last call; a last time when it is idle."""
+        loads = []
+        for key, throttler in list(self._active.items()):
+            load = load_of(throttler)
+            loads.append(load)
+            if load.in_flight == 0 and load.queued == 0:
+                throttler.active = False
+                del self._active[key]
+        return loads
+
+    # --- within ---
+
+    def _apply_one(self, effect: Effect) -> RevisionThrottler | None:
+        """The throttler whose line should be looked at, or None."""
+        if isinstance(effect, SetRevision):
+            return self._set_revision(effect.spec)
+        throttler = self.throttlers.get(effect.key)
+        if throttler is None:
+            return None
+        if isinstance(effect, SetPod):
+            return self._set_pod(throttler, effect)
+        if isinstance(effect, PlacePod):
+            return self._place_pod(throttler, effect)
+        if isinstance(effect, WithdrawPod):
+            self._withdraw_pod(throttler, effect)
+        elif isinstance(effect, FreeSlot):
+            self._free_slot(throttler, effect)
+        elif isinstance(effect, FailRevision):
+            if effect.cause:
+                throttler.fail(effect.cause)
+            else:
+                throttler.recover()
+        elif isinstance(effect, DropRevision):
+            self._drop_revision(throttler)
+        return None
+
+    def _set_revision(self, spec: RevisionSpec) -> RevisionThrottler:
+        throttler = self.throttlers.get(spec.key)
+        if throttler is None:
+            throttler = RevisionThrottler(
+                spec, self._new_table(spec), self._now, self._defer, self._events, GRANTS_PER_TURN_MAX
+            )
+            self.throttlers[spec.key] = throttler
+        else:
+            old = throttler.spec
+            throttler.reconfigure(spec)
+            if spec.policy != old.policy:
+                throttler.table.set_policy(self._hooks.make_policy(spec.policy))
+            throttler.table.set_threshold(spec.trailing_fragmentation_threshold)
+            throttler.table.set_max_scale(spec.max_scale)
+        self._hooks.revision_set(throttler)
+        return throttler
+
+    def _new_table(self, spec: RevisionSpec) -> TrackerTable:
+        return TrackerTable(self._hooks.make_policy(spec.policy), spec.max_scale, spec.trailing_fragmentation_threshold)
+
+    def _drop_revision(self, throttler: RevisionThrottler) -> None:
+        del self.throttlers[throttler.key]
+        self._active.pop(throttler.key, None)
+        self._hooks.revision_dropped(throttler.key)
+        for tracker in throttler.table.slots[: throttler.table.length]:
+            if tracker.attachment is not None and tracker.state != DRAINING:
+                identity = tracker.identity
+                self._hooks.pod_withdrawn(tracker.attachment)
+                if throttler.table.drain(tracker):
+                    self._hooks.pod_drained(throttler.key, identity)
+        throttler.remove()
+
+    def _place_pod(self, throttler: RevisionThrottler, effect: PlacePod) -> RevisionThrottler | None:
+        table = throttler.table
+        tracker = table.add(effect.identity, effect.address, effect.limit, effect.state)
+        if tracker is None:
+            self._hooks.pod_unplaced(effect.key, effect.identity)
+            return None
+        tracker.weight = effect.weight
+        self._hooks.pod_placed(tracker, throttler.spec)
+        return self._noticed(throttler, effect.state)
+
+    def _set_pod(self, throttler: RevisionThrottler, effect: SetPod) -> RevisionThrottler | None:
+        tracker = throttler.table.find_identity(effect.identity)
+        if tracker is None or tracker.state == DRAINING:
+            return None
+        throttler.table.set_limit(tracker, effect.limit)
+        throttler.table.set_state(tracker, effect.state)
+        return self._noticed(throttler, effect.state)
+
+    def _noticed(self, throttler: RevisionThrottler, state: int) -> RevisionThrottler | None:
+        if state in {READY, RECOVERING}:
+            throttler.was_ready = True
+            return throttler
+        return None
+
+    def _withdraw_pod(self, throttler: RevisionThrottler, effect: WithdrawPod) -> None:
+        table = throttler.table
+        tracker = table.find_identity(effect.identity)
+        if tracker is None or tracker.state == DRAINING:
+            return
+        attachment = tracker.attachment
+        generation = tracker.generation
+        slot = tracker.slot
+        freed = table.drain(tracker)
+        if attachment is not None:
+            self._hooks.pod_withdrawn(attachment)
+        if freed:
+            self._hooks.pod_drained(throttler.key, effect.identity)
+        else:
+            drain = _Drain(self, throttler, effect.identity, slot, generation)
+            self._wheel.arm(drain, self._now() + effect.drain_timeout_s)
+        if table.capacity == 0 and not _any_placed(table):
+            throttler.was_ready = False  # at zero again: what waits next waits for a start
+
+    def _free_slot(self, throttler: RevisionThrottler, effect: FreeSlot) -> None:
+        table = throttler.table
+        if effect.slot >= len(table.slots):
+            return
+        tracker = table.slots[effect.slot]
+        if tracker.generation == effect.generation and tracker.state == DRAINING:
+            identity = tracker.identity
+            table.free(tracker)
+            self._hooks.pod_drained(throttler.key, identity)
+
+    def drain_expired(self, throttler: RevisionThrottler, identity: str, slot: int, generation: int) -> None:
+        """The drain of this pod has taken too long: end what it still carries, then its slot is freed."""
+        table = throttler.table
+        if slot >= len(table.slots):
+            return
+        tracker = table.slots[slot]
+        if tracker.generation != generation or tracker.state != DRAINING:
+            return
+        throttler.revoke(identity, Reason.POD_REMOVED, "")
+        self._hooks.drain_expired(throttler.key, slot, generation)
+
+
+class _Drain(Deadline):
+    """The drain of one pod; whatever happened to the slot meanwhile is seen by its generation."""
+
+    def __init__(self, part: DataPart, throttler: RevisionThrottler, identity: str, slot: int, generation: int) -> None:
+        super().__init__()
+        self._part = part
+        self._throttler = throttler
+        self._identity = identity
+        self._slot = slot
+        self._generation = generation
+
+    def expired(self, now_s: float) -> None:
+        self._part.drain_expired(self._throttler, self._identity, self._slot, self._generation)
+
+
+def load_of(throttler: RevisionThrottler) -> Load:
+    """What a revision carries now."""
+    return Load(throttler.key, throttler.table.in_flight, throttler.line.length, throttler.requests_total)
+
+
+def _any_placed(table: TrackerTable) -> bool:
+    return any(tracker.state not in {EMPTY, DRAINING} for tracker in table.slots[: table.length])

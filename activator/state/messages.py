@@ -1,0 +1,249 @@
+"""What the parts of the program say to each other about pods and revisions.
+
+Rules
+  1. Everything here is plain data that can be encoded and sent through a socket; nothing refers to an object of either
+     part. `encode` and `decode` prove it in the tests.
+  2. *Changes* go to the state worker, from sources (discovery, probes) and from the data part (what the request path
+     has learnt). *Effects* go from the state worker to the data part; *Load* comes back from it.
+  3. A change names the pod by identity; where it speaks of a slot, it names the generation too, so that what arrives
+     late is recognised.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+import msgspec
+
+from activator.config import RevisionSpec
+
+
+class PodStatus(Enum):
+    """What a source says about a pod."""
+
+    PENDING = "pending"  # it exists
+    READY = "ready"  # it answers
+    NOT_READY = "not_ready"  # it said that it does not take requests now
+    DRAINING = "draining"  # it is about to go
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """Base of all messages."""
+
+
+# --- changes: from sources ------------------------------------------------------------------------------------------
+
+
+class RevisionSet(Message, frozen=True, tag=True):
+    """A revision was added or its configuration changed."""
+
+    spec: RevisionSpec
+
+
+class RevisionGone(Message, frozen=True, tag=True):
+    key: str
+
+
+class RevisionFailed(Message, frozen=True, tag=True):
+    """The revision cannot start; `cause` is one line for the client."""
+
+    key: str
+    cause: str
+
+
+class RevisionRecovered(Message, frozen=True, tag=True):
+    key: str
+
+
+class PodSeen(Message, frozen=True, tag=True):
+    """A source asserts a pod. `probe` asks us to find out ourselves whether it answers."""
+
+    key: str
+    source: str
+    identity: str
+    address: str  # canonical ip:port
+    status: PodStatus
+    probe: bool = False
+    weight: int = 1
+
+
+class PodGone(Message, frozen=True, tag=True):
+    key: str
+    source: str
+    identity: str
+
+
+class Listed(Message, frozen=True, tag=True):
+    """All the pods of one revision that a source knows: what it asserted before and does not list now is gone."""
+
+    key: str
+    source: str
+    pods: tuple[PodSeen, ...]
+
+
+class Probed(Message, frozen=True, tag=True):
+    """A pod that was asked has answered."""
+
+    key: str
+    identity: str
+
+
+# --- changes: from the data part ------------------------------------------------------------------------------------
+
+
+class PodRefused(Message, frozen=True, tag=True):
+    """A connection was refused (`dead`), or not answered in time."""
+
+    key: str
+    identity: str
+    generation: int
+    dead: bool
+
+
+class TrialEnded(Message, frozen=True, tag=True):
+    """The one request that a recovering pod was tried with has ended."""
+
+    key: str
+    identity: str
+    generation: int
+    succeeded: bool
+
+
+class SlotDrained(Message, frozen=True, tag=True):
+    """The last request of a draining slot has ended, or its drain has taken too long (`forced`)."""
+
+    key: str
+    slot: int
+    generation: int
+    forced: bool = False
+
+
+class PodUnplaced(Message, frozen=True, tag=True):
+    """Every slot of the table is held: the pod waits for one."""
+
+    key: str
+    identity: str
+
+
+Change = (
+    RevisionSet
+    | RevisionGone
+    | RevisionFailed
+    | RevisionRecovered
+    | PodSeen
+    | PodGone
+    | Listed
+    | Probed
+    | PodRefused
+    | TrialEnded
+    | SlotDrained
+    | PodUnplaced
+)
+
+
+# --- effects: to the data part --------------------------------------------------------------------------------------
+
+
+class SetRevision(Message, frozen=True, tag=True):
+    spec: RevisionSpec
+
+
+class DropRevision(Message, frozen=True, tag=True):
+    key: str
+
+
+class FailRevision(Message, frozen=True, tag=True):
+    """Waiters and newcomers are answered with the cause; empty: no longer."""
+
+    key: str
+    cause: str
+
+
+class PlacePod(Message, frozen=True, tag=True):
+    """`state` and `limit` as `lb.tracker` has them."""
+
+    key: str
+    identity: str
+    address: str
+    state: int
+    limit: int
+    weight: int
+
+
+class SetPod(Message, frozen=True, tag=True):
+    key: str
+    identity: str
+    state: int
+    limit: int
+
+
+class WithdrawPod(Message, frozen=True, tag=True):
+    """No new work for the pod; its slot is freed when its last request ends, or after `drain_timeout_s`."""
+
+    key: str
+    identity: str
+    drain_timeout_s: float
+
+
+class FreeSlot(Message, frozen=True, tag=True):
+    key: str
+    slot: int
+    generation: int
+
+
+Effect = SetRevision | DropRevision | FailRevision | PlacePod | SetPod | WithdrawPod | FreeSlot
+
+
+# --- effects that stay in the control part --------------------------------------------------------------------------
+
+
+class StartProbe(Message, frozen=True, tag=True):
+    """Ask the pod until it answers, then submit `Probed`."""
+
+    key: str
+    identity: str
+    address: str
+
+
+class StopProbe(Message, frozen=True, tag=True):
+    key: str
+    identity: str
+
+
+ProbeOrder = StartProbe | StopProbe
+
+
+# --- what the data part tells beside changes ------------------------------------------------------------------------
+
+
+class Load(Message, frozen=True, tag=True):
+    """One revision's traffic, told at once when a request has to wait, and every LOAD_REPORT_INTERVAL_S otherwise."""
+
+    key: str
+    in_flight: int
+    queued: int
+    requests_total: int
+
+
+class PodDrained(Message, frozen=True, tag=True):
+    """A pod that was withdrawn carries nothing any more: whoever runs it may end it."""
+
+    key: str
+    identity: str
+
+
+Told = Change | Load | PodDrained
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(Told | Effect)
+
+
+def encode(message: Told | Effect) -> bytes:
+    return _ENCODER.encode(message)
+
+
+def decode(data: bytes) -> Told | Effect:
+    """Raises msgspec.DecodeError for what is not a message."""
+    message: Told | Effect = _DECODER.decode(data)
+    return message

@@ -1,0 +1,23 @@
+"""One reserved slot of one pod, from the grant to the release.
+
+A lease captures identity, address and generation when it is granted. After an `await` the slot may belong to another
+pod; whoever logs, traces or releases speaks of the pod in the lease, never of the one in the slot.
+"""
+
+from __future__ import annotations
+
+from lb.tracker import PodTracker
+
+
+class Lease:
+    """`attachment` is what the data path hangs on the pod (its connection pool), as it was when granted."""
+
+    def __init__(self, tracker: PodTracker, granted_s: float) -> None:
+        self.tracker = tracker
+        self.generation: int = tracker.generation
+        self.identity: str = tracker.identity
+        self.address: str = tracker.address
+        self.attachment: object | None = tracker.attachment
+        self.granted_s = granted_s
+        self.trial: bool = False  # granted to a RECOVERING pod: the outcome decides about the pod
+        self.released: bool = False

@@ -1,0 +1,228 @@
+"""One HTTP/1.1 connection to a pod: one request at a time, kept alive in between.
+
+Rules
+  1. A response that is complete is handed over after the parser has returned, never from inside it: the hand-over may
+     put the next request on this very connection.
+  2. A byte that nobody asked for closes the connection.
+  3. `abort` takes effect at once; what the transport reports later is ignored.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import mypyc_attr
+
+from activator.clock import Now
+from activator.config import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES
+from activator.errors import Reason
+from activator.exchange import Exchange, PodStream
+from activator.message import Headers, RequestHead, ResponseHead
+from activator.transport import Transport, reset
+from activator.wire.response import ResponseParser, ResponseSink
+from activator.wire.serialise import chunk, last_chunk, request_bytes
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)  # since the pool does, whose subclasses are the tests'
+class ConnectionOwner:
+    """The pool, as a connection sees it."""
+
+    def opened(self, connection: PodConnection) -> None:
+        """The dial has succeeded."""
+        raise NotImplementedError
+
+    def answered(self, connection: PodConnection) -> None:
+        """The first byte of the first response has come."""
+        raise NotImplementedError
+
+    def finished(self, connection: PodConnection, reusable: bool) -> None:
+        """The response is complete; where `reusable`, the connection may take the next request."""
+        raise NotImplementedError
+
+    def cut(self, connection: PodConnection) -> None:
+        """The pod has closed it under a request."""
+        raise NotImplementedError
+
+    def closed(self, connection: PodConnection) -> None:
+        """The connection is gone, for whatever reason; said once."""
+        raise NotImplementedError
+
+
+class PodConnection(PodStream):
+    """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
+
+    def __init__(self, owner: ConnectionOwner, now: Now) -> None:
+        self._owner = owner
+        self._now = now
+        self._transport: Transport | None = None
+        self._parser = ResponseParser(_Sink(self))
+        self._exchange: Exchange | None = None
+        self.fresh: bool = True  # no byte of a response has ever come
+        self.reused: bool = False  # has been idle: its peer may be closing it just now
+        self.heard_s: float = 0.0  # when it last read something, or was opened: idle since then
+        self.is_closed: bool = False
+        # per request
+        self._chunked: bool = False
+        self._request_ended: bool = True
+        self._trailers: Headers = []
+
+    # --- the pool's side ---
+
+    def serve(self, exchange: Exchange) -> None:
+        """Carry this exchange; the connection must be open and idle."""
+        assert self._exchange is None and not self.is_closed
+        self._exchange = exchange
+        self._parser.expect(exchange.head.method == b"HEAD")
+        exchange.connected(self)
+
+    def is_usable(self) -> bool:
+        """Nothing has been heard that speaks against sending another request."""
+        transport = self._transport
+        return not self.is_closed and transport is not None and not transport.is_closing()
+
+    def close(self) -> None:
+        """Close in order; for a connection that carries nothing."""
+        if not self.is_closed:
+            self._gone()
+            if self._transport is not None:
+                self._transport.close()
+
+    # --- PodStream ---
+
+    def send_request(self, head: RequestHead, body: list[bytes]) -> None:
+        self._chunked = head.has_body and head.content_length < 0
+        self._request_ended = not head.has_body
+        transport = self._transport
+        assert transport is not None
+        if not body:
+            transport.write(request_bytes(head))
+            return
+        pieces = [request_bytes(head)]
+        pieces.extend([chunk(data) if self._chunked else data for data in body])
+        transport.write(b"".join(pieces))
+
+    def send_body(self, data: bytes) -> None:
+        transport = self._transport
+        if not self.is_closed and transport is not None:
+            transport.write(chunk(data) if self._chunked else data)
+
+    def send_end(self, trailers: Headers) -> None:
+        self._request_ended = True
+        transport = self._transport
+        if self._chunked and not self.is_closed and transport is not None:
+            transport.write(last_chunk(trailers))
+
+    def abort(self) -> None:
+        self._exchange = None
+        if not self.is_closed:
+            self._gone()
+            if self._transport is not None:
+                reset(self._transport)
+
+    def pause_response(self) -> None:
+        if not self.is_closed and self._transport is not None:
+            self._transport.pause_reading()
+
+    def resume_response(self) -> None:
+        if not self.is_closed and self._transport is not None:
+            self._transport.resume_reading()
+
+    # --- asyncio protocol ---
+
+    def connection_made(self, transport: Transport) -> None:
+        self._transport = transport
+        self.heard_s = self._now()
+        transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
+        self._owner.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_closed:
+            return
+        exchange = self._exchange
+        if exchange is None:
+            self.close()  # nobody asked for anything
+            return
+        if self.fresh:
+            self.fresh = False
+            self._owner.answered(self)
+        now_s = self._now()
+        self.heard_s = now_s
+        exchange.read_s = now_s
+        error = self._parser.feed(data)
+        if self._parser.complete:
+            self._complete()  # what may follow it spoils the connection, not the response
+        elif error is not None:
+            self._break(error.reason, error.detail, False)
+        else:
+            exchange.response_flush()
+
+    def eof_received(self) -> bool | None:
+        return None  # the transport closes, and `connection_lost` follows
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.is_closed:
+            return
+        if self._exchange is None:
+            self._gone()
+            return
+        self._transport = None  # closed already
+        untouched = self.reused and not self._parser.started
+        if error is None:
+            truncated = self._parser.feed_eof()
+            if truncated is None and self._parser.complete:
+                self._complete()
+                return
+        self._owner.cut(self)
+        self._break(Reason.POD_CLOSED, "", untouched)
+
+    def pause_writing(self) -> None:
+        if self._exchange is not None:
+            self._exchange.pod_blocked()
+
+    def resume_writing(self) -> None:
+        if self._exchange is not None:
+            self._exchange.pod_drained()
+
+    # --- within ---
+
+    def _complete(self) -> None:
+        exchange = self._exchange
+        self._exchange = None
+        trailers = self._trailers
+        self._trailers = []
+        self._owner.finished(self, self._parser.keep_alive and self._request_ended and self.is_usable())
+        if exchange is not None:
+            exchange.response_end(trailers)
+
+    def _break(self, reason: Reason, detail: str, untouched: bool) -> None:
+        exchange = self._exchange
+        self.abort()
+        if exchange is not None:
+            exchange.pod_failed(reason, detail, untouched)
+
+    def _gone(self) -> None:
+        self.is_closed = True
+        self._owner.closed(self)
+
+
+class _Sink(ResponseSink):
+    """Hands what the parser finds to the exchange that the connection serves."""
+
+    def __init__(self, connection: PodConnection) -> None:
+        self._connection = connection
+
+    def interim_head(self, head: ResponseHead) -> None:
+        exchange = self._connection._exchange
+        if exchange is not None:
+            exchange.response_interim(head)
+
+    def response_head(self, head: ResponseHead) -> None:
+        exchange = self._connection._exchange
+        if exchange is not None:
+            exchange.response_head(head)
+
+    def response_body(self, data: bytes) -> None:
+        exchange = self._connection._exchange
+        if exchange is not None:
+            exchange.response_body(data)
+
+    def response_end(self, trailers: Headers) -> None:
+        self._connection._trailers = trailers

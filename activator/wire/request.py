@@ -1,0 +1,215 @@
+"""Requests from a client: bytes in, judged requests out.
+
+Rules
+  1. Any bytes whatever give calls of the sink or one WireError, never another exception. What was delivered before an
+     error stands; after it the parser is dead and says the same error again.
+  2. A request is delivered only when its head has been judged whole; a request that two servers could read in two ways
+     is refused, never repaired.
+  3. A request that asks for the connection to be closed is the last; what stands after it is ignored (RFC 9112 9.6).
+  4. Upgrades: WebSocket is refused (501) until tunnels exist. Every other protocol is declined by ignoring the Upgrade
+     field (RFC 9110 7.8), except with a body, which llhttp would skip.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from httptools import HttpRequestParser
+from mypy_extensions import mypyc_attr
+
+from activator.config import CHUNK_OVERHEAD_BYTES_MAX, TARGET_BYTES_MAX, TRAILERS_BYTES_MAX, Limits
+from activator.errors import Reason, WireError
+from activator.message import Fields, Headers, RequestHead
+from activator.wire.chunks import ChunkTracker
+from activator.wire.fields import tokens, value_of
+from activator.wire.framing import CHUNKED, HEAD, LENGTH, Grammar, MessageParser
+from activator.wire.target import RequestLine, check_authority
+
+_DEFAULTS: Final = Limits()
+
+# What has no body by convention: servers are known not to look for one, and would take it for the next request.
+_NO_CHUNKED_BODY: Final = frozenset({b"GET", b"HEAD", b"TRACE"})
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class RequestSink:
+    """Hears of requests, one after the other. It may call `pause`, and nothing else, on the parser that calls it."""
+
+    def request_head(self, head: RequestHead, keep_alive: bool, http_1_0: bool) -> None:
+        raise NotImplementedError
+
+    def request_body(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def request_end(self, trailers: Headers) -> None:
+        raise NotImplementedError
+
+
+class RequestLimits:
+    """Bounds in bytes and fields; `body_bytes` 0 means none."""
+
+    def __init__(
+        self,
+        header_bytes: int = _DEFAULTS.header_bytes,
+        headers: int = _DEFAULTS.headers,
+        body_bytes: int = _DEFAULTS.body_bytes,
+        target_bytes: int = TARGET_BYTES_MAX,
+        chunk_overhead_bytes: int = CHUNK_OVERHEAD_BYTES_MAX,
+        trailers_bytes: int = TRAILERS_BYTES_MAX,
+    ) -> None:
+        self.header_bytes: Final[int] = header_bytes
+        self.headers: Final[int] = headers
+        self.body_bytes: Final[int] = body_bytes
+        self.target_bytes: Final[int] = target_bytes
+        self.chunk_overhead_bytes: Final[int] = chunk_overhead_bytes
+        self.trailers_bytes: Final[int] = trailers_bytes
+
+
+class RequestParser(MessageParser):
+    """The requests of one connection."""
+
+    def __init__(self, sink: RequestSink, limits: RequestLimits) -> None:
+        chunks = ChunkTracker(
+            Reason.BAD_REQUEST,
+            Reason.HEADERS_TOO_LARGE,
+            limits.chunk_overhead_bytes,
+            limits.trailers_bytes,
+            limits.body_bytes,
+        )
+        super().__init__(
+            Reason.BAD_REQUEST,
+            Reason.HEADERS_TOO_LARGE,
+            Reason.CODING_NOT_SUPPORTED,
+            head_max=limits.header_bytes,
+            fields_max=limits.headers,
+            blank_max=limits.header_bytes,
+            chunks=chunks,
+        )
+        self._sink = sink
+        self._body_max = limits.body_bytes
+        self._request_line = RequestLine(limits.target_bytes)
+        self._error: WireError | None = None
+        self._last: bool = False  # the client asked for the connection to be closed after this request
+        self.paused: bool = False
+        self.unparsed: bytes = b""  # what has been fed and not been looked at, while paused
+        self._head: RequestHead | None = None  # judged, to be delivered
+        self._known_host_line: bytes = b""  # a connection names the same host again and again
+        self._known_authority: bytes = b""
+
+    def feed(self, data: bytes) -> WireError | None:
+        """Parse `data`; None unless the connection is spoilt."""
+        if self._error is not None:
+            return self._error
+        if self.paused:
+            self.unparsed += data
+            return None
+        try:
+            pos = self._parse(data, 0)
+        except WireError as error:
+            self._error = error.with_traceback(None)  # its frames hold the parser: a cycle
+            return error
+        if pos < len(data):
+            self._keep(data[pos:])
+        return None
+
+    def pause(self) -> None:
+        """Parse no further: from within a sink's call, nothing after the current piece of message is delivered."""
+        self.paused = True
+        self._stopped = True
+
+    def resume(self) -> WireError | None:
+        """Go on with what was fed meanwhile, as `feed` does."""
+        self.paused = False
+        self._stopped = self._last and not self.in_message
+        data = self.unparsed
+        if not data:
+            return self._error
+        self.unparsed = b""
+        return self.feed(data)
+
+    def _keep(self, rest: bytes) -> None:
+        if self.paused:  # otherwise it is what stands after the last request
+            self.unparsed = rest
+
+    # --- MessageParser ---
+
+    def _new_grammar(self) -> Grammar:
+        return HttpRequestParser(self._delivery)
+
+    def _judge_line(self, line: bytes) -> None:
+        self._request_line.judge(line)
+
+    def _judge_line_begun(self, line: bytes) -> None:
+        self._request_line.check_length(line)
+
+    def _ends_with_head(self) -> bool:
+        return False
+
+    def _judge_head(self) -> None:
+        fields = self._fields
+        line = self._request_line
+        fields.check_framing(line.http_1_0)
+        headers = fields.end_to_end()
+        authority = self._judge_host(headers)
+        if fields.protocols and fields.said_upgrade and not line.http_1_0:
+            self._judge_upgrade()
+        length = fields.content_length
+        if fields.chunked:
+            if line.method in _NO_CHUNKED_BODY:
+                raise WireError(Reason.BAD_REQUEST, "Transfer-Encoding on a method without a body")
+            self._state = CHUNKED
+            self.body_remaining = -1
+        elif length > 0:
+            if line.method == b"TRACE":
+                raise WireError(Reason.BAD_REQUEST, "a body on TRACE")
+            if length > self._body_max > 0:
+                raise WireError(Reason.BODY_TOO_LARGE, "the body is too large")
+            self._state = LENGTH
+            self.body_remaining = length
+        has_body = self._state != HEAD
+        self._head = RequestHead(line.method, line.target, authority, headers, length, has_body)
+
+    def _judge_host(self, headers: Fields) -> bytes:
+        """The request's authority; RFC 9112 3.2."""
+        fields = self._fields
+        line = self._request_line
+        if fields.hosts == 1:
+            if fields.host_line == self._known_host_line:
+                authority = self._known_authority
+            else:
+                authority = check_authority(value_of(fields.host_line))
+                self._known_host_line = fields.host_line
+                self._known_authority = authority
+            if line.authority is not None and line.authority != authority:
+                raise WireError(Reason.BAD_REQUEST, "Host and the target's authority differ")
+            return authority
+        if fields.hosts > 1:
+            raise WireError(Reason.BAD_REQUEST, "Host more than once")
+        if not line.http_1_0:
+            raise WireError(Reason.BAD_REQUEST, "no Host")
+        # To the pod it goes on as HTTP/1.1, which must have one, be it empty (RFC 9112 3.2).
+        authority = line.authority or b""
+        headers.append(b"Host", authority)
+        return authority
+
+    def _judge_upgrade(self) -> None:
+        for protocol in tokens(self._fields.protocols):
+            if protocol.partition(b"/")[0] == b"websocket":
+                raise WireError(Reason.UPGRADE_NOT_SUPPORTED, "upgrades to WebSocket are not supported")
+
+    def _deliver_head(self) -> None:
+        head = self._head
+        assert head is not None
+        self._head = None
+        http_1_0 = self._request_line.http_1_0
+        keep_alive = self._fields.keep_alive(http_1_0)
+        self._last = not keep_alive
+        self._sink.request_head(head, keep_alive, http_1_0)
+
+    def _deliver_body(self, data: bytes) -> None:
+        self._sink.request_body(data)
+
+    def _deliver_end(self, trailers: Headers, bytes_left: int) -> None:
+        if self._last:
+            self._stopped = True
+        self._sink.request_end(trailers)

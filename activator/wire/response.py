@@ -1,0 +1,219 @@
+"""Responses from a pod: bytes in, judged responses out, each one asked for.
+
+Rules
+  1. A response is parsed only after `expect`. Bytes that nobody asked for, be they the rest of a segment, spoil the
+     connection before the response they follow is handed on: nobody can be answered with them.
+  2. Whether a body follows depends on the request as well (RFC 9112 6.3); llhttp does not know the request, so after
+     HEAD, 204 and 304 it is replaced where it still waits for a body.
+  3. The end of the stream is the end of a response only where nothing else delimits it.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from httptools import HttpResponseParser
+from mypy_extensions import mypyc_attr
+
+from activator.config import (
+    CHUNK_OVERHEAD_BYTES_MAX,
+    INTERIM_RESPONSES_MAX,
+    RESPONSE_HEAD_BYTES_MAX,
+    RESPONSE_HEADERS_MAX,
+    TRAILERS_BYTES_MAX,
+)
+from activator.errors import Reason, WireError
+from activator.message import UNKNOWN_LENGTH, Headers, ResponseHead
+from activator.wire.chunks import ChunkTracker
+from activator.wire.framing import CHUNKED, HEAD, LENGTH, UNTIL_EOF, Grammar, MessageParser
+
+_BAD: Final = Reason.BAD_RESPONSE
+_CONTROLS: Final = bytes(range(0x09)) + bytes(range(0x0A, 0x20)) + b"\x7f"  # HTAB is allowed in a reason phrase
+
+_USUAL_LINES: Final[dict[bytes, tuple[int, bytes]]] = {
+    b"HTTP/1.1 %d %b" % (status, status.phrase.encode()): (int(status), status.phrase.encode()) for status in HTTPStatus
+}
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ResponseSink:
+    """Hears of the responses to the requests that were announced with `expect`."""
+
+    def interim_head(self, head: ResponseHead) -> None:
+        """A 1xx response; the final one is still to come."""
+        raise NotImplementedError
+
+    def response_head(self, head: ResponseHead) -> None:
+        raise NotImplementedError
+
+    def response_body(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def response_end(self, trailers: Headers) -> None:
+        raise NotImplementedError
+
+
+class ResponseParser(MessageParser):
+    """The responses of one connection."""
+
+    def __init__(self, sink: ResponseSink) -> None:
+        chunks = ChunkTracker(_BAD, _BAD, CHUNK_OVERHEAD_BYTES_MAX, TRAILERS_BYTES_MAX, 0)
+        super().__init__(
+            _BAD,
+            _BAD,
+            _BAD,
+            head_max=RESPONSE_HEAD_BYTES_MAX,
+            fields_max=RESPONSE_HEADERS_MAX,
+            blank_max=0,
+            chunks=chunks,
+        )
+        self._sink = sink
+        self._error: WireError | None = None
+        self.keep_alive: bool = False  # once complete: the connection may carry another request
+        self.started: bool = False  # a byte of a response has come since `expect`
+        self.complete: bool = False  # the response has ended
+        self._head_request: bool = False
+        self._interims: int = 0
+        self._head: ResponseHead | None = None  # judged, to be delivered
+        self._http_1_0: bool = False
+        self._status: int = 0
+        self._reason_phrase: bytes = b""
+        self._stopped = True  # until something is expected
+
+    def expect(self, head_request: bool) -> None:
+        """A request, HEAD or not, is about to be sent; the one before it must be complete. A spoilt parser stays so."""
+        self.keep_alive = False
+        self.started = False
+        self.complete = False
+        self._head_request = head_request
+        self._interims = 0
+        self._stopped = self._error is not None
+
+    def feed(self, data: bytes) -> WireError | None:
+        """Parse `data`; None unless the connection is spoilt. A response `complete` by then stands all the same."""
+        if self._error is not None:
+            return self._error
+        if not data:
+            return None
+        if self._stopped:
+            return self._spoil(_unexpected())
+        self.started = True
+        try:
+            pos = self._parse(data, 0)
+        except WireError as error:
+            return self._spoil(error.with_traceback(None))  # its frames hold the parser: a cycle
+        return None if pos == len(data) else self._spoil(_unexpected())  # the same again, for the caller
+
+    def feed_eof(self) -> WireError | None:
+        """The pod has closed its side."""
+        if self._error is not None:
+            return self._error
+        if self._state == UNTIL_EOF:
+            self._end_message([], 0)
+            return None
+        return self._spoil(WireError(Reason.POD_CLOSED, "the pod closed the connection before its response ended"))
+
+    def _spoil(self, error: WireError) -> WireError:
+        self._error = error
+        self._stopped = True
+        self.keep_alive = False
+        return error
+
+    # --- MessageParser ---
+
+    def _new_grammar(self) -> Grammar:
+        return HttpResponseParser(self._delivery)
+
+    def _judge_line(self, line: bytes) -> None:
+        usual = _USUAL_LINES.get(line)
+        if usual is not None:
+            self._http_1_0 = False
+            self._status = usual[0]
+            self._reason_phrase = usual[1]
+            return
+        if not line.startswith((b"HTTP/1.1 ", b"HTTP/1.0 ")):
+            raise WireError(_BAD, "the response does not begin with HTTP/1.1 or HTTP/1.0")
+        digits = line[9:12]
+        if len(digits) != 3 or not digits.isdigit() or not b"100" <= digits <= b"599" or line[12:13] not in {b" ", b""}:
+            raise WireError(_BAD, "the status is not a number from 100 to 599")
+        phrase = line[13:]
+        if len(phrase.translate(None, _CONTROLS)) != len(phrase):
+            raise WireError(_BAD, "a control byte in the reason phrase")
+        self._http_1_0 = line[7] == 48
+        self._status = int(digits)
+        self._reason_phrase = phrase
+
+    def _judge_line_begun(self, line: bytes) -> None:
+        beginning = line[:9]
+        if not b"HTTP/1.1 ".startswith(beginning) and not b"HTTP/1.0 ".startswith(beginning):
+            raise WireError(_BAD, "the response does not begin with HTTP/1.1 or HTTP/1.0")
+
+    def _ends_with_head(self) -> bool:
+        return self._state == HEAD and (self._head_request or self._status < 200 or self._status in {204, 304})
+
+    def _judge_head(self) -> None:
+        fields = self._fields
+        status = self._status
+        length = fields.content_length
+        fields.check_framing(self._http_1_0)
+        self.keep_alive = fields.keep_alive(self._http_1_0)
+        if status < 200:
+            self._judge_interim()
+            length = UNKNOWN_LENGTH
+        elif status == 204:
+            # It must not say either (RFC 9112 6.1, RFC 9110 8.6): what such a pod sends next is not to be trusted.
+            if fields.chunked or length > 0:
+                self.keep_alive = False
+            length = UNKNOWN_LENGTH
+        elif status != 304 and not self._head_request:
+            self._expect_body(length)
+        has_body = self._state != HEAD
+        self._head = ResponseHead(status, self._reason_phrase, fields.end_to_end(), length, has_body)
+
+    def _judge_interim(self) -> None:
+        if self._status == 101:
+            raise WireError(_BAD, "the pod switched protocols, which nobody had asked for")
+        if self._fields.chunked or self._fields.content_length >= 0:
+            raise WireError(_BAD, "a 1xx response with a body")
+        self._grammar_spoilt = True  # where it said `Connection: close` or HTTP/1.0, llhttp expects no more
+        self._interims += 1
+        if self._interims > INTERIM_RESPONSES_MAX:
+            raise WireError(_BAD, "too many 1xx responses")
+
+    def _expect_body(self, length: int) -> None:
+        if self._fields.chunked:
+            self._state = CHUNKED
+            self.body_remaining = -1
+        elif length > 0:
+            self._state = LENGTH
+            self.body_remaining = length
+        elif length < 0:
+            self._state = UNTIL_EOF
+            self.body_remaining = -1
+            self.keep_alive = False
+
+    def _deliver_head(self) -> None:
+        head = self._head
+        assert head is not None
+        self._head = None
+        if head.status < 200:
+            self._sink.interim_head(head)
+        else:
+            self._sink.response_head(head)
+
+    def _deliver_body(self, data: bytes) -> None:
+        self._sink.response_body(data)
+
+    def _deliver_end(self, trailers: Headers, bytes_left: int) -> None:
+        if self._status < 200:
+            return
+        self._stopped = True
+        if bytes_left > 0:
+            self._spoil(_unexpected())  # before the sink can give the connection to the next request
+        self.complete = True
+        self._sink.response_end(trailers)
+
+
+def _unexpected() -> WireError:
+    return WireError(_BAD, "the pod sent bytes that nobody had asked for")
