@@ -1,0 +1,86 @@
+"""The measurements themselves, short: they run, nothing fails, and nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.processes import tree
+from tests.sources import ROOT
+
+pytestmark = pytest.mark.e2e
+
+SHORT = ["--rounds", "1", "--seconds", "1", "--connections", "8", "--upstream", "own", "--client", "own"]
+
+
+def bench(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bench", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
+
+
+def values(path: Path) -> dict[str, float]:
+    return {result["name"]: result["value"] for result in json.loads(path.read_text("utf-8"))["results"]}
+
+
+def test_load_without_anybody_elses_programs(tmp_path: Path) -> None:
+    path = tmp_path / "load.json"
+    done = bench("load", "--peers", "direct,activator", *SHORT, "--json", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = values(path)
+    for peer in ("direct", "activator-cc0", "activator-cc100"):
+        assert found[f"load.{peer}.failures"] == 0
+        assert found[f"load.{peer}.requests_per_s"] > 0
+    assert 1 < found["load.activator-cc100.cpu_per_request"] < 10_000
+
+
+@pytest.mark.parametrize("body", ["10k", "1m"])
+def test_large_bodies(body: str) -> None:
+    done = bench("load", "--peers", "activator-cc100", *SHORT, "--body", body)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_cold(tmp_path: Path) -> None:
+    path = tmp_path / "cold.json"
+    done = bench("cold", "--rounds", "1", "--json", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert values(path)["cold.failures"] == 0
+    assert values(path)["cold.total.p50"] > 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted_it_leaves_nothing_behind(number: signal.Signals) -> None:
+    words = ["load", "--peers", "activator-cc100", *SHORT, "--seconds", "30"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench", *words], cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    try:
+        until_s = time.monotonic() + 30
+        while len(started := tree(process.pid)) < 4:  # itself, upstream, activator, client
+            assert process.poll() is None
+            assert time.monotonic() < until_s
+            time.sleep(0.05)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert b"interrupted" in errors
+    until_s = time.monotonic() + 2  # the activator's reaper ends after it, by itself
+    while any(map(lives, started)) and time.monotonic() < until_s:
+        time.sleep(0.02)
+    assert [pid for pid in started if lives(pid)] == []
+
+
+def lives(pid: int) -> bool:
+    """Whether the process runs; one that only waits to be collected by its parent does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"

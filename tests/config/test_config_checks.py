@@ -1,0 +1,165 @@
+"""What types cannot say: addresses, hosts, names, what excludes what, what is planned."""
+
+from __future__ import annotations
+
+import pytest
+
+from activator.config_checks import canonical_host, split_address
+from activator.config_file import parse
+from activator.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        ("[::1]:65535", ("::1", 65_535)),
+        ("localhost:1", ("localhost", 1)),
+        ("a-b.example:443", ("a-b.example", 443)),
+    ],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert split_address(text) == address
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            ":",
+            "80",
+            ":80",
+            "h",
+            "h:",
+            "h:0",
+            "h:65536",
+            "h:-1",
+            "h:8 0",
+            "h:٣",
+            "::1:80",
+            "[::1]",
+            "[h]:80",
+            "[]:80",
+        ),
+        *("1.2.3:80", "1.2.3.4.5:80", "256.0.0.1:80", "http://h:80", "h/x:80", "a b:80", "-h:80", "h..h:80", "h\n:80"),
+    ],
+)
+def test_no_addresses(text: str) -> None:
+    assert split_address(text) is None
+
+
+def test_a_listener_may_leave_the_port_to_the_kernel() -> None:
+    assert split_address("127.0.0.1:0", lowest_port=0) == ("127.0.0.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("A.Example", "a.example"),
+        ("a.example.", "a.example"),
+        ("*", "*"),
+        ("*.A.example", "*.a.example"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("[::1]", "[::1]"),
+        ("bücher.example", "xn--bcher-kva.example"),
+    ],
+)
+def test_hosts(text: str, host: str) -> None:
+    assert canonical_host(text) == host
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a:80", "http://a", "a/b", "*a", "a.*", "*.*", "*.", "a b", "a..b", "1.2.3", "é" * 99]
+)
+def test_no_hosts(text: str) -> None:
+    assert canonical_host(text) is None
+
+
+def revision(more: str, name: str = "a", source: str = "pods: ['h:1']", hosts: str = "[a]") -> str:
+    return f"{{name: {name}, hosts: {hosts}, {source}, {more}}}"
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "a", {}, {"random", "round-robin"})
+    return caught.value.problems
+
+
+GOOD = revision("")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("listen: 'h:1'", "a:1: revisions: found none, expected at least one"),
+        ("revisions: []", "a:1: revisions: found none, expected at least one"),
+        (f"listen: []\nrevisions: [{GOOD}]", "a:1: listen: found an empty list, expected at least one address"),
+        (f"listen: ['h:1', 'h:1']\nrevisions: [{GOOD}]", 'a:1: listen[1]: found "h:1", expected each address once'),
+        (f"admin: h\nrevisions: [{GOOD}]", 'a:1: admin: found "h", expected host:port'),
+        (
+            f"limits: {{header_bytes: 0}}\nrevisions: [{GOOD}]",
+            'a:1: limits.header_bytes: found "0", expected more than 0',
+        ),
+        (
+            f"revisions: [{revision('')}, {revision('', hosts='[b]')}]",
+            'found "default/a", which revisions[0] is called',
+        ),
+        (f"revisions: [{revision('', name='a/b')}]", 'revisions[0].name: found "a/b", expected letters'),
+        (f"revisions: [{revision('')}, {revision('', name='b', hosts='[A.]')}]", "which leads to revisions[0] already"),
+        (f"revisions: [{revision('', hosts='[a, a]')}]", "revisions[0].hosts[1]"),
+        (
+            f"revisions: [{revision('', hosts='[]')}]",
+            "revisions[0].hosts: found an empty list, expected at least one host",
+        ),
+        ("revisions: [{name: a, pods: ['h:1']}]", "revisions[0].hosts: found none, expected the hosts"),
+        (f"revisions: [{revision('', source='pods: []')}]", "found neither pods nor process, expected one of them"),
+        (f"revisions: [{revision('process: {command: [x]}')}]", "found both pods and process, expected one of them"),
+        (f"""revisions: [{revision("", source="pods: ['h:1', 'h:1']")}]""", "revisions[0].pods[1]"),
+        (
+            f"revisions: [{revision('policy: robin')}]",
+            'revisions[0].policy: found "robin", expected one of random, round-robin',
+        ),
+        (f"revisions: [{revision('queue: {discipline: lifo}')}]", 'discipline: found "lifo", expected fifo'),
+        (f"revisions: [{revision('timeouts: {connect: 0}')}]", 'timeouts.connect: found "0", expected more than 0'),
+        (
+            f"revisions: [{revision('', source='process: {command: []}')}]",
+            "process.command: found none, expected a program",
+        ),
+        (
+            f"revisions: [{revision('', source='process: {command: [x], min_scale: 3, max_scale: 2}')}]",
+            "at most max_scale",
+        ),
+        (f"revisions: [{revision('', source='process: {command: [x], readiness: {http_get: x}}')}]", "begins with /"),
+        (f"revisions: [{revision('', source='process: {command: [x], environment: {A=B: x}}')}]", "names of variables"),
+        (f"workers: 2\nrevisions: [{GOOD}]", "a:1: workers: more than one is planned, not yet available"),
+        (f"access_log: json\nrevisions: [{GOOD}]", "a:1: access_log: anything but false is planned, not yet available"),
+        (f"kubernetes: {{}}\nrevisions: [{GOOD}]", "a:1: kubernetes: a cluster is planned, not yet available"),
+        (f"listen: {{address: 'h:1', certificate: c, key: k}}\nrevisions: [{GOOD}]", "listen: TLS is planned"),
+        (f"revisions: [{revision('queue: {discipline: fair}')}]", 'discipline: "fair" is planned, not yet available'),
+    ],
+)
+def test_one_mistake_is_told_once(text: str, problem: str) -> None:
+    problems = problems_of(text)
+    assert len(problems) == 1, problems
+    assert problem in problems[0]
+
+
+def test_an_unreadable_part_does_not_hide_the_rest() -> None:
+    problems = problems_of(
+        "revisions: [{name: [], hosts: 5, pods: {}, policy: x}, foo, {name: b, hosts: [b], pods: [h]}]"
+    )
+    assert len(problems) == 6, problems
+
+
+def test_headers_may_name_a_revision_that_has_no_host() -> None:
+    config = parse("{trust_revision_headers: true, revisions: [{name: a, pods: ['h:1']}]}", "a", {})
+    assert config.revisions[0].hosts == []
+
+
+def test_admin_may_be_switched_off() -> None:
+    assert parse(f"admin: ''\nrevisions: [{GOOD}]", "a", {}).admin == ""
+
+
+def test_any_policy_is_taken_where_none_are_known() -> None:
+    assert parse(f"revisions: [{revision('policy: mine')}]", "a", {}).revisions[0].policy == "mine"

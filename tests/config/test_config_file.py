@@ -1,0 +1,248 @@
+"""The whole way: text and environment to a Config, its mistakes, and the defaults that depend on other keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activator import config_file
+from activator.config import Config, RevisionSpec, resolve_process
+from activator.errors import ConfigError
+
+POLICIES = {"random", "choice-of-2", "round-robin", "least-connections", "first-available"}
+
+WHOLE = """\
+listen: [127.0.0.1:8012, "[::1]:8012"]
+admin: 127.0.0.1:8008
+workers: 1
+trailing_fragmentation_threshold: 0.25
+access_log: false
+limits: {header_bytes: 16KiB, headers: 50, body_bytes: 0, held_bytes: 256MiB, connections: 10_000}
+revisions:
+  - name: hello
+    hosts: [hello.localhost]
+    container_concurrency: 10
+    policy: round-robin
+    max_scale: 100
+    trailing_fragmentation_threshold: 0.75
+    queue: {depth: 9, timeout: 2m, discipline: fifo}
+    timeouts: {total: 300s, first_byte: 500ms, idle: 0, connect: 1.5}
+    pods: [127.0.0.1:9001, pod.example:9002]
+  - name: app
+    namespace: other
+    hosts: ["*"]
+    process:
+      command: [python3, -m, http.server, "{port}", 8000]
+      readiness: {http_get: /, interval: 100ms}
+      max_scale: 4
+      idle: 1h
+      environment: {DEBUG: no, LEVEL: 3}
+"""
+
+SMALLEST = "revisions: [{name: a, hosts: [a], pods: ['127.0.0.1:1']}]"
+
+
+def parse(text: str, **environ: str) -> Config:
+    return config_file.parse(text, "a.yaml", environ, POLICIES)
+
+
+def problems_of(text: str, **environ: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, **environ)
+    return caught.value.problems
+
+
+def resolve(config: Config, processors: int | None = 8) -> list[RevisionSpec]:
+    return config_file.resolve(config, lambda limit: f"default for {limit}", processors)
+
+
+def test_every_key_is_read() -> None:
+    config = parse(WHOLE)
+    assert config.listen == ["127.0.0.1:8012", "[::1]:8012"]
+    assert config.limits.header_bytes == 16 * 1024
+    assert config.limits.connections == 10_000
+    hello, app = config.revisions
+    assert hello.queue.timeout == 120.0
+    assert hello.timeouts.first_byte == 0.5
+    assert hello.timeouts.connect == 1.5
+    assert hello.process is None
+    assert app.process is not None
+    assert app.process.command == ["python3", "-m", "http.server", "{port}", "8000"]
+    assert app.process.idle == 3600.0
+    assert app.process.environment == {"DEBUG": "no", "LEVEL": "3"}  # text is what was written, not a YAML boolean
+
+
+def test_keys_that_are_absent_have_the_defaults_of_config_py() -> None:
+    config = parse(SMALLEST)
+    assert msgspec.structs.replace(config, revisions=[]) == Config()
+
+
+def test_resolved_revisions() -> None:
+    hello, app = resolve(parse(WHOLE))
+    assert (hello.key, app.key) == ("default/hello", "other/app")
+    assert (hello.policy, app.policy) == ("round-robin", "default for 0")
+    assert (hello.max_scale, app.max_scale) == (100, 4)
+    assert (hello.trailing_fragmentation_threshold, app.trailing_fragmentation_threshold) == (0.75, 0.25)
+    assert (hello.queue_timeout_s, app.queue_timeout_s) == (120.0, None)
+
+
+def test_a_resolved_revision_crosses_a_socket() -> None:
+    """Its values are plain: a `Duration` among them could not be encoded."""
+    for spec in resolve(parse(WHOLE)):
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(spec), type=RevisionSpec) == spec
+
+
+def test_max_scale_is_the_number_of_fixed_pods_where_it_is_not_set() -> None:
+    config = parse("revisions: [{name: a, hosts: [a], pods: ['h:1', 'h:2', 'h:3']}]")
+    assert resolve(config)[0].max_scale == 3
+
+
+@pytest.mark.parametrize(
+    ("revision", "process", "max_scale", "target"),
+    [
+        pytest.param("", "", 1, 100, id="no limit: one process serves all"),
+        pytest.param("container_concurrency: 10,", "", 8, 10, id="a limit: one per processor"),
+        pytest.param("container_concurrency: 10,", ", max_scale: 3, target_concurrency: 5", 3, 5, id="said"),
+        pytest.param("", ", min_scale: 2", 2, 100, id="never less than min_scale"),
+    ],
+)
+def test_defaults_of_a_process(revision: str, process: str, max_scale: int, target: int) -> None:
+    config = parse(f"revisions: [{{name: a, hosts: [a], {revision} process: {{command: [x]{process}}}}}]")
+    settled = resolve_process(config.revisions[0], processors=8)
+    assert (settled.max_scale, settled.target_concurrency) == (max_scale, target)
+    assert resolve(config)[0].max_scale == max_scale
+
+
+def test_hosts_are_resolved_to_what_is_compared() -> None:
+    config = parse("revisions: [{name: a, hosts: [A.Example., '*.B.example', bücher.example], pods: ['h:1']}]")
+    assert resolve(config)[0].hosts == ("a.example", "*.b.example", "xn--bcher-kva.example")
+
+
+def test_the_environment_is_laid_over_a_configuration_that_no_file_gave() -> None:
+    config = parse(WHOLE)
+    assert config_file.overlay(config, {}) == config
+    laid_over = config_file.overlay(
+        config, {"ACTIVATOR_LIMITS__HEADERS": "7", "ACTIVATOR_REVISIONS__0__POLICY": "mine"}
+    )
+    assert (laid_over.limits.headers, laid_over.revisions[0].policy) == (7, "mine")
+    with pytest.raises(ConfigError, match=r'^ACTIVATOR_ADMIN: admin: found "x", expected host:port'):
+        config_file.overlay(config, {"ACTIVATOR_ADMIN": "x"})
+
+
+def test_every_mistake_is_told_in_the_order_of_the_file() -> None:
+    text = """\
+workers: 2
+treshold: 3
+limits: {header_bytes: 32KB, body_byte: 1}
+limits: {}
+revisions:
+  - name: a
+    hosts: [a:80]
+    polcy: x
+    pods: [nowhere]
+"""
+    keys = ", ".join(sorted(Config.__struct_fields__))
+    assert problems_of(text, ACTIVATOR_FOO="1") == [
+        "a.yaml:1: workers: more than one is planned, not yet available",
+        f'a.yaml:2: found the unknown key "treshold", expected one of {keys}',
+        'a.yaml:3: limits.header_bytes: found "32KB", expected a size such as 32KiB or 1MiB',
+        'a.yaml:3: limits: found the unknown key "body_byte", expected "body_bytes"',
+        'a.yaml:4: found the key "limits" again, expected only the one in line 3',
+        'a.yaml:7: revisions[0].hosts[0]: found "a:80", expected a host name without a port, *.suffix or *',
+        'a.yaml:8: revisions[0]: found the unknown key "polcy", expected "policy"',
+        'a.yaml:9: revisions[0].pods[0]: found "nowhere", expected host:port such as 127.0.0.1:8080 or [::1]:8080',
+        f'ACTIVATOR_FOO: found the unknown key "foo", expected one of {keys}',
+    ]
+
+
+def test_load_reads_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "activator.yaml"
+    path.write_text(SMALLEST, "utf-8")
+    assert config_file.load(str(path), {}, POLICIES) == parse(SMALLEST)
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        pytest.param(None, "cannot be read: No such file or directory", id="absent"),
+        pytest.param(b"listen: \xff\xfe", "found bytes that are not UTF-8", id="not UTF-8"),
+        pytest.param(b"listen: [", "not YAML", id="not YAML"),
+    ],
+)
+def test_load_tells_what_is_wrong_with_a_file(tmp_path: Path, content: bytes | None, problem: str) -> None:
+    path = tmp_path / "activator.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=problem) as caught:
+        config_file.load(str(path), {})
+    assert caught.value.problems[0].startswith(f"{path}:")
+
+
+def test_load_refuses_a_path_that_is_none() -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        config_file.load("a\0b", {})
+
+
+WORDS = st.sampled_from(
+    [
+        *("listen", "admin", "workers", "limits", "revisions", "name", "hosts", "pods", "process", "command", "queue"),
+        *("timeout", "environment", "readiness", "http_get", "kubernetes", "access_log", "min_scale", "max_scale"),
+        *("127.0.0.1:80", "[::1]:80", "*", "*.a", "5s", "1KiB", "-1", "0", "1e400", "null", "true", "~", "", "<<", "é"),
+    ]
+)
+TREES = st.recursive(
+    WORDS | st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4),
+    max_leaves=25,
+)
+
+
+def answers(text: str, environ: dict[str, str]) -> None:
+    """Any text gives a Config, which then resolves, or a ConfigError with a line per problem; nothing else."""
+    try:
+        config = config_file.parse(text, "a.yaml", environ, POLICIES)
+    except ConfigError as error:
+        problems = error.problems
+    else:
+        problems = []
+        assert len(resolve(config)) == len(config.revisions) > 0
+    assert all(problem and "\n" not in problem for problem in problems)
+
+
+@given(st.text())
+def test_any_text_is_answered(text: str) -> None:
+    answers(text, {})
+
+
+@given(st.text(alphabet="[]{}:,-&*!|>?'\"%@ab \n\t#<~0"))
+def test_any_punctuation_is_answered(text: str) -> None:
+    answers(text, {})
+
+
+@given(TREES)
+def test_any_tree_is_answered(tree: object) -> None:
+    answers(msgspec.yaml.encode(tree).decode(), {})
+
+
+@given(
+    st.fixed_dictionaries({"name": WORDS, "hosts": TREES, "pods": TREES}, optional={"process": TREES, "queue": TREES})
+)
+def test_any_revision_is_answered(revision: dict[str, object]) -> None:
+    answers(msgspec.yaml.encode({"revisions": [revision]}).decode(), {})
+
+
+@given(
+    st.dictionaries(
+        st.lists(WORDS | st.sampled_from(["0", "1", "7", "x"]), min_size=1, max_size=4).map(
+            lambda parts: "ACTIVATOR_" + "__".join(parts).upper()
+        ),
+        WORDS | st.text() | TREES.map(lambda tree: msgspec.json.encode(tree).decode()),
+    )
+)
+def test_any_environment_is_answered(environ: dict[str, str]) -> None:
+    answers(SMALLEST, environ)
+    answers("", environ)

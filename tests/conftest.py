@@ -1,0 +1,59 @@
+"""What every test shares: the world it runs in, how many examples a property gets, and who may skip.
+
+Rules
+  1. Same code, same result: examples are derived from the test's name, not from chance. `make deep` tries many more.
+  2. A test that needs something of the machine calls `need`. Where that thing must be there (ACTIVATOR_CI=1) its
+     absence fails the test: a skipped test proves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
+CI = os.environ.get("ACTIVATOR_CI") == "1"
+
+settings.register_profile(
+    "default",
+    max_examples=50,
+    derandomize=True,
+    database=None,
+    deadline=None,  # a slow machine is no mistake of the code's
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.register_profile("deep", parent=settings.get_profile("default"), max_examples=5_000, derandomize=False)
+settings.load_profile("deep" if DEEP else "default")
+
+Need = Callable[[bool, str], None]
+
+
+@pytest.fixture(scope="session")
+def need() -> Need:
+    """`need(condition, what)`: goes on where the condition holds; else skips the test, or fails it in CI."""
+
+    def need(condition: bool, what: str) -> None:
+        if condition:
+            return
+        if CI:
+            pytest.fail(f"this machine must have {what}", pytrace=False)
+        pytest.skip(f"needs {what}")
+
+    return need
+
+
+@pytest.fixture(scope="session")
+def need_program(need: Need) -> Callable[[str], str]:
+    """`need_program(name)`: the path of a program, found as `need` does."""
+
+    def find(name: str) -> str:
+        path = shutil.which(name)
+        need(path is not None, name)
+        assert path is not None
+        return path
+
+    return find

@@ -1,0 +1,63 @@
+"""What the end-to-end tests share: an activator that is ended, and judged, when its test or module is over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.running import Activator
+
+RunActivator = Callable[..., Activator]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture
+def run_activator(tmp_path: Path) -> Iterator[RunActivator]:
+    """`run_activator(configuration)` or `run_activator(arguments=[...])`: one that serves."""
+    yield from _runner(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def run_shared_activator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunActivator]:
+    """The same for all tests of a module."""
+    yield from _runner(tmp_path_factory.mktemp("activator"))
+
+
+def _runner(folder: Path) -> Iterator[RunActivator]:
+    running: list[Activator] = []
+
+    def run(
+        configuration: dict[str, Any] | None = None,
+        arguments: list[str] | None = None,
+        prefix: Sequence[str] = (),
+        **variables: str,
+    ) -> Activator:
+        if configuration is not None:
+            path = folder / f"activator{len(running)}.yaml"
+            path.write_text(json.dumps(configuration, indent=1))  # JSON is YAML
+            arguments = ["-c", str(path)]
+        assert arguments is not None
+        activator = Activator(arguments, folder, prefix, **variables)
+        running.append(activator)
+        return activator.wait_serving()
+
+    try:
+        yield run
+    finally:
+        problems = []
+        for activator in running:
+            try:
+                activator.close()
+            except AssertionError as error:
+                problems.append(str(error))
+        assert not problems, "\n".join(problems)

@@ -1,0 +1,286 @@
+"""Commands as they are typed: what they print, how they end, and what a running activator makes of a new file."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import RunActivator
+from tests.e2e.http_client import Client, ask, request
+from tests.e2e.pods import PodSide, ScriptedPod, serve
+from tests.e2e.running import SERVING, Activator, cli, configured, eventually, process_revision
+
+GOOD = """\
+listen: 127.0.0.1:0
+revisions:
+  - name: a
+    hosts: [a.test]
+    pods: [127.0.0.1:9001]
+"""
+BAD = """\
+listen: 127.0.0.1:0
+colour: red
+revisions:
+  - name: a
+    hosts: [a.test]
+    container_concurrency: many
+    pods: [nonsense]
+"""
+
+
+def test_version() -> None:
+    done = cli("version")
+    assert done.returncode == 0
+    assert re.fullmatch(r"activator \d+\.\d+\.\d+ \((compiled|plain Python)\)\n", done.stdout)
+
+
+def test_schema() -> None:
+    done = cli("schema")
+    assert done.returncode == 0
+    schema = json.loads(done.stdout)
+    assert {"listen", "admin", "revisions"} <= set(json.dumps(schema).replace('"', " ").split())
+
+
+def test_check(tmp_path: Path) -> None:
+    good, bad = tmp_path / "good.yaml", tmp_path / "bad.yaml"
+    good.write_text(GOOD)
+    bad.write_text(BAD)
+    done = cli("check", str(good))
+    assert (done.returncode, done.stderr) == (0, "")
+    done = cli("check", str(bad))
+    assert done.returncode == 1
+    lines = done.stderr.splitlines()
+    assert [re.search(r"bad\.yaml:(\d+)", line)[1] for line in lines] == ["2", "6", "7"]  # type: ignore[index]
+    assert all(line.startswith("activator: ") for line in lines)
+    assert "colour" in lines[0]
+    assert "many" in lines[1]
+    assert "nonsense" in lines[2]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["fly"],
+        ["run", "--colour"],
+        ["run", "--"],
+        ["run", "--listen", "127.0.0.1:0"],
+        ["run", "-c", "x.yaml", "--", "true"],
+        ["check"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_usage(words: list[str]) -> None:
+    done = cli(*words)
+    assert done.returncode == 2
+    assert done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_files_that_cannot_be_run(tmp_path: Path) -> None:
+    (tmp_path / "bad.yaml").write_text(BAD)
+    (tmp_path / "broken.yaml").write_text("listen: [")
+    (tmp_path / "empty.yaml").write_text("")
+    for name in ("absent.yaml", "bad.yaml", "broken.yaml", "empty.yaml"):
+        done = cli("run", "-c", name, cwd=tmp_path)
+        assert done.returncode == 1, name
+        assert all(line.startswith(f"activator: {name}") for line in done.stderr.splitlines()), done.stderr
+    done = cli("run", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "activator.yaml: there is no such file" in done.stderr
+
+
+@pytest.mark.parametrize("which", ["listen", "admin"])
+def test_a_port_in_use(tmp_path: Path, which: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        path = tmp_path / "activator.yaml"
+        revision = process_revision(SERVING, min_scale=1)
+        path.write_text(json.dumps({**configured([revision]), which: address}))
+        done = cli("run", "-c", str(path))
+    assert done.returncode == 3
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("activator: ")
+    assert address in last
+    assert "in use" in last
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_that_may_not_be_used(tmp_path: Path) -> None:
+    done = cli("run", "--listen", "192.0.2.1:80", "--admin", "", "--", "true")
+    assert done.returncode == 3
+    assert "192.0.2.1:80" in done.stderr
+
+
+def test_status(run_activator: RunActivator) -> None:
+    with ScriptedPod(serve) as pod:
+        revisions: list[dict[str, Any]] = [
+            {"name": "a", "hosts": ["a.test"], "pods": [pod.address]},
+            {"name": "b", "hosts": ["b.test"], "process": {"command": SERVING}},
+        ]
+        activator = run_activator(configured(revisions))
+        activator.wait_ready_pods("a")
+        done = cli("status", "--admin", f"http://{activator.admin}")
+        assert done.returncode == 0
+        assert "default/a" in done.stdout
+        assert pod.address in done.stdout
+        assert "ready" in done.stdout
+        done = cli("status", "--json", "--admin", activator.admin)
+        assert [one["name"] for one in json.loads(done.stdout)["revisions"]] == ["a", "b"]
+
+
+def test_nobody_there_to_ask() -> None:
+    for command in ("status", "drain"):
+        done = cli(command, "--admin", "http://127.0.0.1:1")
+        assert done.returncode == 3
+        assert len(done.stderr.splitlines()) == 1
+        assert "no activator answers there" in done.stderr
+
+
+# --- a new file -----------------------------------------------------------------------------------------------------
+
+
+def by_signal(activator: Activator) -> None:
+    activator.signal(signal.SIGHUP)
+
+
+def by_request(activator: Activator) -> None:
+    activator.command("/reload")
+
+
+@pytest.mark.parametrize("reload", [by_signal, by_request])
+def test_reload(run_activator: RunActivator, tmp_path: Path, reload: Callable[[Activator], None]) -> None:
+    """A bad file is refused and the old one goes on; a good one adds, changes and removes revisions."""
+    with ExitStack() as stack:
+        pods = {name: stack.enter_context(ScriptedPod(serve)) for name in "abc"}
+
+        def revision(name: str, **more: Any) -> dict[str, Any]:
+            return {"name": name, "hosts": [f"{name}.test"], "pods": [pods[name].address], **more}
+
+        def status(host: str) -> int:
+            return ask(activator.address, request(host=host)).status
+
+        first = configured([revision("a"), revision("b")])
+        activator = run_activator(first)
+        activator.may_log_errors = True
+        path = tmp_path / "activator0.yaml"
+        assert (status("a.test"), status("b.test"), status("c.test")) == (200, 200, 404)
+
+        path.write_text(path.read_text().replace('"name"', '"nome"'))
+        reload(activator)
+        activator.wait_log("reload refused: .*nome")
+        assert (status("a.test"), status("b.test"), status("c.test")) == (200, 200, 404)
+
+        with Client(activator.address) as client:
+            assert client.ask(request(host="a.test")).status == 200
+            moved = revision("a", hosts=["new.test"], container_concurrency=3, policy="least-connections")
+            path.write_text(json.dumps(configured([moved, revision("c")])))
+            reload(activator)
+            activator.wait_log(" reloaded")
+            eventually(lambda: set(activator.revisions()) == {"a", "c"})
+            assert client.ask(request(host="new.test")).body.decode() == pods["a"].address
+            assert client.ask(request(host="c.test")).body.decode() == pods["c"].address
+            assert client.ask(request(host="a.test")).status == 404
+            assert client.ask(request(host="b.test")).status == 404
+        shown = activator.revision("a")
+        assert (shown["policy"], shown["container_concurrency"]) == ("least-connections", 3)
+        assert [slot["limit"] for slot in shown["slots"]] == [3]
+
+
+def test_reload_adds_and_removes_pods(run_activator: RunActivator, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        pods = [stack.enter_context(ScriptedPod(serve)).address for _ in range(3)]
+        activator = run_activator(configured([{"name": "a", "hosts": ["*"], "pods": pods[:2]}]))
+        activator.wait_ready_pods("a", 2)
+        revision = {"name": "a", "hosts": ["*"], "pods": pods[1:]}
+        (tmp_path / "activator0.yaml").write_text(json.dumps(configured([revision])))
+        activator.signal(signal.SIGHUP)
+        eventually(
+            lambda: {(one["pod"], one["state"]) for one in activator.slots("a")} == {(p, "ready") for p in pods[1:]}
+        )
+        for _ in range(10):
+            assert ask(activator.address, request()).body.decode() in pods[1:]
+
+
+def test_a_request_at_a_removed_pod_that_closes_unanswered_goes_elsewhere(
+    run_activator: RunActivator, tmp_path: Path
+) -> None:
+    """The pod's kept connection ends without a byte of an answer while the pod drains: GET goes to another pod."""
+
+    def closes(side: PodSide) -> None:
+        while True:
+            one = side.request()
+            if one.target == "/second":
+                side.wait()
+                return
+            side.answer(side.pod.address.encode())
+
+    with ScriptedPod(closes) as leaving, ScriptedPod(serve) as staying:
+        revision = {"name": "a", "hosts": ["*"], "policy": "first-available", "pods": [leaving.address]}
+        activator = run_activator(configured([revision]))
+        with Client(activator.address) as client:
+            assert client.ask(request("/first")).body.decode() == leaving.address
+            client.send(request("/second"))
+            eventually(lambda: len(leaving.requests) == 2)
+            path = tmp_path / "activator0.yaml"
+            path.write_text(json.dumps(configured([{**revision, "pods": [staying.address]}])))
+            activator.signal(signal.SIGHUP)
+            eventually(
+                lambda: staying.address in {one["pod"] for one in activator.slots("a") if one["state"] == "ready"}
+            )
+            leaving.go_on()
+            client.socket.settimeout(2.0)
+            answer = client.answer()
+        assert (answer.status, answer.body.decode()) == (200, staying.address)
+
+
+def test_reload_ends_the_programs_of_a_removed_revision(run_activator: RunActivator, tmp_path: Path) -> None:
+    """Those who wait are told; what is in flight ends in its own time, and only then does its program."""
+    keep = {"name": "keep", "hosts": ["keep.test"], "process": {"command": SERVING}}
+    gone = {
+        "name": "gone",
+        "hosts": ["gone.test"],
+        "container_concurrency": 1,
+        "process": {"command": SERVING, "max_scale": 1},
+    }
+    activator = run_activator(configured([keep, gone]))
+    with Client(activator.address) as busy, Client(activator.address) as waiting:
+        busy.send(request("/sleep/1", host="gone.test"))
+        eventually(lambda: activator.revision("gone")["in_flight"] == 1)
+        waiting.send(request(host="gone.test"))
+        eventually(lambda: activator.revision("gone")["queued"] == 1)
+        (tmp_path / "activator0.yaml").write_text(json.dumps(configured([keep])))
+        activator.signal(signal.SIGHUP)
+        answer = waiting.answer()
+        assert (answer.status, answer.reason) == (503, "revision_removed")
+        assert ask(activator.address, request(host="gone.test")).status == 404
+        assert busy.answer().status == 200
+    eventually(lambda: len(activator.processes()) == 2, "only activator and reaper are left")
+    assert ask(activator.address, request(host="keep.test")).status == 200
+
+
+def test_without_a_file_there_is_nothing_to_reload(run_activator: RunActivator) -> None:
+    activator = run_activator(arguments=["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--", *SERVING])
+    activator.signal(signal.SIGHUP)
+    status, _, body = activator.command("/reload")
+    assert (status, json.loads(body)) == (400, {"problems": ["started without a file: there is nothing to reload"]})
+    assert ask(activator.address, request()).status == 200
+
+
+def test_the_environment_is_laid_over_the_file(run_activator: RunActivator) -> None:
+    with ScriptedPod(serve) as pod:
+        configuration = configured([{"name": "a", "hosts": ["*"], "pods": [pod.address]}])
+        activator = run_activator(configuration, ACTIVATOR_LIMITS__HEADER_BYTES="1KiB", ACTIVATOR_ADMIN="")
+        assert activator.admin == ""
+        assert ask(activator.address, request(headers=f"X: {'x' * 2000}\r\n")).status == 431
+        assert ask(activator.address, request()).status == 200

@@ -1,0 +1,103 @@
+"""SIGTERM: what is in flight ends well, nothing new comes in, nothing is left."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from tests.e2e.conftest import RunActivator
+from tests.e2e.http_client import Client, ask, request
+from tests.e2e.pods import PodSide, ScriptedPod
+from tests.e2e.running import SERVING, Activator, cli, configured, eventually, process_revision
+
+
+def refuses_connections(activator: Activator) -> bool:
+    try:
+        socket.create_connection((activator.host, activator.port), 5.0).close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
+def by_signal(activator: Activator) -> None:
+    activator.signal(signal.SIGTERM)
+
+
+def by_command(activator: Activator) -> None:
+    assert cli("drain", "--admin", f"http://{activator.admin}").returncode == 0
+
+
+def by_request(activator: Activator) -> None:
+    assert activator.command("/drain")[0] == 200
+
+
+@pytest.mark.parametrize("ask_to_drain", [by_signal, by_command, by_request])
+def test_draining(run_activator: RunActivator, ask_to_drain: Callable[[Activator], None]) -> None:
+    def waits(side: PodSide) -> None:
+        while True:
+            if side.request().target == "/wait":
+                side.wait()
+            side.answer()
+
+    with ScriptedPod(waits) as pod:
+        activator = run_activator(configured([{"name": "a", "hosts": ["*"], "pods": [pod.address]}]))
+        assert ask(activator.address, request()).status == 200
+        assert activator.ask("/readyz")[0] == 200
+        with Client(activator.address) as busy, Client(activator.address) as idle:
+            busy.send(request("/wait"))
+            idle.ask(request())
+            eventually(lambda: activator.revision("a")["in_flight"] == 1)
+            ask_to_drain(activator)
+            activator.wait_log("draining")
+            eventually(lambda: refuses_connections(activator), "new connections are refused")
+            status, _, body = activator.ask("/readyz")
+            assert (status, body) == (503, b"draining\n")
+            assert activator.ask("/healthz")[0] == 200
+            assert idle.is_closed()
+            pod.go_on()
+            answer = busy.answer()
+            assert answer.status == 200
+            assert answer.header("connection") == "close"
+            assert busy.is_closed()
+        assert activator.wait_end() == 0
+        activator.wait_nothing_left()
+
+
+def test_a_program_ends_after_what_it_works_on(run_activator: RunActivator) -> None:
+    activator = run_activator(configured([process_revision(SERVING)]))
+    with Client(activator.address) as client:
+        client.send(request("/sleep/1"))
+        eventually(lambda: activator.revision("app")["in_flight"] == 1)
+        activator.signal(signal.SIGTERM)
+        assert client.answer().status == 200
+    assert activator.wait_end() == 0
+    activator.wait_nothing_left()
+
+
+def test_a_request_that_waits_for_a_start_is_still_served(run_activator: RunActivator) -> None:
+    slowly = ["sh", "-c", 'sleep 1; exec "$@"', "sh", *SERVING]
+    activator = run_activator(configured([process_revision(slowly)]))
+    with Client(activator.address) as client:
+        client.send(request())
+        eventually(lambda: activator.revision("app")["queued"] == 1)
+        activator.signal(signal.SIGTERM)
+        assert client.answer().status == 200
+    assert activator.wait_end() == 0
+    activator.wait_nothing_left()
+
+
+def test_a_second_signal_does_not_wait(run_activator: RunActivator) -> None:
+    activator = run_activator(configured([process_revision(SERVING, max_scale=2, min_scale=2)]))
+    activator.wait_ready_pods("app", 2)
+    with Client(activator.address) as client:
+        client.send(request("/sleep/60"))
+        eventually(lambda: activator.revision("app")["in_flight"] == 1)
+        activator.signal(signal.SIGTERM)
+        activator.wait_log("draining")
+        activator.signal(signal.SIGTERM)
+        assert activator.wait_end(5.0) == 130
+        activator.wait_nothing_left(1.5)
+        assert client.is_closed()

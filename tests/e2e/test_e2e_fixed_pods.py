@@ -1,0 +1,276 @@
+"""Revisions with fixed pods: routed by host, held until a pod is up, balanced, and served while a pod is dead."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.e2e.conftest import RunActivator
+from tests.e2e.http_client import Answer, Client, Visitor, ask, burst, failures, request
+from tests.e2e.pods import PodSide, ScriptedPod, serve
+from tests.e2e.running import configured, eventually
+
+POLICIES = ["random", "choice-of-2", "round-robin", "least-connections", "first-available"]
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    """Pods that are entered into it are closed after the activator."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def test_routing_by_host(stack: ExitStack, run_activator: RunActivator) -> None:
+    hosts = {
+        "exact": ["one.test", "two.test"],
+        "suffix": ["*.apps.test"],
+        "deeper": ["*.eu.apps.test"],
+        "under": ["special.apps.test"],
+        "all": ["*"],
+    }
+    pods = {name: stack.enter_context(ScriptedPod(serve)) for name in hosts}
+    revisions = [{"name": name, "hosts": hosts[name], "pods": [pods[name].address]} for name in hosts]
+    activator = run_activator(configured(revisions))
+    expected = {
+        "one.test": "exact",
+        "TWO.Test": "exact",
+        "one.test:8080": "exact",
+        "one.test.": "exact",
+        "a.apps.test": "suffix",
+        "a.b.apps.test:1": "suffix",
+        "a.eu.apps.test": "deeper",
+        "eu.apps.test": "suffix",
+        "special.apps.test": "under",
+        "a.special.apps.test": "suffix",
+        "apps.test": "all",
+        "elsewhere.test": "all",
+        "127.0.0.1:99": "all",
+        "[::1]:99": "all",
+    }
+    with Client(activator.address) as client:
+        for host, name in expected.items():
+            assert client.ask(request(host=host)).body.decode() == pods[name].address, host
+        # The authority of an absolute-form target decides, and the pod sees the host as it was asked for.
+        answer = client.ask(b"GET http://one.test/x?y HTTP/1.1\r\nHost: one.test\r\n\r\n")
+        assert answer.body.decode() == pods["exact"].address
+        assert pods["exact"].requests[-1].target == "/x?y"
+        assert pods["exact"].requests[-1].all("host") == ["one.test"]
+
+
+def test_routing_by_revision_headers(stack: ExitStack, run_activator: RunActivator) -> None:
+    """Where they are trusted they go before the host; one that names nothing known leaves it to the host."""
+    pods = {name: stack.enter_context(ScriptedPod(serve)) for name in ("one", "two")}
+    revisions = [{"name": name, "hosts": [f"{name}.test"], "pods": [pods[name].address]} for name in pods]
+    trusting = run_activator(configured(revisions, trust_revision_headers=True))
+    wary = run_activator(configured(revisions))
+    for name, expected in (("two", "two"), ("three", "one")):
+        headers = f"Knative-Serving-Namespace: default\r\nKnative-Serving-Revision: {name}\r\n"
+        data = request(host="one.test", headers=headers)
+        assert ask(trusting.address, data).body.decode() == pods[expected].address
+        assert ask(wary.address, data).body.decode() == pods["one"].address
+
+
+def test_an_unknown_host(stack: ExitStack, run_activator: RunActivator) -> None:
+    pod = stack.enter_context(ScriptedPod(serve))
+    activator = run_activator(configured([{"name": "a", "hosts": ["a.test", "*.b.test"], "pods": [pod.address]}]))
+    with Client(activator.address) as client:
+        for host in ("nobody.test", "b.test", "xa.test", "x.a.test"):
+            answer = client.ask(request(host=host))
+            assert (answer.status, answer.reason) == (404, "no_route")
+            assert answer.body.decode() == f"no revision serves this host: {host}\n"
+            assert answer.header("content-type").startswith("text/plain")
+        assert client.ask(request(host="a.test")).status == 200  # the connection goes on
+    assert len(pod.requests) == 1
+
+
+def test_requests_are_held_until_a_pod_is_up(stack: ExitStack, run_activator: RunActivator) -> None:
+    ports = [free_port(), free_port()]
+    pods = [f"127.0.0.1:{port}" for port in ports]
+    activator = run_activator(configured([{"name": "a", "hosts": ["*"], "pods": pods}]))
+    with ExitStack() as clients:
+        waiting = [clients.enter_context(Client(activator.address)) for _ in range(10)]
+        for client in waiting:
+            client.send(request())
+        eventually(lambda: activator.revision("a")["queued"] == 10)
+        assert activator.revision("a")["waits_for"] == "a pod to become ready"
+        first = stack.enter_context(ScriptedPod(serve, ports[0]))
+        assert {client.answer().body.decode() for client in waiting} == {first.address}
+        stack.enter_context(ScriptedPod(serve, ports[1]))
+        activator.wait_ready_pods("a", 2)
+        eventually(lambda: ask(activator.address, request()).body.decode() == pods[1])
+
+
+def test_one_dead_of_two(stack: ExitStack, run_activator: RunActivator) -> None:
+    """A request that the dead pod refuses is tried on the other; it is quarantined, and back when it answers."""
+    living = stack.enter_context(ScriptedPod(serve))
+    dying = ScriptedPod(serve)
+    revision = {"name": "a", "hosts": ["*"], "policy": "round-robin", "pods": [living.address, dying.address]}
+    activator = run_activator(configured([revision]))
+    activator.wait_ready_pods("a", 2)
+    answers = burst(activator.address, 20, request(method="POST"))
+    assert Counter(one.body.decode() for one in answers if isinstance(one, Answer)) == {
+        living.address: 10,
+        dying.address: 10,
+    }
+
+    dying.close()
+    eventually(lambda: all(slot["connections"]["open"] == 0 for slot in activator.slots("a") if slot["slot"] == 1))
+    answers = burst(activator.address, 50, request(method="POST"))
+    assert failures(answers) == []
+    shown = activator.revision("a")
+    assert shown["retries"] >= 1
+    assert {slot["pod"]: slot["state"] for slot in shown["slots"]} == {
+        living.address: "ready",
+        dying.address: "quarantined",
+    }
+    seen = activator.revision("a")["retries"]
+    assert failures(burst(activator.address, 50, request(method="POST"))) == []
+    assert activator.revision("a")["retries"] == seen, "nothing is sent to a pod in quarantine"
+
+    back = stack.enter_context(ScriptedPod(serve, dying.port))
+    with Client(activator.address) as client:
+        eventually(lambda: client.ask(request()).body.decode() == back.address, "it is picked again")
+    activator.wait_ready_pods("a", 2)
+    assert activator.revision("a")["failed"] == {}
+
+
+def test_all_dead_and_one_comes_back(stack: ExitStack, run_activator: RunActivator) -> None:
+    pods = [ScriptedPod(serve), ScriptedPod(serve)]
+    revision = {"name": "a", "hosts": ["*"], "pods": [pod.address for pod in pods]}
+    activator = run_activator(configured([revision]))
+    activator.wait_ready_pods("a", 2)
+    for pod in pods:
+        pod.close()
+    with Client(activator.address) as client:
+        client.send(request(method="POST"))
+        eventually(lambda: activator.revision("a")["queued"] == 1)
+        eventually(lambda: {slot["state"] for slot in activator.slots("a")} == {"quarantined"})
+        back = stack.enter_context(ScriptedPod(serve, pods[0].port))
+        assert client.answer().body.decode() == back.address
+
+
+class Crowd:
+    """A pod's script that notices when two requests are in the pod at the same time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self.most = 0
+        self.served = 0
+
+    def __call__(self, side: PodSide) -> None:
+        while True:
+            side.request()
+            with self._lock:
+                self._inside += 1
+                self.most = max(self.most, self._inside)
+                self.served += 1
+            time.sleep(0.002)
+            with self._lock:
+                self._inside -= 1
+            side.answer()
+
+
+def test_one_at_a_time_in_each_pod(stack: ExitStack, run_activator: RunActivator) -> None:
+    """container_concurrency 1 under every policy: many clients, three pods each, never two requests in one pod."""
+    crowds = {policy: [Crowd() for _ in range(3)] for policy in POLICIES}
+    revisions = [
+        {
+            "name": policy,
+            "hosts": [f"{policy}.test"],
+            "policy": policy,
+            "container_concurrency": 1,
+            "pods": [stack.enter_context(ScriptedPod(crowd)).address for crowd in crowds[policy]],
+        }
+        for policy in POLICIES
+    ]
+    activator = run_activator(configured(revisions))
+    clients, times = 12, 10
+
+    async def visit(policy: str) -> list[int]:
+        visitor = await Visitor.connect(activator.address)
+        statuses = [(await visitor.ask(request(host=f"{policy}.test"))).status for _ in range(times)]
+        await visitor.close()
+        return statuses
+
+    async def visit_all() -> list[list[int]]:
+        return await asyncio.gather(*(visit(policy) for policy in POLICIES for _ in range(clients)))
+
+    for policy in POLICIES:
+        activator.wait_ready_pods(policy, 3)
+    assert all(statuses == [200] * times for statuses in asyncio.run(visit_all()))
+    for policy in POLICIES:
+        assert [crowd.most for crowd in crowds[policy]] == [1, 1, 1], policy
+        assert sum(crowd.served for crowd in crowds[policy]) == clients * times
+        assert all(crowd.served > 0 for crowd in crowds[policy]), policy
+
+
+def test_a_full_line_is_refused_with_when_to_come_again(stack: ExitStack, run_activator: RunActivator) -> None:
+    def slow(side: PodSide) -> None:
+        while True:
+            side.request()
+            side.wait()
+            side.answer()
+
+    pod = stack.enter_context(ScriptedPod(slow))
+    revision = {
+        "name": "a",
+        "hosts": ["*"],
+        "container_concurrency": 1,
+        "queue": {"depth": 2},
+        "pods": [pod.address],
+    }
+    activator = run_activator(configured([revision]))
+    activator.wait_ready_pods("a")
+    with ExitStack() as clients:
+        waiting = []
+        for count in range(3):
+            client = clients.enter_context(Client(activator.address))
+            client.send(request())
+            waiting.append(client)
+            eventually(lambda count=count: activator.revision("a")["requests"] == count + 1)  # type: ignore[misc]
+        refused = ask(activator.address, request())
+        assert (refused.status, refused.reason) == (503, "queue_full")
+        assert 1 <= int(refused.header("retry-after")) <= 120
+        pod.go_on()
+        assert [client.answer().status for client in waiting] == [200, 200, 200]
+
+
+def test_a_wait_that_is_too_long(stack: ExitStack, run_activator: RunActivator) -> None:
+    def slow(side: PodSide) -> None:
+        side.request()
+        side.wait()
+        side.answer()
+
+    pod = stack.enter_context(ScriptedPod(slow))
+    revision = {
+        "name": "a",
+        "hosts": ["*"],
+        "container_concurrency": 1,
+        "queue": {"timeout": "200ms"},
+        "pods": [pod.address],
+    }
+    activator = run_activator(configured([revision]))
+    activator.wait_ready_pods("a")
+    with Client(activator.address) as first:
+        first.send(request())
+        eventually(lambda: pod.requests)
+        late = ask(activator.address, request())
+        assert (late.status, late.reason) == (504, "queue_timeout")
+        pod.go_on()
+        assert first.answer().status == 200
+    assert len(pod.requests) == 1

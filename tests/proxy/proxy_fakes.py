@@ -1,0 +1,241 @@
+"""A proxy between clients and pods that write down what they are told; every turn is made by the test."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from activator.clock import TimingWheel
+from activator.config import RevisionSpec
+from activator.exchange import ClientStream, Exchange, PodStream
+from activator.message import Headers, RequestHead, ResponseHead
+from activator.proxy import ProxiedExchange, Proxy
+from activator.routing import Router
+from activator.throttle.budget import HeldBudget
+from activator.throttle.lease import Lease
+from activator.throttle.revision import RevisionThrottler
+from activator.upstream.pool import PodPool
+from activator.wire.request import RequestLimits, RequestParser, RequestSink
+from lb.registry import create
+from lb.rng import Rng
+from lb.table import TrackerTable
+from lb.tracker import READY, PodTracker
+from tests.manual_clock import ManualClock
+from tests.throttle.throttle_fakes import Heard
+
+
+class Client(ClientStream):
+    """What one client got."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.reason = ""
+        self.retry_after = ""
+        self.interim: list[int] = []
+        self.body = b""
+        self.ended = False
+        self.aborted = False
+        self.paused = False
+        self.flushes = 0
+        self.has_left = False  # the test's own mark
+
+    def silent(self) -> bool:
+        """Nothing has been said yet. A method, since mypy takes what was asserted of an attribute to stay so."""
+        return self.status == 0
+
+    def is_paused(self) -> bool:
+        return self.paused
+
+    def is_aborted(self) -> bool:
+        return self.aborted
+
+    def send_interim(self, head: ResponseHead) -> None:
+        self.interim.append(head.status)
+
+    def send_head(self, head: ResponseHead) -> None:
+        assert self.status == 0, "one head"
+        self.status = head.status
+        self.reason = (head.headers.get(b"activator-reason") or b"").decode()
+        self.retry_after = (head.headers.get(b"retry-after") or b"").decode()
+
+    def send_body(self, data: bytes) -> None:
+        assert self.status and not self.ended
+        self.body += data
+
+    def send_end(self, trailers: Headers) -> None:
+        assert not self.ended and not self.aborted, "one end"
+        self.ended = True
+
+    def flush(self) -> None:
+        self.flushes += 1
+
+    def abort(self) -> None:
+        assert not self.ended and not self.aborted, "one end"
+        self.aborted = True
+
+    def pause_request(self) -> None:
+        self.paused = True
+
+    def resume_request(self) -> None:
+        self.paused = False
+
+
+class Pod(PodStream):
+    """One connection to a pod."""
+
+    def __init__(self) -> None:
+        self.head: RequestHead | None = None
+        self.body = b""
+        self.ended = False
+        self.aborted = False
+        self.paused = False
+
+    def is_paused(self) -> bool:
+        return self.paused
+
+    def send_request(self, head: RequestHead, body: list[bytes]) -> None:
+        assert self.head is None
+        self.head = head
+        self.body = b"".join(body)
+
+    def send_body(self, data: bytes) -> None:
+        self.body += data
+
+    def send_end(self, trailers: Headers) -> None:
+        self.ended = True
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def pause_response(self) -> None:
+        self.paused = True
+
+    def resume_response(self) -> None:
+        self.paused = False
+
+
+class Pool(PodPool):
+    """Gives a connection at once while `connects`, else when the test says so."""
+
+    def __init__(self, connects: bool = True) -> None:  # nothing of the real one is used
+        self.connects = connects
+        self.asked: list[tuple[Exchange, bool]] = []
+        self.pods: list[Pod] = []
+
+    def checkout(self, exchange: Exchange, fresh: bool) -> None:
+        self.asked.append((exchange, fresh))
+        if self.connects:
+            self.connect(exchange)
+
+    def forget(self, exchange: Exchange) -> None:
+        self.asked = [asked for asked in self.asked if asked[0] is not exchange]
+
+    def connect(self, exchange: Exchange) -> Pod:
+        self.forget(exchange)
+        pod = Pod()
+        self.pods.append(pod)
+        exchange.connected(pod)
+        return pod
+
+
+class _Heads(RequestSink):
+    def __init__(self) -> None:
+        self.head: RequestHead | None = None
+
+    def request_head(self, head: RequestHead, keep_alive: bool, http_1_0: bool) -> None:
+        self.head = head
+
+    def request_body(self, data: bytes) -> None:
+        pass
+
+    def request_end(self, trailers: Headers) -> None:
+        pass
+
+
+def request_head(method: str = "GET", host: str = "app.test", length: int = -1, chunked: bool = False) -> RequestHead:
+    """As the parser makes it."""
+    lines = [f"{method} / HTTP/1.1", f"Host: {host}"]
+    if length >= 0:
+        lines.append(f"Content-Length: {length}")
+    if chunked:
+        lines.append("Transfer-Encoding: chunked")
+    sink = _Heads()
+    assert RequestParser(sink, RequestLimits()).feed("\r\n".join([*lines, "", ""]).encode()) is None
+    assert sink.head is not None
+    return sink.head
+
+
+def response_head(status: int = 200, length: int = 5) -> ResponseHead:
+    """As the parser makes it, without fields."""
+    from activator.errors import Reason
+    from activator.refusals import refusal_head
+
+    head = refusal_head(Reason.INTERNAL, b"x" * length, 0)
+    head.headers = type(head.headers).from_pairs([])
+    head.status = status
+    return head
+
+
+class World:
+    """One revision behind the proxy."""
+
+    def __init__(self, held_bytes: int = 1000, held_body_bytes: int = 100, **spec: Any) -> None:
+        self.clock = ManualClock()
+        self.heard = Heard()
+        self.errors: list[Exception] = []
+        self.wheel = TimingWheel(self.clock.now, self.clock.call_later, self.errors.append)
+        self.router = Router(False)
+        self.held = HeldBudget(held_bytes)
+        self.proxy = Proxy(self.router, self.wheel, self.clock.now, self.held, held_body_bytes, 3, self.errors.append)
+        self.spec = RevisionSpec(key="ns/app", hosts=("app.test",), **spec)
+        self.table = TrackerTable(create("first-available", Rng(1)), 8, 0.5)
+        self.throttler = RevisionThrottler(self.spec, self.table, self.clock.now, self.clock.defer, self.heard, 256)
+        self.router.set(self.throttler)
+
+    def pod(self, name: str = "p1", limit: int = 1, connects: bool = True) -> Pool:
+        """A ready pod with a pool of its own."""
+        number = int(name[1:])
+        tracker = self.table.add(name, f"10.0.0.{number}:80", limit, READY)
+        assert tracker is not None
+        pool = Pool(connects)
+        tracker.attachment = pool
+        self.throttler.pump()
+        return pool
+
+    def tracker(self, name: str) -> PodTracker:
+        tracker = self.table.find_identity(name)
+        assert tracker is not None
+        return tracker
+
+    def begin(self, head: RequestHead | None = None) -> tuple[ProxiedExchange, Client]:
+        client = Client()
+        exchange = self.proxy.open(head or request_head(), client)
+        if not exchange.head.has_body:
+            exchange.request_end([])
+        exchange.begin()
+        return exchange, client
+
+    def answer(self, exchange: Exchange, status: int = 200, body: bytes = b"hello") -> None:
+        """A whole answer in one read."""
+        exchange.response_head(response_head(status, len(body)))
+        exchange.response_body(body)
+        exchange.response_end([])
+
+    def throttler_holder(self) -> Exchange:
+        """Whoever holds the one lease that is open."""
+        (holder,) = self.throttler.leases.values()
+        return cast("Exchange", holder)
+
+    def check_idle(self) -> None:
+        """Nothing is left of any request."""
+        assert self.table.in_flight == 0
+        assert not self.throttler.leases
+        assert self.throttler.line.length == 0
+        assert self.held.held_bytes == 0
+        assert self.proxy.active == 0
+        assert self.wheel.armed == 0
+        assert not self.errors
+        self.table.check_invariants()
+
+
+def pool_of(holder: PodTracker | Lease) -> Pool:
+    return cast("Pool", holder.attachment)

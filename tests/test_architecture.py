@@ -1,0 +1,96 @@
+"""The walls: what import-linter cannot say about names, imports and the list of compiled modules."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.sources import COMPILED_SOURCES, PACKAGES, PRODUCT_FILES, PRODUCT_MODULES, ROOT, module_of
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+# `__main__` runs the program when it is imported.
+IMPORTABLE = [name for name in PRODUCT_MODULES if not name.endswith("__main__")]
+HOT_FOLDERS = ("lb", "activator/wire", "activator/throttle", "activator/upstream")
+
+
+@pytest.mark.parametrize("name", IMPORTABLE)
+def test_every_module_imports_alone(name: str) -> None:
+    """In a fresh interpreter, so that a hidden cycle or a missing import shows; warnings are errors."""
+    result = subprocess.run(
+        [sys.executable, "-W", "error", "-c", f"import {name}"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+
+
+def test_importing_the_package_is_cheap() -> None:
+    heavy = ["uvloop", "httptools", "aiohttp", "prometheus_client", "msgspec", "yaml", "rich", "asyncio"]
+    code = f"import activator, sys; print([name for name in {heavy} if name in sys.modules])"
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+def test_base_names_are_unique() -> None:
+    """A file is found, and spoken of, by its base name."""
+    counts = Counter(path.name for path in PRODUCT_FILES if path.name not in ("__init__.py", "__main__.py"))
+    assert [name for name, count in counts.items() if count > 1] == []
+
+
+def test_no_file_is_named_after_nothing() -> None:
+    vague = {"utils", "util", "helpers", "helper", "common", "misc", "base"}
+    assert [path for path in PRODUCT_FILES if path.stem in vague] == []
+
+
+def test_every_hot_file_is_compiled() -> None:
+    hot = {path.relative_to(ROOT) for folder in HOT_FOLDERS for path in (ROOT / folder).rglob("*.py")}
+    left_out = {path.as_posix() for path in hot - set(COMPILED_SOURCES) if path.name != "__init__.py"}
+    assert left_out <= set(PYPROJECT["tool"]["activator"]["compile"]["exclude"])
+
+
+def test_every_exclusion_has_its_reason() -> None:
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    lists = re.compile(r"^(?:dependencies|dev|requires|exclude|ignore) = \[\n(.*?)^\]", re.MULTILINE | re.DOTALL)
+    for block in lists.findall(text):
+        for line in block.splitlines():
+            if line.strip().startswith('"') and '"pytest==' not in line:
+                assert "  # " in line, f"no reason given: {line.strip()}"
+
+
+def imports_of(path: Path) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module is not None, f"{path}: relative import"
+            names.add(node.module)
+    return {name.partition(".")[0] for name in names}
+
+
+@pytest.mark.parametrize("path", [path for path in PRODUCT_FILES if path.is_relative_to(ROOT / "lb")], ids=module_of)
+def test_lb_imports_the_standard_library_and_mypy_extensions_only(path: Path) -> None:
+    assert imports_of(path) - set(sys.stdlib_module_names) <= {"lb", "mypy_extensions"}
+
+
+def test_every_room_has_its_layer() -> None:
+    layers = " ".join(PYPROJECT["tool"]["importlinter"]["contracts"][0]["layers"])
+    rooms = {".".join(name.split(".")[:2]) for name in PRODUCT_MODULES if name.startswith("activator.")}
+    assert sorted(rooms - set(re.findall(r"[\w.]+", layers))) == []
+
+
+def test_the_wheel_holds_our_packages_only() -> None:
+    found = PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert found == [pattern for package in PACKAGES for pattern in (package, f"{package}.*")]
+    for package in PACKAGES:
+        for folder in {path.parent for path in (ROOT / package).rglob("*.py")}:
+            assert (folder / "__init__.py").exists(), f"{folder} would be left out of the wheel"
