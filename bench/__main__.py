@@ -1,0 +1,111 @@
+"""`python -m bench`: one sub-command for each kind of measurement.
+
+Exit codes: 0 fine, 1 a measurement that failed or in which a request failed, 2 wrong usage, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+from collections.abc import Callable
+from types import FrameType
+
+from bench.processes import BenchError, UsageError
+from bench.upstream import BODY_BYTES
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure what is asked for."""
+    options = _parser().parse_args(arguments)
+    try:
+        handler: Callable[[argparse.Namespace], int] = options.handler
+        return handler(options)
+    except UsageError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return USAGE
+    except BenchError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("bench: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Measures the activator.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    micro = commands.add_parser("micro", help="single operations, by pytest-benchmark")
+    micro.add_argument("-k", "--select", metavar="EXPRESSION", help="only these, as pytest's -k")
+    micro.set_defaults(handler=_micro)
+
+    load = commands.add_parser("load", help="the activator beside haproxy, nginx and caddy on the same upstream")
+    load.add_argument(
+        "--peers", metavar="A,B", help="instead of all that are found: direct, haproxy, nginx, caddy, activator"
+    )
+    load.add_argument("--rounds", type=_positive, default=3, help="turns of each proxy (default: 3)")
+    load.add_argument("--seconds", type=_positive, default=4, help="length of a turn (default: 4)")
+    load.add_argument("--connections", type=_positive, default=64, help="of the client, keep-alive (default: 64)")
+    load.add_argument("--headers", type=_positive, default=12, help="of a request, Host included (default: 12)")
+    load.add_argument("--body", choices=list(BODY_BYTES), default="small", help="of a response (default: small)")
+    load.add_argument("--upstream", choices=["auto", "nginx", "own"], default="auto", help="auto: nginx if it is there")
+    load.add_argument("--client", choices=["auto", "wrk", "own"], default="auto", help="auto: wrk if it is there")
+    load.set_defaults(handler=_load)
+
+    cold = commands.add_parser("cold", help="first requests of a program that is started from zero")
+    cold.add_argument("--rounds", type=_positive, default=20, help="cold starts (default: 20)")
+    cold.set_defaults(handler=_cold)
+
+    report = commands.add_parser("report", help="files of --json as one Markdown table")
+    report.add_argument("files", nargs="+", metavar="FILE")
+    report.set_defaults(handler=_report)
+
+    for command in (micro, load, cold, report):
+        command.add_argument("--json", metavar="FILE", help="write the figures there too")
+    return parser
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _micro(options: argparse.Namespace) -> int:
+    from bench import micro_run
+
+    return micro_run.run(options.select, options.json)
+
+
+def _load(options: argparse.Namespace) -> int:
+    from bench import load
+
+    fields = load.Options.__struct_fields__
+    return load.run(load.Options(**{name: getattr(options, name) for name in fields}), options.json)
+
+
+def _cold(options: argparse.Namespace) -> int:
+    from bench import cold
+
+    return cold.run(options.rounds, options.json)
+
+
+def _report(options: argparse.Namespace) -> int:
+    from bench import report
+
+    return report.run(options.files, options.json)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _terminated)  # so that whatever runs is stopped on the way out
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""The load generator: wrk, or our own client where there is none, and what either says about a run.
+
+Both send the same request over keep-alive connections, one at a time on each, as fast as answers come, and print the
+same line of JSON last.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from bench.processes import LOOPBACK, BenchError, running
+
+ANSWER_TIMEOUT_S = 5.0
+_GRACE_S = 20.0  # beyond its seconds, before a generator is taken for stuck
+
+# What a browser behind another proxy sends, in the order in which `--headers` takes them.
+_HEADERS = [
+    ("Host", "bench.localhost"),
+    ("User-Agent", "Mozilla/5.0 (X11; Linux x86_64; rv:128.0) Gecko/20100101 Firefox/128.0"),
+    ("Accept", "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"),
+    ("Accept-Language", "en-GB,en;q=0.7,de;q=0.3"),
+    ("Accept-Encoding", "gzip, deflate, br"),
+    ("Cache-Control", "no-cache"),
+    ("Referer", "http://bench.localhost/from/here"),
+    ("Cookie", "session=7f2c1b9ad0e84f6c; theme=dark; seen=1"),
+    ("X-Request-Id", "5b0e6a4e-3d0b-4f5c-9f5e-0c8a5d2a7c11"),
+    ("Authorization", "Bearer 0123456789abcdef0123456789abcdef"),
+    ("Sec-Fetch-Mode", "navigate"),
+    ("DNT", "1"),
+]
+
+# No `request` or `response` function: with either, wrk would call Lua for every request.
+_WRK_SCRIPT = """
+done = function(summary, latency, requests)
+  local errors = summary.errors
+  io.write(string.format(
+    '{"requests": %d, "duration_us": %d, "bytes": %d, "p50_us": %d, "p99_us": %d, ' ..
+    '"connect": %d, "read": %d, "write": %d, "status": %d, "timeout": %d}\\n',
+    summary.requests, summary.duration, summary.bytes, latency:percentile(50), latency:percentile(99),
+    errors.connect, errors.read, errors.write, errors.status, errors.timeout))
+end
+"""
+
+
+class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one run of a generator saw. All but the first five are failures, by kind."""
+
+    requests: int
+    duration_us: int
+    bytes: int
+    p50_us: float
+    p99_us: float
+    connect: int
+    read: int
+    write: int
+    status: int
+    timeout: int
+
+    @property
+    def failures(self) -> int:
+        """Socket errors and answers that are not 2xx."""
+        return self.connect + self.read + self.write + self.status + self.timeout
+
+    @property
+    def requests_per_s(self) -> float:
+        return self.requests / (self.duration_us / 1e6) if self.duration_us > 0 else 0.0
+
+
+def parse_summary(output: str) -> Summary:
+    """The last line of JSON of what a generator printed. Raises BenchError."""
+    for line in reversed(output.splitlines()):
+        if line.startswith("{"):
+            try:
+                return msgspec.json.decode(line, type=Summary)
+            except msgspec.MsgspecError as error:
+                raise BenchError(f"the load generator printed what cannot be read: {error}") from None
+    raise BenchError("the load generator printed no summary")
+
+
+def percentile(ordered: list[float], share: float) -> float:
+    """Nearest rank of an ascending list; 0 when it is empty."""
+    return ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
+
+
+def headers(count: int) -> list[tuple[str, str]]:
+    """So many request headers, Host first."""
+    more = [(f"X-Bench-{number}", f"value-{number}") for number in range(len(_HEADERS), count)]
+    return [*_HEADERS, *more][:count]
+
+
+def request_head(target: str, count: int) -> bytes:
+    """The request as our own client sends it."""
+    lines = [f"GET {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers(count)), "", ""]
+    return "\r\n".join(lines).encode()
+
+
+class Generator:
+    """wrk by its path, or our own client."""
+
+    def __init__(self, wrk: str | None, connections: int, header_count: int, target: str, folder: Path) -> None:
+        self.name = "bench.client" if wrk is None else "wrk"
+        self._wrk = wrk
+        self._connections = connections
+        self._header_count = header_count
+        self._target = target
+        self._folder = folder
+        self._script = folder / "summary.lua"
+        self._script.write_text(_WRK_SCRIPT, "utf-8")
+
+    def command(self, port: int, seconds: int) -> list[str]:
+        """One run as a command line."""
+        address = f"{LOOPBACK}:{port}"
+        if self._wrk is None:
+            numbers = [str(self._connections), str(seconds), str(self._header_count)]
+            return [sys.executable, "-m", "bench.client", address, *numbers, self._target]
+        words = ["-t1", f"-c{self._connections}", f"-d{seconds}s", "--timeout", f"{ANSWER_TIMEOUT_S:.0f}s"]
+        for name, value in headers(self._header_count):
+            words += ["-H", f"{name}: {value}"]
+        return [self._wrk, *words, "-s", str(self._script), f"http://{address}{self._target}"]
+
+    def run(self, port: int, seconds: int, core: int | None) -> Summary:
+        """Load on this port for so long. Raises BenchError."""
+        log = self._folder / "generator.log"
+        with running(self.command(port, seconds), log, core, capture=True) as child:
+            return parse_summary(child.output(seconds + _GRACE_S))

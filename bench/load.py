@@ -1,0 +1,287 @@
+"""CPU per proxied request, latency and throughput of each proxy on the same upstream, and the ratio to haproxy.
+
+Rules
+  1. Rounds are interleaved (A B C A B C …), and a ratio is taken within a round: what disturbs the machine for some
+     seconds disturbs all of them. Figures are medians of the rounds, ratios medians of the rounds' ratios.
+  2. A proxy is started for each of its turns and stopped after it: nothing idles beside the one that is measured.
+  3. CPU time is that of the proxy and all processes it started, read before and after the generator's run; the warm-up
+     before it is not counted.
+  4. One failed request in any row spoils the run: exit code 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+import lb
+from bench import header, peers, results
+from bench.generator import Generator, Summary
+from bench.peers import REFERENCE, Peer
+from bench.processes import LOOPBACK, Cores, UsageError, answers, find_program, free_port, running
+from bench.results import Document, Result, Value, figure
+from bench.upstream import BODY_BYTES
+
+WARM_UP_S = 1
+TAKEN_SHARE_MAX = 0.05  # of the time; more than that, and the run is said to be noisy
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What was asked for on the command line."""
+
+    peers: str | None = None
+    rounds: int = 3
+    seconds: int = 4
+    connections: int = 64
+    headers: int = 12
+    body: str = "small"
+    upstream: str = "auto"  # auto | nginx | own
+    client: str = "auto"  # auto | wrk | own
+
+
+class Turn(msgspec.Struct, frozen=True):
+    """One proxy in one round."""
+
+    summary: Summary
+    cpu_s: float | None  # None: nobody stands between client and upstream
+    waited_s: float = 0.0  # ready to run, while somebody else had the core
+
+    @property
+    def cpu_us_per_request(self) -> float | None:
+        if self.cpu_s is None or self.summary.requests == 0:
+            return None
+        return self.cpu_s * 1e6 / self.summary.requests
+
+    @property
+    def busy_share(self) -> float | None:
+        """How much of its core the proxy used."""
+        if self.cpu_s is None or self.summary.duration_us == 0:
+            return None
+        return self.cpu_s * 1e6 / self.summary.duration_us
+
+    @property
+    def waited_share(self) -> float | None:
+        """How much of the time others kept it from its core."""
+        if self.cpu_s is None or self.summary.duration_us == 0:
+            return None
+        return self.waited_s * 1e6 / self.summary.duration_us
+
+    @property
+    def failures(self) -> int:
+        """No answer at all is a failure too."""
+        return self.summary.failures if self.summary.requests > 0 else max(self.summary.failures, 1)
+
+
+Turns = dict[str, list[Turn]]  # by the name of the peer, one per round
+
+
+def run(options: Options, json_path: str | None) -> int:
+    """The whole of `python -m bench load`. Raises BenchError or UsageError."""
+    chosen = peers.choose(options.peers)
+    upstream = _program("nginx", options.upstream, "--upstream")
+    wrk = _program("wrk", options.client, "--client")
+    programs = [peer.program for peer in chosen if peer.program is not None]
+    used = [*programs, *(["nginx"] if upstream else []), *(["wrk"] if wrk else [])]
+    head = header.collect(list(dict.fromkeys(used)))
+    head["upstream"] = "bench.upstream" if upstream is None else "nginx"
+    print(header.one_line(head))
+    if warning := header.warning(head):
+        print(warning, file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        generator = Generator(wrk, options.connections, options.headers, f"/{options.body}", folder)
+        head["client"] = generator.name
+        turns = _all_rounds(options, chosen, upstream is not None, generator, folder)
+    print("\n" + results.table(*rows(turns)) + "\n")
+    print(_how(options, head, Cores().apart))
+    if json_path is not None:
+        results.write(json_path, Document(head, figures(options, chosen, turns)))
+    if taken := disturbed(turns):
+        print(f"warning: others used the core of {', '.join(taken)} meanwhile: figures are noisy", file=sys.stderr)
+    failed = {peer: sum(turn.failures for turn in its) for peer, its in turns.items()}
+    for peer, count in failed.items():
+        if count:
+            print(f"bench: {count} failures with {peer}: {kinds(turns[peer])}", file=sys.stderr)
+    return 1 if any(failed.values()) else 0
+
+
+def _program(name: str, wish: str, option: str) -> str | None:
+    """The program's path, or None for our own."""
+    path = None if wish == "own" else find_program(name)
+    if path is None and wish == name:
+        raise UsageError(f"{option}: {name} is not on PATH")
+    return path
+
+
+# --- the rounds -----------------------------------------------------------------------------------------------------
+
+
+def _all_rounds(options: Options, chosen: list[Peer], nginx: bool, generator: Generator, folder: Path) -> Turns:
+    cores = Cores()
+    turns: Turns = {peer.name: [] for peer in chosen}
+    with _upstream(nginx, options.body, cores, folder) as port:
+        for number in range(1, options.rounds + 1):
+            for peer in chosen:
+                turn = _turn(options, peer, port, generator, cores, folder)
+                turns[peer.name].append(turn)
+                cpu = figure(turn.cpu_us_per_request, 1)
+                print(
+                    f"round {number}/{options.rounds}: {peer.name}: {cpu} us/request, "
+                    f"{turn.summary.requests_per_s:,.0f} requests/s, {turn.failures} failures",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    return turns
+
+
+@contextlib.contextmanager
+def _upstream(nginx: bool, body: str, cores: Cores, folder: Path) -> Iterator[int]:
+    port = free_port()
+    if nginx:
+        command = peers.nginx_upstream(folder / "upstream", port)
+    else:
+        command = [sys.executable, "-m", "bench.upstream", f"{LOOPBACK}:{port}"]
+    with running(command, folder / "upstream.log", cores.load) as child:
+        child.wait_until(answers(port, f"/{body}", BODY_BYTES[body]))
+        yield port
+
+
+def _turn(options: Options, peer: Peer, upstream_port: int, generator: Generator, cores: Cores, folder: Path) -> Turn:
+    if peer.prepare is None:
+        generator.run(upstream_port, WARM_UP_S, cores.load)
+        return Turn(generator.run(upstream_port, options.seconds, cores.load), None)
+    started = peer.prepare(folder / peer.name, upstream_port)
+    log = folder / f"{peer.name}.log"
+    with running(started.command, log, cores.measured, started.environment) as child:
+        child.wait_until(answers(started.port, f"/{options.body}", BODY_BYTES[options.body]))
+        generator.run(started.port, WARM_UP_S, cores.load)
+        before_s, waited_before_s = child.cpu_s(), child.waited_s()
+        summary = generator.run(started.port, options.seconds, cores.load)
+        cpu_s = child.cpu_s() - before_s
+        child.check_alive()
+        return Turn(summary, cpu_s, child.waited_s() - waited_before_s)
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def ratios(turns: Turns, peer: str) -> list[float]:
+    """To the reference, round by round; empty where it, or a figure, is missing."""
+    pairs = zip(turns[peer], turns.get(REFERENCE, []))
+    found = []
+    for one, other in pairs:
+        if one.cpu_us_per_request is not None and other.cpu_us_per_request:
+            found.append(one.cpu_us_per_request / other.cpu_us_per_request)
+    return found
+
+
+def disturbed(turns: Turns) -> list[str]:
+    """Peers that had to share their core in the median round."""
+    shares = {peer: median([turn.waited_share for turn in its]) for peer, its in turns.items()}
+    return [peer for peer, share in shares.items() if share is not None and share > TAKEN_SHARE_MAX]
+
+
+def median(values: list[float | None]) -> float | None:
+    """Of those that are there."""
+    present = [value for value in values if value is not None]
+    return statistics.median(present) if present else None
+
+
+_Figure = tuple[str, str, bool, Callable[[Turn], float | None]]  # name, unit, lower is better, of one turn
+_FIGURES: list[_Figure] = [
+    ("cpu_per_request", "us", True, lambda turn: turn.cpu_us_per_request),
+    ("requests_per_s", "1/s", False, lambda turn: turn.summary.requests_per_s),
+    ("p50", "ms", True, lambda turn: turn.summary.p50_us / 1e3),
+    ("p99", "ms", True, lambda turn: turn.summary.p99_us / 1e3),
+]
+
+
+def figures(options: Options, chosen: list[Peer], turns: Turns) -> list[Result]:
+    """For the JSON file."""
+    found = []
+    for peer in chosen:
+        its = turns[peer.name]
+        params: dict[str, Value] = {
+            "peer": peer.name,
+            "compiled": lb.COMPILED,
+            "rounds": options.rounds,
+            "seconds": options.seconds,
+            "connections": options.connections,
+            "headers": options.headers,
+            "body": options.body,
+            **peer.params,
+        }
+        for name, unit, lower_is_better, of in _FIGURES:
+            if (value := median([of(turn) for turn in its])) is not None:
+                found.append(Result(f"load.{peer.name}.{name}", value, unit, lower_is_better, params))
+        if (ratio := median([*ratios(turns, peer.name)])) is not None:
+            found.append(Result(f"load.{peer.name}.cpu_ratio_to_{REFERENCE}", ratio, "x", True, params))
+        failed = sum(turn.failures for turn in its)
+        found.append(Result(f"load.{peer.name}.failures", float(failed), "requests", True, params))
+    return found
+
+
+def rows(turns: Turns) -> tuple[list[str], list[list[str]]]:
+    """The table on the terminal."""
+    title = ["proxy", "CPU us/request", "min - max", f"x {REFERENCE}", "min - max", "requests/s", "p50 ms", "p99 ms"]
+    lines = []
+    for peer, its in turns.items():
+        cpu = [turn.cpu_us_per_request for turn in its if turn.cpu_us_per_request is not None]
+        ratio = ratios(turns, peer)
+        shares = [median([turn.busy_share for turn in its]), median([turn.waited_share for turn in its])]
+        lines.append(
+            [
+                peer,
+                figure(median([*cpu]), 1),
+                _span(cpu, 1),
+                figure(median([*ratio])),
+                _span(ratio, 2),
+                *(
+                    figure(median([of(turn) for turn in its]), 0 if unit == "1/s" else 2)
+                    for _, unit, _, of in _FIGURES[1:]
+                ),
+                *("-" if share is None else f"{share:.0%}" for share in shares),
+                str(sum(turn.failures for turn in its)),
+            ]
+        )
+    return [*title, "core busy", "core taken", "failures"], lines
+
+
+def _span(values: list[float], digits: int) -> str:
+    return f"{min(values):.{digits}f} - {max(values):.{digits}f}" if values else "-"
+
+
+def kinds(its: list[Turn]) -> str:
+    """What went wrong, in words."""
+    names = {"connect": "refused", "read": "broken", "write": "not written", "status": "not 2xx", "timeout": "too late"}
+    counts = {word: sum(getattr(turn.summary, field) for turn in its) for field, word in names.items()}
+    told = [f"{count} {word}" for word, count in counts.items() if count]
+    return ", ".join(told) or "no request was answered"
+
+
+def _how(options: Options, head: dict[str, object], apart: bool) -> str:
+    where = (
+        "each proxy alone on one core, client and upstream together on another"
+        if apart
+        else "proxy, client and upstream all on the one core there is: only the CPU column means something"
+    )
+    size_bytes = BODY_BYTES[options.body]
+    measured = (
+        f"Measured: {options.rounds} interleaved rounds of {options.seconds} s after {WARM_UP_S} s of warm-up; "
+        f"medians, ratios within a round; {head['client']} -> proxy -> {head['upstream']}, one thread each, loopback."
+    )
+    load = (
+        f"Load: {options.connections} keep-alive connections, one request after the other on each, GET with "
+        f"{options.headers} headers, body {options.body} ({size_bytes:,} B); {where}."
+    )
+    cpu = (
+        "CPU: user + system of the proxy and its children by their process clocks, divided by answered requests; "
+        'latencies are those at full load; "direct" is the upstream without a proxy.'
+    )
+    return f"{measured}\n{load}\n{cpu}"

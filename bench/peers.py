@@ -1,0 +1,235 @@
+"""Who is measured: how each proxy is configured and started, all to do the same work in the same way.
+
+Rules
+  1. One worker, one thread each; keep-alive to clients and to the upstream; no access log, no tracing.
+  2. The Host header and all others go on as they came; none is added (the activator adds none either).
+  3. Everything lies in a temporary folder and listens on the loopback interface.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from bench.processes import LOOPBACK, UsageError, find_program, free_port
+from bench.upstream import BODY_BYTES, body
+
+POOL_CONNECTIONS = 64  # kept open to the upstream at the least
+HAPROXY_CONNECTIONS_MAX = 4000  # haproxy refuses to start where twice as many descriptors cannot be had
+REQUESTS_PER_CONNECTION_MAX = 1_000_000_000  # nginx closes after 1,000 unless told otherwise
+
+
+class Started(msgspec.Struct, frozen=True):
+    """How a program is started, and where it then listens."""
+
+    command: list[str]
+    port: int
+    environment: dict[str, str] = {}
+
+
+class Peer(msgspec.Struct, frozen=True):
+    """One row of the table. `prepare` is given a folder and the upstream's port; None: the upstream itself."""
+
+    name: str
+    program: str | None
+    prepare: Callable[[Path, int], Started] | None
+    params: dict[str, str | int | float | bool | None] = {}
+
+
+# --- nginx ----------------------------------------------------------------------------------------------------------
+
+
+def _nginx(folder: Path, http: str) -> list[str]:
+    path = find_program("nginx")
+    assert path is not None
+    folder.mkdir(exist_ok=True)
+    # As root its worker would become another user, who may not read this folder.
+    user = "user root;" if os.geteuid() == 0 else ""
+    kinds = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+    paths = "\n".join(f"    {kind}_temp_path {folder}/{kind};" for kind in kinds)
+    configuration = folder / "nginx.conf"
+    configuration.write_text(
+        f"""{user}
+daemon off;
+worker_processes 1;
+pid {folder}/nginx.pid;
+error_log stderr warn;
+events {{ worker_connections 4096; }}
+http {{
+    access_log off;
+    default_type text/plain;
+    keepalive_timeout 600s;
+    keepalive_requests {REQUESTS_PER_CONNECTION_MAX};
+{paths}
+{http}
+}}
+""",
+        "utf-8",
+    )
+    return [path, "-p", str(folder), "-e", "stderr", "-c", str(configuration)]
+
+
+def nginx_upstream(folder: Path, port: int) -> list[str]:
+    """nginx that answers by itself: the small body from its configuration, the others from files."""
+    folder.mkdir(exist_ok=True)
+    for name in BODY_BYTES:
+        (folder / name).write_bytes(body(name))
+    return _nginx(
+        folder,
+        f"""    sendfile on;
+    tcp_nopush on;
+    open_file_cache max=16;
+    server {{
+        listen {LOOPBACK}:{port} backlog=1024;
+        root {folder};
+        location = /small {{ return 200 "{body("small").decode()}"; }}
+    }}""",
+    )
+
+
+def _nginx_proxy(folder: Path, upstream_port: int) -> Started:
+    port = free_port()
+    command = _nginx(
+        folder,
+        f"""    upstream up {{
+        server {LOOPBACK}:{upstream_port};
+        keepalive {POOL_CONNECTIONS};
+        keepalive_requests {REQUESTS_PER_CONNECTION_MAX};
+        keepalive_timeout 600s;
+    }}
+    server {{
+        listen {LOOPBACK}:{port} backlog=1024;
+        location / {{
+            proxy_pass http://up;
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_set_header Host $http_host;
+            proxy_max_temp_file_size 0;
+        }}
+    }}""",
+    )
+    return Started(command, port)
+
+
+# --- haproxy --------------------------------------------------------------------------------------------------------
+
+
+def _haproxy(folder: Path, upstream_port: int) -> Started:
+    path = find_program("haproxy")
+    assert path is not None
+    port = free_port()
+    folder.mkdir(exist_ok=True)
+    configuration = folder / "haproxy.cfg"
+    configuration.write_text(
+        f"""global
+    nbthread 1
+    maxconn {HAPROXY_CONNECTIONS_MAX}
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 60s
+    timeout server 60s
+    http-reuse always
+frontend front
+    bind {LOOPBACK}:{port} backlog 1024
+    default_backend back
+backend back
+    server up {LOOPBACK}:{upstream_port}
+""",
+        "utf-8",
+    )
+    return Started([path, "-db", "-f", str(configuration)], port)
+
+
+# --- caddy ----------------------------------------------------------------------------------------------------------
+
+
+def _caddy(folder: Path, upstream_port: int) -> Started:
+    path = find_program("caddy")
+    assert path is not None
+    port = free_port()
+    folder.mkdir(exist_ok=True)
+    configuration = folder / "Caddyfile"
+    configuration.write_text(
+        f"""{{
+    admin off
+    auto_https off
+    persist_config off
+    log {{
+        output discard
+    }}
+}}
+http://:{port} {{
+    bind {LOOPBACK}
+    reverse_proxy {LOOPBACK}:{upstream_port} {{
+        transport http {{
+            keepalive_idle_conns_per_host {POOL_CONNECTIONS}
+            compression off
+        }}
+    }}
+}}
+""",
+        "utf-8",
+    )
+    homes = {name: str(folder) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
+    command = [path, "run", "--config", str(configuration), "--adapter", "caddyfile"]
+    return Started(command, port, {"GOMAXPROCS": "1", **homes})
+
+
+# --- the activator --------------------------------------------------------------------------------------------------
+
+
+def _activator(container_concurrency: int) -> Callable[[Path, int], Started]:
+    def prepare(folder: Path, upstream_port: int) -> Started:
+        port = free_port()
+        folder.mkdir(exist_ok=True)
+        configuration = folder / "activator.yaml"
+        configuration.write_text(
+            f"""listen: {LOOPBACK}:{port}
+admin: {LOOPBACK}:{free_port()}
+revisions:
+  - name: bench
+    hosts: ["*"]
+    container_concurrency: {container_concurrency}
+    pods: ["{LOOPBACK}:{upstream_port}"]
+""",
+            "utf-8",
+        )
+        command = [sys.executable, "-m", "activator.cli", "run", "-c", str(configuration), "--log-level", "warning"]
+        return Started(command, port)
+
+    return prepare
+
+
+# --- the list -------------------------------------------------------------------------------------------------------
+
+REFERENCE = "haproxy"  # ratios are to this one
+
+PEERS = [
+    Peer("direct", None, None),
+    Peer("haproxy", "haproxy", _haproxy),
+    Peer("nginx", "nginx", _nginx_proxy),
+    Peer("caddy", "caddy", _caddy),
+    Peer("activator-cc0", None, _activator(0), {"container_concurrency": 0}),
+    Peer("activator-cc100", None, _activator(100), {"container_concurrency": 100}),
+]
+GROUPS = {"activator": ["activator-cc0", "activator-cc100"]}
+
+
+def choose(names: str | None) -> list[Peer]:
+    """All that are here, or those that are named: `haproxy,activator`. Raises UsageError."""
+    if names is None:
+        return [peer for peer in PEERS if peer.program is None or find_program(peer.program) is not None]
+    by_name = {peer.name: peer for peer in PEERS}
+    wanted = [one for name in names.split(",") for one in GROUPS.get(name.strip(), [name.strip()])]
+    for name in wanted:
+        if name not in by_name:
+            raise UsageError(f"--peers: there is no {name!r}; there are {', '.join([*by_name, *GROUPS])}")
+        program = by_name[name].program
+        if program is not None and find_program(program) is None:
+            raise UsageError(f"--peers: {program} is not on PATH")
+    return [by_name[name] for name in dict.fromkeys(wanted)]

@@ -1,0 +1,68 @@
+"""`python -m bench report FILE…`: what JSON files hold, as one Markdown table.
+
+One column per file, in the order given; with two or more, a last one says how the last file stands to the first.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from bench import header, results
+from bench.processes import UsageError
+from bench.results import Document, Result
+
+
+def run(paths: list[str], json_path: str | None) -> int:
+    """The whole of `python -m bench report`. Raises UsageError."""
+    documents = [_read(path) for path in paths]
+    for path, document in zip(paths, documents):
+        print(f"- `{path}`: {_about(document)}")
+    print("\n" + results.markdown(*rows(paths, documents)))
+    if json_path is not None:
+        head: dict[str, object] = {**header.collect([]), "files": dict(zip(paths, (one.header for one in documents)))}
+        merged = [
+            msgspec.structs.replace(one, params={**one.params, "file": path})
+            for path, document in zip(paths, documents)
+            for one in document.results
+        ]
+        results.write(json_path, Document(head, merged))
+    return 0
+
+
+def _read(path: str) -> Document:
+    try:
+        return results.read(path)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UsageError(f"{path}: {error}") from None
+
+
+def _about(document: Document) -> str:
+    try:
+        return header.one_line(document.header)
+    except (KeyError, AssertionError):
+        return "made by something else"
+
+
+def rows(paths: list[str], documents: list[Document]) -> tuple[list[str], list[list[str]]]:
+    """One line per name, in the order in which names first appear."""
+    by_name: dict[str, list[Result | None]] = {}
+    for column, document in enumerate(documents):
+        for one in document.results:
+            by_name.setdefault(one.name, [None] * len(documents))[column] = one
+    lines = []
+    for name, found in by_name.items():
+        unit = next(one.unit for one in found if one is not None)
+        line = [f"{name} ({unit})", *(results.figure(one.value if one is not None else None) for one in found)]
+        lines.append([*line, change(found[0], found[-1])] if len(paths) > 1 else line)
+    title = ["figure", *paths]
+    return ([*title, "last / first"] if len(paths) > 1 else title), lines
+
+
+def change(first: Result | None, last: Result | None) -> str:
+    """`0.80 better`; a dash where either is missing or the first is zero."""
+    if first is None or last is None or first.value == 0:
+        return "-"
+    ratio = last.value / first.value
+    if f"{ratio:.2f}" == "1.00":
+        return "1.00"
+    return f"{ratio:.2f} {'better' if (ratio < 1) == first.lower_is_better else 'worse'}"

@@ -1,0 +1,74 @@
+"""The upstream where there is no nginx: uvloop and httptools, three fixed answers, nothing else.
+
+python -m bench.upstream HOST:PORT
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import cast
+
+import httptools
+import uvloop
+
+BODY_BYTES = {"small": 100, "10k": 10 * 1024, "1m": 1024 * 1024}
+
+
+def body(name: str) -> bytes:
+    """What `/name` is answered with, by every upstream."""
+    return b"x" * BODY_BYTES[name]
+
+
+def _answer(status: bytes, content: bytes) -> bytes:
+    fields = b"Server: bench\r\nContent-Type: text/plain\r\nContent-Length: %d\r\n" % len(content)
+    return b"HTTP/1.1 " + status + b"\r\n" + fields + b"\r\n" + content
+
+
+ANSWERS = {f"/{name}".encode(): _answer(b"200 OK", body(name)) for name in BODY_BYTES}
+NOT_FOUND = _answer(b"404 Not Found", b"")
+
+
+class Connection(asyncio.Protocol):
+    """Keep-alive; answers in the order of the requests."""
+
+    transport: asyncio.Transport
+
+    def __init__(self) -> None:
+        self._parser = httptools.HttpRequestParser(self)
+        self._target = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its type
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.transport.close()
+
+    def on_message_begin(self) -> None:
+        self._target = b""
+
+    def on_url(self, fragment: bytes) -> None:
+        self._target += fragment
+
+    def on_message_complete(self) -> None:
+        self.transport.write(ANSWERS.get(self._target, NOT_FOUND))
+        if not self._parser.should_keep_alive():
+            self.transport.close()
+
+
+async def serve(host: str, port: int) -> None:
+    """Until the process is told to end."""
+    server = await asyncio.get_running_loop().create_server(Connection, host, port, backlog=1024)
+    await server.serve_forever()
+
+
+def main() -> None:
+    host, _, port = sys.argv[1].rpartition(":")
+    uvloop.run(serve(host, int(port)))
+
+
+if __name__ == "__main__":
+    main()
