@@ -54,6 +54,10 @@ class ClientStream:
     def resume_request(self) -> None:
         raise NotImplementedError
 
+    def peer_ip(self) -> str:
+        """The IP address at the other end of the connection; empty where there is none to be had."""
+        raise NotImplementedError
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PodStream:

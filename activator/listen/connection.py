@@ -70,6 +70,7 @@ class ClientConnection:
         self._closed: bool = False
         self._head_since_s: float = 0.0
         self._quiet_since_s: float = 0.0
+        self._peer_ip: str = ""
 
     # --- asyncio protocol ---
 
@@ -208,6 +209,14 @@ class ClientConnection:
                 reset(self._transport)
             else:
                 self._transport.abort()
+
+    def peer_ip(self) -> str:
+        """Asked of the kernel once, and only if somebody wants to know."""
+        if not self._peer_ip and self._transport is not None:
+            peer = self._transport.get_extra_info("peername")
+            if isinstance(peer, tuple):  # a Unix socket's is a string
+                self._peer_ip = str(peer[0])
+        return self._peer_ip
 
     # --- the listener's side ---
 
@@ -373,6 +382,9 @@ class Http1Stream(ClientStream):
 
     def resume_request(self) -> None:
         self._connection.pause_request(False)
+
+    def peer_ip(self) -> str:
+        return self._connection.peer_ip()
 
 
 class _Sink(RequestSink):

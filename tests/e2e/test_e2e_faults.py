@@ -376,15 +376,18 @@ def test_a_kept_connection_that_must_not_be_used_again(bench: Bench, kind: str, 
 def test_a_pod_that_refuses(run_activator: RunActivator) -> None:
     """Nothing was sent: the request waits for a pod, until its time in line is over or the pod is back."""
     pod = ScriptedPod(serve)
-    revision = {"name": "a", "hosts": ["*"], "queue": {"timeout": "1s"}, "pods": [pod.address]}
-    activator = run_activator(configured([revision]))
-    activator.wait_ready_pods("a")
+    brief = {"name": "brief", "hosts": ["brief.test"], "queue": {"timeout": "1s"}, "pods": [pod.address]}
+    patient = {"name": "patient", "hosts": ["patient.test"], "queue": {"timeout": "60s"}, "pods": [pod.address]}
+    activator = run_activator(configured([brief, patient]))
+    activator.wait_ready_pods("brief")
+    activator.wait_ready_pods("patient")
     pod.close()
     with Client(activator.address) as client:
-        answer = client.ask(request(method="POST"))
+        answer = client.ask(request(method="POST", host="brief.test"))
         assert (answer.status, answer.reason) == (504, "queue_timeout")
-        assert activator.slots("a")[0]["state"] == "quarantined"
-        client.send(request(method="POST"))
+        assert activator.slots("brief")[0]["state"] == "quarantined"
+        client.send(request(method="POST", host="patient.test"))
         with ScriptedPod(serve, pod.port) as back:
             assert client.answer().body.decode() == back.address
-    assert activator.revision("a")["failed"] == {"queue_timeout": 1}
+    assert activator.revision("brief")["failed"] == {"queue_timeout": 1}
+    assert activator.revision("patient")["failed"] == {}
