@@ -13,18 +13,19 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from activator.clock import Now
-from activator.config import SHUTDOWN_TIMEOUT_S, Config, RevisionSpec
+from activator.config import Config, RevisionSpec, Tls
 from activator.control import Control
 from activator.data import Data
 from activator.discovery.process import Reaping
-from activator.listen.listener import address_of, bind
+from activator.errors import ConfigError, StartError
+from activator.listen.listener import ListeningSocket, open_socket
 from activator.state.messages import Effect, Told, decode, encode
-from activator.tasks import TaskGroupOwner
+from activator.tasks import TaskGroupOwner, pause
 from lb.rng import Rng
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ log = logging.getLogger("activator")
 EXIT_FINE = 0
 EXIT_CUT = 1  # the drain took too long and requests were cut
 EXIT_NOW = 130  # a second signal
+
+
+# What a reload cannot change.
+_FIXED: Final = ("admin", "workers", "limits", "trust_revision_headers", "forwarded")
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -56,6 +61,10 @@ def _calm_the_collector() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 20, 20)
+
+
+def _listeners(config: Config) -> list[str | Tls]:
+    return config.listen if isinstance(config.listen, list) else [config.listen]
 
 
 class Link:
@@ -95,18 +104,20 @@ class App:
         self.control = Control(now, self._link.to_data, rng, self._tasks, reaping)
         self._link.data = self.data
         self._link.control = self.control
+        self._watches: dict[ListeningSocket, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._admin: AdminServer | None = None
         self._exposition: Exposition | None = None
 
     async def start(self) -> None:
         """Bind, begin to serve. Raises StartError."""
-        addresses = self.config.listen if isinstance(self.config.listen, list) else [self.config.listen]
-        sockets = [bind(address if isinstance(address, str) else address.address) for address in addresses]
-        self.addresses = [address_of(sock) for sock in sockets]
+        sockets = [open_socket(wanted) for wanted in _listeners(self.config)]
+        self.addresses = [one.address for one in sockets]
         self.control.start()
         self.control.configure(self.config, self.settings.specs)
         await self.data.start(sockets)
+        for one in sockets:
+            self._watch_certificate(one)
         if self.config.admin:
             await self._start_admin()
             log.info("admin port on %s", self.admin_address)  # port 0 in the file: here stands what it became
@@ -131,8 +142,13 @@ class App:
     async def close(self) -> int:
         """Drain, stop every process, end every task."""
         self.draining = True
+        shutdown = self.config.shutdown
+        if shutdown.delay > 0.0:
+            log.info("not ready from now on; draining begins in %g s", shutdown.delay)
+            self.data.announce_drain()
+            await pause(shutdown.delay)
         log.info("draining")
-        finished = await self.data.drain(SHUTDOWN_TIMEOUT_S)
+        finished = await self.data.drain(shutdown.timeout, shutdown.tunnels)
         await self.control.close()
         if self._admin is not None:
             await self._admin.close()
@@ -141,22 +157,21 @@ class App:
 
     def reload(self) -> list[str]:
         """Read the file again; a bad one is refused and the old configuration goes on. The problems, if any."""
-        from activator.errors import ConfigError
-
         if self.settings.reload is None:
             return ["started without a file: there is nothing to reload"]
         try:
             config, specs = self.settings.reload()
+            self._change_listeners(config)
             self.control.configure(config, specs)
         except ConfigError as error:
             for problem in error.problems:
                 log.error("reload refused: %s", problem)
             return error.problems
-        fixed = [
-            field
-            for field in ("listen", "admin", "workers", "limits", "trust_revision_headers")
-            if getattr(config, field) != getattr(self.config, field)
-        ]
+        except StartError as error:
+            log.error("reload refused: %s", error)
+            return [str(error)]
+        fixed = [field for field in _FIXED if getattr(config, field) != getattr(self.config, field)]
+        self.config = msgspec.structs.replace(config, **{field: getattr(self.config, field) for field in fixed})
         if fixed:
             log.warning("reloaded, but for a change of %s the program must be started anew", ", ".join(fixed))
         else:
@@ -192,6 +207,46 @@ class App:
         return revisions(self.data.part, self.control.worker, self.control.processes.statistics(), self._now())
 
     # --- within ---
+
+    def _change_listeners(self, config: Config) -> None:
+        """Open what is new, then close what is not wanted any more: no moment without a listener.
+
+        Raises StartError, and changes nothing, where one cannot be opened.
+        """
+        server = self.data.server
+        if server is None:
+            return
+        wanted = _listeners(config)
+        leaving = [one for one in server.sockets if one.wanted not in wanted]
+        staying = [one.wanted for one in server.sockets if one.wanted in wanted]
+        opened: list[ListeningSocket] = []
+        try:
+            opened.extend(open_socket(one, leaving) for one in wanted if one not in staying)
+        except StartError:
+            for listener in opened:
+                listener.socket.close()
+            raise
+        server.look_at_certificates()
+        if opened or leaving:
+            self._tasks.start("listeners", self._exchange_listeners(opened, leaving))
+
+    async def _exchange_listeners(self, opened: list[ListeningSocket], leaving: list[ListeningSocket]) -> None:
+        server = self.data.server
+        assert server is not None
+        for listener in opened:
+            await server.open(listener)
+            self._watch_certificate(listener)
+        for listener in leaving:
+            server.close(listener)
+            watch = self._watches.pop(listener, None)
+            if watch is not None:
+                watch.cancel()
+        self.addresses = [listener.address for listener in server.sockets]
+        log.info("serving on %s", ", ".join(self.addresses))
+
+    def _watch_certificate(self, listener: ListeningSocket) -> None:
+        if listener.certificate is not None:
+            self._watches[listener] = self._tasks.start("certificate", listener.certificate.watch())
 
     async def _start_admin(self) -> None:
         from activator.admin.server import AdminServer  # aiohttp: only where there is an admin port

@@ -45,6 +45,9 @@ STARTING_MAX: Final = 4  # processes of one revision that start at the same time
 WRITE_HIGH_WATER_BYTES: Final = 256 * KIB  # of each transport; above it whoever feeds it is paused
 WRITE_LOW_WATER_BYTES: Final = 64 * KIB
 HELD_BODY_BYTES: Final = 64 * KIB  # of a request body read before its pod is known; also the replay buffer
+RETRY_BUDGET_MAX: Final = 100.0  # requests of one revision that may be sent twice, when none was for a while …
+RETRY_BUDGET_SHARE: Final = 0.2  # … and of all further ones
+RISKY_IDLE_S: Final = 1.0  # what is not idempotent goes out on connections that were idle for less
 LISTEN_BACKLOG: Final = 4096
 TARGET_BYTES_MAX: Final = 16 * KIB
 REQUEST_LINE_SLACK_BYTES: Final = 64  # of a request line beside its target: the method, two spaces, the version
@@ -67,7 +70,10 @@ PANIC_BACKOFF_FACTOR: Final = 2.0
 PANIC_RESET_AFTER_S: Final = 300.0  # without a panic, backoff starts small again
 POD_STALE_AFTER_S: Final = 600.0  # a not-ready pod that no listing source asserts
 DRAIN_TIMEOUT_S: Final = 300.0  # of a removed pod: then its exchanges are aborted
-SHUTDOWN_TIMEOUT_S: Final = 30.0  # of the program after SIGTERM
+BODY_RATE_GRACE_S: Final = 5.0  # of which a request body's rate is the mean
+CERTIFICATE_CHECK_S: Final = 5.0
+TLS_HANDSHAKE_TIMEOUT_S: Final = 10.0
+TLS_SHUTDOWN_TIMEOUT_S: Final = 5.0
 LOAD_REPORT_INTERVAL_S: Final = 0.1  # how often the data part tells the control part what it carries
 SCALE_TICK_S: Final = 0.1
 SCALE_DOWN_WINDOW_S: Final = 10.0  # from n to fewer: the most that was wanted in this window stays
@@ -88,8 +94,19 @@ Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     address: str
-    certificate: str
-    key: str
+    certificate: str  # a file: the chain, in PEM
+    key: str  # a file
+    min_version: str = "1.2"  # 1.2 | 1.3
+
+
+class PodTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How pods are spoken to over TLS."""
+
+    ca: str = ""  # a file of authorities, in PEM; empty: the system's
+    server_name: str = ""  # asked for (SNI) and verified; empty: the address
+    verify: bool = True
+    certificate: str = ""  # a file, for pods that want to know who asks
+    key: str = ""
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -98,6 +115,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     body_bytes: Size = Size(0)  # 0: no limit; above: 413
     held_bytes: Size = Size(256 * MIB)  # of all requests that wait, in the whole process; above: 503
     connections: Positive = 10_000  # of clients
+    body_rate: Count = 240  # bytes of a request body per second until the answer begins; slower: 408; 0: no limit
 
 
 class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,6 +128,7 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     total: Duration = Duration(300.0)  # from arrival at the pod; 0: none
     first_byte: Duration = Duration(0.0)  # 0: none
     idle: Duration = Duration(0.0)  # between two pieces of the response; 0: none
+    tunnel_idle: Duration = Duration(3600.0)  # of an upgraded connection, in both directions; 0: none
     connect: Duration = Duration(5.0)
     startup: Duration = Duration(300.0)  # how long a revision may take to its first ready pod
 
@@ -146,8 +165,29 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trailing_fragmentation_threshold: Share | None = None
     queue: Queue = Queue()
     timeouts: Timeouts = Timeouts()
+    upgrades: list[str] = msgspec.field(
+        default_factory=lambda: ["websocket"]
+    )  # protocols that a connection may be upgraded to
     pods: list[str] = []
+    tls: PodTls | None = None  # of the pods
     process: Process | None = None
+
+
+class Forwarded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What pods are told of where a request came from."""
+
+    trust: list[str] = []  # networks of proxies whose X-Forwarded-… and Forwarded are believed, such as 10.0.0.0/8
+    headers: str = "x-forwarded"  # x-forwarded | forwarded | both | none
+    request_id: bool = True  # X-Request-Id: kept, or made
+    via: str = ""  # the name to go by in Via; empty: none is written
+
+
+class Shutdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What happens after SIGTERM, counted from it."""
+
+    delay: Duration = Duration(0.0)  # not ready any more, but serving: until all balancers have noticed
+    timeout: Duration = Duration(30.0)  # of the rest: what is being answered then is cut
+    tunnels: Duration = Duration(30.0)  # of upgraded connections
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -159,6 +199,8 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trailing_fragmentation_threshold: Share = 0.5
     access_log: bool | str = False  # false | json | common | a template; anything but false: planned
     trust_revision_headers: bool = False
+    forwarded: Forwarded = Forwarded()
+    shutdown: Shutdown = Shutdown()
     limits: Limits = Limits()
     revisions: list[Revision] = []
 
@@ -182,6 +224,9 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     first_byte_timeout_s: float = 0.0
     idle_timeout_s: float = 0.0
     total_timeout_s: float = 300.0
+    tunnel_idle_timeout_s: float = 3600.0
+    upgrades: tuple[str, ...] = ("websocket",)
+    tls: PodTls | None = None
 
 
 def resolve_process(revision: Revision, processors: int | None = None) -> Process:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Set as AbstractSet
 from typing import Final
 
+from activator.config_edge_checks import EdgeChecker, item_at
 from activator.config_reader import UNREADABLE, Reader, Values
 from activator.config_tree import Item
 
@@ -71,6 +72,7 @@ class Checker:
 
     def __init__(self, reader: Reader, policy_names: AbstractSet[str] | None) -> None:
         self._reader = reader
+        self._edge = EdgeChecker(reader)
         self._policy_names = policy_names
         self._names: dict[str, str] = {}  # namespace/name → path of the revision
         self._hosts: dict[str, str] = {}
@@ -80,9 +82,10 @@ class Checker:
         self._check_address(root, values, "admin", "", allow_empty=True)
         workers = values.get("workers", 1)
         if workers > 1:
-            self._reader.planned(_at(root, "workers"), "workers", "more than one")
+            self._reader.planned(item_at(root, "workers"), "workers", "more than one")
         if values.get("access_log", False) is not False:
-            self._reader.planned(_at(root, "access_log"), "access_log", "anything but false")
+            self._reader.planned(item_at(root, "access_log"), "access_log", "anything but false")
+        self._edge.check_forwarded(root, values)
         self._check_positive(root, values, "limits", "limits", ("header_bytes", "held_bytes"))
         revisions = values.get("revisions", [])
         revisions_item = root.entries.get("revisions") if root.entries else None
@@ -100,7 +103,7 @@ class Checker:
     def _check_listeners(self, root: Item, values: Values) -> None:
         if "listen" not in values:
             return
-        item = _at(root, "listen")
+        item = item_at(root, "listen")
         is_list = item.elements is not None
         items = item.elements if item.elements is not None else [item]
         listeners = values["listen"] if is_list else [values["listen"]]
@@ -110,8 +113,8 @@ class Checker:
         for place, (one, value) in enumerate(zip(items, listeners)):
             path = f"listen[{place}]" if is_list else "listen"
             if isinstance(value, dict):
-                self._reader.planned(one, path, "TLS")
                 self._check_address(one, value, "address", path + ".")
+                self._edge.check_listener(one, value, path)
             elif value is not UNREADABLE:
                 self._check_is_address(one, value, path, lowest_port=0)
                 if value in seen:
@@ -122,35 +125,36 @@ class Checker:
         self._check_name(item, values, path)
         self._check_hosts(item, values, path, trusts_headers)
         self._check_pods(item, values, path)
+        self._edge.check_revision(item, values, path)
         policy = values.get("policy", "")
         if policy and self._policy_names is not None and policy not in self._policy_names:
             expected = "one of " + ", ".join(sorted(self._policy_names))
-            self._reader.found(_at(item, "policy"), f"{path}.policy", expected)
+            self._reader.found(item_at(item, "policy"), f"{path}.policy", expected)
         queue = values.get("queue", {})
         discipline = queue.get("discipline", "fifo")
         if discipline not in DISCIPLINES_NOW:
             queue_path = f"{path}.queue.discipline"
-            discipline_item = _at(_at(item, "queue"), "discipline")
+            discipline_item = item_at(item_at(item, "queue"), "discipline")
             if discipline in DISCIPLINES:
                 self._reader.planned(discipline_item, queue_path, f'"{discipline}"')
             else:
                 self._reader.found(discipline_item, queue_path, "fifo")
         self._check_positive(item, values, "timeouts", f"{path}.timeouts", ("connect", "startup"))
         if values.get("process") is not None:
-            self._check_process(_at(item, "process"), values["process"], f"{path}.process")
+            self._check_process(item_at(item, "process"), values["process"], f"{path}.process")
 
     def _check_name(self, item: Item, values: Values, path: str) -> None:
         readable = True
         for key in ("name", "namespace"):
             if key in values and _NAME.fullmatch(values[key]) is None:
                 readable = False
-                self._reader.found(_at(item, key), f"{path}.{key}", "letters, digits, dots and dashes")
+                self._reader.found(item_at(item, key), f"{path}.{key}", "letters, digits, dots and dashes")
         if not readable or "name" not in values:
             return
         key = f"{values.get('namespace', 'default')}/{values['name']}"
         if key in self._names:
             self._reader.found(
-                _at(item, "name"),
+                item_at(item, "name"),
                 f"{path}.name",
                 "each name once in a namespace",
                 f'"{key}", which {self._names[key]} is called already',
@@ -162,7 +166,7 @@ class Checker:
             if not trusts_headers and "hosts" not in (item.entries or {}):
                 self._reader.found(item, f"{path}.hosts", 'the hosts that lead to it, or ["*"] for all', "none")
             return
-        hosts_item = _at(item, "hosts")
+        hosts_item = item_at(item, "hosts")
         if not values["hosts"] and not trusts_headers:
             self._reader.found(hosts_item, f"{path}.hosts", "at least one host", "an empty list")
         for place, text in enumerate(values["hosts"]):
@@ -187,7 +191,7 @@ class Checker:
             self._reader.found(item, path, "one of them", found)
         seen: set[str] = set()
         for place, address in enumerate(values.get("pods", [])):
-            pods_item = _at(item, "pods")
+            pods_item = item_at(item, "pods")
             if address is UNREADABLE or pods_item.elements is None:
                 continue
             one = pods_item.elements[place]
@@ -200,33 +204,30 @@ class Checker:
     def _check_process(self, item: Item, values: Values, path: str) -> None:
         command = values.get("command")
         if command is not None and (not command or command[0] == ""):
-            self._reader.found(_at(item, "command"), f"{path}.command", "a program and its arguments", "none")
+            self._reader.found(item_at(item, "command"), f"{path}.command", "a program and its arguments", "none")
         if 0 < values.get("max_scale", 0) < values.get("min_scale", 0):
             found = f"{values['min_scale']}, more than max_scale {values['max_scale']}"
-            self._reader.found(_at(item, "min_scale"), f"{path}.min_scale", "at most max_scale", found)
+            self._reader.found(item_at(item, "min_scale"), f"{path}.min_scale", "at most max_scale", found)
         readiness = values.get("readiness", {})
         if readiness.get("http_get", "/")[:1] not in ("/", ""):
-            readiness_item = _at(_at(item, "readiness"), "http_get")
+            readiness_item = item_at(item_at(item, "readiness"), "http_get")
             self._reader.found(readiness_item, f"{path}.readiness.http_get", "a path that begins with /")
         self._check_positive(item, values, "readiness", f"{path}.readiness", ("interval",))
         for name, value in values.get("environment", {}).items():
             if name == "" or "=" in name or "\0" in name or (value is not UNREADABLE and "\0" in value):
-                self._reader.found(_at(item, "environment"), f"{path}.environment", "names of variables", f'"{name}"')
+                self._reader.found(
+                    item_at(item, "environment"), f"{path}.environment", "names of variables", f'"{name}"'
+                )
 
     def _check_positive(self, item: Item, values: Values, group: str, path: str, keys: tuple[str, ...]) -> None:
         for key in keys:
             if values.get(group, {}).get(key, 1) <= 0:
-                self._reader.found(_at(_at(item, group), key), f"{path}.{key}", "more than 0")
+                self._reader.found(item_at(item_at(item, group), key), f"{path}.{key}", "more than 0")
 
     def _check_address(self, item: Item, values: Values, key: str, prefix: str, allow_empty: bool = False) -> None:
         if key in values and not (allow_empty and values[key] == ""):
-            self._check_is_address(_at(item, key), values[key], prefix + key, lowest_port=0)
+            self._check_is_address(item_at(item, key), values[key], prefix + key, lowest_port=0)
 
     def _check_is_address(self, item: Item, address: str, path: str, lowest_port: int = 1) -> None:
         if split_address(address, lowest_port) is None:
             self._reader.found(item, path, "host:port such as 127.0.0.1:8080 or [::1]:8080")
-
-
-def _at(item: Item, key: str) -> Item:
-    """The item of a key, or the one that would hold it."""
-    return item.entries.get(key, item) if item.entries else item

@@ -115,6 +115,9 @@ def _resolve_revision(
         first_byte_timeout_s=float(revision.timeouts.first_byte),
         idle_timeout_s=float(revision.timeouts.idle),
         total_timeout_s=float(revision.timeouts.total),
+        tunnel_idle_timeout_s=float(revision.timeouts.tunnel_idle),
+        upgrades=tuple(protocol.lower() for protocol in revision.upgrades),
+        tls=revision.tls,
     )
 
 

@@ -7,9 +7,11 @@ and nothing else, so that the control part may as well sit at the other end of a
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
+import os
 import resource
-import socket
+import ssl
 from collections.abc import Callable
 from typing import Final
 
@@ -22,10 +24,13 @@ from activator.config import (
     TARGET_BYTES_MAX,
     TRAILERS_BYTES_MAX,
     Config,
+    Forwarded,
+    PodTls,
     RevisionSpec,
 )
 from activator.listen.connection import Listening
-from activator.listen.listener import Server
+from activator.listen.listener import ListeningSocket, Server
+from activator.origin import FORWARDED, X_FORWARDED, Origins
 from activator.proxy import Proxy
 from activator.routing import Router
 from activator.state.apply import DataHooks, DataPart, load_of
@@ -34,7 +39,7 @@ from activator.state.probing import split_address
 from activator.tasks import TaskGroupOwner
 from activator.throttle.budget import HeldBudget
 from activator.throttle.revision import RevisionThrottler, SlotEvents
-from activator.upstream.dial import DialContext
+from activator.upstream.dial import DialContext, PodAddress
 from activator.upstream.pool import PodPool
 from activator.wire.request import RequestLimits
 from lb.policy import Policy
@@ -69,25 +74,32 @@ class Data:
             trailers_bytes=TRAILERS_BYTES_MAX,
         )
         connections_max = _connections_max(config.limits.connections)
-        self.listening = Listening(self.proxy, self.wheel, now, limits, connections_max)
+        self.listening = Listening(
+            self.proxy, self.wheel, now, limits, connections_max, _origins(config.forwarded), config.limits.body_rate
+        )
         self.server: Server | None = None
         hooks = _Hooks(self, DialContext(loop, self.wheel, tasks.start), now, rng, tell)
         self.part = DataPart(now, self.wheel, loop.call_soon, _Events(self, tell), hooks)
         self._report = _LoadReport(self, now, tell)
 
-    async def start(self, sockets: list[socket.socket]) -> None:
+    async def start(self, sockets: list[ListeningSocket]) -> None:
         """Begin to accept."""
-        self.server = Server(self.listening, sockets)
-        await self.server.start()
+        self.server = Server(self.listening)
+        for one in sockets:
+            await self.server.open(one)
         self._report.arm()
 
     def apply(self, effects: list[Effect]) -> None:
         """Effects of the state worker, in order."""
         self.part.apply(effects)
 
-    async def drain(self, timeout_s: float) -> bool:
+    def announce_drain(self) -> None:
+        """Go on serving, and tell clients with each answer not to come back on this connection."""
+        self.listening.draining = True
+
+    async def drain(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
         """Stop accepting and let what is in flight finish; False when some had to be cut."""
-        finished = True if self.server is None else await self.server.drain(timeout_s)
+        finished = True if self.server is None else await self.server.drain(timeout_s, tunnels_timeout_s)
         self.wheel.close()
         for throttler in self.part.throttlers.values():
             for tracker in throttler.table.slots[: throttler.table.length]:
@@ -112,6 +124,17 @@ def _connections_max(wanted: int) -> int:
             "at most %d client connections, not %d: %d open files are allowed (ulimit -n)", possible, wanted, allowed
         )
     return min(possible, wanted)
+
+
+def _origins(forwarded: Forwarded) -> Origins:
+    writes = {"x-forwarded": X_FORWARDED, "forwarded": FORWARDED, "both": X_FORWARDED | FORWARDED, "none": 0}
+    return Origins(
+        tuple(ipaddress.ip_network(network) for network in forwarded.trust),
+        writes[forwarded.headers],
+        forwarded.request_id,
+        forwarded.via.encode(),
+        int.from_bytes(os.urandom(8), "big"),
+    )
 
 
 class _Events(SlotEvents):
@@ -149,6 +172,7 @@ class _Hooks(DataHooks):
         self._now = now
         self._rng = rng
         self._tell = tell
+        self._contexts: dict[PodTls, ssl.SSLContext] = {}
 
     def make_policy(self, name: str) -> Policy:
         return create(name, Rng(self._rng.below(1 << 30)))
@@ -161,7 +185,20 @@ class _Hooks(DataHooks):
 
     def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
         host, port = split_address(tracker.address)
-        tracker.attachment = PodPool(self._dials, self._now, host, port, spec.connect_timeout_s)
+        server_name = "" if spec.tls is None else spec.tls.server_name
+        address = PodAddress(host, port, self._context_of(spec.tls), server_name)
+        tracker.attachment = PodPool(self._dials, self._now, address, spec.connect_timeout_s)
+
+    def _context_of(self, tls: PodTls | None) -> ssl.SSLContext | None:
+        """One context for all pods with the same settings."""
+        if tls is None:
+            return None
+        context = self._contexts.get(tls)
+        if context is None:
+            from activator.certificates import pod_context
+
+            context = self._contexts[tls] = pod_context(tls)
+        return context
 
     def pod_withdrawn(self, attachment: object) -> None:
         assert isinstance(attachment, PodPool)

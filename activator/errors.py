@@ -39,6 +39,7 @@ class Reason(Enum):
     # The pod's fault.
     CONNECT_FAILED = "connect_failed"
     CONNECT_TIMEOUT = "connect_timeout"
+    TLS_FAILED = "tls_failed"
     POD_CLOSED = "pod_closed"
     POD_REMOVED = "pod_removed"
     BAD_RESPONSE = "bad_response"
@@ -70,6 +71,7 @@ _STATUS: dict[Reason, int] = {
     Reason.DRAINING: 503,
     Reason.CONNECT_FAILED: 502,
     Reason.CONNECT_TIMEOUT: 504,
+    Reason.TLS_FAILED: 502,
     Reason.POD_CLOSED: 502,
     Reason.POD_REMOVED: 502,
     Reason.BAD_RESPONSE: 502,

@@ -10,6 +10,7 @@ Rules
   2. Every method is a plain `def`, takes effect at once, and may be called until the exchange is over; calls that come
      later are harmless.
   3. Bodies are bytes as the parser delivered them, never the buffer that was received.
+  4. After a 101 both bodies go on as raw streams, each with an end of its own: a tunnel is an exchange like any other.
 """
 
 from __future__ import annotations
@@ -54,14 +55,19 @@ class ClientStream:
     def resume_request(self) -> None:
         raise NotImplementedError
 
-    def peer_ip(self) -> str:
-        """The IP address at the other end of the connection; empty where there is none to be had."""
+    def client_ip(self) -> str:
+        """The address of the client, as far as it can be trusted; empty where there is none to be had."""
         raise NotImplementedError
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PodStream:
-    """The pod's half: where the request goes."""
+    """The pod's half: where the request goes.
+
+    `reused`: it has been idle, so that the pod may be closing it just now.
+    """
+
+    reused: bool
 
     def send_request(self, head: RequestHead, body: list[bytes]) -> None:
         """The head and the body pieces that are there already, together."""
@@ -75,6 +81,10 @@ class PodStream:
 
     def abort(self) -> None:
         """Nobody wants the answer any more; the pod hears it by the closing of its connection."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """A tunnel has ended both ways: close when all is sent."""
         raise NotImplementedError
 
     def pause_response(self) -> None:

@@ -6,7 +6,7 @@ Rules
      onward frames it anew. Trailer does appear, since trailers are handed on; and `TE: trailers` does where the client
      said it (gRPC servers insist on it), with the `Connection: TE` that must accompany it in HTTP/1.
   2. Names and values are the bytes that were received, order and case kept; a reader who compares names lowers them.
-  3. Made once by `wire/`, afterwards read by everybody; only `proxy.py` adds headers.
+  3. Made once by `wire/`, afterwards read by everybody; only `origin.py` adds headers.
 
 (content_length, has_body) is (n, True) for a body of n bytes, (0, False) for a declared empty one,
 (UNKNOWN_LENGTH, True) for a body whose end is told by the stream, and (UNKNOWN_LENGTH, False) for no body at all.
@@ -20,6 +20,8 @@ from typing import Final
 UNKNOWN_LENGTH: Final = -1
 
 Headers = list[tuple[bytes, bytes]]
+
+_NO_CLAIMS: Final[list[bytes]] = []
 
 
 class Fields:
@@ -76,7 +78,10 @@ def pairs_of(lines: list[bytes]) -> Headers:
 
 
 class RequestHead:
-    """What a client asks for. `target` is origin-form (path and query) or `*`; `authority` the lowered host[:port]."""
+    """What a client asks for. `target` is origin-form (path and query) or `*`; `authority` the lowered host[:port].
+
+    An `upgrade` makes both bodies raw streams once the pod has answered 101 (RFC 9110 7.8).
+    """
 
     def __init__(
         self,
@@ -93,6 +98,8 @@ class RequestHead:
         self.headers = headers
         self.content_length = content_length
         self.has_body = has_body
+        self.upgrade: bytes = b""  # the protocols the client would rather speak on this connection, lowered, in a list
+        self.claims: list[bytes] = _NO_CLAIMS  # field lines about its origin, taken out of `headers`: see origin.py
 
 
 class ResponseHead:
@@ -111,3 +118,4 @@ class ResponseHead:
         self.headers = headers
         self.content_length = content_length
         self.has_body = has_body
+        self.upgrade: bytes = b""  # of a 101: the protocol that is spoken from here on

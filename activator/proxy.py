@@ -13,6 +13,9 @@ Rules
   2. With room in a pod and an idle connection, `begin` has the request on its way when it returns.
   3. An exchange ends exactly once, in `_end`: there its lease is released, its deadline disarmed, its place left.
   4. Once a byte of the answer has gone to the client, a failure can only cut the answer short; text is never appended.
+  5. A request goes to a second pod only when the first provably did nothing with it: no connection was made; or a kept
+     connection closed without a byte of an answer, and the request may be repeated and is here whole.
+  6. After a 101 the exchange is a tunnel: the same lease, the same ends, other time limits.
 """
 
 from __future__ import annotations
@@ -23,16 +26,19 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from activator.clock import NEVER, Now, TimingWheel
+from activator.config import RISKY_IDLE_S
 from activator.errors import Reason, status_of
 from activator.exchange import ClientStream, Exchange, PodStream
 from activator.message import Headers, RequestHead, ResponseHead
 from activator.refusals import refusal_head, refusal_text
 from activator.routing import Router
 from activator.throttle.budget import HeldBudget
+from activator.throttle.held_body import HeldBody
 from activator.throttle.lease import Lease
 from activator.throttle.revision import RevisionThrottler
 from activator.upstream.pool import PodPool
 
+_NO_BODY: Final[list[bytes]] = []
 _NOBODY: Final = ClientStream()  # stands in for the client of an exchange that is over
 # RFC 9110 section 9.2.2: these may be sent again when the connection closed before an answer.
 _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
@@ -68,6 +74,7 @@ class Proxy:
         self.on_error = on_error
         self.observer: ExchangeObserver | None = None
         self.active: int = 0  # exchanges that have begun and not ended
+        self.tunnels: int = 0  # of these, how many speak another protocol by now
         self.unrouted_total: int = 0
         self.refused_requests: dict[Reason, int] = {}  # refused before they had a revision
 
@@ -97,12 +104,13 @@ class ProxiedExchange(Exchange):
         self._pod: PodStream | None = None
         self._begun: bool = False
         self._attempts: int = 0
-        self._held: list[bytes] = []  # body pieces that came before the pod was there
-        self._held_bytes: int = 0
+        self._held: HeldBody | None = None  # what came before the pod was there, or may have to be sent again
         self._request_done: bool = not head.has_body
         self._request_trailers: Headers = []
         self._request_paused: bool = False
         self._answered: bool = False  # the head of the answer has gone to the client
+        self._tunnel: bool = False  # it was a 101
+        self._response_done: bool = False  # of a tunnel: the pod has ended its side
         self._progress_s: float = 0.0
 
     # --- to a pod ---
@@ -123,6 +131,9 @@ class ProxiedExchange(Exchange):
             return
         self._throttler = throttler
         throttler.requests_total += 1
+        if self.head.upgrade and not self._may_upgrade(throttler):
+            self._fail(Reason.UPGRADE_NOT_SUPPORTED, "")
+            return
         lease = throttler.try_acquire(self, self.arrived_s)
         if lease is not None:
             self.granted(lease)
@@ -140,22 +151,35 @@ class ProxiedExchange(Exchange):
         self._pool = pool
         self.granted_s = lease.granted_s
         self._arm()
-        pool.checkout(self, False)
+        idle_max_s = NEVER
+        if self._attempts > 0:
+            idle_max_s = 0.0  # this time without the risk
+        elif self.head.method not in _IDEMPOTENT:
+            idle_max_s = RISKY_IDLE_S
+        pool.checkout(self, idle_max_s, self.granted_s)
 
     def connected(self, pod: PodStream) -> None:
         self._pool = None
         self._pod = pod
         self.connected_s = self._progress_s = self._time()
+        head = self.head
+        if not head.has_body:
+            pod.send_request(head, _NO_BODY)
+        else:
+            self._send_held(pod)
+        self._arm()
+
+    def _send_held(self, pod: PodStream) -> None:
         held = self._held
-        if self._held_bytes:
-            self._release_held()
-        pod.send_request(self.head, held)
+        pod.send_request(self.head, _NO_BODY if held is None else held.pieces)
+        if not pod.reused or self.head.method not in _IDEMPOTENT:
+            self._drop_held()
+        elif held is None:
+            self._held = HeldBody(self._proxy.held)
         if self._request_done:
-            if self.head.has_body:
-                pod.send_end(self._request_trailers)
+            pod.send_end(self._request_trailers)
         elif self._request_paused:
             self._resume_request()
-        self._arm()
 
     def connect_failed(self, reason: Reason) -> None:
         """Nothing was sent: the request may go to any other pod, keeping its place."""
@@ -163,18 +187,32 @@ class ProxiedExchange(Exchange):
         lease = self._lease
         assert throttler is not None and lease is not None
         self._pool = None
-        self._lease = None
-        self._attempts += 1
         if reason is not Reason.INTERNAL:
             throttler.pod_refused(lease, reason is Reason.CONNECT_FAILED)
-        refusal: Reason | None = reason
-        if self._attempts < self._proxy.attempts_max:
-            refusal = throttler.requeue(self)
-            if refusal is None and self.in_line:
-                self._wait(throttler)
+        if self._attempts + 1 < self._proxy.attempts_max:
+            self._try_again(throttler, lease, reason)
+        else:
+            self._fail(reason, lease.address)
+
+    def _try_again(self, throttler: RevisionThrottler, lease: Lease, reason: Reason) -> None:
+        self._attempts += 1
+        self._lease = None
+        refusal = throttler.requeue(self, lease, reason)
+        if refusal is None and self.in_line:
+            self._wait(throttler)
         throttler.release(lease, 0.0, False)
         if refusal is not None:
             self._fail(refusal, throttler.failure or lease.address)
+
+    def _may_upgrade(self, throttler: RevisionThrottler) -> bool:
+        """Leave of the offered protocols those that the revision takes; False for a WebSocket where it takes none.
+
+        Others are declined by saying nothing of them (RFC 9110 7.8); a WebSocket client could make nothing of that.
+        """
+        head = self.head
+        offered = head.upgrade.split(b", ")
+        head.upgrade = b", ".join([one for one in offered if one.decode("latin-1") in throttler.spec.upgrades])
+        return bool(head.upgrade) or b"websocket" not in offered
 
     def _time(self) -> float:
         return self.read_s if self.read_s > 0.0 else self._proxy.now()
@@ -189,15 +227,21 @@ class ProxiedExchange(Exchange):
     def request_body(self, data: bytes) -> None:
         if self.over:
             return
-        if self._pod is not None:
-            self._pod.send_body(data)
+        held = self._held
+        pod = self._pod
+        if pod is not None:
+            if self._tunnel:
+                self._progress_s = self._time()
+            elif held is not None and (held.size + len(data) > self._proxy.held_body_bytes or not held.append(data)):
+                self._drop_held()  # too much to be sent again
+            pod.send_body(data)
             return
-        if not self._proxy.held.take(len(data)):
+        if held is None:
+            held = self._held = HeldBody(self._proxy.held)
+        if not held.append(data):
             self._fail(Reason.HELD_BYTES_FULL, "")
             return
-        self._held.append(data)
-        self._held_bytes += len(data)
-        if self._held_bytes >= self._proxy.held_body_bytes and not self._request_paused:
+        if held.size >= self._proxy.held_body_bytes and not self._request_paused:
             self._request_paused = True
             self._client.pause_request()
 
@@ -206,8 +250,13 @@ class ProxiedExchange(Exchange):
             return
         self._request_done = True
         self._request_trailers = trailers
-        if self._pod is not None and self.head.has_body:
-            self._pod.send_end(trailers)
+        pod = self._pod
+        if pod is None:
+            return
+        if self._tunnel and self._response_done:
+            self._end_tunnel(pod)
+        elif self._tunnel or self.head.has_body:
+            pod.send_end(trailers)
 
     def request_failed(self, reason: Reason, detail: str) -> None:
         self._fail(reason, detail)
@@ -225,10 +274,11 @@ class ProxiedExchange(Exchange):
         self._request_paused = False
         self._client.resume_request()
 
-    def _release_held(self) -> None:
-        self._proxy.held.give_back(self._held_bytes)
-        self._held = []
-        self._held_bytes = 0
+    def _drop_held(self) -> None:
+        held = self._held
+        if held is not None:
+            self._held = None
+            held.drop()
 
     # --- the answer ---
 
@@ -241,9 +291,13 @@ class ProxiedExchange(Exchange):
             return
         self._answered = True
         self.first_byte_s = self._progress_s = self._time()
+        if self._held is not None:
+            self._drop_held()  # whatever happens now, the request is not sent again
         throttler = self._throttler
         assert throttler is not None
         throttler.codes[head.status] = throttler.codes.get(head.status, 0) + 1
+        if head.status == 101:
+            self._begin_tunnel()
         self._client.send_head(head)
 
     def response_body(self, data: bytes) -> None:
@@ -261,6 +315,13 @@ class ProxiedExchange(Exchange):
         if self.over:
             return
         pod = self._pod
+        if self._tunnel and pod is not None:
+            self._response_done = True
+            client = self._client
+            if self._request_done:
+                self._end_tunnel(pod)
+            client.send_end(trailers)
+            return
         self._pod = None  # from here on the connection may serve another exchange
         if not self._request_done and pod is not None:
             pod.abort()  # an early answer: the rest of the request has no reader
@@ -276,23 +337,40 @@ class ProxiedExchange(Exchange):
         if not self.over and self._pod is not None:
             self._pod.resume_response()
 
+    # --- a tunnel ---
+
+    def _begin_tunnel(self) -> None:
+        self._tunnel = True
+        self._request_done = False  # the client's stream begins now
+        self._proxy.tunnels += 1
+        self._arm()
+
+    def _end_tunnel(self, pod: PodStream) -> None:
+        """Both sides have ended theirs."""
+        self._pod = None
+        pod.finish()
+        self._end(True)
+
     # --- ends ---
 
     def pod_failed(self, reason: Reason, detail: str, untouched: bool) -> None:
         if self.over:
             return
         self._pod = None
+        throttler = self._throttler
         lease = self._lease
-        replayable = not self.head.has_body and self.head.method in _IDEMPOTENT
-        if untouched and replayable and lease is not None and self._attempts < self._proxy.attempts_max:
-            # A kept connection that the pod closed as the request went out: the pod has not seen it.
-            pool = lease.attachment
-            assert isinstance(pool, PodPool)
-            self._attempts += 1
-            self._pool = pool
-            pool.checkout(self, True)
-            return
-        self._fail(reason, detail)
+        if untouched and throttler is not None and lease is not None and self._is_repeatable(throttler):
+            self._try_again(throttler, lease, reason)
+        else:
+            self._fail(reason, detail)
+
+    def _is_repeatable(self, throttler: RevisionThrottler) -> bool:
+        """The request may be sent twice, is here whole, and the revision's budget allows it."""
+        if self.head.method not in _IDEMPOTENT or self._attempts + 1 >= self._proxy.attempts_max:
+            return False
+        if self.head.has_body and self._held is None:
+            return False
+        return throttler.retry_budget.spend(throttler.requests_total)
 
     def client_gone(self) -> None:
         if self.over:
@@ -316,7 +394,12 @@ class ProxiedExchange(Exchange):
         throttler = self._throttler
         assert throttler is not None
         spec = throttler.spec
-        if 0.0 < spec.total_timeout_s <= now_s - self.granted_s:
+        if self._tunnel:
+            if 0.0 < spec.tunnel_idle_timeout_s <= now_s - self._progress_s:
+                self._fail(Reason.IDLE_TIMEOUT, "")
+            else:
+                self._arm()
+        elif 0.0 < spec.total_timeout_s <= now_s - self.granted_s:
             self._fail(Reason.TOTAL_TIMEOUT, "")
         elif self._waits_for_first_byte() and 0.0 < spec.first_byte_timeout_s <= now_s - self.connected_s:
             self._fail(Reason.FIRST_BYTE_TIMEOUT, "")
@@ -331,6 +414,11 @@ class ProxiedExchange(Exchange):
         assert throttler is not None
         spec = throttler.spec
         deadline_s = NEVER
+        if self._tunnel:
+            if spec.tunnel_idle_timeout_s > 0.0:
+                deadline_s = self._progress_s + spec.tunnel_idle_timeout_s
+            self._proxy.wheel.arm(self, deadline_s)
+            return
         if spec.total_timeout_s > 0.0:
             deadline_s = self.granted_s + spec.total_timeout_s
         if spec.first_byte_timeout_s > 0.0 and self._waits_for_first_byte():
@@ -372,10 +460,11 @@ class ProxiedExchange(Exchange):
         self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
         proxy = self._proxy
         proxy.active -= 1 if self._begun else 0
+        proxy.tunnels -= 1 if self._tunnel else 0
         self.done_s = self._time()
         proxy.wheel.cancel(self)
-        if self._held_bytes:
-            self._release_held()
+        if self._held is not None:
+            self._drop_held()
         pool = self._pool
         if pool is not None:
             pool.forget(self)

@@ -76,6 +76,15 @@ class TrackerTable:
         """The pod the policy gives the next request to; None when no pod has room."""
         return self.policy.pick(self, key, now_s)
 
+    def pick_other(self, avoided: PodTracker, key: i64, now_s: float) -> PodTracker | None:
+        """As `pick`, but the avoided pod only where no other has room."""
+        if not avoided.has_room or self.room == 1:
+            return self.policy.pick(self, key, now_s)
+        self._leave_room(avoided)
+        tracker = self.policy.pick(self, key, now_s)
+        self._settle(avoided)
+        return tracker
+
     def reserve(self, tracker: PodTracker) -> None:
         """One request more in the pod; beyond its limit (a request exempted by rule) if the caller says so."""
         assert tracker.state != EMPTY, "a request was given to an empty slot"

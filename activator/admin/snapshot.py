@@ -47,7 +47,7 @@ def revision(throttler: RevisionThrottler, processes: dict[str, int] | None) -> 
         "failure": throttler.failure,
         "failed": {reason.value: count for reason, count in throttler.failed_totals.items()},
         "client_gone": throttler.client_gone_total,
-        "retries": throttler.retries_total,
+        "retries": {reason.value: count for reason, count in throttler.retries.items()},
         "waits_for": waits_for(throttler),
         "table": {
             "length": table.length,

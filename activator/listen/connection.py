@@ -9,12 +9,15 @@ Rules
      the socket's state once a second.
   3. An answer that begins before its request has ended closes the connection after it; what the client still sends is
      read and thrown away for a moment, so that the answer is not destroyed by a reset.
+  4. After a 101 the connection is a tunnel: what is read is the request's body, whatever it is, and an end of file ends
+     that direction only.
 """
 
 from __future__ import annotations
 
 from activator.clock import Deadline, Now, TimingWheel
 from activator.config import (
+    BODY_RATE_GRACE_S,
     HEAD_TIMEOUT_S,
     KEEP_ALIVE_IDLE_S,
     LINGER_S,
@@ -22,24 +25,36 @@ from activator.config import (
     WRITE_LOW_WATER_BYTES,
 )
 from activator.errors import Reason, WireError, status_of
-from activator.exchange import ClientStream, Exchange
-from activator.message import Headers, RequestHead, ResponseHead
+from activator.listen.stream import Http1Stream, StreamOwner
+from activator.message import Headers, RequestHead
+from activator.origin import Origin, Origins
 from activator.proxy import Proxy
 from activator.refusals import refusal_text
 from activator.transport import Transport, reset
 from activator.wire.request import RequestLimits, RequestParser, RequestSink
-from activator.wire.serialise import chunk, interim_bytes, last_chunk, plain_response, response_bytes
+from activator.wire.serialise import plain_response
 
 
 class Listening:
     """What all client connections of one worker share; `listener.py` looks after it."""
 
-    def __init__(self, proxy: Proxy, wheel: TimingWheel, now: Now, limits: RequestLimits, connections_max: int) -> None:
+    def __init__(
+        self,
+        proxy: Proxy,
+        wheel: TimingWheel,
+        now: Now,
+        limits: RequestLimits,
+        connections_max: int,
+        origins: Origins,
+        body_rate: int,
+    ) -> None:
         self.proxy = proxy
         self.wheel = wheel
         self.now = now
         self.limits = limits
         self.connections_max = connections_max
+        self.origins = origins
+        self.body_rate = body_rate  # bytes of a request body per second, at least
         self.connections: dict[ClientConnection, None] = {}
         self.paused: dict[ClientConnection, None] = {}  # whose reading is paused
         self.draining: bool = False
@@ -51,7 +66,7 @@ class Listening:
         return ClientConnection(self)
 
 
-class ClientConnection:
+class ClientConnection(StreamOwner):
     """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
 
     def __init__(self, listening: Listening) -> None:
@@ -70,7 +85,10 @@ class ClientConnection:
         self._closed: bool = False
         self._head_since_s: float = 0.0
         self._quiet_since_s: float = 0.0
-        self._peer_ip: str = ""
+        self._body_since_s: float = 0.0  # since when the rate of the body is measured …
+        self._body_read: int = 0  # … and how much of it has come
+        self._origin: Origin | None = None
+        self._tunnel: Http1Stream | None = None
 
     # --- asyncio protocol ---
 
@@ -91,18 +109,26 @@ class ClientConnection:
     def data_received(self, data: bytes) -> None:
         if self._discarding or self._closed:
             return
+        if self._tunnel is not None:
+            self._tunnel.exchange.request_body(data)
+            return
         error = self._parser.feed(data)
         if error is not None:
             self._parse_failed(error)
         self._begin_next()
-        if self._parser.in_head:
-            self._watch_head()
+        if self._parser.in_message:
+            self._watch(len(data))
         else:
-            self._head_since_s = 0.0
+            self._head_since_s = self._body_since_s = 0.0
         if self._parser.unparsed or self._reading_paused:
             self._update_reading()
 
     def eof_received(self) -> bool | None:
+        tunnel = self._tunnel
+        if tunnel is not None and not self._closed:
+            tunnel.request_ended = True
+            tunnel.exchange.request_end([])
+            return not tunnel.exchange.over  # the other direction goes on until it ends too
         self._client_gone()
         return None  # the transport closes, and `connection_lost` follows
 
@@ -152,10 +178,45 @@ class ClientConnection:
             self._current = stream
         stream.exchange.request_failed(error.reason, error.detail)
 
-    def _watch_head(self) -> None:
-        if self._head_since_s == 0.0:
-            self._head_since_s = self._listening.now()
-            self._listening.wheel.arm(self._timer, self._head_since_s + HEAD_TIMEOUT_S)
+    def _watch(self, count: int) -> None:
+        """A request is there in part, after another `count` bytes: it may take its time, but not all time."""
+        listening = self._listening
+        if self._parser.in_head:
+            self._body_since_s = 0.0
+            if self._head_since_s == 0.0:
+                self._head_since_s = listening.now()
+                listening.wheel.arm(self._timer, self._head_since_s + HEAD_TIMEOUT_S)
+            return
+        self._head_since_s = 0.0
+        self._body_read += count
+        if self._body_since_s == 0.0 and listening.body_rate > 0:
+            self._measure_body()
+
+    def _measure_body(self) -> None:
+        listening = self._listening
+        self._body_since_s = listening.now()
+        self._body_read = 0
+        listening.wheel.arm(self._timer, self._body_since_s + BODY_RATE_GRACE_S)
+
+    def _judge_body_rate(self, now_s: float) -> None:
+        """Slower than the least rate is too slow, unless it is not the client who is waited for.
+
+        That is so while we do not read, after the answer has begun (then the pod has a say), and before a
+        100 (Continue) that was asked for.
+        """
+        stream = self._parsing
+        if stream is None:
+            return
+        least = self._listening.body_rate * (now_s - self._body_since_s)
+        if self._body_read >= least or self._reading_paused or stream.answered or stream.awaits_continue():
+            self._measure_body()
+        else:
+            self._body_since_s = 0.0
+            self._parsing = None
+            if stream is self._next:
+                self._next = None
+                self._current = stream
+            stream.exchange.request_failed(Reason.REQUEST_TIMEOUT, "")
 
     def _update_reading(self) -> None:
         transport = self._transport
@@ -183,7 +244,6 @@ class ClientConnection:
         self._update_reading()
 
     def stream_ended(self, stream: Http1Stream) -> None:
-        """The answer is complete."""
         if self._current is not stream:
             return
         self._current = None
@@ -197,10 +257,6 @@ class ClientConnection:
             self._update_reading()
 
     def abort(self, cut_body: bool) -> None:
-        """Close so that the client notices that the answer was cut short.
-
-        `cut_body`: where only the end of the connection ends the body, an orderly end would make it look whole.
-        """
         self._drop_next()
         self._current = None
         if self._transport is not None and not self._closed:
@@ -210,13 +266,44 @@ class ClientConnection:
             else:
                 self._transport.abort()
 
-    def peer_ip(self) -> str:
-        """Asked of the kernel once, and only if somebody wants to know."""
-        if not self._peer_ip and self._transport is not None:
-            peer = self._transport.get_extra_info("peername")
-            if isinstance(peer, tuple):  # a Unix socket's is a string
-                self._peer_ip = str(peer[0])
-        return self._peer_ip
+    def begin_tunnel(self, stream: Http1Stream) -> None:
+        self._tunnel = stream
+        self._drop_next()
+        data = self._parser.take_unparsed()
+        if data:
+            stream.exchange.request_body(data)
+        self._update_reading()
+
+    def end_tunnel(self, stream: Http1Stream) -> None:
+        # The connection closes when the client has ended its own side too.
+        transport = self._transport
+        if transport is None or self._closed:
+            return
+        if not stream.request_ended and transport.can_write_eof():
+            transport.write_eof()
+            return
+        self._current = None
+        self._closed = True
+        transport.close()
+        if not stream.exchange.over:
+            stream.exchange.client_gone()  # TLS closes both directions at once
+
+    def client_ip_of(self, head: RequestHead) -> str:
+        return self._who().client_ip(head)
+
+    def _who(self) -> Origin:
+        """Who is at the other end; the kernel is asked once."""
+        origin = self._origin
+        if origin is None:
+            peer_ip = ""
+            secure = False
+            if self._transport is not None:
+                peer = self._transport.get_extra_info("peername")
+                if isinstance(peer, tuple):  # a Unix socket's is a string
+                    peer_ip = str(peer[0])
+                secure = self._transport.get_extra_info("sslcontext") is not None
+            origin = self._origin = self._listening.origins.of(peer_ip, secure)
+        return origin
 
     # --- the listener's side ---
 
@@ -224,6 +311,17 @@ class ClientConnection:
         """Close now if nothing is being answered; otherwise the answer in progress is the last."""
         if self._current is None and self._next is None and not self._parser.in_message:
             self._close_in_order(False)
+
+    def is_tunnel(self) -> bool:
+        return self._tunnel is not None
+
+    def cut(self) -> None:
+        """The tunnel has had its time."""
+        tunnel = self._tunnel
+        if tunnel is not None and not tunnel.exchange.over:
+            tunnel.exchange.request_failed(Reason.DRAINING, "")
+        else:
+            self.abort(False)
 
     def peer_has_gone(self) -> None:
         """Seen by looking at the socket while reading was paused."""
@@ -252,6 +350,8 @@ class ClientConnection:
             return
         if self._discarding:
             self.abort(False)
+        elif self._body_since_s > 0.0 and now_s - self._body_since_s >= BODY_RATE_GRACE_S:
+            self._judge_body_rate(now_s)
         elif self._head_since_s > 0.0 and now_s - self._head_since_s >= HEAD_TIMEOUT_S:
             self._refusal = WireError(Reason.REQUEST_TIMEOUT, "")
             self._begin_next()
@@ -312,6 +412,7 @@ class ClientConnection:
         if self._closed or self._discarding:
             self._parsing = None
             return
+        self._who().stamp(head)
         stream = Http1Stream(self, keep_alive, http_1_0, not head.has_body)
         stream.exchange = self._listening.proxy.open(head, stream)
         self._parsing = stream
@@ -331,60 +432,6 @@ class ClientConnection:
 
     def is_draining(self) -> bool:
         return self._listening.draining
-
-
-class Http1Stream(ClientStream):
-    """One request's half of a client connection."""
-
-    exchange: Exchange
-
-    def __init__(self, connection: ClientConnection, keep_alive: bool, http_1_0: bool, request_ended: bool) -> None:
-        self._connection = connection
-        self._http_1_0 = http_1_0
-        self.close: bool = not keep_alive
-        self.request_ended = request_ended
-        self._chunked: bool = False
-        self._until_close: bool = False  # nothing but the end of the connection ends the body
-        self._out: list[bytes] = []
-
-    def send_interim(self, head: ResponseHead) -> None:
-        if not self._http_1_0:
-            self._connection.write(interim_bytes(head))
-
-    def send_head(self, head: ResponseHead) -> None:
-        unknown = head.has_body and head.content_length < 0
-        self._chunked = unknown and not self._http_1_0
-        self._until_close = unknown and self._http_1_0
-        if not self.request_ended or self._until_close or self._connection.is_draining():
-            self.close = True
-        self._out.append(response_bytes(head, self._http_1_0, self.close))
-
-    def send_body(self, data: bytes) -> None:
-        self._out.append(chunk(data) if self._chunked else data)
-
-    def send_end(self, trailers: Headers) -> None:
-        if self._chunked:
-            self._out.append(last_chunk(trailers))
-        self.flush()
-        self._connection.stream_ended(self)
-
-    def flush(self) -> None:
-        out = self._out
-        if out:
-            self._out = []
-            self._connection.write(out[0] if len(out) == 1 else b"".join(out))
-
-    def abort(self) -> None:
-        self._connection.abort(self._until_close)
-
-    def pause_request(self) -> None:
-        self._connection.pause_request(True)
-
-    def resume_request(self) -> None:
-        self._connection.pause_request(False)
-
-    def peer_ip(self) -> str:
-        return self._connection.peer_ip()
 
 
 class _Sink(RequestSink):

@@ -6,9 +6,18 @@ import asyncio
 import errno
 import os
 import socket
+from collections.abc import Iterable
+from typing import Any
 
+from activator.certificates import ServerCertificate
 from activator.clock import Deadline
-from activator.config import HALF_CLOSE_SWEEP_S, LISTEN_BACKLOG
+from activator.config import (
+    HALF_CLOSE_SWEEP_S,
+    LISTEN_BACKLOG,
+    TLS_HANDSHAKE_TIMEOUT_S,
+    TLS_SHUTDOWN_TIMEOUT_S,
+    Tls,
+)
 from activator.errors import StartError
 from activator.listen.connection import Listening
 from activator.tasks import pause
@@ -48,48 +57,103 @@ def address_of(sock: socket.socket) -> str:
     return f"[{host}]:{port}" if sock.family == socket.AF_INET6 else f"{host}:{port}"
 
 
+class ListeningSocket:
+    """A socket that is bound, the address it was asked for with, and the certificate where it serves TLS."""
+
+    def __init__(self, sock: socket.socket, wanted: str | Tls, certificate: ServerCertificate | None) -> None:
+        self.socket = sock
+        self.wanted = wanted
+        self.certificate = certificate
+
+    @property
+    def address(self) -> str:
+        """As bound."""
+        return address_of(self.socket)
+
+
+def open_socket(wanted: str | Tls, leaving: Iterable[ListeningSocket] = ()) -> ListeningSocket:
+    """Bind one listener of the configuration. Raises StartError.
+
+    Where one that is leaving has the address already, its socket is shared, queue and all: nobody is refused meanwhile.
+    """
+    address = wanted if isinstance(wanted, str) else wanted.address
+    certificate = None if isinstance(wanted, str) else ServerCertificate(wanted)
+    for other in leaving:
+        if (other.wanted if isinstance(other.wanted, str) else other.wanted.address) == address:
+            return ListeningSocket(other.socket.dup(), wanted, certificate)
+    return ListeningSocket(bind(address), wanted, certificate)
+
+
 class Server:
-    """Accepts on sockets that are bound already, until it is drained."""
+    """Accepts on sockets that are bound already, until it is drained; listeners come and go while it serves."""
 
-    def __init__(self, listening: Listening, sockets: list[socket.socket]) -> None:
+    def __init__(self, listening: Listening) -> None:
         self._listening = listening
-        self._sockets = sockets
-        self._servers: list[asyncio.Server] = []
+        self._servers: dict[ListeningSocket, asyncio.Server] = {}
         self._sweep = _HalfCloseSweep(listening)
-
-    async def start(self) -> None:
-        loop = asyncio.get_running_loop()
-        for sock in self._sockets:
-            factory = self._listening.connection
-            self._servers.append(
-                await loop.create_server(factory, sock=sock, backlog=LISTEN_BACKLOG)  # type: ignore[arg-type]
-            )
         self._sweep.arm()
 
-    async def drain(self, timeout_s: float) -> bool:
+    @property
+    def sockets(self) -> list[ListeningSocket]:
+        return list(self._servers)
+
+    async def open(self, listener: ListeningSocket) -> None:
+        """Accept on this one too."""
+        loop = asyncio.get_running_loop()
+        factory: Any = self._listening.connection
+        if listener.certificate is None:
+            server = await loop.create_server(factory, sock=listener.socket, backlog=LISTEN_BACKLOG)
+        else:
+            server = await loop.create_server(
+                factory,
+                sock=listener.socket,
+                backlog=LISTEN_BACKLOG,
+                ssl=listener.certificate.context,
+                ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S,
+                ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S,
+            )
+        self._servers[listener] = server
+
+    def close(self, listener: ListeningSocket) -> None:
+        """Accept no more here; what was accepted goes on."""
+        self._servers.pop(listener).close()
+
+    def look_at_certificates(self) -> None:
+        """Use new certificate files now rather than soon."""
+        for listener in self._servers:
+            if listener.certificate is not None:
+                listener.certificate.look()
+
+    async def drain(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
         """Stop accepting, let answers in progress finish. False when the time was not enough and some were cut."""
         listening = self._listening
         listening.draining = True
-        for server in self._servers:
-            server.close()
+        for listener in self.sockets:
+            self.close(listener)
         for connection in list(listening.connections):
             connection.drain()
-        finished = await self._wait_for_connections(timeout_s)
+        finished = await self._wait_for_connections(timeout_s, tunnels_timeout_s)
         for connection in list(listening.connections):
             connection.abort(True)
         listening.wheel.cancel(self._sweep)
         return finished
 
-    async def _wait_for_connections(self, timeout_s: float) -> bool:
+    async def _wait_for_connections(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
         listening = self._listening
-        deadline_s = listening.now() + timeout_s
+        began_s = listening.now()
+        finished = True
         while listening.connections:
-            if listening.now() >= deadline_s:
+            waited_s = listening.now() - began_s
+            if waited_s >= timeout_s:
                 return False
             for connection in list(listening.connections):
-                connection.drain()
+                if connection.is_tunnel() and waited_s >= tunnels_timeout_s:
+                    connection.cut()
+                    finished = False
+                else:
+                    connection.drain()
             await pause(0.02)
-        return True
+        return finished
 
 
 class _HalfCloseSweep(Deadline):
@@ -104,6 +168,8 @@ class _HalfCloseSweep(Deadline):
 
     def expired(self, now_s: float) -> None:
         for connection in list(self._listening.paused):
-            if connection.socket_state() in (_TCP_CLOSE, _TCP_CLOSE_WAIT):
+            state = connection.socket_state()
+            # In a tunnel, an end of file ends one direction, and is read when its turn comes.
+            if state == _TCP_CLOSE or (state == _TCP_CLOSE_WAIT and not connection.is_tunnel()):
                 connection.peer_has_gone()
         self.arm()

@@ -80,7 +80,6 @@ class _Revisions(Collector):
         )
         yield _family(throttlers, CounterMetricFamily, "activator_requests", "Requests routed here.", _requests)
         yield _family(throttlers, CounterMetricFamily, "activator_client_gone", "Clients that left early.", _gone)
-        yield _family(throttlers, CounterMetricFamily, "activator_retries", "Requests tried on another pod.", _retries)
         yield _family(
             throttlers,
             GaugeMetricFamily,
@@ -90,6 +89,7 @@ class _Revisions(Collector):
         )
         yield self._responses(throttlers)
         yield self._failures(throttlers)
+        yield self._retries(throttlers)
         yield self._pods(throttlers)
 
     def _responses(self, throttlers: list[RevisionThrottler]) -> Metric:
@@ -111,6 +111,15 @@ class _Revisions(Collector):
         )
         for throttler in throttlers:
             for reason, count in throttler.failed_totals.items():
+                family.add_metric((*_labels(throttler), reason.value), count)
+        return family
+
+    def _retries(self, throttlers: list[RevisionThrottler]) -> Metric:
+        family = CounterMetricFamily(
+            "activator_retries", "Requests tried again, by what failed.", labels=(*REVISION_LABELS, "reason")
+        )
+        for throttler in throttlers:
+            for reason, count in throttler.retries.items():
                 family.add_metric((*_labels(throttler), reason.value), count)
         return family
 
@@ -170,10 +179,6 @@ def _requests(throttler: RevisionThrottler) -> float:
 
 def _gone(throttler: RevisionThrottler) -> float:
     return float(throttler.client_gone_total)
-
-
-def _retries(throttler: RevisionThrottler) -> float:
-    return float(throttler.retries_total)
 
 
 def _fragmentation(throttler: RevisionThrottler) -> float:

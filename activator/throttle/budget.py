@@ -1,9 +1,12 @@
-"""What all waiting requests of the process may hold together.
+"""Two allowances: the bytes that waiting requests may hold, and the retries that a revision may cost its pods.
 
-One object per worker, read and written by its event loop only; the counters are the metrics.
+One object of the first kind per worker, one of the second per revision; each is read and written by one event loop
+only, and its counters are the metrics.
 """
 
 from __future__ import annotations
+
+from activator.config import RETRY_BUDGET_MAX, RETRY_BUDGET_SHARE
 
 
 class HeldBudget:
@@ -23,3 +26,25 @@ class HeldBudget:
     def give_back(self, count: int) -> None:
         self.held_bytes -= count
         assert self.held_bytes >= 0
+
+
+class RetryBudget:
+    """How many requests may be sent twice: a share of all requests, so that a pod that ends every connection under
+    every request does not see its load doubled.
+
+    Worked out when a retry is asked for; a request itself costs nothing.
+    """
+
+    def __init__(self) -> None:
+        self.left: float = RETRY_BUDGET_MAX
+        self._requests_seen: int = 0
+
+    def spend(self, requests_total: int) -> bool:
+        """One retry, after so many requests in all; False when the budget is used up."""
+        earned = (requests_total - self._requests_seen) * RETRY_BUDGET_SHARE
+        self._requests_seen = requests_total
+        self.left = min(self.left + earned, RETRY_BUDGET_MAX)
+        if self.left < 1.0:
+            return False
+        self.left -= 1.0
+        return True

@@ -24,6 +24,7 @@ from mypy_extensions import mypyc_attr
 from activator.clock import Now
 from activator.config import QUEUE_TIMEOUT_S, RevisionSpec
 from activator.errors import Reason
+from activator.throttle.budget import RetryBudget
 from activator.throttle.lease import Lease
 from activator.throttle.waiters import Waiter, WaiterLine
 from lb.table import DRAINED, TrackerTable
@@ -97,7 +98,8 @@ class RevisionThrottler:
         self.failed_totals: dict[Reason, int] = {}  # requests that did not end with their pod's answer
         self.codes: dict[int, int] = {}
         self.client_gone_total: int = 0
-        self.retries_total: int = 0
+        self.retries: dict[Reason, int] = {}  # requests tried again, by what was the matter the first time
+        self.retry_budget = RetryBudget()
         self._now = now
         self._defer = defer
         self._events = events
@@ -136,13 +138,17 @@ class RevisionThrottler:
             self._events.wanted(self.key)
         return None
 
-    def requeue(self, waiter: Waiter) -> Reason | None:
-        """Back into line in the old place, for a request that is tried on another pod. Depth does not turn it away."""
+    def requeue(self, waiter: Waiter, failed: Lease, reason: Reason) -> Reason | None:
+        """Back into line in the old place, for a request that `failed` for `reason` and is tried on another pod.
+
+        Depth does not turn it away. Where no other pod has room, the same one will do.
+        """
         refusal = self._refusal()
         if refusal is not None:
             return refusal
+        waiter.avoided = failed
         self.line.rejoin(waiter)
-        self.retries_total += 1
+        self.retries[reason] = self.retries.get(reason, 0) + 1
         if self.line.length == 1:
             self._events.wanted(self.key)
         self.pump()
@@ -192,7 +198,7 @@ class RevisionThrottler:
                 if waiter is None:
                     return
                 now_s = self._now()
-                tracker = self.table.pick(0, now_s)
+                tracker = self._pick_for(waiter, now_s)
                 if tracker is None:
                     return
                 if grants >= self._grants_per_turn_max:
@@ -250,6 +256,12 @@ class RevisionThrottler:
         return min(max(ceil(self.line.length / per_s), RETRY_AFTER_MIN_S), RETRY_AFTER_MAX_S)
 
     # --- within ---
+
+    def _pick_for(self, waiter: Waiter, now_s: float) -> PodTracker | None:
+        avoided = waiter.avoided
+        if avoided is None or avoided.tracker.generation != avoided.generation:
+            return self.table.pick(0, now_s)
+        return self.table.pick_other(avoided.tracker, 0, now_s)
 
     def _reserve(self, waiter: Waiter, tracker: PodTracker, now_s: float) -> Lease:
         lease = Lease(tracker, now_s)

@@ -25,6 +25,7 @@ class Waiter(Deadline):
         self.line_next: Waiter | None = None
         self.line_prev: Waiter | None = None
         self.in_line: bool = False
+        self.avoided: Lease | None = None  # of the pod that has just failed the request: any other is better
 
     def granted(self, lease: Lease) -> None:
         """A slot is reserved; whoever is granted must see to it that the lease is released exactly once."""

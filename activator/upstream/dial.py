@@ -8,16 +8,38 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 import socket
+import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from activator.clock import Deadline, TimingWheel
+from activator.config import TLS_HANDSHAKE_TIMEOUT_S, TLS_SHUTDOWN_TIMEOUT_S
 from activator.errors import Reason
 from activator.upstream.pod_connection import PodConnection
 
+log = logging.getLogger("activator.upstream")
+
 # What says that nobody listens there, as against faults of this machine (descriptors, ports) or silence.
 _DEAD: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ECONNRESET})
+
+
+class PodAddress:
+    """Where a pod is, and how it is spoken to: in the clear, or over TLS with this context and server name."""
+
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None, server_name: str = "") -> None:
+        self.host = host  # an IP address; names are resolved by discovery
+        self.port = port
+        self.tls = tls
+        self.server_name = server_name or host
+        self.told: bool = False  # why TLS fails, since it last went well
+
+    def tell(self, error: OSError) -> None:
+        """One line, not one for each request."""
+        if not self.told:
+            self.told = True
+            log.warning("no TLS with the pod at %s:%d: %s", self.host, self.port, error)
 
 
 class DialContext:
@@ -51,11 +73,13 @@ class Dial(Deadline):
         self._socket: socket.socket | None = None
         self._watched: bool = False  # the loop tells when the socket is writable
         self._over: bool = False
+        self._address: PodAddress | None = None
 
-    def start(self, host: str, port: int, timeout_s: float, now_s: float) -> None:
-        """`host` is an IP address; names are resolved by discovery. May fail before it returns."""
+    def start(self, address: PodAddress, timeout_s: float, now_s: float) -> None:
+        """May fail before it returns."""
         self.started_s = now_s
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._address = address
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         try:
             sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
@@ -63,7 +87,7 @@ class Dial(Deadline):
             return
         self._socket = sock
         sock.setblocking(False)
-        code = sock.connect_ex((host, port))
+        code = sock.connect_ex((address.host, address.port))
         if code == 0:
             self._wrap()
         elif code == errno.EINPROGRESS:
@@ -99,16 +123,36 @@ class Dial(Deadline):
 
     async def _to_transport(self) -> None:
         sock = self._socket
-        if sock is None or self._over:
+        address = self._address
+        if sock is None or address is None or self._over:
             return
+        loop = self._context.loop
         try:
-            await self._context.loop.create_connection(self._protocol, sock=sock)
+            if address.tls is None:
+                await loop.create_connection(self._protocol, sock=sock)
+            else:
+                self._unwatch()
+                self._context.wheel.cancel(self)  # the handshake has a time limit of its own
+                self._socket = None  # closed by the transport, be the handshake well or ill
+                await loop.create_connection(
+                    self._protocol,
+                    sock=sock,
+                    ssl=address.tls,
+                    server_hostname=address.server_name,
+                    ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S,
+                    ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S,
+                )
         except OSError as error:
-            self._fail(error.errno or 0)
+            if address.tls is None:
+                self._fail(error.errno or 0)
+            else:
+                address.tell(error)
+                self._fail_with(Reason.TLS_FAILED)
             return
         except Exception:
             self._fail(0)
             raise
+        address.told = False
         self._socket = None  # the transport's now
         self._over = True
         self._context.wheel.cancel(self)
@@ -117,9 +161,12 @@ class Dial(Deadline):
         return self.connection
 
     def _fail(self, code: int) -> None:
+        self._fail_with(Reason.CONNECT_FAILED if code in _DEAD else Reason.INTERNAL)
+
+    def _fail_with(self, reason: Reason) -> None:
         if not self._over:
             self._give_up()
-            self._on_failed(self, Reason.CONNECT_FAILED if code in _DEAD else Reason.INTERNAL)
+            self._on_failed(self, reason)
 
     def _give_up(self) -> None:
         self._over = True

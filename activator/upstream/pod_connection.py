@@ -56,7 +56,7 @@ class PodConnection(PodStream):
         self._parser = ResponseParser(_Sink(self))
         self._exchange: Exchange | None = None
         self.fresh: bool = True  # no byte of a response has ever come
-        self.reused: bool = False  # has been idle: its peer may be closing it just now
+        self.reused = False
         self.heard_s: float = 0.0  # when it last read something, or was opened: idle since then
         self.is_closed: bool = False
         # per request
@@ -70,7 +70,8 @@ class PodConnection(PodStream):
         """Carry this exchange; the connection must be open and idle."""
         assert self._exchange is None and not self.is_closed
         self._exchange = exchange
-        self._parser.expect(exchange.head.method == b"HEAD")
+        head = exchange.head
+        self._parser.expect(head.method == b"HEAD", head.upgrade)
         exchange.connected(self)
 
     def is_usable(self) -> bool:
@@ -107,8 +108,12 @@ class PodConnection(PodStream):
     def send_end(self, trailers: Headers) -> None:
         self._request_ended = True
         transport = self._transport
-        if self._chunked and not self.is_closed and transport is not None:
+        if self.is_closed or transport is None:
+            return
+        if self._chunked:
             transport.write(last_chunk(trailers))
+        elif self._parser.tunnelling and transport.can_write_eof():
+            transport.write_eof()
 
     def abort(self) -> None:
         self._exchange = None
@@ -116,6 +121,10 @@ class PodConnection(PodStream):
             self._gone()
             if self._transport is not None:
                 reset(self._transport)
+
+    def finish(self) -> None:
+        self._exchange = None
+        self.close()
 
     def pause_response(self) -> None:
         if not self.is_closed and self._transport is not None:
@@ -155,6 +164,10 @@ class PodConnection(PodStream):
             exchange.response_flush()
 
     def eof_received(self) -> bool | None:
+        exchange = self._exchange
+        if self._parser.tunnelling and exchange is not None and not self.is_closed:
+            exchange.response_end([])
+            return not self.is_closed  # the other direction goes on until it ends too
         return None  # the transport closes, and `connection_lost` follows
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -191,6 +204,11 @@ class PodConnection(PodStream):
         self._owner.finished(self, self._parser.keep_alive and self._request_ended and self.is_usable())
         if exchange is not None:
             exchange.response_end(trailers)
+
+    @property
+    def keep_alive_s(self) -> float:
+        """How long the pod said, with its last response, that it keeps an idle connection; below 0: it did not say."""
+        return self._parser.keep_alive_s
 
     def _break(self, reason: Reason, detail: str, untouched: bool) -> None:
         exchange = self._exchange

@@ -11,12 +11,14 @@ Rules
      is given up and dialled anew; only when nothing has connected for the whole connect timeout do requests hear of it.
   4. An exchange that holds a lease waits here, first come first served, for the next connection that comes free,
      whichever it was dialled for. Dials belong to the pool, not to an exchange.
-  5. The idle connection used last is used next, so that the others can grow old and be closed.
+  5. The idle connection used last is used next, so that the others can grow old and be closed: after POD_IDLE_S, or a
+     second before the pod would close them where it says when (`Keep-Alive: timeout=`).
 """
 
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -31,21 +33,23 @@ from activator.config import (
 )
 from activator.errors import Reason
 from activator.exchange import Exchange
-from activator.upstream.dial import Dial, DialContext
+from activator.upstream.dial import Dial, DialContext, PodAddress
 from activator.upstream.pod_connection import ConnectionOwner, PodConnection
+
+_CLOSING_S: Final = 1.0  # a request sent so shortly before the pod closes may cross its end of file
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PodPool(ConnectionOwner):
-    """`host` is an IP address."""
+    """All connections of one identity, from the first dial to `close`."""
 
-    def __init__(self, context: DialContext, now: Now, host: str, port: int, connect_timeout_s: float) -> None:
+    def __init__(self, context: DialContext, now: Now, address: PodAddress, connect_timeout_s: float) -> None:
         self._context = context
         self._now = now
-        self._host = host
-        self._port = port
+        self._address = address
         self._connect_timeout_s = connect_timeout_s
         self._idle: list[PodConnection] = []  # the longest idle first
+        self._idle_max_s: float = POD_IDLE_S  # less where the pod says that it closes its connections sooner
         self._open: dict[PodConnection, None] = {}
         self._dials: dict[Dial, None] = {}
         self._waiting: dict[Exchange, None] = {}
@@ -61,17 +65,21 @@ class PodPool(ConnectionOwner):
         self._closed: bool = False
         self._filling: bool = False
 
-    def checkout(self, exchange: Exchange, fresh: bool) -> None:
-        """Give `exchange` a connection, now if one is idle; `fresh` asks for one that has not been idle.
+    def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> None:
+        """Give `exchange` a connection, now if one has been idle for less than `idle_max_s` (0: only a fresh one).
 
         Once the pod has left there is none to be had: the exchange hears of it before this returns.
         """
         if self._closed:
             exchange.connect_failed(Reason.CONNECT_FAILED)
             return
-        if not fresh:
+        idle_max_s = min(idle_max_s, self._idle_max_s)
+        if idle_max_s > 0.0:
             while self._idle:
-                connection = self._idle.pop()
+                connection = self._idle[-1]
+                if now_s - connection.heard_s >= idle_max_s:
+                    break  # and the others have been idle for longer
+                self._idle.pop()
                 if connection.is_usable():
                     connection.reused = True
                     connection.serve(exchange)
@@ -136,7 +144,9 @@ class PodPool(ConnectionOwner):
             self._fill()
 
     def finished(self, connection: PodConnection, reusable: bool) -> None:
-        if reusable and not self._closed:
+        if connection.keep_alive_s >= 0.0:
+            self._idle_max_s = min(POD_IDLE_S, connection.keep_alive_s - _CLOSING_S)
+        if reusable and not self._closed and (self._idle_max_s > 0.0 or self._waiting):
             self._next(connection)
         else:
             connection.close()
@@ -174,7 +184,7 @@ class PodPool(ConnectionOwner):
             self._unanswered -= 1
         self._idle.append(connection)
         if len(self._idle) == 1:
-            self._context.wheel.arm(self._sweep, connection.heard_s + POD_IDLE_S)
+            self._context.wheel.arm(self._sweep, connection.heard_s + self._idle_max_s)
 
     def _fill(self) -> None:
         if self._filling:
@@ -185,7 +195,7 @@ class PodPool(ConnectionOwner):
             dial = Dial(self._context, PodConnection(self, self._now), self._dial_failed)
             self._dials[dial] = None
             patience_s = max(DIAL_LOST_MIN_S, self._fastest_connect_s * DIAL_LOST_RTTS)
-            dial.start(self._host, self._port, min(patience_s, self._connect_timeout_s), self._now())
+            dial.start(self._address, min(patience_s, self._connect_timeout_s), self._now())
         self._filling = False
 
     def _end_dial(self, dial: Dial) -> None:
@@ -199,7 +209,8 @@ class PodPool(ConnectionOwner):
             self._fill()
             return
         # A refusal speaks for the pod, so everyone who waits here hears it; silence speaks for one dial only.
-        told = list(self._waiting) if reason is Reason.CONNECT_FAILED else list(self._waiting)[:1]
+        is_the_pods = reason in {Reason.CONNECT_FAILED, Reason.TLS_FAILED}
+        told = list(self._waiting) if is_the_pods else list(self._waiting)[:1]
         for exchange in told:
             if exchange in self._waiting:
                 del self._waiting[exchange]
@@ -226,10 +237,10 @@ class PodPool(ConnectionOwner):
         self._fill()
 
     def _close_old(self, now_s: float) -> None:
-        while self._idle and self._idle[0].heard_s + POD_IDLE_S <= now_s:
+        while self._idle and self._idle[0].heard_s + self._idle_max_s <= now_s:
             self._idle[0].close()
         if self._idle:
-            self._context.wheel.arm(self._sweep, self._idle[0].heard_s + POD_IDLE_S)
+            self._context.wheel.arm(self._sweep, self._idle[0].heard_s + self._idle_max_s)
 
 
 class _Aging(Deadline):

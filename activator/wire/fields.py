@@ -40,6 +40,8 @@ PROXY_CONNECTION: Final = 8
 # Servers that hand fields on as environment variables (CGI, WSGI) cannot tell Content_Length and Transfer_Encoding
 # from the real ones.
 ALIAS: Final = 9
+KEEP_ALIVE: Final = 10
+CLAIM: Final = 11  # what a client says of its own origin: believed or not, it is not the client who tells the pod
 
 _COLON: Final = 58
 _LF: Final = 10
@@ -48,13 +50,15 @@ _SPACE: Final = 32
 _ZERO: Final = 48
 _LOWER: Final = 32  # this bit set makes a letter small, and leaves a hyphen as it is
 _C: Final = 99
+_F: Final = 102
 _H: Final = 104
 _K: Final = 107
 _P: Final = 112
 _T: Final = 116
 _U: Final = 117
+_X: Final = 120
 # The first letters of all special names, as bits: letter & 31 is its place in the alphabet.
-_FIRST_LETTERS: Final = 1 << 3 | 1 << 8 | 1 << 11 | 1 << 16 | 1 << 20 | 1 << 21
+_FIRST_LETTERS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 11 | 1 << 16 | 1 << 20 | 1 << 21 | 1 << 24
 
 _KINDS: Final[dict[bytes, int]] = {
     b"host": HOST,
@@ -63,13 +67,15 @@ _KINDS: Final[dict[bytes, int]] = {
     b"connection": CONNECTION,
     b"upgrade": UPGRADE,
     b"te": TE,
-    b"keep-alive": HOP,
+    b"keep-alive": KEEP_ALIVE,
     b"proxy-connection": PROXY_CONNECTION,
     b"proxy-authenticate": HOP,
     b"proxy-authorization": HOP,
     b"content_length": ALIAS,
     b"transfer_encoding": ALIAS,
 }
+_CLAIM_PREFIX: Final = b"x-forwarded-"
+_CLAIMS: Final = frozenset({b"x-real-ip", b"x-request-id"})
 _PROTECTED: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})  # never to be named by Connection
 
 # RFC 9110 6.5.1: fields for framing, routing, authentication, request modifiers, response control and content format
@@ -80,20 +86,21 @@ _NOT_IN_TRAILERS: Final = frozenset({
     b"forwarded", b"from", b"if-match", b"if-modified-since", b"if-none-match", b"if-range", b"if-unmodified-since",
     b"keep-alive", b"location", b"max-forwards", b"pragma", b"proxy-authenticate", b"proxy-authorization",
     b"proxy-connection", b"range", b"referer", b"retry-after", b"set-cookie", b"te", b"trailer", b"upgrade",
-    b"user-agent", b"vary", b"via", b"warning", b"www-authenticate", b"x-forwarded-for", b"x-forwarded-host",
-    b"x-forwarded-proto", b"x-real-ip",
+    b"user-agent", b"vary", b"via", b"warning", b"www-authenticate",
 })  # fmt: skip
 
 
 class FieldJudge:
     """What the fields of one head say; `read` forgets the head before."""
 
-    def __init__(self, bad: Reason, too_large: Reason, coding: Reason, fields_max: i64) -> None:
+    def __init__(self, bad: Reason, too_large: Reason, coding: Reason, fields_max: i64, takes_claims: bool) -> None:
         self._bad = bad
+        self._takes_claims = takes_claims  # of requests
         self._too_large = too_large
         self._coding = coding  # a transfer coding that is none of ours
         self._fields_max = fields_max
         self._named: list[bytes] = []  # by Connection, apart from what is known
+        self._claims: list[bytes] = []
         self._reset()
 
     def _reset(self) -> None:
@@ -109,9 +116,12 @@ class FieldJudge:
         self.said_upgrade: bool = False
         self.proxy_connection: bool = False  # there was one: we drop it, llhttp takes it for a Connection field
         self.protocols: bytes = b""  # of the Upgrade field
+        self.keep_alive_s: float = -1.0  # how long the peer keeps the connection open while it is idle, if it says so
         self._te_trailers: bool = False
         if self._named:
             self._named = []
+        if self._claims:
+            self._claims = []
 
     def read(self, data: bytes, line_end: i64, stop: i64) -> i64:
         """Go through the fields of a head whose first line ends at `line_end`, looking no further than `stop`.
@@ -173,6 +183,12 @@ class FieldJudge:
             block += b"\r\nTE: trailers\r\nConnection: TE"
         return Fields(block)
 
+    def claims(self) -> list[bytes]:
+        """The lines in which the client speaks of its origin, without those that Connection names."""
+        if not self._named or not self._claims:
+            return self._claims
+        return [line for line in self._claims if line.partition(b":")[0].lower() not in self._named]
+
     def trailers(self, section: bytes) -> Headers:
         """The fields of a trailer section that may be sent on; the section is without its last, empty line."""
         if not section:
@@ -186,7 +202,7 @@ class FieldJudge:
             lowered = pair[0].lower()
             if lowered in _PROTECTED or _KINDS.get(lowered) == ALIAS:
                 raise WireError(self._bad, "a framing field or Host in the trailers")
-            if lowered not in _NOT_IN_TRAILERS:
+            if lowered not in _NOT_IN_TRAILERS and not _is_claim(lowered):
                 kept.append(pair)
         return kept
 
@@ -212,6 +228,12 @@ class FieldJudge:
                 self._te_trailers = True
         elif kind == PROXY_CONNECTION:
             self.proxy_connection = True
+        elif kind == CLAIM:
+            if not self._takes_claims:
+                return True
+            self._claims.append(line)
+        elif kind == KEEP_ALIVE:
+            self._keep_alive(line)
         elif kind == ALIAS:
             raise WireError(self._bad, "a field name that may be taken for a framing field")
         return False
@@ -254,6 +276,13 @@ class FieldJudge:
             self._other_coding = True
         self.chunked = True
 
+    def _keep_alive(self, line: bytes) -> None:
+        """`timeout=5, max=100`: no standard has it, yet node, Apache and others say it, and mean it."""
+        for token in tokens(value_of(line)):
+            name, _, seconds = token.partition(b"=")
+            if name == b"timeout" and seconds.isdigit() and len(seconds) < _LENGTH_DIGITS_NATIVE:
+                self.keep_alive_s = float(int(seconds))
+
     def _connection(self, line: bytes) -> None:
         if line == b"Connection: keep-alive":
             self.said_keep_alive = True
@@ -293,25 +322,43 @@ def end_of_line(data: bytes, pos: i64, stop: i64) -> i64:
 def kind_of(data: bytes, start: i64, end: i64) -> i64:
     """What the field on this line is, by its first letter and the place of its colon, and only then by its name."""
     if not _COMPILED:
-        return _KINDS.get(data[start:end].partition(b":")[0].lower(), ORDINARY)
+        name = data[start:end].partition(b":")[0].lower()
+        return CLAIM if _is_claim(name) else _KINDS.get(name, ORDINARY)
     first: i64 = data[start] | _LOWER
+    if first == _X:
+        return CLAIM if _is_claim(data[start:end].partition(b":")[0].lower()) else ORDINARY
     if first == _C:
         if _is_field(data, start, end, b"connection"):
             return CONNECTION
         return _kind_or_alias(data, start, end, LENGTH, b"content-length", b"content_length")
-    if first == _H:
-        return HOST if _is_field(data, start, end, b"host") else ORDINARY
-    if first == _K:
-        return HOP if _is_field(data, start, end, b"keep-alive") else ORDINARY
     if first == _P:
         return _proxy_kind(data, start, end)
     if first == _T:
         if _is_field(data, start, end, b"te"):
             return TE
         return _kind_or_alias(data, start, end, CODING, b"transfer-encoding", b"transfer_encoding")
-    if first == _U:
-        return UPGRADE if _is_field(data, start, end, b"upgrade") else ORDINARY
+    return _lone_kind(data, start, end, first)
+
+
+def _lone_kind(data: bytes, start: i64, end: i64, first: i64) -> i64:
+    """Of names that are the only special ones with their first letter."""
+    if first == _H and _is_field(data, start, end, b"host"):
+        return HOST
+    if first == _K and _is_field(data, start, end, b"keep-alive"):
+        return KEEP_ALIVE
+    if first == _F and _is_field(data, start, end, b"forwarded"):
+        return CLAIM
+    if first == _U and _is_field(data, start, end, b"upgrade"):
+        return UPGRADE
     return ORDINARY
+
+
+def _is_claim(lowered: bytes) -> bool:
+    """Also with underscores: servers that hand fields on as environment variables cannot tell the two apart."""
+    if not lowered.startswith(b"x"):
+        return lowered == b"forwarded"
+    name = lowered.replace(b"_", b"-")
+    return name.startswith(_CLAIM_PREFIX) or name in _CLAIMS
 
 
 def _kind_or_alias(data: bytes, start: i64, end: i64, kind: i64, name: bytes, alias: bytes) -> i64:

@@ -80,13 +80,14 @@ class MessageParser:
         fields_max: int,
         blank_max: int,
         chunks: ChunkTracker,
+        takes_claims: bool,
     ) -> None:
         self._bad = bad
         self._too_large = too_large
         self._head_max = head_max
         self._blank_max = blank_max  # bytes of empty lines before a head
         self._line_ends_max = fields_max + 2  # of a head: after its first line, its fields and the empty line
-        self._fields = FieldJudge(bad, too_large, coding, fields_max)
+        self._fields = FieldJudge(bad, too_large, coding, fields_max, takes_claims)
         self._delivery = Delivery()
         self._chunks = chunks
         self._grammar: Grammar = self._new_grammar()

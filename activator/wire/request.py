@@ -6,8 +6,9 @@ Rules
   2. A request is delivered only when its head has been judged whole; a request that two servers could read in two ways
      is refused, never repaired.
   3. A request that asks for the connection to be closed is the last; what stands after it is ignored (RFC 9112 9.6).
-  4. Upgrades: WebSocket is refused (501) until tunnels exist. Every other protocol is declined by ignoring the Upgrade
-     field (RFC 9110 7.8), except with a body, which llhttp would skip.
+  4. What a client would rather speak is told in `head.upgrade`; whether it may is not decided here. What follows such
+     a request may be no HTTP at all; nothing of it is parsed before the answer: `take_unparsed`. With a body, which
+     llhttp would skip, an upgrade is refused.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class RequestParser(MessageParser):
             fields_max=limits.headers,
             blank_max=limits.header_bytes,
             chunks=chunks,
+            takes_claims=True,
         )
         self._sink = sink
         self._body_max = limits.body_bytes
@@ -127,6 +129,12 @@ class RequestParser(MessageParser):
         self.unparsed = b""
         return self.feed(data)
 
+    def take_unparsed(self) -> bytes:
+        """What was fed since the pause: another protocol's from here on. The parser is of no further use."""
+        data = self.unparsed
+        self.unparsed = b""
+        return data
+
     def _keep(self, rest: bytes) -> None:
         if self.paused:  # otherwise it is what stands after the last request
             self.unparsed = rest
@@ -151,8 +159,6 @@ class RequestParser(MessageParser):
         fields.check_framing(line.http_1_0)
         headers = fields.end_to_end()
         authority = self._judge_host(headers)
-        if fields.protocols and fields.said_upgrade and not line.http_1_0:
-            self._judge_upgrade()
         length = fields.content_length
         if fields.chunked:
             if line.method in _NO_CHUNKED_BODY:
@@ -167,7 +173,13 @@ class RequestParser(MessageParser):
             self._state = LENGTH
             self.body_remaining = length
         has_body = self._state != HEAD
-        self._head = RequestHead(line.method, line.target, authority, headers, length, has_body)
+        head = RequestHead(line.method, line.target, authority, headers, length, has_body)
+        head.claims = fields.claims()
+        if fields.protocols and fields.said_upgrade and not line.http_1_0:  # RFC 9110 7.8: from HTTP/1.0 it is ignored
+            if has_body:
+                raise WireError(Reason.BAD_REQUEST, "an upgrade with a body")
+            head.upgrade = b", ".join(tokens(fields.protocols))
+        self._head = head
 
     def _judge_host(self, headers: Fields) -> bytes:
         """The request's authority; RFC 9112 3.2."""
@@ -191,11 +203,6 @@ class RequestParser(MessageParser):
         authority = line.authority or b""
         headers.append(b"Host", authority)
         return authority
-
-    def _judge_upgrade(self) -> None:
-        for protocol in tokens(self._fields.protocols):
-            if protocol.partition(b"/")[0] == b"websocket":
-                raise WireError(Reason.UPGRADE_NOT_SUPPORTED, "upgrades to WebSocket are not supported")
 
     def _deliver_head(self) -> None:
         head = self._head

@@ -6,6 +6,8 @@ Rules
   2. Whether a body follows depends on the request as well (RFC 9112 6.3); llhttp does not know the request, so after
      HEAD, 204 and 304 it is replaced where it still waits for a body.
   3. The end of the stream is the end of a response only where nothing else delimits it.
+  4. A 101 is taken only where the request asked for the protocol it names (RFC 9110 7.8). What follows it is the body,
+     in no grammar, until the end of the stream.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from activator.config import (
 from activator.errors import Reason, WireError
 from activator.message import UNKNOWN_LENGTH, Headers, ResponseHead
 from activator.wire.chunks import ChunkTracker
+from activator.wire.fields import tokens
 from activator.wire.framing import CHUNKED, HEAD, LENGTH, UNTIL_EOF, Grammar, MessageParser
 
 _BAD: Final = Reason.BAD_RESPONSE
@@ -67,13 +70,17 @@ class ResponseParser(MessageParser):
             fields_max=RESPONSE_HEADERS_MAX,
             blank_max=0,
             chunks=chunks,
+            takes_claims=False,
         )
         self._sink = sink
         self._error: WireError | None = None
         self.keep_alive: bool = False  # once complete: the connection may carry another request
+        self.keep_alive_s: float = -1.0  # and the pod closes it when idle for so long; below 0: it did not say
         self.started: bool = False  # a byte of a response has come since `expect`
         self.complete: bool = False  # the response has ended
+        self.tunnelling: bool = False  # after a 101: whatever comes is the body
         self._head_request: bool = False
+        self._upgrade: bytes = b""  # what the request would rather speak
         self._interims: int = 0
         self._head: ResponseHead | None = None  # judged, to be delivered
         self._http_1_0: bool = False
@@ -81,8 +88,12 @@ class ResponseParser(MessageParser):
         self._reason_phrase: bytes = b""
         self._stopped = True  # until something is expected
 
-    def expect(self, head_request: bool) -> None:
-        """A request, HEAD or not, is about to be sent; the one before it must be complete. A spoilt parser stays so."""
+    def expect(self, head_request: bool, upgrade: bytes = b"") -> None:
+        """A request, HEAD or not, is about to be sent; the one before it must be complete. A spoilt parser stays so.
+
+        `upgrade`: the protocols it offers, lowered, in a list.
+        """
+        self._upgrade = upgrade
         self.keep_alive = False
         self.started = False
         self.complete = False
@@ -96,6 +107,9 @@ class ResponseParser(MessageParser):
             return self._error
         if not data:
             return None
+        if self.tunnelling:
+            self._sink.response_body(data)
+            return None
         if self._stopped:
             return self._spoil(_unexpected())
         self.started = True
@@ -103,12 +117,21 @@ class ResponseParser(MessageParser):
             pos = self._parse(data, 0)
         except WireError as error:
             return self._spoil(error.with_traceback(None))  # its frames hold the parser: a cycle
-        return None if pos == len(data) else self._spoil(_unexpected())  # the same again, for the caller
+        if pos == len(data):
+            return None
+        if self._status == 101:  # tunnelling, since this very call
+            self._sink.response_body(data[pos:])
+            return None
+        return self._spoil(_unexpected())  # the same again, for the caller
 
     def feed_eof(self) -> WireError | None:
         """The pod has closed its side."""
         if self._error is not None:
             return self._error
+        if self.tunnelling:
+            self.complete = True
+            self._sink.response_end([])
+            return None
         if self._state == UNTIL_EOF:
             self._end_message([], 0)
             return None
@@ -158,6 +181,7 @@ class ResponseParser(MessageParser):
         length = fields.content_length
         fields.check_framing(self._http_1_0)
         self.keep_alive = fields.keep_alive(self._http_1_0)
+        self.keep_alive_s = fields.keep_alive_s
         if status < 200:
             self._judge_interim()
             length = UNKNOWN_LENGTH
@@ -169,11 +193,23 @@ class ResponseParser(MessageParser):
         elif status != 304 and not self._head_request:
             self._expect_body(length)
         has_body = self._state != HEAD
-        self._head = ResponseHead(status, self._reason_phrase, fields.end_to_end(), length, has_body)
+        head = ResponseHead(status, self._reason_phrase, fields.end_to_end(), length, has_body)
+        if status == 101:
+            head.upgrade = self._judge_switch()
+        self._head = head
+
+    def _judge_switch(self) -> bytes:
+        """The protocol of a 101."""
+        protocols = tokens(self._fields.protocols)
+        if not self._upgrade:
+            raise WireError(_BAD, "the pod switched protocols, which nobody had asked for")
+        if self._http_1_0 or not self._fields.said_upgrade or len(protocols) != 1:
+            raise WireError(_BAD, "a 101 that does not say what is spoken from here on")
+        if protocols[0] not in tokens(self._upgrade):
+            raise WireError(_BAD, "the pod switched to a protocol that nobody had asked for")
+        return protocols[0]
 
     def _judge_interim(self) -> None:
-        if self._status == 101:
-            raise WireError(_BAD, "the pod switched protocols, which nobody had asked for")
         if self._fields.chunked or self._fields.content_length >= 0:
             raise WireError(_BAD, "a 1xx response with a body")
         self._grammar_spoilt = True  # where it said `Connection: close` or HTTP/1.0, llhttp expects no more
@@ -197,10 +233,15 @@ class ResponseParser(MessageParser):
         head = self._head
         assert head is not None
         self._head = None
-        if head.status < 200:
-            self._sink.interim_head(head)
-        else:
+        if head.status >= 200:
             self._sink.response_head(head)
+        elif head.status == 101:
+            self.tunnelling = True
+            self.keep_alive = False
+            self._stopped = True  # what follows is for `feed` to hand on
+            self._sink.response_head(head)
+        else:
+            self._sink.interim_head(head)
 
     def _deliver_body(self, data: bytes) -> None:
         self._sink.response_body(data)

@@ -19,6 +19,7 @@ _LINE_STARTS: Final[list[bytes]] = [b"HTTP/1.1 %d " % status for status in range
 _END: Final = b"\r\n\r\n"
 _CLOSE_END: Final = b"\r\nConnection: close\r\n\r\n"
 _KEEP_ALIVE_END: Final = b"\r\nConnection: keep-alive\r\n\r\n"
+_UPGRADE: Final = b"\r\nConnection: upgrade\r\nUpgrade: %b"
 _CHUNKED: Final = b"\r\nTransfer-Encoding: chunked"
 _LENGTHS: Final[list[bytes]] = [b"\r\nContent-Length: %d" % length for length in range(1024)]
 _CHUNK_SIZES: Final[list[bytes]] = [b"%x\r\n" % size for size in range(1024)]
@@ -28,6 +29,8 @@ _TEXT: Final = (b"Content-Type", b"text/plain; charset=utf-8")
 def request_bytes(head: RequestHead) -> bytes:
     """The request as HTTP/1.1 to a pod, whose connection is kept alive."""
     framing = _framing(head.content_length, head.has_body)
+    if head.upgrade:
+        framing += _UPGRADE % head.upgrade
     return b"%b %b HTTP/1.1%b%b%b" % (head.method, head.target, head.headers.block, framing, _END)
 
 
@@ -35,7 +38,9 @@ def response_bytes(head: ResponseHead, http_1_0: bool, close: bool) -> bytes:
     """The response to a client. To HTTP/1.0 a body of unknown length ends with the connection: `close` must be true."""
     framing = _framing(head.content_length, head.has_body and not http_1_0)
     end = _END
-    if close:
+    if head.upgrade:
+        end = _UPGRADE % head.upgrade + _END
+    elif close:
         end = _CLOSE_END
     elif http_1_0:
         end = _KEEP_ALIVE_END

@@ -78,13 +78,18 @@ class Client(ClientStream):
     def resume_request(self) -> None:
         self.paused = False
 
+    def client_ip(self) -> str:
+        return "192.0.2.1"
+
 
 class Pod(PodStream):
     """One connection to a pod."""
 
-    def __init__(self) -> None:
+    def __init__(self, reused: bool = False) -> None:
+        self.reused = reused
         self.head: RequestHead | None = None
         self.body = b""
+        self.finished = False
         self.ended = False
         self.aborted = False
         self.paused = False
@@ -106,6 +111,10 @@ class Pod(PodStream):
     def abort(self) -> None:
         self.aborted = True
 
+    def finish(self) -> None:
+        assert not self.aborted and not self.finished
+        self.finished = True
+
     def pause_response(self) -> None:
         self.paused = True
 
@@ -121,8 +130,8 @@ class Pool(PodPool):
         self.asked: list[tuple[Exchange, bool]] = []
         self.pods: list[Pod] = []
 
-    def checkout(self, exchange: Exchange, fresh: bool) -> None:
-        self.asked.append((exchange, fresh))
+    def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> None:
+        self.asked.append((exchange, idle_max_s == 0.0))
         if self.connects:
             self.connect(exchange)
 

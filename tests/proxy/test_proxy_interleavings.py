@@ -120,7 +120,7 @@ class Interleavings(RuleBasedStateMachine):
         assert holders <= {id(exchange) for exchange, _ in self.live}
         assert world.proxy.active == len(self.live)
         assert world.table.in_flight == len(world.throttler.leases)
-        assert world.held.held_bytes == sum(exchange._held_bytes for exchange, _ in self.live)
+        assert world.held.held_bytes == sum(held.size for exchange, _ in self.live if (held := exchange._held))
 
     @invariant()
     def nobody_waits_while_there_is_room(self) -> None:

@@ -121,7 +121,7 @@ def test_a_request_that_is_tried_again_keeps_its_place() -> None:
     lease = early.lease
     assert lease is not None
     throttler.pod_refused(lease, True)
-    assert throttler.requeue(early) is None
+    assert throttler.requeue(early, lease, Reason.CONNECT_FAILED) is None
     early.lease = None
     throttler.release(lease, 0.0, False)
     assert late.ends == [], "the only pod is suspected"

@@ -1,0 +1,93 @@
+"""What types cannot say of the edge: listeners, certificates, whom to trust, what may be upgraded.
+
+Part of `config_checks.py`'s work, with its rules.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from typing import Final
+
+from activator.config_reader import UNREADABLE, Reader, Values
+from activator.config_tree import Item
+
+FORWARDED_HEADERS: Final = ("x-forwarded", "forwarded", "both", "none")
+
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2
+_VIA: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~:-]+")  # a pseudonym, or host:port
+
+
+class EdgeChecker:
+    """Goes through what a `Reader` has read, item and values side by side."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def check_listener(self, item: Item, values: Values, path: str) -> None:
+        """One listener with TLS."""
+        version = values.get("min_version", "1.2")
+        if version not in ("1.2", "1.3"):
+            self._reader.found(item_at(item, "min_version"), f"{path}.min_version", '"1.2" or "1.3"')
+        if values.get("certificate") and values.get("key"):
+            self._check_pair(item, values, path)
+
+    def check_forwarded(self, root: Item, values: Values) -> None:
+        forwarded = values.get("forwarded", {})
+        item = item_at(root, "forwarded")
+        trusted = item_at(item, "trust")
+        for place, network in enumerate(forwarded.get("trust", [])):
+            if network is not UNREADABLE and not _is_network(network):
+                one = trusted.elements[place] if trusted.elements else trusted
+                self._reader.found(one, f"forwarded.trust[{place}]", "a network such as 10.0.0.0/8 or an address")
+        if forwarded.get("headers", "none") not in FORWARDED_HEADERS:
+            self._reader.found(item_at(item, "headers"), "forwarded.headers", "one of " + ", ".join(FORWARDED_HEADERS))
+        via = forwarded.get("via", "")
+        if via and _VIA.fullmatch(via) is None:
+            self._reader.found(item_at(item, "via"), "forwarded.via", "one word, such as activator")
+
+    def check_revision(self, item: Item, values: Values, path: str) -> None:
+        upgrades = item_at(item, "upgrades")
+        for place, protocol in enumerate(values.get("upgrades", [])):
+            if protocol is not UNREADABLE and _TOKEN.fullmatch(protocol) is None:
+                one = upgrades.elements[place] if upgrades.elements else upgrades
+                self._reader.found(one, f"{path}.upgrades[{place}]", "a protocol such as websocket")
+        tls = values.get("tls")
+        if tls is not None and tls is not UNREADABLE:
+            self._check_pod_tls(item_at(item, "tls"), tls, f"{path}.tls", "process" in values)
+
+    def _check_pod_tls(self, item: Item, values: Values, path: str, has_process: bool) -> None:
+        if has_process:
+            self._reader.found(item, path, "pods, since local processes are spoken to without TLS", "a process")
+        if bool(values.get("certificate")) != bool(values.get("key")):
+            self._reader.found(item, path, "both certificate and key, or neither", "one of them")
+        elif values.get("certificate"):
+            self._check_pair(item, values, path)
+        authorities = values.get("ca", "")
+        if authorities:
+            from activator.certificates import problem_with_authorities  # ssl: only where TLS is asked for
+
+            problem = problem_with_authorities(authorities)
+            if problem:
+                self._reader.found(item_at(item, "ca"), f"{path}.ca", "a file of certificates in PEM", problem)
+
+    def _check_pair(self, item: Item, values: Values, path: str) -> None:
+        from activator.certificates import problem_with  # ssl: only where TLS is asked for
+
+        problem = problem_with(values["certificate"], values["key"])
+        if problem:
+            at = item_at(item, "certificate")
+            self._reader.found(at, f"{path}.certificate", "a certificate and its key", problem)
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
+def item_at(item: Item, key: str) -> Item:
+    """The item of a key, or the one that would hold it."""
+    return item.entries.get(key, item) if item.entries else item
