@@ -165,9 +165,8 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trailing_fragmentation_threshold: Share | None = None
     queue: Queue = Queue()
     timeouts: Timeouts = Timeouts()
-    upgrades: list[str] = msgspec.field(
-        default_factory=lambda: ["websocket"]
-    )  # protocols that a connection may be upgraded to
+    # Protocols that a connection may be upgraded to.
+    upgrades: list[str] = msgspec.field(default_factory=lambda: ["websocket"])
     pods: list[str] = []
     tls: PodTls | None = None  # of the pods
     process: Process | None = None

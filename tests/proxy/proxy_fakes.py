@@ -127,10 +127,15 @@ class Pool(PodPool):
 
     def __init__(self, connects: bool = True) -> None:  # nothing of the real one is used
         self.connects = connects
-        self.asked: list[tuple[Exchange, bool]] = []
+        self.gives_reused = False
+        self.idle_max_s = -1.0
+        self.fresh: list[bool] = []  # what was asked for
+        self.asked: list[tuple[Exchange, bool]] = []  # and has not been given yet
         self.pods: list[Pod] = []
 
     def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> None:
+        self.idle_max_s = idle_max_s
+        self.fresh.append(idle_max_s == 0.0)
         self.asked.append((exchange, idle_max_s == 0.0))
         if self.connects:
             self.connect(exchange)
@@ -140,7 +145,7 @@ class Pool(PodPool):
 
     def connect(self, exchange: Exchange) -> Pod:
         self.forget(exchange)
-        pod = Pod()
+        pod = Pod(self.gives_reused and self.idle_max_s > 0.0)
         self.pods.append(pod)
         exchange.connected(pod)
         return pod
@@ -200,12 +205,13 @@ class World:
         self.throttler = RevisionThrottler(self.spec, self.table, self.clock.now, self.clock.defer, self.heard, 256)
         self.router.set(self.throttler)
 
-    def pod(self, name: str = "p1", limit: int = 1, connects: bool = True) -> Pool:
+    def pod(self, name: str = "p1", limit: int = 1, connects: bool = True, reused: bool = False) -> Pool:
         """A ready pod with a pool of its own."""
         number = int(name[1:])
         tracker = self.table.add(name, f"10.0.0.{number}:80", limit, READY)
         assert tracker is not None
         pool = Pool(connects)
+        pool.gives_reused = reused
         tracker.attachment = pool
         self.throttler.pump()
         return pool
