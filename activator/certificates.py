@@ -55,7 +55,7 @@ class ServerCertificate:
         problem = problem_with(self._tls.certificate, self._tls.key)
         if problem:
             self.refused_total += 1
-            log.error("the new certificate of %s is not used, the old one stays: %s", self._tls.address, problem)
+            log.warning("the new certificate of %s is not used, the old one stays: %s", self._tls.address, problem)
             return
         # A context that serves takes a new chain for all connections to come.
         self.context.load_cert_chain(self._tls.certificate, self._tls.key)

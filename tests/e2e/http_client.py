@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from typing import BinaryIO, Self
 
@@ -82,6 +83,12 @@ class Client:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.connect((host, int(port)))
         self._file: BinaryIO = self.socket.makefile("rb")
+
+    def secure(self, context: ssl.SSLContext, server_name: str) -> None:
+        """Go on over TLS; before anything is sent."""
+        self._file.close()
+        self.socket = context.wrap_socket(self.socket, server_hostname=server_name)
+        self._file = self.socket.makefile("rb")
 
     def __enter__(self) -> Self:
         return self

@@ -80,7 +80,9 @@ def test_what_is_no_claim_stays() -> None:
 
 def test_a_trusted_proxy_is_believed_and_continued() -> None:
     claims = "X-Forwarded-For: 1.1.1.1, 2.2.2.2\r\nX-Forwarded-For: 3.3.3.3\r\nX-Forwarded-Proto: https\r\n"
-    assert told(PROXY, claims + "X-Forwarded-Host: outside.test\r\nX-Forwarded-Port: 443\r\nX-Real-IP: 1.1.1.1\r\n") == {
+    assert told(
+        PROXY, claims + "X-Forwarded-Host: outside.test\r\nX-Forwarded-Port: 443\r\nX-Real-IP: 1.1.1.1\r\n"
+    ) == {
         b"X-Forwarded-For": b"1.1.1.1, 2.2.2.2, 3.3.3.3, 10.1.2.3",
         b"X-Forwarded-Proto": b"https",
         b"X-Forwarded-Host": b"outside.test",
