@@ -165,7 +165,7 @@ def test_what_pods_are_told_of_clients(run_activator: RunActivator) -> None:
 
 def test_a_body_that_trickles_is_cut_off(run_activator: RunActivator) -> None:
     """A client that sends a byte now and then would hold a slot for as long as it likes."""
-    with ScriptedPod(lambda side: side.request() and side.answer()) as pod:
+    with ScriptedPod(serve) as pod:
         activator = run_activator(configured([revision(pod.address, container_concurrency=1)]))
         activator.wait_ready_pods("a")
         with Client(activator.address) as client:
@@ -177,7 +177,7 @@ def test_a_body_that_trickles_is_cut_off(run_activator: RunActivator) -> None:
 
 
 def test_who_waits_for_a_100_is_not_slow(run_activator: RunActivator) -> None:
-    with ScriptedPod(lambda side: side.wait() or continued(side)) as pod:
+    with ScriptedPod(continued) as pod:
         activator = run_activator(configured([revision(pod.address)]))
         activator.wait_ready_pods("a")
         with Client(activator.address) as client:
@@ -192,6 +192,7 @@ def test_who_waits_for_a_100_is_not_slow(run_activator: RunActivator) -> None:
 
 def continued(side: PodSide) -> None:
     asked = side.head()
+    side.wait()
     side.send(b"HTTP/1.1 100 Continue\r\n\r\n")
     side.body(asked)
     side.answer()

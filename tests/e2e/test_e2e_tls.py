@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import os
 import signal
 import socket
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import pytest
@@ -40,7 +40,7 @@ class Files:
 
     def issue(self, name: str, authority: trustme.CA = AUTHORITY) -> bytes:
         """Write a new pair, each file in one step as tools do; the certificate in DER."""
-        issued = authority.issue_cert(name, "127.0.0.1", not_after=datetime.datetime(2100, 1, 1))
+        issued = authority.issue_cert(name, "127.0.0.1", not_after=dt.datetime(2100, 1, 1, tzinfo=dt.UTC))
         for path, data in (
             (self.certificate, b"".join(blob.bytes() for blob in issued.cert_chain_pems)),
             (self.key, issued.private_key_pem.bytes()),
@@ -232,12 +232,12 @@ class SecurePod:
         context.sni_callback = lambda _sock, asked, _context: self.names.append(asked)
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), _Answering)
         self.server.socket = context.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
-        self.server.handle_error = lambda *_: None  # type: ignore[method-assign,assignment]
+        self.server.handle_error = lambda *_: None  # type: ignore[method-assign]
         self.server.daemon_threads = True
         self.address = f"127.0.0.1:{self.server.server_address[1]}"
         self._thread = threading.Thread(target=self.server.serve_forever)
 
-    def __enter__(self) -> SecurePod:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

@@ -51,7 +51,10 @@ def revision(address: str, **more: Any) -> dict[str, Any]:
 
 
 def websocket(activator: Activator, **more: Any) -> ClientConnection:
-    return connect(f"ws://{activator.address}/", max_size=None, compression=None, proxy=None, **more)
+    client: ClientConnection = connect(
+        f"ws://{activator.address}/", max_size=None, compression=None, proxy=None, **more
+    )
+    return client
 
 
 def in_flight(activator: Activator) -> int:
@@ -108,7 +111,7 @@ def test_a_tunnel_holds_its_slot_for_as_long_as_it_lives(run_activator: RunActiv
 
 def test_from_zero(run_activator: RunActivator, echo_server: str) -> None:
     """The pod comes after the client: a WebSocket waits like any request."""
-    host, _, port = echo_server.rpartition(":")
+    host = echo_server.rpartition(":")[0]
     with socket.socket() as free:
         free.bind((host, 0))
         empty = f"{host}:{free.getsockname()[1]}"

@@ -48,6 +48,9 @@ class Client(ClientStream):
     def is_aborted(self) -> bool:
         return self.aborted
 
+    def has_ended(self) -> bool:
+        return self.ended
+
     def send_interim(self, head: ResponseHead) -> None:
         self.interim.append(head.status)
 

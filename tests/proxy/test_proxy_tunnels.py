@@ -40,11 +40,11 @@ def test_both_directions_flow_and_end_apart_the_clients_first() -> None:
     assert (pod.body, client.body) == (b"ping", b"pong")
     exchange.request_end([])
     assert pod.ended
-    assert not client.ended
+    assert not client.has_ended()
     exchange.response_body(b"more")
     assert world.table.in_flight == 1
     exchange.response_end([])
-    assert client.ended
+    assert client.has_ended()
     assert pod.finished
     assert world.proxy.tunnels == 0
     world.check_idle()
