@@ -427,6 +427,7 @@ class ClientConnection(StreamOwner):
         if stream is not None:
             self._parsing = None
             self._parser.pause()
+            self._request_paused = False  # whoever asked for it has all of the request
             stream.request_ended = True
             stream.exchange.request_end(trailers)
 
