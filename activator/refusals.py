@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+from typing import Final
+
 from activator.errors import Reason, status_of
 from activator.message import Fields, Headers, ResponseHead
+
+PHRASES: Final[dict[int, bytes]] = {int(status): status.phrase.encode() for status in HTTPStatus}
 
 _SENTENCES: dict[Reason, str] = {
     Reason.BAD_REQUEST: "the request is malformed",
@@ -51,4 +56,5 @@ def refusal_head(reason: Reason, body: bytes, retry_after_s: int) -> ResponseHea
     ]
     if retry_after_s > 0:
         headers.append((b"Retry-After", str(retry_after_s).encode()))
-    return ResponseHead(status_of(reason), b"", Fields.from_pairs(headers), len(body), True)
+    status = status_of(reason)
+    return ResponseHead(status, PHRASES.get(status, b""), Fields.from_pairs(headers), len(body), True)

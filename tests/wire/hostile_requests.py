@@ -89,7 +89,7 @@ HOSTILE: list[tuple[str, bytes, Reason]] = [
     ("absolute-form, backslash (browsers read it as /)", get(H, b"GET http://a\\@b/ HTTP/1.1"), BAD),
     *[
         (f"0x{byte:02x} in the target", get(H, b"GET /x" + bytes([byte]) + b"y HTTP/1.1"), BAD)
-        for byte in b'"#<>\\^{|}\x00\x01\t\x0b\x7f\x80\xff'
+        for byte in b'"#<>\\\x00\x01\t\x0b\x7f\x80\xff'
     ],
     ("target too long", get(H, b"GET /" + b"x" * 16_384 + b" HTTP/1.1"), Reason.TARGET_TOO_LONG),
     # --- fields: RFC 9112 5, 2.2
