@@ -170,8 +170,7 @@ def test_names_of_pods_that_went_cost_nothing_even_where_no_slot_is_given_back()
     finally:
         tracemalloc.stop()
     assert table.capacity_slots == 2_000
-    assert at_most - before > 150_000
-    assert after - before < 80_000  # interpreted, a generation is an integer object: 32 bytes a slot
+    assert at_most - after > 90_000, "the dictionaries; interpreted, each slot also keeps an integer, its generation"
 
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
