@@ -214,7 +214,16 @@ class _Hooks(DataHooks):
         self._tell(SlotDrained(key, slot, generation, forced=True))
 
     def trimmed(self, key: str, trim: Trim) -> None:
-        log.info("trimmed the table of %s: %s", key, trim)
+        log.info(
+            "trimmed the table of %s: length %d -> %d (%.0f %% was empty, threshold %.0f %%), slots %d -> %d",
+            key,
+            trim.length_before,
+            trim.length_after,
+            100.0 * trim.fragmentation_before,
+            100.0 * trim.threshold,
+            trim.slots_before,
+            trim.slots_after,
+        )
 
     def failed(self, effect: object, error: Exception) -> None:
         self._data.errors_total += 1

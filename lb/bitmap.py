@@ -52,6 +52,10 @@ class Bitmap:
             while len(words) < size:
                 words.append(_Word())
             level += 1
+            if level < len(self._levels):  # bits that have outlived members must not lead to words that are gone
+                last = (size - 1) >> WORD_SHIFT
+                if last < len(self._levels[level]):
+                    self._levels[level][last].bits &= 2 * mask_of(size - 1) - 1
             if size == 1:
                 del self._levels[level:]
                 return
@@ -123,6 +127,10 @@ class Bitmap:
     def check_invariants(self) -> None:
         for level in range(1, len(self._levels)):
             above = self._levels[level]
+            below: i64 = len(self._levels[level - 1])
+            last = above[(below - 1) >> WORD_SHIFT].bits
+            assert len(above) == (below + WORD_MASK) >> WORD_SHIFT, f"level {level} has {len(above)} words"
+            assert last < 2 * mask_of(below - 1), f"a bit of level {level} leads to a word that is gone"
             for index, word in enumerate(self._levels[level - 1]):
                 told = (above[index >> WORD_SHIFT].bits >> (index & WORD_MASK)) & 1 != 0
                 assert told or word.bits == 0, f"word {index} of level {level - 1} has members and no bit above"

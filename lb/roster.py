@@ -5,22 +5,29 @@ Rules
   2. Two slots may share an address (an IP is used again while its former pod drains) or an identity (a pod has come
      back under another address); never both. The newest is found first, the others hang behind it, newest first.
   3. Striking an older slot off never hides a newer one, and striking the newest off shows the next older again.
+  4. Python never makes a dictionary smaller. So they are copied when at most a quarter of their names is left, which
+     the strikes before have paid for.
 """
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
+
+from mypy_extensions import i64
 
 from lb.tracker import PodTracker
+
+_SMALL_NAMES: Final = 64  # dictionaries up to here are not worth a copy
 
 
 @final
 class Roster:
     """Two indexes over the slots that hold a pod."""
 
-    __slots__ = ("_by_address", "_by_identity")
+    __slots__ = ("_by_address", "_by_identity", "_names_most")
 
     def __init__(self) -> None:
+        self._names_most: i64 = 0  # the dictionaries have been made for so many names
         self._by_address: dict[str, PodTracker] = {}
         self._by_identity: dict[str, PodTracker] = {}
 
@@ -44,10 +51,12 @@ class Roster:
         self._by_address[tracker.address] = tracker
         tracker.older_of_identity = self._by_identity.get(tracker.identity)
         self._by_identity[tracker.identity] = tracker
+        self._names_most = max(self._names_most, len(self._by_identity))
 
     def strike(self, tracker: PodTracker) -> None:
         self._strike_address(tracker)
         self._strike_identity(tracker)
+        self._compact()
 
     def clear(self, held: list[PodTracker]) -> None:
         """Strike everybody off at once; `held` are the slots that hold a pod."""
@@ -56,6 +65,7 @@ class Roster:
             tracker.older_of_identity = None
         self._by_address.clear()
         self._by_identity.clear()
+        self._names_most = 0
 
     def check_invariants(self, held: list[PodTracker]) -> None:
         """`held` are the slots that hold a pod, in any order."""
@@ -77,6 +87,13 @@ class Roster:
         assert sorted(by_address) == slots, f"the addresses lead to slots {sorted(by_address)}, held are {slots}"
         assert sorted(by_identity) == slots, f"the identities lead to slots {sorted(by_identity)}, held are {slots}"
         assert len({(tracker.identity, tracker.address) for tracker in held}) == len(held), "one pod in two slots"
+
+    def _compact(self) -> None:
+        names = len(self._by_identity)
+        if self._names_most > _SMALL_NAMES and 4 * names <= self._names_most:
+            self._by_address = dict(self._by_address)
+            self._by_identity = dict(self._by_identity)
+            self._names_most = names
 
     def _strike_address(self, tracker: PodTracker) -> None:
         newer = self._by_address[tracker.address]

@@ -38,7 +38,12 @@ def grown_slots(slots: int, max_scale: int, slots_max: int) -> int:
 
 def kept_slots(length: int, max_scale: int, slots_max: int) -> int:
     """What a table whose high-water mark has fallen to `length` keeps."""
-    kept = first_slots(max_scale, slots_max)
+    first = first_slots(max_scale, slots_max)
+    if is_known(max_scale, slots_max):
+        # By division: a trim may come with every free, and a large table is thousands of blocks.
+        blocks = max(2 * length - first + BLOCK_SLOTS - 1, 0) // BLOCK_SLOTS
+        return min(first + blocks * BLOCK_SLOTS, slots_max)
+    kept = first
     while kept < 2 * length and kept < slots_max:
-        kept = grown_slots(kept, max_scale, slots_max)
+        kept = min(2 * kept, slots_max)
     return kept

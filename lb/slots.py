@@ -31,6 +31,7 @@ class Trim(NamedTuple):
     length_before: int
     length_after: int
     fragmentation_before: float
+    threshold: float
     slots_before: int
     slots_after: int  # fewer if the table had grown and gave memory back
 
@@ -111,8 +112,8 @@ class SlotArray:
         self.trims += 1
         self.shrink()
         if self.on_trim is not None:
-            trim = Trim(length_before, self.length, fragmentation_before, slots_before, len(self.slots))
-            self.on_trim(trim)
+            slots = len(self.slots)
+            self.on_trim(Trim(length_before, self.length, fragmentation_before, self.threshold, slots_before, slots))
 
     def set_max_scale(self, max_scale: int) -> None:
         """Grow to the new scale at once, or give back what it no longer asks for."""

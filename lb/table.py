@@ -138,6 +138,8 @@ class TrackerTable:
         A pod that still holds a slot at this address, draining or not, goes on in it with what it has in flight.
         """
         assert not self.closed, "a pod was added to a closed table"
+        _assert_settable(state)
+        _assert_possible(limit)
         tracker = self._roster.holder(identity, address)
         is_news = tracker is None or tracker.state == DRAINING
         if tracker is None:
@@ -166,7 +168,7 @@ class TrackerTable:
     def set_limit(self, tracker: PodTracker, limit: int) -> None:
         """A new limit, also below what is in flight: running work then drains down."""
         assert tracker.state != EMPTY, "an empty slot has no limit"
-        assert 0 <= limit <= UNLIMITED, f"a limit is 0 … {UNLIMITED}, not {limit}"
+        _assert_possible(limit)
         before = tracker.capacity()
         tracker.limit = limit
         self.capacity += tracker.capacity() - before
@@ -304,8 +306,8 @@ class TrackerTable:
         return tracker
 
     def _write(self, tracker: PodTracker, state: int, limit: int) -> None:
-        assert EMPTY < state < DRAINING, f"{state} is no state that can be set"
-        assert 0 <= limit <= UNLIMITED, f"a limit is 0 … {UNLIMITED}, not {limit}"
+        _assert_settable(state)
+        _assert_possible(limit)
         before = tracker.capacity()
         tracker.state = state
         tracker.limit = limit
@@ -341,3 +343,14 @@ class TrackerTable:
             tracker.has_room = False
             self.room -= 1
             self.structure.remove(tracker)
+
+
+# Asserted before anything changes: what is half done would be a slot that nobody frees.
+
+
+def _assert_settable(state: int) -> None:
+    assert EMPTY < state < DRAINING, f"{state} is no state that can be set"
+
+
+def _assert_possible(limit: int) -> None:
+    assert 0 <= limit <= UNLIMITED, f"a limit is 0 … {UNLIMITED}, not {limit}"

@@ -11,11 +11,12 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from mypy_extensions import mypyc_attr
 
 from activator.clock import Deadline, Now, TimingWheel
-from activator.config import GRANTS_PER_TURN_MAX, RevisionSpec
+from activator.config import DRAIN_TIMEOUT_S, GRANTS_PER_TURN_MAX, RevisionSpec
 from activator.errors import Reason
 from activator.state.messages import (
     DropRevision,
@@ -94,6 +95,8 @@ class DataPart:
         self._hooks = hooks
         self.throttlers: dict[str, RevisionThrottler] = {}
         self._active: dict[str, RevisionThrottler] = {}  # that have carried something since they were last reported
+        self._drains: dict[PodTracker, _Drain] = {}  # each pod's latest, until its time is up
+        self._generation: int = 0  # of the tables dropped so far, the highest
 
     def apply(self, effects: list[Effect]) -> None:
         """Apply one batch, in order."""
@@ -170,18 +173,26 @@ class DataPart:
         return throttler
 
     def _new_table(self, spec: RevisionSpec) -> TrackerTable:
-        return TrackerTable(self._hooks.make_policy(spec.policy), spec.max_scale, spec.trailing_fragmentation_threshold)
+        # A revision that comes back goes on from the generations it had: what is still under way about its former
+        # slots must not be taken for its new ones.
+        table = TrackerTable(
+            self._hooks.make_policy(spec.policy),
+            spec.max_scale,
+            spec.trailing_fragmentation_threshold,
+            first_generation=self._generation,
+        )
+        table.on_trim = partial(self._hooks.trimmed, spec.key)
+        return table
 
     def _drop_revision(self, throttler: RevisionThrottler) -> None:
         del self.throttlers[throttler.key]
         self._active.pop(throttler.key, None)
         self._hooks.revision_dropped(throttler.key)
-        for tracker in throttler.table.slots[: throttler.table.length]:
+        table = throttler.table
+        for tracker in table.slots[: table.length]:
             if tracker.attachment is not None and tracker.state != DRAINING:
-                identity = tracker.identity
-                self._hooks.pod_withdrawn(tracker.attachment)
-                if throttler.table.drain(tracker):
-                    self._hooks.pod_drained(throttler.key, identity)
+                self._drain(throttler, tracker, DRAIN_TIMEOUT_S)
+        self._generation = max(self._generation, table.generation)
         throttler.remove()
 
     def _place_pod(self, throttler: RevisionThrottler, effect: PlacePod) -> RevisionThrottler | None:
@@ -213,19 +224,26 @@ class DataPart:
         tracker = table.find_identity(effect.identity)
         if tracker is None or tracker.state == DRAINING:
             return
+        self._drain(throttler, tracker, effect.drain_timeout_s)
+        if table.capacity == 0 and not _any_placed(table):
+            throttler.was_ready = False  # at zero again: what waits next waits for a start
+
+    def _drain(self, throttler: RevisionThrottler, tracker: PodTracker, timeout_s: float) -> None:
+        identity = tracker.identity
         attachment = tracker.attachment
         generation = tracker.generation
-        slot = tracker.slot
-        freed = table.drain(tracker)
+        freed = throttler.table.drain(tracker)
         if attachment is not None:
             self._hooks.pod_withdrawn(attachment)
         if freed:
-            self._hooks.pod_drained(throttler.key, effect.identity)
-        else:
-            drain = _Drain(self, throttler, effect.identity, slot, generation)
-            self._wheel.arm(drain, self._now() + effect.drain_timeout_s)
-        if table.capacity == 0 and not _any_placed(table):
-            throttler.was_ready = False  # at zero again: what waits next waits for a start
+            self._hooks.pod_drained(throttler.key, identity)
+            return
+        former = self._drains.get(tracker)
+        if former is not None:  # the pod has flapped: this drain has all of its time
+            self._wheel.cancel(former)
+        drain = _Drain(self, throttler, identity, tracker, generation)
+        self._drains[tracker] = drain
+        self._wheel.arm(drain, self._now() + timeout_s)
 
     def _free_slot(self, throttler: RevisionThrottler, effect: FreeSlot) -> None:
         table = throttler.table
@@ -237,31 +255,31 @@ class DataPart:
             table.free(tracker)
             self._hooks.pod_drained(throttler.key, identity)
 
-    def drain_expired(self, throttler: RevisionThrottler, identity: str, slot: int, generation: int) -> None:
+    def drain_expired(self, throttler: RevisionThrottler, identity: str, tracker: PodTracker, generation: int) -> None:
         """The drain of this pod has taken too long: end what it still carries, then its slot is freed."""
-        table = throttler.table
-        if slot >= len(table.slots):
-            return
-        tracker = table.slots[slot]
+        self._drains.pop(tracker, None)
         if tracker.generation != generation or tracker.state != DRAINING:
             return
         throttler.revoke(identity, Reason.POD_REMOVED, "")
-        self._hooks.drain_expired(throttler.key, slot, generation)
+        if not throttler.removed:  # else the slot goes with its table
+            self._hooks.drain_expired(throttler.key, tracker.slot, generation)
 
 
 class _Drain(Deadline):
     """The drain of one pod; whatever happened to the slot meanwhile is seen by its generation."""
 
-    def __init__(self, part: DataPart, throttler: RevisionThrottler, identity: str, slot: int, generation: int) -> None:
+    def __init__(
+        self, part: DataPart, throttler: RevisionThrottler, identity: str, tracker: PodTracker, generation: int
+    ) -> None:
         super().__init__()
         self._part = part
         self._throttler = throttler
         self._identity = identity
-        self._slot = slot
+        self._tracker = tracker
         self._generation = generation
 
     def expired(self, now_s: float) -> None:
-        self._part.drain_expired(self._throttler, self._identity, self._slot, self._generation)
+        self._part.drain_expired(self._throttler, self._identity, self._tracker, self._generation)
 
 
 def load_of(throttler: RevisionThrottler) -> Load:

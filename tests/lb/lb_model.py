@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
-from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -15,15 +13,6 @@ from lb.sizing import first_slots, grown_slots, kept_slots
 from lb.table import DRAINED, LATE, RELEASED, TrackerTable
 from lb.tracker import DRAINING, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, UNLIMITED, PodTracker
 from tests.lb.lb_oracles import ORACLES, Oracle
-
-DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
-
-QUICK = settings(
-    max_examples=30, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
-)
-LONG = settings(
-    max_examples=1_000, stateful_step_count=200, deadline=None, suppress_health_check=list(HealthCheck), database=None
-)
 
 STATES = (PENDING, READY, NOT_READY, RECOVERING, QUARANTINED)
 states = st.sampled_from((*STATES, READY, READY, READY))
@@ -58,6 +47,9 @@ class TableMachine(RuleBasedStateMachine):
     """Everything the state worker and the request path may do, in any order."""
 
     policy_name = "round-robin"
+    steps = 0  # rules run in this class so far, in all its examples
+    grown = 0
+    trims_seen = 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,7 +65,7 @@ class TableMachine(RuleBasedStateMachine):
     @initialize(
         max_scale=st.sampled_from((0, 1, 2, 3, 1 << 63)),
         threshold=st.sampled_from((0.0, 0.25, 0.5, 0.75, 1.0)),
-        slots_max=st.sampled_from((3, 5, 70)),
+        slots_max=st.sampled_from((3, 5, 70, 150)),
         seed=st.integers(min_value=0, max_value=1 << 40),
     )
     def start(self, max_scale: int, threshold: float, slots_max: int, seed: int) -> None:
@@ -105,6 +97,17 @@ class TableMachine(RuleBasedStateMachine):
         self.length = max(self.length, free[0] + 1)
         self.age += 1
         self.pods[free[0]] = ModelPod(identity, address, state, limit, self.age)
+
+    @rule(start=st.integers(0, 50), count=st.integers(2, 70))
+    def add_many(self, start: int, count: int) -> None:
+        for number in range(start, start + count):
+            self.add(f"many-{number}", f"10.0.1.{number}:8012", 1, READY)
+
+    @rule(keep=st.integers(0, 9), highest_first=st.booleans())
+    def free_many(self, keep: int, highest_first: bool) -> None:
+        for slot in sorted(self.pods, reverse=highest_first)[keep:]:
+            self.table.free(self.table.slots[slot])
+            self._gone(slot)
 
     @precondition(lambda self: self.pods)
     @rule(index=indexes, state=states)
@@ -213,6 +216,7 @@ class TableMachine(RuleBasedStateMachine):
     @invariant()
     def table_keeps_its_promises(self) -> None:
         if hasattr(self, "table"):
+            type(self).steps += 1  # invariants are checked once after each rule
             self.table.check_invariants()
             self.oracle.observe(self.table)
 
@@ -248,6 +252,8 @@ class TableMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "table"):
             return
+        type(self).grown += self.table.grown
+        type(self).trims_seen += self.table.trims
         self.table.close()
         self.table.check_invariants()
         assert (self.table.capacity_slots, self.table.in_flight, self.table.room) == (0, 0, 0)

@@ -21,7 +21,7 @@ SIZE = 40_000
 
 operations = st.lists(
     st.tuples(
-        st.sampled_from(["add", "discard", "discard", "lowest", "resize"]),
+        st.sampled_from(["add", "discard", "discard", "lowest", "resize", "fit"]),
         st.one_of(st.integers(0, 70), st.integers(0, SIZE - 1)),
     ),
     max_size=60,
@@ -32,8 +32,8 @@ operations = st.lists(
 def test_bitmap_is_a_set_that_knows_its_smallest(steps: list[tuple[str, int]]) -> None:
     bitmap, model, size = Bitmap(), set[int](), 32
     for what, number in steps:
-        if what == "resize":
-            size = max(number, max(model, default=0) + 1)
+        if what in {"resize", "fit"}:
+            size = max(number if what == "resize" else 0, max(model, default=0) + 1)
             bitmap.resize(size)
         elif what == "lowest" or number >= size:
             assert bitmap.lowest() == min(model, default=NONE)
@@ -52,6 +52,19 @@ def test_bitmap_is_a_set_that_knows_its_smallest(steps: list[tuple[str, int]]) -
         bitmap.check_invariants()
     assert bitmap.members() == sorted(model)
     assert all((number in bitmap) == (number in model) for number in range(min(size, 100)))
+
+
+def test_bitmap_made_smaller_forgets_where_members_were() -> None:
+    """What summed up the words that go, must go: else a search follows it to where nothing is."""
+    for size, number in ((70, 69), (2_000, 1_999), (131_072, 131_071)):
+        bitmap = Bitmap()
+        bitmap.resize(size)
+        bitmap.add(number)
+        bitmap.discard(number)
+        for smaller in (number // 2 + 1, 33, 1):
+            bitmap.resize(smaller)
+            bitmap.check_invariants()
+            assert bitmap.lowest() == NONE
 
 
 def test_generator_is_the_same_in_every_world() -> None:
@@ -79,6 +92,18 @@ def test_a_table_keeps_what_it_holds_and_can_always_grow_to_its_maximum(length: 
     assert length <= kept <= slots_max
     assert kept >= first_slots(max_scale, slots_max)
     assert grown_slots(kept, max_scale, slots_max) > kept or kept == slots_max
+
+
+@given(
+    st.integers(min_value=0, max_value=131_072),
+    st.sampled_from((0, 1, 2, 33, 500, 65_536, 131_072, 1 << 63)),
+    st.sampled_from((1, 63, 500, 131_072)),
+)
+def test_what_a_table_keeps_is_what_growing_step_by_step_comes_to(length: int, max_scale: int, slots_max: int) -> None:
+    step_by_step = first_slots(max_scale, slots_max)
+    while step_by_step < 2 * length and step_by_step < slots_max:
+        step_by_step = grown_slots(step_by_step, max_scale, slots_max)
+    assert kept_slots(length, max_scale, slots_max) == step_by_step
 
 
 def test_registry_knows_the_built_in_policies() -> None:

@@ -2,158 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
-import tracemalloc
+import weakref
 
 import pytest
 
 from lb.registry import create
 from lb.rng import Rng
-from lb.sizing import SLOTS_MAX
-from lb.slots import Trim
 from lb.table import DRAINED, LATE, RELEASED, TrackerTable
 from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, READY, RECOVERING, UNLIMITED, PodTracker
 from tests.lb.lb_oracles import HearingPolicy, ScanningPolicy
-
-
-def make_table(
-    max_scale: int = 0, threshold: float = 0.5, slots_max: int = SLOTS_MAX, policy: str = "round-robin"
-) -> TrackerTable:
-    return TrackerTable(create(policy, Rng(1)), max_scale, threshold, slots_max)
-
-
-def add(table: TrackerTable, number: int, limit: int = 2, state: int = READY) -> PodTracker:
-    tracker = table.add(f"pod-{number}", f"10.0.0.{number}:8012", limit, state)
-    assert tracker is not None
-    return tracker
-
-
-def fill(table: TrackerTable, count: int) -> list[PodTracker]:
-    return [add(table, number) for number in range(count)]
-
-
-# Size.
-
-
-def test_no_slot_is_made_before_the_first_pod() -> None:
-    table = make_table(max_scale=500)
-    assert (table.capacity_slots, table.length, table.fragmentation) == (0, 0, 0.0)
-    add(table, 1)
-    assert (table.capacity_slots, table.length) == (1_000, 1)
-
-
-def test_unknown_scale_doubles_in_place() -> None:
-    table = make_table()
-    first = fill(table, 64)
-    add(table, 64)
-    assert (table.capacity_slots, table.grown) == (128, 1)
-    assert [tracker.slot for tracker in first] == list(range(64))
-    assert all(table.slots[tracker.slot] is tracker for tracker in first)
-
-
-def test_known_scale_grows_by_a_block_when_all_slots_are_held_and_refuses_at_the_maximum() -> None:
-    table = make_table(max_scale=2, slots_max=70)
-    fill(table, 70)
-    assert (table.capacity_slots, table.grown, table.tables_full) == (70, 2, 0)
-    assert table.add("late", "10.0.0.1:99", 1, READY) is None
-    assert table.tables_full == 1
-    table.free(table.slots[11])
-    late = table.add("late", "10.0.0.1:99", 1, READY)
-    assert late is table.slots[11]
-
-
-@pytest.mark.parametrize(("max_scale", "slots"), [(1 << 63, 64), (-5, 64), (0, 64), (10, 20), (SLOTS_MAX, SLOTS_MAX)])
-def test_scale_is_clamped_or_unknown(max_scale: int, slots: int) -> None:
-    table = make_table(max_scale=max_scale)
-    add(table, 1)
-    assert table.capacity_slots == slots
-
-
-def test_scale_changes_live() -> None:
-    table = make_table(max_scale=4, policy="first-available")
-    pods = fill(table, 3)
-    table.set_max_scale(100)
-    assert table.capacity_slots == 200
-    assert table.slots[:3] == pods
-    table.set_max_scale(1)
-    assert table.capacity_slots == 66  # 2, and blocks of 64 until length is at most half
-    table.check_invariants()
-
-
-def test_grown_table_gives_memory_back_after_a_trim() -> None:
-    gc.collect()
-    tracemalloc.start()
-    try:
-        table = make_table()
-        fill(table, 10)
-        gc.collect()
-        before = tracemalloc.get_traced_memory()[0]
-        for number in range(10, 1_000):
-            add(table, number)
-        at_most = tracemalloc.get_traced_memory()[0]
-        for tracker in table.slots[10:1_000]:
-            table.free(tracker)
-        del tracker
-        gc.collect()
-        after = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert table.capacity_slots == 64
-    assert at_most - before > 100_000
-    # The dictionaries of names never shrink in Python, so it is the slots that must be gone.
-    assert after - before < 0.35 * (at_most - before)
-    table.check_invariants()
-
-
-# Fragmentation.
-
-
-def test_fragmentation_threshold_triggering() -> None:
-    trims: list[Trim] = []
-    table = make_table(max_scale=10, threshold=0.5)
-    table.on_trim = trims.append
-    pods = fill(table, 8)
-    for slot in (1, 7, 6, 5):  # 1 hole and 3 trailing of 8: exactly the threshold
-        table.free(pods[slot])
-    assert (table.fragmentation, table.length, table.trims) == (0.5, 8, 0)
-    table.free(pods[3])  # 2 holes and 3 trailing of 8
-    assert (table.length, table.holes, table.trailing, table.trims) == (5, 2, 0, 1)
-    assert table.fragmentation == 0.4
-    assert trims == [Trim(8, 5, 0.625, 20, 20)]
-    assert [pods[slot].state for slot in (0, 2, 4)] == [READY] * 3  # nobody has moved
-    assert add(table, 20).slot == 1
-    assert add(table, 21).slot == 3
-    assert add(table, 22).slot == 5
-    table.check_invariants()
-
-
-@pytest.mark.parametrize(("threshold", "length"), [(0.0, 3), (1.0, 4)])
-def test_threshold_at_its_ends(threshold: float, length: int) -> None:
-    table = make_table(threshold=threshold)
-    pods = fill(table, 4)
-    table.free(pods[3])
-    assert table.length == length
-
-
-def test_interior_holes_alone_never_trim() -> None:
-    table = make_table(threshold=0.0)
-    pods = fill(table, 10)
-    for tracker in pods[:9]:
-        table.free(tracker)
-    assert (table.length, table.holes, table.trims) == (10, 9, 0)
-    table.free(pods[9])
-    assert (table.length, table.fragmentation, table.trims) == (0, 0.0, 1)
-
-
-def test_lower_threshold_acts_at_once() -> None:
-    table = make_table(threshold=1.0)
-    for tracker in fill(table, 4)[1:]:
-        table.free(tracker)
-    assert table.length == 4
-    table.set_threshold(0.1)
-    assert (table.length, table.trims) == (1, 1)
-
+from tests.lb.lb_tables import add, fill, make_table
 
 # Identity, address, generation.
 
@@ -357,6 +216,34 @@ def test_close_frees_everything_also_what_drains() -> None:
         add(table, 1)
 
 
+class Attached:
+    """Something of the data path's that can be watched going."""
+
+
+def test_a_table_closed_while_pods_drain_leaves_nothing_behind() -> None:
+    table = make_table(policy="least-connections")
+    leases = []
+    watched = []
+    for tracker in fill(table, 5):
+        tracker.attachment = Attached()
+        watched.append(weakref.ref(tracker.attachment))
+        table.reserve(tracker)
+        leases.append((tracker, tracker.generation))
+        table.drain(tracker)
+    del tracker
+    assert table.used == 5
+    table.close()
+    assert [one() for one in watched] == [None] * 5, "kept alive, and not only by a cycle"
+    assert table.find_identity("pod-1") is None
+    assert [table.release(tracker, generation, 0.0) for tracker, generation in leases] == [LATE] * 5
+    assert all(tracker.is_vacant() for tracker, _ in leases)
+    gc.collect()
+    before = sum(isinstance(one, PodTracker) for one in gc.get_objects())
+    del table, leases
+    gc.collect()
+    assert sum(isinstance(one, PodTracker) for one in gc.get_objects()) == before - 5
+
+
 # Programmers' mistakes.
 
 
@@ -369,6 +256,11 @@ def test_mistakes_are_refused_before_anything_changes() -> None:
         table.set_state(tracker, DRAINING)
     with pytest.raises(AssertionError, match="a limit is"):
         table.set_limit(tracker, -1)
+    for limit, state in ((-1, READY), (UNLIMITED + 1, READY), (1, EMPTY), (1, DRAINING), (1, 99)):
+        with pytest.raises(AssertionError, match=r"a limit is|no state"):
+            table.add("new", "10.0.0.2:8012", limit, state)
+    assert table.used == 1
+    table.check_invariants()
     table.free(tracker)
     with pytest.raises(AssertionError, match="freed twice"):
         table.free(tracker)
@@ -437,34 +329,3 @@ def test_policy_changes_live() -> None:
     scanning = ScanningPolicy(Rng(1))
     table.set_policy(scanning)
     assert table.pick(0, 0.0) is pods[1]
-
-
-# Tasks.
-
-
-def test_concurrent_slot_operations() -> None:
-    """Tasks that add, hold and drain in turns of a loop that a seeded generator shuffles: no slot twice, none lost."""
-    table = make_table(max_scale=8, threshold=0.25)
-    rng = Rng(7)
-    held: dict[int, str] = {}
-
-    async def pod(number: int) -> None:
-        for round_number in range(5):
-            tracker = table.add(f"pod-{number}-{round_number}", f"10.0.{number}.{round_number}:80", 1, READY)
-            assert tracker is not None
-            assert tracker.slot not in held
-            held[tracker.slot] = tracker.identity
-            for _ in range(rng.below(4)):
-                await asyncio.sleep(0)
-                assert held[tracker.slot] == tracker.identity
-            del held[tracker.slot]
-            assert table.drain(tracker)
-            table.check_invariants()
-            for _ in range(rng.below(3)):
-                await asyncio.sleep(0)
-
-    async def all_pods() -> None:
-        await asyncio.gather(*(pod(number) for number in range(40)))
-
-    asyncio.run(all_pods())
-    assert (table.used, table.in_flight, table.length) == (0, 0, 0)

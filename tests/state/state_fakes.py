@@ -37,6 +37,7 @@ class Hooks(DataHooks):
         self.unplaced: list[str] = []
         self.expired: list[tuple[str, int, int]] = []
         self.failures: list[Exception] = []
+        self.trims: list[tuple[str, Trim]] = []
 
     def make_policy(self, name: str) -> Policy:
         return create(name, Rng(7))
@@ -64,7 +65,7 @@ class Hooks(DataHooks):
         self.expired.append((key, slot, generation))
 
     def trimmed(self, key: str, trim: Trim) -> None:
-        pass
+        self.trims.append((key, trim))
 
     def failed(self, effect: object, error: Exception) -> None:
         self.failures.append(error)
