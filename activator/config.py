@@ -32,6 +32,14 @@ class Size(int):
 
 SLOTS_MAX: Final = 131_072  # of one table
 GRANTS_PER_TURN_MAX: Final = 256  # hand-overs before the loop is given a turn
+REFUSALS_PER_TURN_MAX: Final = 256  # waiters told that they wait in vain before the loop is given a turn
+REFUSING_PER_TURN_S: Final = 0.005  # … or when telling them has taken this long
+PRIORITY_LEVELS: Final = 8  # of the discipline `priority`: 0 … 7
+FAIR_KEYS_MAX: Final = 1_024  # keys of the discipline `fair` that wait at the same time; the others share one
+FAIR_WEIGHTS_MAX: Final = 512  # keys whose weight a file may say
+FAIR_WEIGHT_MAX: Final = 1_000
+QUEUE_RULES_MAX: Final = 32  # of one revision: each request may be compared with all of them
+CHARGE_MAX: Final = 1_000
 CHANGES_PER_BATCH_MAX: Final = 1_000  # changes the state worker takes before the loop is given a turn
 CHANGE_QUEUE_MAX: Final = 100_000  # folded changes waiting for the state worker
 DEAD_LETTERS_MAX: Final = 100  # changes set aside after an exception, kept for /debug
@@ -114,14 +122,33 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: Positive = 100  # fields; above: 431
     body_bytes: Size = Size(0)  # 0: no limit; above: 413
     held_bytes: Size = Size(256 * MIB)  # of all requests that wait, in the whole process; above: 503
+    held_requests: Positive = 10_000  # that wait, in the whole process; above: 503
     connections: Positive = 10_000  # of clients
     body_rate: Count = 240  # bytes of a request body per second until the answer begins; slower: 408; 0: no limit
 
 
+class QueueRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The first rule that matches a request says how it is treated."""
+
+    path_prefix: str = "/"
+    methods: list[str] = []  # empty: all
+    exempt: bool = False  # passes even when every pod is full
+    charge: Annotated[int, msgspec.Meta(ge=1, le=CHARGE_MAX)] = 1  # fair: how much of its key's share it takes
+
+
 class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     depth: Count = 10_000  # waiting requests; above: 503 with Retry-After
+    bytes: Size = Size(0)  # of bodies held for them; 0: no bound but limits.held_bytes; above: 503
     timeout: Duration | None = None  # None: the startup timeout until a pod was ready once, then QUEUE_TIMEOUT_S
+    request_timeout: bool = False  # honour Activator-Queue-Timeout and Activator-Deadline
+    request_timeout_max: Duration | None = None  # what the former may ask for; None: it can only shorten
+    admission: str = "off"  # off | predictive
     discipline: str = "fifo"  # fifo | priority | fair
+    header: str = ""  # priority: the header with the level; fair: the header with the key
+    ageing: Duration = Duration(10.0)  # priority: waiting so long counts as much as one level
+    default: Annotated[int, msgspec.Meta(ge=0, le=PRIORITY_LEVELS - 1)] = 0  # priority: of a request that says none
+    weights: dict[str, Annotated[int, msgspec.Meta(ge=1, le=FAIR_WEIGHT_MAX)]] = {}  # fair: of keys; others have 1
+    rules: list[QueueRule] = []
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -207,6 +234,23 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 # --- what the rest of the program sees ------------------------------------------------------------------------------
 
 
+class DisciplineSpec(msgspec.Struct, frozen=True):
+    """How those who wait are ordered; what a discipline does not use is left at its default, so that equal is equal."""
+
+    name: str = "fifo"
+    header: str = ""
+    ageing_s: float = 0.0
+    default: int = 0
+    weights: dict[str, int] = {}
+
+
+class RuleSpec(msgspec.Struct, frozen=True):
+    path_prefix: str = "/"
+    methods: tuple[str, ...] = ()
+    exempt: bool = False
+    charge: int = 1
+
+
 class RevisionSpec(msgspec.Struct, frozen=True):
     """One revision, defaults resolved; sent from the control part to the data part, so plain values only."""
 
@@ -217,7 +261,13 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     max_scale: int = 0
     trailing_fragmentation_threshold: float = 0.5
     queue_depth: int = 10_000
+    queue_bytes: int = 0  # 0: no bound of its own
     queue_timeout_s: float | None = None
+    request_timeout: bool = False
+    request_timeout_max_s: float | None = None
+    admission: str = "off"
+    discipline: DisciplineSpec = DisciplineSpec()
+    queue_rules: tuple[RuleSpec, ...] = ()
     startup_timeout_s: float = 300.0
     connect_timeout_s: float = 5.0
     first_byte_timeout_s: float = 0.0

@@ -13,11 +13,9 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from activator.config_edge_checks import EdgeChecker, item_at
+from activator.config_queue_checks import check_queue
 from activator.config_reader import UNREADABLE, Reader, Values
 from activator.config_tree import Item
-
-DISCIPLINES: Final = ("fifo", "priority", "fair")
-DISCIPLINES_NOW: Final = ("fifo",)
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LABEL: Final = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -130,15 +128,7 @@ class Checker:
         if policy and self._policy_names is not None and policy not in self._policy_names:
             expected = "one of " + ", ".join(sorted(self._policy_names))
             self._reader.found(item_at(item, "policy"), f"{path}.policy", expected)
-        queue = values.get("queue", {})
-        discipline = queue.get("discipline", "fifo")
-        if discipline not in DISCIPLINES_NOW:
-            queue_path = f"{path}.queue.discipline"
-            discipline_item = item_at(item_at(item, "queue"), "discipline")
-            if discipline in DISCIPLINES:
-                self._reader.planned(discipline_item, queue_path, f'"{discipline}"')
-            else:
-                self._reader.found(discipline_item, queue_path, "fifo")
+        check_queue(self._reader, item_at(item, "queue"), values.get("queue", {}), f"{path}.queue")
         self._check_positive(item, values, "timeouts", f"{path}.timeouts", ("connect", "startup"))
         if values.get("process") is not None:
             self._check_process(item_at(item, "process"), values["process"], f"{path}.process")

@@ -16,7 +16,16 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect
 
-from activator.config import Config, Revision, RevisionSpec, resolve_process
+from activator.config import (
+    Config,
+    DisciplineSpec,
+    Duration,
+    Queue,
+    Revision,
+    RevisionSpec,
+    RuleSpec,
+    resolve_process,
+)
 from activator.config_checks import Checker, canonical_host
 from activator.config_reader import UNREADABLE, Reader, build
 from activator.config_schema import make_schema
@@ -99,6 +108,7 @@ def _resolve_revision(
     config: Config, revision: Revision, default_policy: Callable[[int], str], processors: int | None
 ) -> RevisionSpec:
     threshold = revision.trailing_fragmentation_threshold
+    queue = revision.queue
     most = len(revision.pods) if revision.process is None else resolve_process(revision, processors).max_scale
     return RevisionSpec(
         key=f"{revision.namespace}/{revision.name}",
@@ -107,9 +117,17 @@ def _resolve_revision(
         policy=revision.policy or default_policy(revision.container_concurrency),
         max_scale=revision.max_scale or most,
         trailing_fragmentation_threshold=config.trailing_fragmentation_threshold if threshold is None else threshold,
-        queue_depth=revision.queue.depth,
+        queue_depth=queue.depth,
         # Plain floats: a message between the parts cannot carry a type of ours.
-        queue_timeout_s=None if revision.queue.timeout is None else float(revision.queue.timeout),
+        queue_timeout_s=_seconds(queue.timeout),
+        queue_bytes=int(queue.bytes),
+        request_timeout=queue.request_timeout,
+        request_timeout_max_s=_seconds(queue.request_timeout_max),
+        admission=queue.admission,
+        discipline=_resolve_discipline(queue),
+        queue_rules=tuple(
+            RuleSpec(rule.path_prefix, tuple(rule.methods), rule.exempt, rule.charge) for rule in queue.rules
+        ),
         startup_timeout_s=float(revision.timeouts.startup),
         connect_timeout_s=float(revision.timeouts.connect),
         first_byte_timeout_s=float(revision.timeouts.first_byte),
@@ -119,6 +137,18 @@ def _resolve_revision(
         upgrades=tuple(protocol.lower() for protocol in revision.upgrades),
         tls=revision.tls,
     )
+
+
+def _resolve_discipline(queue: Queue) -> DisciplineSpec:
+    if queue.discipline == "priority":
+        return DisciplineSpec("priority", queue.header, float(queue.ageing), queue.default)
+    if queue.discipline == "fair":
+        return DisciplineSpec("fair", queue.header, weights=queue.weights)
+    return DisciplineSpec()
+
+
+def _seconds(duration: Duration | None) -> float | None:
+    return None if duration is None else float(duration)
 
 
 def schema() -> dict[str, Any]:

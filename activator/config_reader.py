@@ -18,13 +18,12 @@ from msgspec import inspect as types
 
 from activator.config import GIB, KIB, MIB, Duration, Size
 from activator.config_tree import Item
+from activator.durations import parse_seconds
 
 Values = dict[str, Any]  # of a struct: the fields that could be read, structs within as Values
 
 PLANNED_KEYS: Final = {"kubernetes": "a cluster"}  # keys of the whole file that interface and README announce
-DURATION_PATTERN: Final = r"(\d+(?:\.\d+)?)(ms|s|m|h)?"
 SIZE_PATTERN: Final = r"(\d+(?:\.\d+)?)(B|KiB|MiB|GiB)?"
-_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 _BYTES: Final = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 _INT: Final = re.compile(r"[-+]?\d{1,18}", re.ASCII)
 _FLOAT: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
@@ -135,11 +134,8 @@ def build(kind: types.Type, values: Any) -> Any:
 
 def parse_duration(text: str) -> Duration | None:
     """Seconds from `300ms`, `5s`, `2m`, `1h` or a plain number; None if it is none."""
-    match = re.fullmatch(DURATION_PATTERN, text, re.ASCII)
-    if match is None:
-        return None
-    seconds = float(match[1]) * _SECONDS[match[2] or "s"]
-    return Duration(seconds) if math.isfinite(seconds) else None
+    seconds = parse_seconds(text)
+    return None if seconds is None else Duration(seconds)
 
 
 def parse_size(text: str) -> Size | None:

@@ -10,7 +10,8 @@ from typing import Any, Final
 from msgspec import inspect as types
 
 from activator.config import Config, Duration, Size
-from activator.config_reader import DURATION_PATTERN, SIZE_PATTERN
+from activator.config_reader import SIZE_PATTERN
+from activator.durations import DURATION_PATTERN
 
 Schema = dict[str, Any]
 

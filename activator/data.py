@@ -38,7 +38,8 @@ from activator.state.messages import Effect, PodDrained, PodRefused, PodUnplaced
 from activator.state.probing import split_address
 from activator.tasks import TaskGroupOwner
 from activator.throttle.budget import HeldBudget
-from activator.throttle.revision import RevisionThrottler, SlotEvents
+from activator.throttle.revision import RevisionThrottler
+from activator.throttle.slot_events import SlotEvents
 from activator.upstream.dial import DialContext, PodAddress
 from activator.upstream.pool import PodPool
 from activator.wire.request import RequestLimits
@@ -63,7 +64,7 @@ class Data:
         self.errors_total: int = 0
         self.wheel = TimingWheel(now, loop.call_later, self.failed)
         self.router = Router(config.trust_revision_headers)
-        self.held = HeldBudget(config.limits.held_bytes)
+        self.held = HeldBudget(config.limits.held_bytes, config.limits.held_requests)
         self.proxy = Proxy(self.router, self.wheel, now, self.held, HELD_BODY_BYTES, ATTEMPTS_MAX, self.failed)
         limits = RequestLimits(
             header_bytes=config.limits.header_bytes,
@@ -79,7 +80,7 @@ class Data:
         )
         self.server: Server | None = None
         hooks = _Hooks(self, DialContext(loop, self.wheel, tasks.start), now, rng, tell)
-        self.part = DataPart(now, self.wheel, loop.call_soon, _Events(self, tell), hooks)
+        self.part = DataPart(now, self.wheel, loop.call_soon, _Events(self, tell), hooks, self.held)
         self._report = _LoadReport(self, now, tell)
 
     async def start(self, sockets: list[ListeningSocket]) -> None:
@@ -161,6 +162,9 @@ class _Events(SlotEvents):
 
     def refused(self, key: str, identity: str, generation: int, dead: bool) -> None:
         self._tell(PodRefused(key, identity, generation, dead))
+
+    def failed(self, key: str, error: Exception) -> None:
+        self._data.failed(error)
 
 
 class _Hooks(DataHooks):

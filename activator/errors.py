@@ -34,6 +34,8 @@ class Reason(Enum):
     REVISION_FAILED = "revision_failed"
     REVISION_REMOVED = "revision_removed"
     HELD_BYTES_FULL = "held_bytes_full"
+    HELD_REQUESTS_FULL = "held_requests_full"
+    DEADLINE_TOO_SHORT = "deadline_too_short"
     OVERLOADED = "overloaded"
     DRAINING = "draining"
     # The pod's fault.
@@ -67,6 +69,8 @@ _STATUS: dict[Reason, int] = {
     Reason.REVISION_FAILED: 503,
     Reason.REVISION_REMOVED: 503,
     Reason.HELD_BYTES_FULL: 503,
+    Reason.HELD_REQUESTS_FULL: 503,
+    Reason.DEADLINE_TOO_SHORT: 503,
     Reason.OVERLOADED: 503,
     Reason.DRAINING: 503,
     Reason.CONNECT_FAILED: 502,

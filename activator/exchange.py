@@ -105,6 +105,9 @@ class Exchange(Waiter):
         self.done_s: float = 0.0  # when it was over, in monotonic seconds
         self.read_s: float = 0.0  # the time of the read that is being handled, 0.0 in between: one clock call a read
 
+    def request(self) -> RequestHead | None:
+        return self.head
+
     def begin(self) -> None:
         """The request's turn has come: find its revision and a pod."""
         raise NotImplementedError

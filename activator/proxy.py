@@ -134,13 +134,17 @@ class ProxiedExchange(Exchange):
         if self.head.upgrade and not self._may_upgrade(throttler):
             self._fail(Reason.UPGRADE_NOT_SUPPORTED, "")
             return
+        held = self._held
+        if held is not None and not held.assign(throttler.held):
+            self._fail(Reason.HELD_BYTES_FULL, held.refused_for)
+            return
         lease = throttler.try_acquire(self, self.arrived_s)
         if lease is not None:
             self.granted(lease)
             return
         refusal = throttler.enqueue(self)
         if refusal is not None:
-            self._fail(refusal, throttler.failure or "")
+            self._fail(refusal, throttler.refusal_detail())
             return
         self._wait(throttler)
 
@@ -202,7 +206,7 @@ class ProxiedExchange(Exchange):
             self._wait(throttler)
         throttler.release(lease, 0.0, False)
         if refusal is not None:
-            self._fail(refusal, throttler.failure or lease.address)
+            self._fail(refusal, throttler.refusal_detail() or lease.address)
 
     def _may_upgrade(self, throttler: RevisionThrottler) -> bool:
         """Leave of the offered protocols those that the revision takes; False for a WebSocket where it takes none.
@@ -220,7 +224,7 @@ class ProxiedExchange(Exchange):
     def _wait(self, throttler: RevisionThrottler) -> None:
         if self.queued_s == 0.0:
             self.queued_s = self._time()
-        self._proxy.wheel.arm(self, self.arrived_s + throttler.queue_timeout_s())
+        self._proxy.wheel.arm(self, self.arrived_s + throttler.wait_limit_s(self))
 
     # --- the request's body ---
 
@@ -238,8 +242,10 @@ class ProxiedExchange(Exchange):
             return
         if held is None:
             held = self._held = HeldBody(self._proxy.held)
+            if self._throttler is not None:
+                held.assign(self._throttler.held)  # nothing yet: it has room for that
         if not held.append(data):
-            self._fail(Reason.HELD_BYTES_FULL, "")
+            self._fail(Reason.HELD_BYTES_FULL, held.refused_for)
             return
         if held.size >= self._proxy.held_body_bytes and not self._request_paused:
             self._request_paused = True
@@ -388,11 +394,11 @@ class ProxiedExchange(Exchange):
     def expired(self, now_s: float) -> None:
         if self.over:
             return
-        if self.in_line:
-            self._fail(Reason.QUEUE_TIMEOUT, "")
-            return
         throttler = self._throttler
         assert throttler is not None
+        if self.in_line:
+            throttler.overdue(self)
+            return
         spec = throttler.spec
         if self._tunnel:
             if 0.0 < spec.tunnel_idle_timeout_s <= now_s - self._progress_s:

@@ -26,6 +26,8 @@ _SENTENCES: dict[Reason, str] = {
     Reason.REVISION_FAILED: "the revision cannot start",
     Reason.REVISION_REMOVED: "the revision was removed",
     Reason.HELD_BYTES_FULL: "this proxy holds as many request bodies as it may",
+    Reason.HELD_REQUESTS_FULL: "as many requests wait in this proxy as may",
+    Reason.DEADLINE_TOO_SHORT: "the request could not be served in time even in the best case",
     Reason.OVERLOADED: "this proxy has as many connections as it may",
     Reason.DRAINING: "this proxy is shutting down",
     Reason.CONNECT_FAILED: "no pod of the revision took the connection",

@@ -65,11 +65,16 @@ def _parser() -> argparse.ArgumentParser:
     cold.add_argument("--rounds", type=_positive, default=20, help="cold starts (default: 20)")
     cold.set_defaults(handler=_cold)
 
+    trace = commands.add_parser("trace", help="a long random life of one throttler, every step of it judged")
+    trace.add_argument("--events", type=_positive, default=200_000, help="how many (default: 200,000)")
+    trace.add_argument("--seed", type=int, default=1, help="the same seed, the same trace (default: 1)")
+    trace.set_defaults(handler=_trace)
+
     report = commands.add_parser("report", help="files of --json as one Markdown table")
     report.add_argument("files", nargs="+", metavar="FILE")
     report.set_defaults(handler=_report)
 
-    for command in (micro, load, cold, report):
+    for command in (micro, load, cold, trace, report):
         command.add_argument("--json", metavar="FILE", help="write the figures there too")
     return parser
 
@@ -98,6 +103,12 @@ def _cold(options: argparse.Namespace) -> int:
     from bench import cold
 
     return cold.run(options.rounds, options.json)
+
+
+def _trace(options: argparse.Namespace) -> int:
+    from bench import trace
+
+    return trace.run(options.events, options.seed, options.json)
 
 
 def _report(options: argparse.Namespace) -> int:

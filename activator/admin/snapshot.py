@@ -43,6 +43,7 @@ def revision(throttler: RevisionThrottler, processes: dict[str, int] | None) -> 
         "in_flight": table.in_flight,
         "queued": throttler.line.length,
         "queue_depth": throttler.spec.queue_depth,
+        "queue": queue(throttler),
         "capacity": table.capacity,
         "failure": throttler.failure,
         "failed": {reason.value: count for reason, count in throttler.failed_totals.items()},
@@ -62,6 +63,21 @@ def revision(throttler: RevisionThrottler, processes: dict[str, int] | None) -> 
     if processes is not None:
         shown["processes"] = processes
     return shown
+
+
+def queue(throttler: RevisionThrottler) -> dict[str, Any]:
+    """Who waits, and how the line is kept."""
+    return {
+        "discipline": throttler.spec.discipline.name,
+        "waiting": throttler.line.length,
+        **throttler.line.shares(),
+        "held_bytes": throttler.held.held_bytes,
+        "granted": throttler.granted_total,
+        "queued": throttler.queued_total,
+        "exempted": throttler.exempted_total,
+        "errors": throttler.errors_total,
+        "retry_after_s": throttler.retry_after_s(),
+    }
 
 
 def slot(tracker: PodTracker) -> dict[str, Any]:

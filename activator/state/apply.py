@@ -29,7 +29,9 @@ from activator.state.messages import (
     SetRevision,
     WithdrawPod,
 )
-from activator.throttle.revision import RevisionThrottler, SlotEvents
+from activator.throttle.budget import HeldBudget
+from activator.throttle.revision import RevisionThrottler
+from activator.throttle.slot_events import SlotEvents
 from lb.policy import Policy
 from lb.slots import Trim
 from lb.table import TrackerTable
@@ -87,12 +89,14 @@ class DataPart:
         defer: Callable[[Callable[[], None]], object],
         events: SlotEvents,
         hooks: DataHooks,
+        held: HeldBudget,
     ) -> None:
         self._now = now
         self._wheel = wheel
         self._defer = defer
         self._events = events
         self._hooks = hooks
+        self._held = held
         self.throttlers: dict[str, RevisionThrottler] = {}
         self._active: dict[str, RevisionThrottler] = {}  # that have carried something since they were last reported
         self._drains: dict[PodTracker, _Drain] = {}  # each pod's latest, until its time is up
@@ -159,7 +163,7 @@ class DataPart:
         throttler = self.throttlers.get(spec.key)
         if throttler is None:
             throttler = RevisionThrottler(
-                spec, self._new_table(spec), self._now, self._defer, self._events, GRANTS_PER_TURN_MAX
+                spec, self._new_table(spec), self._now, self._defer, self._events, GRANTS_PER_TURN_MAX, self._held
             )
             self.throttlers[spec.key] = throttler
         else:

@@ -54,6 +54,7 @@ class _Program(Collector):
         yield _counter("activator_client_connections_shed", "Client connections over the limit.", listening.shed_total)
         yield _gauge("activator_exchanges", "Requests begun and not ended.", proxy.active)
         yield _gauge("activator_held_bytes", "Request bodies held while their requests wait.", self._held.held_bytes)
+        yield _gauge("activator_held_requests", "Requests that wait for a slot.", self._held.held_requests)
         refused = CounterMetricFamily(
             "activator_refused_requests", "Requests refused before they had a revision.", labels=("reason",)
         )
@@ -75,6 +76,13 @@ class _Revisions(Collector):
         throttlers = list(self._part.throttlers.values())
         yield _family(throttlers, GaugeMetricFamily, "activator_in_flight", "Requests at pods.", _in_flight)
         yield _family(throttlers, GaugeMetricFamily, "activator_queued", "Requests that wait for a slot.", _queued)
+        yield _family(
+            throttlers, GaugeMetricFamily, "activator_queue_held_bytes", "Bodies held for this revision.", _held_bytes
+        )
+        yield _family(throttlers, CounterMetricFamily, "activator_exempted", "Requests exempted by rule.", _exempted)
+        yield _family(
+            throttlers, CounterMetricFamily, "activator_waiter_errors", "Waiters that raised when told.", _errors
+        )
         yield _family(
             throttlers, GaugeMetricFamily, "activator_capacity", "Slots of pods that may be picked.", _capacity
         )
@@ -167,6 +175,18 @@ def _in_flight(throttler: RevisionThrottler) -> float:
 
 def _queued(throttler: RevisionThrottler) -> float:
     return float(throttler.line.length)
+
+
+def _held_bytes(throttler: RevisionThrottler) -> float:
+    return float(throttler.held.held_bytes)
+
+
+def _exempted(throttler: RevisionThrottler) -> float:
+    return float(throttler.exempted_total)
+
+
+def _errors(throttler: RevisionThrottler) -> float:
+    return float(throttler.errors_total)
 
 
 def _capacity(throttler: RevisionThrottler) -> float:

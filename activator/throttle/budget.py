@@ -1,20 +1,26 @@
-"""Two allowances: the bytes that waiting requests may hold, and the retries that a revision may cost its pods.
+"""Two allowances: what waiting requests may hold, and the retries that a revision may cost its pods.
 
-One object of the first kind per worker, one of the second per revision; each is read and written by one event loop
-only, and its counters are the metrics.
+Of the first kind there is one object per worker and one per revision, of the second one per revision; each is read and
+written by one event loop only, and its counters are the metrics.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from activator.config import RETRY_BUDGET_MAX, RETRY_BUDGET_SHARE
+
+NO_LIMIT: Final = 1 << 62
 
 
 class HeldBudget:
-    """Bytes of request bodies that are held while their requests wait for a pod."""
+    """Requests that wait for a slot, and bytes of request bodies that are held for them or to be sent again."""
 
-    def __init__(self, bytes_max: int) -> None:
+    def __init__(self, bytes_max: int = NO_LIMIT, requests_max: int = NO_LIMIT) -> None:
         self.bytes_max = bytes_max
+        self.requests_max = requests_max
         self.held_bytes: int = 0
+        self.held_requests: int = 0
 
     def take(self, count: int) -> bool:
         """Account for `count` more bytes; False, and nothing taken, when they would exceed the bound."""
@@ -26,6 +32,17 @@ class HeldBudget:
     def give_back(self, count: int) -> None:
         self.held_bytes -= count
         assert self.held_bytes >= 0
+
+    def is_full(self) -> bool:
+        """Whether one more request may not wait."""
+        return self.held_requests >= self.requests_max
+
+    def request_waits(self) -> None:
+        self.held_requests += 1
+
+    def request_left(self) -> None:
+        self.held_requests -= 1
+        assert self.held_requests >= 0
 
 
 class RetryBudget:

@@ -20,4 +20,5 @@ class Lease:
         self.attachment: object | None = tracker.attachment
         self.granted_s = granted_s
         self.trial: bool = False  # granted to a RECOVERING pod: the outcome decides about the pod
+        self.exempt: bool = False  # granted by an exempting rule, if need be beyond the pod's limit
         self.released: bool = False

@@ -4,73 +4,51 @@ Invariants (the auditor and the property tests check them)
   1. No grant is made to a pod with in_flight >= limit.
   2. The first in line never waits while a pod that may be picked has room.
   3. Every lease is released exactly once; every waiter ends exactly once.
-  4. The line is never longer than `queue_depth`.
+  4. Nobody joins a line that is `queue_depth` long, or a process that holds as many requests as it may. Who is tried
+     again on another pod is let back in: at most what is in flight comes on top.
+Requests that a rule exempts stand outside of 1 and 2, and are counted apart.
 
 Rules
   - Everything here is plain `def` on one event loop: between the pick and the reservation nothing else can run.
-  - Newcomers never overtake: while anyone waits, `try_acquire` gives nothing.
+  - Newcomers never overtake: while anyone waits, `try_acquire` gives nothing. Who is next, the line's discipline says.
   - Hand-over loops, it does not recurse: a grant that fails at once and releases is seen by the loop already running.
+  - A turn of the loop grants and refuses a bounded number. A waiter that raises when it is told costs itself its slot
+    and nobody else anything.
   - Structure is not changed here. What the request path learns about pods goes to the state worker as a message.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil
 from typing import Final
 
-from mypy_extensions import mypyc_attr
-
 from activator.clock import Now
-from activator.config import QUEUE_TIMEOUT_S, RevisionSpec
+from activator.config import QUEUE_TIMEOUT_S, REFUSALS_PER_TURN_MAX, RevisionSpec
 from activator.errors import Reason
-from activator.throttle.budget import RetryBudget
+from activator.throttle.admission import Admission
+from activator.throttle.budget import NO_LIMIT, HeldBudget, RetryBudget
+from activator.throttle.disciplines import make_line
+from activator.throttle.forecast import Forecast
 from activator.throttle.lease import Lease
-from activator.throttle.waiters import Waiter, WaiterLine
+from activator.throttle.lines import WaitingLine
+from activator.throttle.overflow import least_loaded
+from activator.throttle.refusing import Refusals
+from activator.throttle.slot_events import SlotEvents
+from activator.throttle.waiters import Waiter
 from lb.table import DRAINED, TrackerTable
 from lb.tracker import RECOVERING, PodTracker
 
-_RATE_HALF_LIFE_S: Final = 10.0
 # Whoever waits for a start that takes too long shall hear of the start, not of the line: the start's own timeout begins
 # a moment after the request arrived, and ends in a last look that takes a moment.
 _STARTUP_SLACK_S: Final = 5.0
-RETRY_AFTER_MIN_S: Final = 1
-RETRY_AFTER_MAX_S: Final = 120
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class SlotEvents:
-    """What the throttler tells the control part; `data.py` hands in one that posts messages."""
-
-    def activated(self, key: str) -> None:
-        """The first request after a silence."""
-        raise NotImplementedError
-
-    def wanted(self, key: str) -> None:
-        """A line has formed: requests wait and no slot is free."""
-        raise NotImplementedError
-
-    def drained(self, key: str, slot: int, generation: int) -> None:
-        """The last request of a draining slot has ended."""
-        raise NotImplementedError
-
-    def departed(self, key: str, identity: str) -> None:
-        """The last request at a pod of a removed revision has ended; of its slot nobody hears any more."""
-        raise NotImplementedError
-
-    def trial_ended(self, key: str, identity: str, generation: int, succeeded: bool) -> None:
-        """The one request that a recovering pod was tried with has ended."""
-        raise NotImplementedError
-
-    def refused(self, key: str, identity: str, generation: int, dead: bool) -> None:
-        """A pod did not take a connection: refused (dead), or no answer in time."""
-        raise NotImplementedError
 
 
 class RevisionThrottler:
     """Grants slots of `table` to waiters.
 
-    `defer` runs a callable in the loop's next turn; `grants_per_turn_max` bounds how many hand-overs one turn makes.
+    `defer` runs a callable in the loop's next turn; `grants_per_turn_max` bounds how many hand-overs one pump makes,
+    `refusals_per_turn_max` how many waiters hear in one turn that they wait in vain; `process` counts the waiting
+    requests of all revisions.
     """
 
     def __init__(
@@ -81,11 +59,14 @@ class RevisionThrottler:
         defer: Callable[[Callable[[], None]], object],
         events: SlotEvents,
         grants_per_turn_max: int,
+        process: HeldBudget | None = None,
+        refusals_per_turn_max: int = REFUSALS_PER_TURN_MAX,
     ) -> None:
         self.spec = spec
         self.key: str = spec.key
         self.table = table
-        self.line = WaiterLine()
+        self.line: WaitingLine = make_line(spec)
+        self.held = HeldBudget(spec.queue_bytes or NO_LIMIT)  # bytes of this revision's waiting requests
         self.leases: dict[Lease, Waiter] = {}  # every open lease and who holds it
         self.failure: str | None = None  # why the revision cannot start, while it cannot
         self.removed: bool = False
@@ -93,6 +74,7 @@ class RevisionThrottler:
         self.active: bool = False  # has carried something since its load was last reported
         # counters, read at scrape time
         self.granted_total: int = 0
+        self.exempted_total: int = 0
         self.queued_total: int = 0
         self.requests_total: int = 0
         self.failed_totals: dict[Reason, int] = {}  # requests that did not end with their pod's answer
@@ -100,24 +82,34 @@ class RevisionThrottler:
         self.client_gone_total: int = 0
         self.retries: dict[Reason, int] = {}  # requests tried again, by what was the matter the first time
         self.retry_budget = RetryBudget()
+        self.errors_total: int = 0  # waiters that raised when they were told
         self._now = now
         self._defer = defer
         self._events = events
-        self._queue_depth: int = spec.queue_depth
+        self._process: HeldBudget = HeldBudget() if process is None else process
+        self._forecast = Forecast()
+        self._admission = Admission(spec, self._forecast)
+        self._refusals = Refusals(now, defer, self._process.request_left, self._waiter_raised, refusals_per_turn_max)
         self._grants_per_turn_max = grants_per_turn_max
         self._pumping: bool = False
         self._pump_deferred: bool = False
-        self._releases: float = 0.0  # releases, decayed by half each half-life
-        self._releases_at_s: float = now()
+        self._arrivals: int = 0
+        self._asked_s: float = 0.0
 
     # --- asking for a slot ---
 
     def try_acquire(self, waiter: Waiter, now_s: float) -> Lease | None:
         """A slot at once, or None: then `enqueue`."""
-        self.line.number(waiter)
+        self._arrivals += 1
+        waiter.arrival = self._arrivals
+        if now_s > self._asked_s:
+            self._asked_s = now_s
+        waiter.asked_s = self._asked_s
         if not self.active:
             self.active = True
             self._events.activated(self.key)
+        if self._admission.exempts and self._admission.is_exempt(waiter):
+            return self._acquire_exempt(waiter, now_s)
         if self.line.length != 0 or self.failure is not None:
             return None
         tracker = self.table.pick(0, now_s)
@@ -126,37 +118,59 @@ class RevisionThrottler:
         return self._reserve(waiter, tracker, now_s)
 
     def enqueue(self, waiter: Waiter) -> Reason | None:
-        """Stand in line; a reason says that the waiter was turned away instead."""
+        """Stand in line; a reason (and `refusal_detail`) says that the waiter was turned away instead."""
         refusal = self._refusal()
-        if refusal is None and self.line.length >= self._queue_depth:
-            refusal = Reason.QUEUE_FULL
+        if refusal is None:
+            if self.line.length >= self.spec.queue_depth:
+                refusal = Reason.QUEUE_FULL
+            elif self._process.is_full():
+                refusal = Reason.HELD_REQUESTS_FULL
+            else:
+                refusal = self._admission.sort(waiter)
+        if refusal is None and self._admission.predicts:
+            limit_s = self.wait_limit_s(waiter)
+            refusal = self._admission.predict(waiter, self.line, self.table.capacity, limit_s, self._now())
         if refusal is not None:
             return refusal
         self.line.join(waiter)
         self.queued_total += 1
-        if self.line.length == 1:
-            self._events.wanted(self.key)
+        self._joined()
         return None
 
     def requeue(self, waiter: Waiter, failed: Lease, reason: Reason) -> Reason | None:
         """Back into line in the old place, for a request that `failed` for `reason` and is tried on another pod.
 
-        Depth does not turn it away. Where no other pod has room, the same one will do.
+        No bound turns it away. Where no other pod has room, the same one will do.
         """
         refusal = self._refusal()
+        if refusal is None and not waiter.sorted:
+            refusal = self._admission.sort(waiter)
         if refusal is not None:
             return refusal
         waiter.avoided = failed
-        self.line.rejoin(waiter)
         self.retries[reason] = self.retries.get(reason, 0) + 1
-        if self.line.length == 1:
-            self._events.wanted(self.key)
+        if waiter.exempt:
+            lease = self._acquire_exempt(waiter, self._now())
+            if lease is not None:
+                self._grant(waiter, lease)
+                return None
+        self.line.rejoin(waiter)
+        self._joined()
         self.pump()
         return None
 
     def cancel(self, waiter: Waiter) -> None:
-        """The waiter's owner takes it out of line: its client has gone, or its time is up."""
-        self.line.leave(waiter)
+        """The waiter's owner takes it out: its client has gone. Harmless for one who does not wait."""
+        if waiter.in_line:
+            self._leave(waiter)
+            self._process.request_left()
+
+    def overdue(self, waiter: Waiter) -> None:
+        """The waiter's time in line is up: its place is free at once, and it hears of it within a bounded turn."""
+        lane = waiter.lane
+        if lane is not None and lane.line is self.line:  # else it is about to hear something already
+            self._leave(waiter)
+            self._refusals.tell(waiter, Reason.QUEUE_TIMEOUT, "")
 
     # --- giving a slot back ---
 
@@ -173,8 +187,10 @@ class RevisionThrottler:
                 self._events.drained(self.key, lease.tracker.slot, lease.generation)
         elif lease.trial:
             self._events.trial_ended(self.key, lease.identity, lease.generation, succeeded)
+        if self._admission.predicts and succeeded and not lease.exempt:
+            self._forecast.served(latency_s, self._now())
         if self.line.length != 0:
-            self._count_release()
+            self._forecast.slot_freed(self._now())
             self.pump()
 
     def pod_refused(self, lease: Lease, dead: bool) -> None:
@@ -187,14 +203,15 @@ class RevisionThrottler:
     # --- handing over ---
 
     def pump(self) -> None:
-        """Grant free slots to the line, in order, at most `grants_per_turn_max` before the loop turns."""
+        """Grant free slots to the line, in its order, at most `grants_per_turn_max` before the loop turns."""
         if self._pumping:
             return
         self._pumping = True
         try:
             grants = 0
             while True:
-                waiter = self.line.first
+                line = self.line
+                waiter = line.first()
                 if waiter is None:
                     return
                 now_s = self._now()
@@ -205,8 +222,12 @@ class RevisionThrottler:
                     self._pump_soon()
                     return
                 grants += 1
-                self.line.leave(waiter)
-                waiter.granted(self._reserve(waiter, tracker, now_s))
+                line.take(waiter)
+                self._process.request_left()
+                self._forecast.start_ended(now_s)
+                if line.length == 0:
+                    self._forecast.line_ended(now_s)
+                self._grant(waiter, self._reserve(waiter, tracker, now_s))
         finally:
             self._pumping = False
 
@@ -216,6 +237,7 @@ class RevisionThrottler:
         self._refuse_all(Reason.REVISION_FAILED, cause)
 
     def recover(self) -> None:
+        """Newcomers may wait again. Whoever stood in line at the failure hears of it all the same."""
         self.failure = None
         self.pump()
 
@@ -232,28 +254,39 @@ class RevisionThrottler:
                 waiter.revoked(reason, detail)
 
     def reconfigure(self, spec: RevisionSpec) -> None:
-        """New limits for a live revision; nobody in line is lost."""
+        """New limits, rules or discipline for a live revision; nobody in line is lost, and all keep their arrival."""
+        old = self.spec
         self.spec = spec
-        self._queue_depth = spec.queue_depth
+        self.held.bytes_max = spec.queue_bytes or NO_LIMIT
+        self._admission.configure(spec)
+        if spec.discipline == old.discipline and spec.queue_rules == old.queue_rules:
+            return
+        before = self.line
+        self.line = make_line(spec)
+        for waiter in before.waiters():
+            before.leave(waiter)
+            self._admission.sort(waiter)
+            self.line.join(waiter)
 
     # --- what others ask ---
 
     def queue_timeout_s(self) -> float:
-        """How long a request may stand in line, from now on."""
+        """How long a request may stand in line, from its arrival, that does not say so itself."""
         if self.spec.queue_timeout_s is not None:
             return self.spec.queue_timeout_s
         return QUEUE_TIMEOUT_S if self.was_ready else self.spec.startup_timeout_s + _STARTUP_SLACK_S
 
+    def wait_limit_s(self, waiter: Waiter) -> float:
+        """How long this waiter may, from its arrival."""
+        return self._admission.limit_s(waiter, self.queue_timeout_s())
+
+    def refusal_detail(self) -> str:
+        """What there is to say to the reason that `enqueue` or `requeue` gave last."""
+        return self._admission.detail
+
     def retry_after_s(self) -> int:
-        """How long the line as it is now will take, by the rate at which slots came free of late."""
-        elapsed_s = self._now() - self._releases_at_s
-        releases: float = self._releases * 2.0 ** (-elapsed_s / _RATE_HALF_LIFE_S)
-        per_s = (
-            releases * 0.6931 / _RATE_HALF_LIFE_S
-        )  # ln 2: the decayed sum of a steady rate r is r * half-life / ln 2
-        if per_s <= 0.0:
-            return RETRY_AFTER_MIN_S
-        return min(max(ceil(self.line.length / per_s), RETRY_AFTER_MIN_S), RETRY_AFTER_MAX_S)
+        """When to come again: after the line as it is now, or the start that it waits for."""
+        return self._forecast.retry_after_s(self.line.length, self._now())
 
     # --- within ---
 
@@ -271,29 +304,72 @@ class RevisionThrottler:
         self.granted_total += 1
         return lease
 
+    def _acquire_exempt(self, waiter: Waiter, now_s: float) -> Lease | None:
+        """A slot whatever the line and the limits; None only where no pod could take the request at all."""
+        if self.failure is not None:
+            return None
+        tracker = self._pick_for(waiter, now_s) if self.line.length == 0 else None
+        if tracker is None:
+            tracker = least_loaded(self.table)
+        if tracker is None:
+            return None
+        lease = self._reserve(waiter, tracker, now_s)
+        lease.exempt = True
+        self.exempted_total += 1
+        return lease
+
+    def _grant(self, waiter: Waiter, lease: Lease) -> None:
+        try:
+            waiter.granted(lease)
+        except Exception as error:
+            self._waiter_raised(error)
+            try:
+                waiter.refused(Reason.INTERNAL, "")
+            except Exception as again:
+                self._waiter_raised(again)
+            if not lease.released:
+                self.release(lease, 0.0, False)
+
+    def _waiter_raised(self, error: Exception) -> None:
+        self.errors_total += 1
+        self._events.failed(self.key, error)
+
     def _refusal(self) -> Reason | None:
+        self._admission.detail = ""
         if self.removed:
             return Reason.REVISION_REMOVED
         if self.failure is not None:
+            self._admission.detail = self.failure
             return Reason.REVISION_FAILED
         return None
 
-    def _refuse_all(self, reason: Reason, detail: str) -> None:
-        # A refused client may send its next request at once: only those now in line are told.
-        remaining = self.line.length
-        while remaining > 0:
-            waiter = self.line.first
-            if waiter is None:
-                return
-            remaining -= 1
-            self.line.leave(waiter)
-            waiter.refused(reason, detail)
-
-    def _count_release(self) -> None:
+    def _joined(self) -> None:
+        self._process.request_waits()
         now_s = self._now()
-        decay: float = 2.0 ** (-(now_s - self._releases_at_s) / _RATE_HALF_LIFE_S)
-        self._releases = self._releases * decay + 1.0
-        self._releases_at_s = now_s
+        if self.table.capacity == 0:
+            self._forecast.start_wanted(now_s)
+        if self.line.length == 1:
+            self._forecast.line_formed(now_s)
+            self._events.wanted(self.key)
+
+    def _leave(self, waiter: Waiter) -> None:
+        lane = waiter.lane
+        assert lane is not None
+        line = lane.line
+        line.leave(waiter)
+        if line is self.line and line.length == 0:
+            self._line_ended()
+
+    def _line_ended(self) -> None:
+        self._forecast.line_ended(self._now())
+        if self.table.capacity == 0:
+            self._forecast.start_given_up()
+
+    def _refuse_all(self, reason: Reason, detail: str) -> None:
+        line = self.line
+        self.line = make_line(self.spec)
+        self._line_ended()
+        self._refusals.tell_all(line, reason, detail)
 
     def _pump_soon(self) -> None:
         if not self._pump_deferred:

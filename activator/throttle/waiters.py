@@ -1,18 +1,25 @@
-"""The line in which requests wait: intrusive, first in first out, every step O(1).
+"""Those who wait, and the chains they stand in: intrusive, in order of arrival, every step O(1).
 
 Rules
-  1. A waiter stands in at most one line, and ends in exactly one way: granted, refused, or taken out by its owner.
-  2. `arrival` orders the line. Every request is numbered when it first asks for a slot, whether it must wait or not;
-     one that is tried again on another pod keeps its number, and so its place.
+  1. A waiter stands in at most one chain, and ends in exactly one way: granted, refused, or taken out by its owner.
+  2. `arrival` orders a chain. Every request is numbered when it first asks for a slot, whether it must wait or not; one
+     that is tried again on another pod keeps its number, and so its place.
+  3. A waiter knows its lane, a lane its line: whoever wants to leave needs to know neither.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from mypy_extensions import mypyc_attr
 
-from activator.clock import Deadline
+from activator.clock import NEVER, Deadline
 from activator.errors import Reason
+from activator.message import RequestHead
 from activator.throttle.lease import Lease
+
+if TYPE_CHECKING:
+    from activator.throttle.lines import WaitingLine
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -22,10 +29,26 @@ class Waiter(Deadline):
     def __init__(self) -> None:
         super().__init__()
         self.arrival: int = 0  # 0: has not asked for a slot yet
+        self.asked_s: float = 0.0  # when it did, in monotonic seconds; never before an earlier arrival
+        # Where it stands, as its line wants it; written by the throttler when the request must wait.
+        self.sorted: bool = False
+        self.exempt: bool = False  # a rule lets it pass even when every pod is full
+        self.level: int = 0  # priority: higher goes first
+        self.share: bytes = b""  # fair: whose share it is taken from
+        self.charge: int = 1  # fair: how much of it
+        self.own_timeout_s: float = NEVER  # from its arrival, as the request itself wants it
+        self.own_deadline_s: float = NEVER  # from its arrival: then nobody wants the answer any more
+        # The chain's and the line's.
+        self.in_line: bool = False
+        self.chain: Chain | None = None
+        self.lane: Lane | None = None
         self.line_next: Waiter | None = None
         self.line_prev: Waiter | None = None
-        self.in_line: bool = False
         self.avoided: Lease | None = None  # of the pod that has just failed the request: any other is better
+
+    def request(self) -> RequestHead | None:
+        """What is asked for, where disciplines, rules and timeouts look; None: nothing to look at."""
+        return None
 
     def granted(self, lease: Lease) -> None:
         """A slot is reserved; whoever is granted must see to it that the lease is released exactly once."""
@@ -40,43 +63,33 @@ class Waiter(Deadline):
         raise NotImplementedError
 
 
-class WaiterLine:
+class Chain:
     """A doubly linked list of waiters."""
 
     def __init__(self) -> None:
-        self.length: int = 0
         self.first: Waiter | None = None
-        self._last: Waiter | None = None
-        self._arrivals: int = 0
+        self.last: Waiter | None = None
 
-    def number(self, waiter: Waiter) -> None:
-        """Give `waiter` the next arrival number."""
-        self._arrivals += 1
-        waiter.arrival = self._arrivals
+    def append(self, waiter: Waiter) -> None:
+        """To the end."""
+        self._link(waiter, self.last)
 
-    def join(self, waiter: Waiter) -> None:
-        """To the end: the waiter has just been numbered."""
-        assert not waiter.in_line
-        assert waiter.arrival == self._arrivals
-        self._insert(waiter, self._last)
+    def insert(self, waiter: Waiter) -> None:
+        """To the place that its arrival gives.
 
-    def rejoin(self, waiter: Waiter) -> None:
-        """To the place that its arrival number gives: ahead of everyone who came later.
-
-        Walks past earlier arrivals only, that is, past others that are being tried again.
+        Walks from the end past later arrivals: O(1) for those who come in order of arrival, or each before all others.
         """
-        assert not waiter.in_line
         before: Waiter | None = None
-        after = self.first
-        while after is not None and after.arrival < waiter.arrival:
-            before = after
-            after = after.line_next
-        self._insert(waiter, before)
+        first = self.first
+        if first is not None and first.arrival < waiter.arrival:
+            before = self.last
+            while before is not None and before.arrival > waiter.arrival:
+                before = before.line_prev
+        self._link(waiter, before)
 
-    def leave(self, waiter: Waiter) -> None:
-        """Out of the line; harmless for one who is not in it."""
-        if not waiter.in_line:
-            return
+    def remove(self, waiter: Waiter) -> None:
+        """Out; the waiter must be in this chain."""
+        assert waiter.chain is self
         before = waiter.line_prev
         after = waiter.line_next
         if before is None:
@@ -84,15 +97,16 @@ class WaiterLine:
         else:
             before.line_next = after
         if after is None:
-            self._last = before
+            self.last = before
         else:
             after.line_prev = before
         waiter.line_next = None
         waiter.line_prev = None
+        waiter.chain = None
         waiter.in_line = False
-        self.length -= 1
 
-    def _insert(self, waiter: Waiter, before: Waiter | None) -> None:
+    def _link(self, waiter: Waiter, before: Waiter | None) -> None:
+        assert not waiter.in_line
         after = self.first if before is None else before.line_next
         waiter.line_prev = before
         waiter.line_next = after
@@ -101,8 +115,61 @@ class WaiterLine:
         else:
             before.line_next = waiter
         if after is None:
-            self._last = waiter
+            self.last = waiter
         else:
             after.line_prev = waiter
+        waiter.chain = self
         waiter.in_line = True
+
+
+class Lane:
+    """First come, first served: the chain of those who joined, and the chain of those who came back.
+
+    Whoever comes back may have arrived before or after anyone who waits; with a chain of their own the first of both
+    is one comparison, and a crowd that comes back at once walks past nobody who only joined.
+    """
+
+    def __init__(self, line: WaitingLine) -> None:
+        self.line = line
+        self.length: int = 0
+        self._fresh: Chain = Chain()
+        self._returned: Chain = Chain()
+
+    def first(self) -> Waiter | None:
+        """Whoever arrived first."""
+        returned = self._returned.first
+        fresh = self._fresh.first
+        if returned is None:
+            return fresh
+        if fresh is None or returned.arrival < fresh.arrival:
+            return returned
+        return fresh
+
+    def add(self, waiter: Waiter) -> None:
+        """At the end: nobody in the lane arrived later, but for those who came back."""
+        self._fresh.append(waiter)
+        waiter.lane = self
         self.length += 1
+
+    def add_again(self, waiter: Waiter) -> None:
+        """In the place of its arrival."""
+        self._returned.insert(waiter)
+        waiter.lane = self
+        self.length += 1
+
+    def remove(self, waiter: Waiter) -> None:
+        chain = waiter.chain
+        assert chain is not None and waiter.lane is self
+        chain.remove(waiter)
+        waiter.lane = None
+        self.length -= 1
+
+    def waiters(self) -> list[Waiter]:
+        """All of them, in no particular order."""
+        found: list[Waiter] = []
+        for chain in (self._fresh, self._returned):
+            waiter = chain.first
+            while waiter is not None:
+                found.append(waiter)
+                waiter = waiter.line_next
+        return found

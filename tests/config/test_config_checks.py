@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from activator.config import DisciplineSpec, RuleSpec
 from activator.config_checks import canonical_host, split_address
-from activator.config_file import parse
+from activator.config_file import parse, resolve
 from activator.errors import ConfigError
+from activator.state.messages import SetRevision, decode, encode
 
 
 @pytest.mark.parametrize(
@@ -120,7 +122,7 @@ GOOD = revision("")
             f"revisions: [{revision('policy: robin')}]",
             'revisions[0].policy: found "robin", expected one of random, round-robin',
         ),
-        (f"revisions: [{revision('queue: {discipline: lifo}')}]", 'discipline: found "lifo", expected fifo'),
+        (f"revisions: [{revision('queue: {discipline: lifo}')}]", 'discipline: found "lifo", expected one of fifo'),
         (f"revisions: [{revision('timeouts: {connect: 0}')}]", 'timeouts.connect: found "0", expected more than 0'),
         (
             f"revisions: [{revision('', source='process: {command: []}')}]",
@@ -136,7 +138,27 @@ GOOD = revision("")
         (f"access_log: json\nrevisions: [{GOOD}]", "a:1: access_log: anything but false is planned, not yet available"),
         (f"kubernetes: {{}}\nrevisions: [{GOOD}]", "a:1: kubernetes: a cluster is planned, not yet available"),
         (f"listen: {{address: 'h:1', certificate: c, key: k}}\nrevisions: [{GOOD}]", "listen: TLS is planned"),
-        (f"revisions: [{revision('queue: {discipline: fair}')}]", 'discipline: "fair" is planned, not yet available'),
+        *(
+            (f"revisions: [{revision(f'queue: {{{queue}}}')}]", problem)
+            for queue, problem in [
+                ("discipline: fair", "queue.header: found none, expected the request header that carries the key"),
+                ("discipline: priority, header: ''", "queue.header: found none, expected the request header"),
+                ("discipline: priority, header: 'X Y'", 'queue.header: found "X Y", expected the name of a request'),
+                ("header: X", "queue.header: found discipline fifo, expected it with discipline priority or fair"),
+                ("ageing: 5s", "queue.ageing: found discipline fifo, expected it with discipline priority only"),
+                ("discipline: priority, header: X, ageing: 0", 'queue.ageing: found "0", expected more than 0'),
+                ("discipline: priority, header: X, default: 8", "queue.default: found"),
+                ("discipline: priority, header: X, weights: {a: 2}", "expected it with discipline fair only"),
+                ("discipline: fair, header: X, weights: {a: 0}", "queue.weights.a: found"),
+                ("admission: clever", 'queue.admission: found "clever", expected one of off, predictive'),
+                ("request_timeout_max: 5s", "queue.request_timeout_max: found request_timeout: false"),
+                ("rules: [{path_prefix: x, exempt: true}]", "queue.rules[0].path_prefix: found"),
+                ("rules: [{path_prefix: /x}]", "queue.rules[0]: found neither, expected what the rule is for"),
+                ("rules: [{methods: [get], exempt: true}]", 'queue.rules[0].methods: found "get", expected methods'),
+                ("rules: [{charge: 5}]", "queue.rules[0].charge: found discipline fifo, expected a charge with"),
+                (f"rules: [{', '.join(['{exempt: true}'] * 33)}]", "queue.rules: found 33, expected at most 32"),
+            ]
+        ),
     ],
 )
 def test_one_mistake_is_told_once(text: str, problem: str) -> None:
@@ -163,3 +185,17 @@ def test_admin_may_be_switched_off() -> None:
 
 def test_any_policy_is_taken_where_none_are_known() -> None:
     assert parse(f"revisions: [{revision('policy: mine')}]", "a", {}).revisions[0].policy == "mine"
+
+
+def test_a_queue_with_all_its_keys() -> None:
+    queue = (
+        "queue: {depth: 5, bytes: 1MiB, timeout: 5s, request_timeout: true, request_timeout_max: 1m, "
+        "admission: predictive, discipline: fair, header: X-Tenant, weights: {a: 3}, "
+        "rules: [{path_prefix: /healthz, methods: [GET], exempt: true}, {path_prefix: /batch, charge: 5}]}"
+    )
+    (spec,) = resolve(parse(f"revisions: [{revision(queue)}]", "a", {}), lambda limit: "random")
+    assert spec.discipline == DisciplineSpec("fair", "X-Tenant", weights={"a": 3})
+    assert spec.queue_rules == (RuleSpec("/healthz", ("GET",), True), RuleSpec("/batch", charge=5))
+    assert (spec.queue_depth, spec.queue_bytes, spec.queue_timeout_s) == (5, 2**20, 5.0)
+    assert (spec.request_timeout, spec.request_timeout_max_s, spec.admission) == (True, 60.0, "predictive")
+    assert decode(encode(SetRevision(spec))) == SetRevision(spec), "it goes between the parts"

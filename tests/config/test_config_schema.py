@@ -8,7 +8,7 @@ import msgspec
 
 from activator.config import Config
 from activator.config_file import schema
-from activator.config_reader import parse_duration
+from activator.durations import parse_seconds
 
 
 def test_the_schema_is_json() -> None:
@@ -30,5 +30,5 @@ def test_the_pattern_of_a_duration_is_the_readers() -> None:
     (pattern,) = [kind["pattern"] for kind in revision["properties"]["timeouts"]["properties"]["idle"]["anyOf"][1:]]
     for text in ("300ms", "5s", "2m", "7"):
         assert re.search(pattern, text) is not None
-        assert parse_duration(text) is not None
+        assert parse_seconds(text) is not None
     assert re.search(pattern, "5 minutes") is None

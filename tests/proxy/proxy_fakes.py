@@ -168,13 +168,16 @@ class _Heads(RequestSink):
         pass
 
 
-def request_head(method: str = "GET", host: str = "app.test", length: int = -1, chunked: bool = False) -> RequestHead:
+def request_head(
+    method: str = "GET", host: str = "app.test", length: int = -1, chunked: bool = False, **fields: str
+) -> RequestHead:
     """As the parser makes it."""
     lines = [f"{method} / HTTP/1.1", f"Host: {host}"]
     if length >= 0:
         lines.append(f"Content-Length: {length}")
     if chunked:
         lines.append("Transfer-Encoding: chunked")
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in fields.items()]
     sink = _Heads()
     assert RequestParser(sink, RequestLimits()).feed("\r\n".join([*lines, "", ""]).encode()) is None
     assert sink.head is not None
@@ -205,7 +208,9 @@ class World:
         self.proxy = Proxy(self.router, self.wheel, self.clock.now, self.held, held_body_bytes, 3, self.errors.append)
         self.spec = RevisionSpec(key="ns/app", hosts=("app.test",), **spec)
         self.table = TrackerTable(create("first-available", Rng(1)), 8, 0.5)
-        self.throttler = RevisionThrottler(self.spec, self.table, self.clock.now, self.clock.defer, self.heard, 256)
+        self.throttler = RevisionThrottler(
+            self.spec, self.table, self.clock.now, self.clock.defer, self.heard, 256, self.held
+        )
         self.router.set(self.throttler)
 
     def pod(self, name: str = "p1", limit: int = 1, connects: bool = True, reused: bool = False) -> Pool:
@@ -248,7 +253,7 @@ class World:
         assert self.table.in_flight == 0
         assert not self.throttler.leases
         assert self.throttler.line.length == 0
-        assert self.held.held_bytes == 0
+        assert self.held.held_bytes == self.held.held_requests == self.throttler.held.held_bytes == 0
         assert self.proxy.active == 0
         assert self.wheel.armed == 0
         assert not self.errors

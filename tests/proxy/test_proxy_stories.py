@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from activator.config import RuleSpec
 from activator.errors import Reason
-from tests.proxy.proxy_fakes import World, request_head, response_head
+from tests.proxy.proxy_fakes import Client, World, request_head, response_head
 
 
 def test_the_warm_path_has_the_request_on_its_way_at_once() -> None:
@@ -58,6 +59,54 @@ def test_the_queue_timeout_is_a_504() -> None:
     assert client.silent()
     world.clock.pass_time(0.2)
     assert (client.status, client.reason) == (504, "queue_timeout")
+    world.check_idle()
+
+
+def test_a_deadline_of_the_requests_own_is_the_same_504() -> None:
+    world = World(queue_timeout_s=60.0, request_timeout=True)
+    _, client = world.begin(request_head(Activator_Deadline="1.5"))
+    world.clock.pass_time(1.4)
+    assert client.silent()
+    world.clock.pass_time(0.2)
+    assert (client.status, client.reason) == (504, "queue_timeout")
+    world.check_idle()
+
+
+def test_a_deadline_that_is_none_is_told_in_one_line() -> None:
+    world = World(request_timeout=True)
+    _, client = world.begin(request_head(Activator_Queue_Timeout="1 minute"))
+    assert (client.status, client.reason) == (400, "bad_request")
+    assert client.body.decode() == (
+        "the request is malformed: Activator-Queue-Timeout: found '1 minute', "
+        "expected seconds or a duration such as 300ms, 5s or 2m\n"
+    )
+    world.check_idle()
+
+
+def test_a_thousand_that_run_out_of_time_together_are_told_in_slices() -> None:
+    world = World(queue_timeout_s=5.0)
+    clients = [world.begin()[1] for _ in range(1_000)]
+    world.clock.pass_time(5.1)
+    assert 0 < sum(client.ended for client in clients) <= 256
+    assert world.throttler.line.length == 0
+    clients[-1].has_left = True
+    while world.clock.turn():
+        pass
+    assert {(client.status, client.reason, client.ended) for client in clients} == {(504, "queue_timeout", True)}
+    assert world.throttler.failed_totals[Reason.QUEUE_TIMEOUT] == 1_000
+    world.check_idle()
+
+
+def test_an_exempted_request_is_on_its_way_at_once_when_all_is_full() -> None:
+    world = World(queue_depth=0, queue_rules=(RuleSpec("/", ("HEAD",), exempt=True),))
+    pool = world.pod()
+    working, _ = world.begin()
+    assert world.begin()[1].reason == "queue_full"
+    health, client = world.begin(request_head("HEAD"))
+    assert pool.pods[1].head is health.head
+    world.answer(health)
+    assert client.status == 200
+    world.answer(working)
     world.check_idle()
 
 
@@ -174,6 +223,37 @@ def test_the_process_holds_only_so_many_bytes() -> None:
     second.request_body(b"x" * 15)
     assert (client.status, client.reason) == (503, "held_bytes_full")
     first.client_gone()
+    world.check_idle()
+
+
+def test_a_revision_holds_only_so_many_bytes() -> None:
+    world = World(held_bytes=1000, held_body_bytes=100, queue_bytes=20)
+    first, _ = world.begin(request_head("POST", length=30))
+    first.request_body(b"x" * 15)
+    second, client = world.begin(request_head("POST", length=30))
+    second.request_body(b"x" * 15)
+    assert (client.status, client.reason, client.retry_after) == (503, "held_bytes_full", "1")
+    assert client.body.endswith(b": for this revision\n")
+    pool = world.pod()
+    assert pool.pods[0].body == b"x" * 15
+    assert world.throttler.held.held_bytes == 0
+    first.client_gone()
+    world.check_idle()
+
+
+def test_a_body_that_came_before_its_revision_was_known_counts_too() -> None:
+    world = World(held_bytes=1000, held_body_bytes=100, queue_bytes=20)
+    early, client = Client(), Client()
+    ahead = [world.proxy.open(request_head("POST", length=30), one) for one in (early, client)]
+    for exchange in ahead:
+        exchange.request_body(b"x" * 15)
+    assert (world.held.held_bytes, world.throttler.held.held_bytes) == (30, 0)
+    for exchange in ahead:
+        exchange.begin()
+    assert early.silent()
+    assert client.reason == "held_bytes_full"
+    assert (world.held.held_bytes, world.throttler.held.held_bytes) == (15, 15)
+    ahead[0].client_gone()
     world.check_idle()
 
 

@@ -7,6 +7,7 @@ from activator.config import RevisionSpec
 from activator.state.apply import DataHooks, DataPart
 from activator.state.messages import Change, Effect, PodSeen, PodStatus, ProbeOrder, decode, encode
 from activator.state.worker import Reduce, StateWorker
+from activator.throttle.budget import HeldBudget
 from activator.throttle.revision import RevisionThrottler
 from lb.policy import Policy
 from lb.registry import create
@@ -82,7 +83,7 @@ class Joined:
         self.probes: list[ProbeOrder] = []
         self.dirty: list[str] = []
         wheel = TimingWheel(self.clock.now, self.clock.call_later, self.errors.append)
-        self.part = DataPart(self.clock.now, wheel, self.clock.defer, self.heard, self.hooks)
+        self.part = DataPart(self.clock.now, wheel, self.clock.defer, self.heard, self.hooks, HeldBudget())
         if reduce_change is None:
             self.worker = StateWorker(self.clock.now, self._send, self.probes.extend, self.dirty.append)
         else:

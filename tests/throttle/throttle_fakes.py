@@ -5,7 +5,8 @@ from __future__ import annotations
 from activator.config import GRANTS_PER_TURN_MAX, RevisionSpec
 from activator.errors import Reason
 from activator.throttle.lease import Lease
-from activator.throttle.revision import RevisionThrottler, SlotEvents
+from activator.throttle.revision import RevisionThrottler
+from activator.throttle.slot_events import SlotEvents
 from activator.throttle.waiters import Waiter
 from lb.registry import create
 from lb.rng import Rng
@@ -36,6 +37,9 @@ class Heard(SlotEvents):
 
     def refused(self, key: str, identity: str, generation: int, dead: bool) -> None:
         self.events.append(("refused", identity, str(dead)))
+
+    def failed(self, key: str, error: Exception) -> None:
+        self.events.append(("failed", repr(error)))
 
 
 class Request(Waiter):

@@ -1,0 +1,20 @@
+"""Durations as people write them, in the file and in request headers: `300ms`, `5s`, `2m`, `1h`, or plain seconds."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+DURATION_PATTERN: Final = r"(\d+(?:\.\d+)?)(ms|s|m|h)?"
+_DURATION: Final = re.compile(DURATION_PATTERN, re.ASCII)
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def parse_seconds(text: str) -> float | None:
+    """Seconds; None if `text` is no duration."""
+    match = _DURATION.fullmatch(text)
+    if match is None:
+        return None
+    seconds = float(match[1]) * _SECONDS[match[2] or "s"]
+    return seconds if math.isfinite(seconds) else None

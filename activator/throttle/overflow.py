@@ -1,0 +1,21 @@
+"""Where a request goes that may go beyond a pod's limit: one that a rule exempts, when no pod has room."""
+
+from __future__ import annotations
+
+from lb.table import TrackerTable
+from lb.tracker import READY, PodTracker
+
+
+def least_loaded(table: TrackerTable) -> PodTracker | None:
+    """The ready pod that bears the least for its limit; None where no pod is ready.
+
+    Walks the table: some nanoseconds a slot, and only for exempted requests that find every pod full. A pod that is
+    being tried, suspected or not ours to use (limit 0) takes no more than it must.
+    """
+    best: PodTracker | None = None
+    for tracker in table.slots[: table.length]:
+        if tracker.state != READY or tracker.limit == 0 or tracker.suspect_until_s != 0.0:
+            continue
+        if best is None or tracker.in_flight * best.limit < best.in_flight * tracker.limit:
+            best = tracker
+    return best

@@ -1,0 +1,517 @@
+"""One revision's throttler, its table and its waiters, on a clock of its own, judged at every step.
+
+Rules
+  1. What is judged is what the throttler promises (activator/throttle/revision.py), not how it keeps it: each grant is
+     compared with the plainest form of the discipline (bench/line_models.py), each slot counted from the open leases.
+  2. Waiters misbehave: some release at once, some raise, some make another leave at the moment they are granted.
+  3. A broken promise raises ViolationError; within a callback too, where the throttler's guard would hide it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from activator.clock import TimingWheel
+from activator.config import DisciplineSpec, RevisionSpec, RuleSpec
+from activator.errors import Reason
+from activator.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead
+from activator.throttle.budget import HeldBudget
+from activator.throttle.lease import Lease
+from activator.throttle.revision import RevisionThrottler
+from activator.throttle.slot_events import SlotEvents
+from activator.throttle.waiters import Waiter
+from bench.line_models import FairModel, FifoModel, LineModel, PriorityModel
+from lb.registry import create
+from lb.rng import Rng
+from lb.table import TrackerTable
+from lb.tracker import DRAINING, EMPTY, NOT_READY, QUARANTINED, READY, RECOVERING, PodTracker
+
+NORMAL, HASTY, RAISING, PUSHING = range(4)  # how a guest takes a grant
+AGEING_S = 4.0
+WEIGHTS = {"a": 3}
+PROCESS_MAX = 24
+RULES = (RuleSpec("/healthz", ("GET",), exempt=True), RuleSpec("/heavy", charge=5))
+DISCIPLINES = (
+    DisciplineSpec(),
+    DisciplineSpec("priority", "X-Priority", AGEING_S),
+    DisciplineSpec("fair", "X-Tenant", weights=WEIGHTS),
+)
+
+
+class ViolationError(Exception):
+    """A promise was broken."""
+
+
+class TraceTimer:
+    def __init__(self, due_s: float, callback: Callable[[], None]) -> None:
+        self.due_s = due_s
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class TraceClock:
+    """Time that passes when the trace says so, and a loop's timers and deferred calls on it."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+        self._timers: list[TraceTimer] = []
+        self._deferred: list[Callable[[], None]] = []
+
+    def now(self) -> float:
+        return self.now_s
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> TraceTimer:
+        timer = TraceTimer(self.now_s + delay_s, callback)
+        self._timers.append(timer)
+        return timer
+
+    def defer(self, callback: Callable[[], None]) -> None:
+        self._deferred.append(callback)
+
+    def turn(self) -> bool:
+        """What was deferred before; whether there was anything."""
+        deferred, self._deferred = self._deferred, []
+        for callback in deferred:
+            callback()
+        return bool(deferred)
+
+    def pass_time(self, seconds: float) -> None:
+        end_s = self.now_s + seconds
+        while True:
+            self._timers = [timer for timer in self._timers if timer.callback is not None]
+            timer = min(self._timers, key=lambda one: one.due_s, default=None)
+            if timer is None or timer.due_s > end_s:
+                break
+            self.now_s = max(self.now_s, timer.due_s)
+            callback = timer.callback
+            timer.callback = None
+            assert callback is not None
+            callback()
+        self.now_s = end_s
+
+
+class TraceEvents(SlotEvents):
+    """Keeps what was told of drained slots, and of errors."""
+
+    def __init__(self) -> None:
+        self.drained_slots: list[tuple[int, int]] = []
+        self.errors: list[Exception] = []
+
+    def activated(self, key: str) -> None:
+        pass
+
+    def wanted(self, key: str) -> None:
+        pass
+
+    def drained(self, key: str, slot: int, generation: int) -> None:
+        self.drained_slots.append((slot, generation))
+
+    def departed(self, key: str, identity: str) -> None:
+        pass
+
+    def trial_ended(self, key: str, identity: str, generation: int, succeeded: bool) -> None:
+        pass
+
+    def refused(self, key: str, identity: str, generation: int, dead: bool) -> None:
+        pass
+
+    def failed(self, key: str, error: Exception) -> None:
+        self.errors.append(error)
+
+
+class DeliberateError(Exception):
+    """What a raising guest raises."""
+
+
+class Guest(Waiter):
+    """One request."""
+
+    def __init__(self, world: TraceWorld, head: RequestHead, manner: int) -> None:
+        super().__init__()
+        self.world = world
+        self.head = head
+        self.manner = manner
+        self.lease: Lease | None = None
+        self.ends = 0
+
+    def request(self) -> RequestHead | None:
+        return self.head
+
+    def granted(self, lease: Lease) -> None:
+        self.world.granted(self, lease)
+
+    def refused(self, reason: Reason, detail: str) -> None:
+        self.world.refused(self, reason)
+
+    def revoked(self, reason: Reason, detail: str) -> None:
+        self.world.end(self)
+
+    def expired(self, now_s: float) -> None:
+        self.world.expired(self)
+
+
+def make_head(path: str, level: int, tenant: str, timeout: str) -> RequestHead:
+    pairs: Headers = [(b"X-Priority", b"%d" % level), (b"X-Tenant", tenant.encode())]
+    if timeout:
+        pairs.append((b"Activator-Queue-Timeout", timeout.encode()))
+    return RequestHead(b"GET", path.encode(), b"a.test", Fields.from_pairs(pairs), UNKNOWN_LENGTH, False)
+
+
+class TraceWorld:
+    """`counts` says what happened and what was judged how often."""
+
+    def __init__(self, discipline: int = 0, per_turn_max: int = 3) -> None:
+        self.clock = TraceClock()
+        self.events = TraceEvents()
+        self.counts: Counter[str] = Counter()
+        self.broken: list[str] = []
+        self.wheel = TimingWheel(self.clock.now, self.clock.call_later, self._wheel_failed)
+        self.table = TrackerTable(create("round-robin", Rng(1)), 4, 0.5)
+        self.process = HeldBudget(requests_max=PROCESS_MAX)
+        self.spec = RevisionSpec(
+            key="ns/trace",
+            queue_depth=20,
+            queue_timeout_s=5.0,
+            request_timeout=True,
+            request_timeout_max_s=9.0,
+            discipline=DISCIPLINES[discipline],
+            queue_rules=RULES,
+        )
+        self.throttler = RevisionThrottler(
+            self.spec,
+            self.table,
+            self.clock.now,
+            self.clock.defer,
+            self.events,
+            per_turn_max,
+            self.process,
+            refusals_per_turn_max=per_turn_max,
+        )
+        self.model = self._make_model()
+        self.live: dict[Guest, None] = {}
+        self.leased: dict[Guest, None] = {}
+        self.told_later: dict[Guest, Reason] = {}  # out of line, to be told within a few turns
+        self._asking: Guest | None = None
+        self._raised: list[Guest] = []  # as they were granted: they must be over when the throttler returns
+
+    # --- requests ---
+
+    def arrive(self, path: str, level: int, tenant: str, manner: int = NORMAL, timeout: str = "") -> Guest:
+        guest = Guest(self, make_head(path, level, tenant, timeout), manner)
+        self.live[guest] = None
+        self.counts["arrivals"] += 1
+        throttler = self.throttler
+        self._asking = guest
+        lease = throttler.try_acquire(guest, self.clock.now())
+        if lease is not None:
+            self.granted(guest, lease, direct=True)
+            self._asking = None
+            return guest
+        before = throttler.line.length
+        reason = throttler.enqueue(guest)
+        self._asking = None
+        if reason is not None:
+            self._judge_refusal(reason, before)
+            self._over(guest, reason.value)
+            return guest
+        self._must(before < throttler.spec.queue_depth, "a full line took one more")
+        self._must(
+            self.process.held_requests <= PROCESS_MAX + sum(throttler.retries.values()), "the process holds too many"
+        )
+        self._must((guest.level, guest.share, guest.charge) == self._place_of(guest), "sorted into a wrong place")
+        self.model.join(guest)
+        self.wheel.arm(guest, guest.asked_s + throttler.wait_limit_s(guest))
+        return guest
+
+    def end(self, guest: Guest, succeeded: bool = True) -> None:
+        """The request is over at its pod."""
+        lease = guest.lease
+        assert lease is not None
+        guest.lease = None
+        del self.leased[guest]
+        self._over(guest, "released")
+        self.throttler.release(lease, 0.1, succeeded)
+
+    def leave(self, guest: Guest) -> None:
+        """The client goes, wherever its request is."""
+        if guest.lease is not None:
+            self.end(guest, False)
+            return
+        if guest.in_line:
+            if guest in self.told_later:
+                del self.told_later[guest]
+            else:
+                self.model.leave(guest)
+        self._over(guest, "left")
+        self.wheel.cancel(guest)
+        self.throttler.cancel(guest)
+        self._must(not guest.in_line, "who has left still stands in line")
+
+    def try_again(self, guest: Guest) -> None:
+        """The pod did not take the connection: another one, in the old place."""
+        lease = guest.lease
+        assert lease is not None
+        guest.lease = None
+        del self.leased[guest]
+        self.throttler.pod_refused(lease, True)
+        self.counts["retries"] += 1
+        self._asking = guest
+        refusal = self._requeue(guest, lease)
+        self._asking = None
+        self.throttler.release(lease, 0.0, False)
+        if refusal is not None:
+            self._must(refusal is Reason.REVISION_FAILED, f"a retry was refused: {refusal}")
+            self._over(guest, refusal.value)
+        elif guest.in_line:
+            self.wheel.arm(guest, guest.asked_s + self.throttler.wait_limit_s(guest))
+
+    def _requeue(self, guest: Guest, failed: Lease) -> Reason | None:
+        # The throttler may grant before it returns: the model must have the guest back by then.
+        if self.throttler.failure is None and not self._passes(guest):
+            if not guest.sorted:
+                guest.level, guest.share, guest.charge = self._place_of(guest)
+            self.model.rejoin(guest)
+        return self.throttler.requeue(guest, failed, Reason.CONNECT_FAILED)
+
+    def _place_of(self, guest: Guest) -> tuple[int, bytes, int]:
+        """Level, share and charge as the discipline of now makes them."""
+        fields = {name.decode(): value for name, value in guest.head.headers.pairs()}
+        discipline = self.spec.discipline.name
+        level = min(int(fields["X-Priority"]), 7) if discipline == "priority" else 0
+        share = fields["X-Tenant"] if discipline == "fair" else b""
+        heavy = guest.head.target.startswith(b"/heavy")
+        return level, share, 5 if heavy else 1
+
+    def _passes(self, guest: Guest) -> bool:
+        """Whether an exempted request will be taken by some pod at once."""
+        ready = [pod for pod in self.pods() if pod.state == READY and pod.suspect_until_s == 0.0 and pod.limit]
+        return guest.exempt and (bool(ready) or (self.table.room > 0 and self.throttler.line.length == 0))
+
+    # --- what the throttler says ---
+
+    def granted(self, guest: Guest, lease: Lease, direct: bool = False) -> None:
+        self._must(guest.ends == 0 and guest.lease is None, "a grant to one who is over, or has a slot")
+        pod = lease.tracker
+        self._must(pod.state in {READY, RECOVERING}, f"a grant to {pod!r}")
+        if lease.exempt:
+            self.counts["exempted"] += 1
+        else:
+            self.counts["grants"] += 1
+            self._must(pod.in_flight <= pod.limit and pod.suspect_until_s == 0.0, f"beyond its limit: {pod!r}")
+            if direct:
+                self._must(not self.model.waiting, "a newcomer overtook those who wait")
+            else:
+                self.counts["hand-overs"] += 1
+                expected = self.model.first()
+                self._must(guest is expected, "a slot went to another than the first in line")
+                if guest in self.model.waiting:
+                    self.model.take(guest)
+        guest.lease = lease
+        self.leased[guest] = None
+        self.wheel.cancel(guest)
+        if direct or guest is self._asking:
+            return
+        self._react(guest)
+
+    def _react(self, guest: Guest) -> None:
+        if guest.manner == HASTY:
+            self.counts["gone as granted"] += 1
+            self.end(guest, False)
+        elif guest.manner == RAISING:
+            self.counts["raised"] += 1
+            self._raised.append(guest)
+            raise DeliberateError
+        elif guest.manner == PUSHING and self.model.waiting:
+            other = self.model.waiting[-1]
+            assert isinstance(other, Guest)
+            self.leave(other)
+
+    def refused(self, guest: Guest, reason: Reason) -> None:
+        if reason is Reason.INTERNAL:
+            self._must(guest.manner == RAISING, "an internal error of one who did not raise")
+            if guest.lease is not None:
+                self.end(guest, False)
+            return
+        expected = self.told_later.pop(guest, None)
+        self._must(reason is expected, f"refused with {reason}, expected {expected}")
+        self._over(guest, reason.value)
+        if guest.manner == RAISING:
+            raise DeliberateError
+
+    def expired(self, guest: Guest) -> None:
+        if guest not in self.told_later:  # else it hears what it was to hear first
+            self.model.leave(guest)
+            self.told_later[guest] = Reason.QUEUE_TIMEOUT
+        self.throttler.overdue(guest)
+
+    def _judge_refusal(self, reason: Reason, length: int) -> None:
+        throttler = self.throttler
+        if reason is Reason.QUEUE_FULL:
+            self._must(length >= throttler.spec.queue_depth, "refused though there was a place")
+        elif reason is Reason.HELD_REQUESTS_FULL:
+            self._must(self.process.held_requests >= PROCESS_MAX, "refused though the process may hold more")
+        else:
+            self._must(reason is Reason.REVISION_FAILED and throttler.failure is not None, f"refused with {reason}")
+        self._must(1 <= throttler.retry_after_s() <= 120, "a Retry-After that helps nobody")
+
+    # --- pods and configuration ---
+
+    def pods(self) -> list[PodTracker]:
+        return [pod for pod in self.table.slots[: self.table.length] if pod.state != EMPTY]
+
+    def pod_comes(self, number: int, limit: int) -> None:
+        pod = self.table.find_identity(f"p{number}")
+        if pod is None or pod.state == DRAINING:
+            self.table.add(f"p{number}", f"10.0.0.{number}:80", limit, READY)
+            self.counts["pods"] += 1
+            self.throttler.pump()
+
+    def pod_drains(self, number: int) -> None:
+        pod = self.table.find_identity(f"p{number}")
+        if pod is not None and pod.state != DRAINING:
+            self.table.drain(pod)
+            self.counts["drains"] += 1
+
+    def free_drained(self) -> None:
+        drained, self.events.drained_slots = self.events.drained_slots, []
+        for slot, generation in drained:
+            pod = self.table.slots[slot] if slot < len(self.table.slots) else None
+            if pod is not None and pod.generation == generation and pod.state == DRAINING:
+                self.table.free(pod)
+
+    def flap(self, number: int, state: int) -> None:
+        """READY, NOT_READY, QUARANTINED or RECOVERING (one request at a time)."""
+        pod = self.table.find_identity(f"p{number}")
+        if pod is not None and pod.state != DRAINING:
+            if state == RECOVERING:
+                self.table.set_limit(pod, 1)
+            self.table.set_state(pod, state)
+            self.counts["flaps"] += 1
+            self.throttler.pump()
+
+    def limit(self, number: int, limit: int) -> None:
+        pod = self.table.find_identity(f"p{number}")
+        if pod is not None and pod.state != DRAINING:
+            self.table.set_limit(pod, limit)
+            self.counts["limits"] += 1
+            self.throttler.pump()
+
+    def fail(self) -> None:
+        for waiter in self.model.waiting:
+            assert isinstance(waiter, Guest)
+            self.told_later[waiter] = Reason.REVISION_FAILED
+        self.model = self._make_model()
+        self.counts["failures"] += 1
+        self.throttler.fail("it broke")
+
+    def recover(self) -> None:
+        self.throttler.recover()
+
+    def reload(self, discipline: int, depth: int) -> None:
+        """Another discipline or depth: those who wait move over in the order in which they came."""
+        waiting = sorted(self.model.waiting, key=lambda waiter: waiter.arrival)
+        spec = self.spec
+        changed = spec.discipline != DISCIPLINES[discipline]
+        fields = {name: getattr(spec, name) for name in spec.__struct_fields__}
+        self.spec = RevisionSpec(**{**fields, "queue_depth": depth, "discipline": DISCIPLINES[discipline]})
+        self.throttler.reconfigure(self.spec)
+        self.counts["reloads"] += 1
+        if changed:
+            self.model = self._make_model()
+            for waiter in waiting:
+                self.model.join(waiter)
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.pass_time(seconds)
+
+    def turn(self) -> None:
+        self.clock.turn()
+
+    # --- judging ---
+
+    def check(self) -> None:
+        """Everything that must hold between two events."""
+        throttler, table = self.throttler, self.table
+        self.counts["checks"] += 1
+        line = throttler.line
+        if self._raised:
+            self._must(all(guest.ends for guest in self._raised), "who raised at its grant keeps its slot")
+            self._raised = []
+        self._must(line.length == len(self.model.waiting), "the line and those who wait differ")
+        self._must(line.first() is self.model.first(), "another is first in line")
+        if line.length and table.room:
+            self._must(throttler._pump_deferred, "somebody waits while a pod has room")
+        self._must(table.in_flight == len(throttler.leases) - self._late(), "slots and leases differ")
+        self._must(len(throttler.leases) == len(self.leased), "leases and their holders differ")
+        waiting = line.length + len(self.told_later)
+        self._must(self.process.held_requests == waiting, "held requests are miscounted")
+        self._must(len(self.live) == waiting + len(self.leased), "somebody is neither waiting nor served nor over")
+        if self.broken:
+            raise ViolationError(self.broken[0])
+
+    def check_deeply(self) -> None:
+        """What walks everything."""
+        self.check()
+        self.table.check_invariants()
+        self._must(self.throttler.line.waiters() == sorted(self.model.waiting, key=lambda one: one.arrival), "order")
+        held: Counter[tuple[str, int]] = Counter()
+        for lease, waiter in self.throttler.leases.items():
+            self._must(isinstance(waiter, Guest) and waiter.lease is lease, "a lease of another")
+            held[lease.identity, lease.generation] += 1
+        for pod in self.pods():
+            self._must(pod.in_flight == held[pod.identity, pod.generation], f"miscounted: {pod!r}")
+        unexpected = [error for error in self.events.errors if not isinstance(error, DeliberateError)]
+        self._must(not unexpected, f"errors: {unexpected}")
+        self.events.errors.clear()
+        if self.broken:
+            raise ViolationError(self.broken[0])
+
+    def finish(self) -> None:
+        """Let everything end; nothing may be left."""
+        for guest in list(self.live):
+            if guest in self.live:
+                self.leave(guest)
+        while self.clock.turn():
+            pass
+        self.free_drained()
+        self.check_deeply()
+        self._must(not self.live and not self.throttler.leases, "somebody is left")
+        self._must(self.table.in_flight == 0 and self.process.held_requests == 0, "something is left")
+        self._must(self.wheel.armed == 0, "a deadline is left")
+        if self.broken:
+            raise ViolationError(self.broken[0])
+
+    # --- within ---
+
+    def _make_model(self) -> LineModel:
+        discipline = self.spec.discipline
+        if discipline.name == "priority":
+            return PriorityModel(discipline.ageing_s)
+        if discipline.name == "fair":
+            return FairModel({key.encode(): weight for key, weight in discipline.weights.items()}, 5, 1024)
+        return FifoModel()
+
+    def _late(self) -> int:
+        """Leases whose slot has been freed under them: their release will be recognised as late."""
+        return sum(lease.generation != lease.tracker.generation for lease in self.throttler.leases)
+
+    def _over(self, guest: Guest, how: str) -> None:
+        guest.ends += 1
+        self._must(guest.ends == 1, "a waiter ended twice")
+        self.live.pop(guest, None)
+        self.wheel.cancel(guest)
+        self.counts[f"ended: {how}"] += 1
+
+    def _must(self, holds: bool, what: str) -> None:
+        # Not raised here: within a callback the throttler would take it for the waiter's own failure.
+        if not holds:
+            self.broken.append(what)
+
+    def _wheel_failed(self, error: Exception) -> None:
+        self.broken.append(f"the timing wheel met {error!r}")
+
+
+FLAPS = (READY, NOT_READY, QUARANTINED, RECOVERING)
