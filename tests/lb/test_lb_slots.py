@@ -160,7 +160,6 @@ def test_names_of_pods_that_went_cost_nothing_even_where_no_slot_is_given_back()
     assert table.add(*names[0], 2, READY) is not None
     tracemalloc.start()
     try:
-        before = traced_bytes()
         for identity, address in names[1:]:
             assert table.add(identity, address, 2, READY) is not None
         at_most = traced_bytes()

@@ -17,6 +17,7 @@ from activator.data import _Hooks
 from activator.state.apply import DataPart
 from activator.state.messages import PodGone, RevisionGone, RevisionSet, SlotDrained, Told
 from activator.state.worker import StateWorker
+from activator.throttle.budget import HeldBudget
 from activator.throttle.revision import RevisionThrottler
 from lb.slots import Trim
 from lb.table import TrackerTable
@@ -177,7 +178,7 @@ async def _concurrent_slot_operations(seed: int) -> None:
     rng, clock, events, hooks = Random(seed), ManualClock(), Posting(), Ledger()
     errors: list[Exception] = []
     wheel = TimingWheel(clock.now, clock.call_later, errors.append)
-    part = DataPart(clock.now, wheel, asyncio.get_running_loop().call_soon, events, hooks)
+    part = DataPart(clock.now, wheel, asyncio.get_running_loop().call_soon, events, hooks, HeldBudget())
     worker = StateWorker(clock.now, part.apply, lambda _: None, lambda _: None)
     events.worker = worker
     running = asyncio.create_task(worker.run())
