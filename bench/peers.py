@@ -2,7 +2,9 @@
 
 Rules
   1. One worker, one thread each; keep-alive to clients and to the upstream; no access log, no tracing.
-  2. The Host header and all others go on as they came; none is added (the activator adds none either).
+  2. The Host header and all others go on as they came. Each tells the upstream of the client, as the activator does
+     unless told otherwise: X-Forwarded-For, -Proto and -Host, and X-Request-Id, made where it is missing. (Caddy makes
+     no request ids by itself.)
   3. Everything lies in a temporary folder and listens on the loopback interface.
 """
 
@@ -108,6 +110,10 @@ def _nginx_proxy(folder: Path, upstream_port: int) -> Started:
             proxy_http_version 1.1;
             proxy_set_header Connection "";
             proxy_set_header Host $http_host;
+            proxy_set_header X-Forwarded-For $remote_addr;
+            proxy_set_header X-Forwarded-Proto $scheme;
+            proxy_set_header X-Forwarded-Host $http_host;
+            proxy_set_header X-Request-Id $request_id;
             proxy_max_temp_file_size 0;
         }}
     }}""",
@@ -136,6 +142,10 @@ defaults
     http-reuse always
 frontend front
     bind {LOOPBACK}:{port} backlog 1024
+    http-request set-header X-Forwarded-For %[src]
+    http-request set-header X-Forwarded-Proto http
+    http-request set-header X-Forwarded-Host %[req.hdr(host)]
+    http-request set-header X-Request-Id %[uuid()] unless {{ req.hdr(X-Request-Id) -m found }}
     default_backend back
 backend back
     server up {LOOPBACK}:{upstream_port}
