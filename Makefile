@@ -59,10 +59,11 @@ bench: build  ## measures (BENCH="micro", "load", …)
 	$(PY) -m bench $(or $(BENCH),load)
 
 e2e: build  ## the tests with real sockets, processes and servers
-	$(PY) -m pytest -m e2e $(PYTEST_ARGS)
+	$(PY) -m pytest -m "e2e and not deep" $(PYTEST_ARGS)
 
-deep: build  ## all tests but e2e, with many more examples
+deep: build  ## the properties with many more examples, then the long runs over real sockets
 	ACTIVATOR_DEEP=1 $(PY) -m pytest -m "not e2e" $(PYTEST_ARGS)
+	ACTIVATOR_DEEP=1 $(PY) -m pytest -m "e2e and deep" $(PYTEST_ARGS)
 
 lock: $(VENV)/bin/python  ## writes requirements-dev.txt anew from pyproject.toml
 	rm -rf build/lock

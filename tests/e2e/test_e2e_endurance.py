@@ -1,0 +1,144 @@
+"""Long runs in constant memory: large bodies, many requests, many connections, many that are cut. `make deep`."""
+
+from __future__ import annotations
+
+import re
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.e2e.conftest import RunActivator
+from tests.e2e.http_client import Client, request
+from tests.e2e.pods import GoneError, PodSide, ScriptedPod
+from tests.e2e.running import Activator, configured, eventually, resident_bytes
+
+pytestmark = pytest.mark.deep
+
+MIB = 1 << 20
+GIB = 1 << 30
+TEN_GIB = 10 * GIB
+PIECE = bytes(range(256)) * 4096
+SLACK_BYTES = 24 * MIB  # buffers of connections, and what an allocator keeps
+
+
+def serve(side: PodSide) -> None:
+    """`/down`: ten GiB; `/up`: counts what comes; anything else: a small answer."""
+    while True:
+        asked = side.head()
+        if asked.target == "/down":
+            side.send(f"HTTP/1.1 200 OK\r\nContent-Length: {TEN_GIB}\r\n\r\n".encode())
+            for _ in range(TEN_GIB // len(PIECE)):
+                side.send(PIECE)
+        elif asked.target == "/up":
+            left = int(asked.all("content-length")[0])
+            while left > 0:
+                data = side._file.read1(min(left, 4 * MIB))  # type: ignore[attr-defined]
+                if not data:
+                    raise GoneError
+                left -= len(data)
+            side.answer(b"all of it")
+        else:
+            side.body(asked)
+            side.answer()
+
+
+@pytest.fixture
+def activator(run_activator: RunActivator) -> Iterator[Activator]:
+    with ScriptedPod(serve) as pod:
+        running = run_activator(configured([{"name": "a", "hosts": ["*"], "pods": [pod.address]}]))
+        running.wait_ready_pods("a")
+        yield running
+
+
+class Watch:
+    """How much memory the activator takes at most while something goes on."""
+
+    def __init__(self, activator: Activator) -> None:
+        self._pid = activator.process.pid
+        self._stop = threading.Event()
+        self.before = self.most = resident_bytes(self._pid)
+        self._thread = threading.Thread(target=self._look)
+
+    def __enter__(self) -> Watch:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self.most - self.before < SLACK_BYTES, f"{self.before:,} bytes became {self.most:,}"
+
+    def _look(self) -> None:
+        while not self._stop.wait(0.05):
+            self.most = max(self.most, resident_bytes(self._pid))
+
+
+def test_ten_gib_down(activator: Activator) -> None:
+    with Client(activator.address) as client, Watch(activator):
+        client.send(request("/down"))
+        assert client.head().header("content-length") == str(TEN_GIB)
+        left = TEN_GIB
+        buffer = bytearray(4 * MIB)
+        while left:
+            count = client._file.readinto1(memoryview(buffer)[: min(left, len(buffer))])  # type: ignore[attr-defined]
+            assert count
+            left -= count
+
+
+def test_ten_gib_up(activator: Activator) -> None:
+    with Client(activator.address) as client, Watch(activator):
+        client.send(request("/up", "POST", headers=f"Content-Length: {TEN_GIB}\r\n"))
+        for _ in range(TEN_GIB // len(PIECE)):
+            client.send(PIECE)
+        assert client.answer("POST").body == b"all of it"
+
+
+def ab(activator: Activator, program: str, count: int, *words: str) -> None:
+    done = subprocess.run(
+        [program, "-q", "-n", str(count), "-c", "64", *words, f"http://{activator.address}/"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=1200,
+    )
+    assert done.returncode == 0, done.stderr
+    assert re.search(rf"Complete requests:\s+{count}\b", done.stdout), done.stdout
+    assert re.search(r"Failed requests:\s+0\b", done.stdout), done.stdout
+
+
+def test_a_million_requests(activator: Activator, need_program: Callable[[str], str]) -> None:
+    program = need_program("ab")
+    ab(activator, program, 20_000, "-k")  # buffers and caches have their size then
+    with Watch(activator):
+        ab(activator, program, 1_000_000, "-k")
+
+
+def test_a_hundred_thousand_connections(activator: Activator, need_program: Callable[[str], str]) -> None:
+    program = need_program("ab")
+    ab(activator, program, 5_000)
+    with Watch(activator):
+        ab(activator, program, 100_000)
+    assert activator.ask("/metrics")[2].count(b"activator_client_connections 0.0") == 1
+
+
+def test_ten_thousand_transfers_that_are_cut(activator: Activator) -> None:
+    def cut(count: int) -> None:
+        for turn in range(count):
+            with socket.create_connection((activator.host, activator.port), timeout=60) as sock:
+                if turn % 2:
+                    sock.sendall(request("/down"))
+                    sock.recv(4096)
+                else:
+                    sock.sendall(request("/up", "POST", headers=f"Content-Length: {GIB}\r\n") + PIECE[:100_000])
+
+    cut(200)
+    with Watch(activator):
+        threads = [threading.Thread(target=cut, args=(1250,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    eventually(lambda: activator.revision("a")["in_flight"] == 0)
