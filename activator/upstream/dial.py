@@ -126,14 +126,16 @@ class Dial(Deadline):
         address = self._address
         if sock is None or address is None or self._over:
             return
+        # From here on the socket is the transport's: were it closed by us, its descriptor could be another connection's
+        # by the time the transport uses it. What is left takes a turn or two; a handshake has a time limit of its own.
+        self._unwatch()
+        self._socket = None
+        self._context.wheel.cancel(self)
         loop = self._context.loop
         try:
             if address.tls is None:
                 await loop.create_connection(self._protocol, sock=sock)
             else:
-                self._unwatch()
-                self._context.wheel.cancel(self)  # the handshake has a time limit of its own
-                self._socket = None  # closed by the transport, be the handshake well or ill
                 await loop.create_connection(
                     self._protocol,
                     sock=sock,
@@ -143,6 +145,7 @@ class Dial(Deadline):
                     ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S,
                 )
         except OSError as error:
+            sock.close()  # harmless where the transport has done so
             if address.tls is None:
                 self._fail(error.errno or 0)
             else:
@@ -153,9 +156,7 @@ class Dial(Deadline):
             self._fail(0)
             raise
         address.told = False
-        self._socket = None  # the transport's now
         self._over = True
-        self._context.wheel.cancel(self)
 
     def _protocol(self) -> Any:
         return self.connection

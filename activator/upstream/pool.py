@@ -190,13 +190,18 @@ class PodPool(ConnectionOwner):
         if self._filling:
             return  # a dial has failed at once; the loop that started it goes on
         self._filling = True
+        try:
+            self._dial_for_all()
+        finally:
+            self._filling = False
+
+    def _dial_for_all(self) -> None:
         while not self._closed and len(self._dials) < len(self._waiting) and self._unanswered < self._window:
             self._unanswered += 1
             dial = Dial(self._context, PodConnection(self, self._now), self._dial_failed)
             self._dials[dial] = None
             patience_s = max(DIAL_LOST_MIN_S, self._fastest_connect_s * DIAL_LOST_RTTS)
             dial.start(self._address, min(patience_s, self._connect_timeout_s), self._now())
-        self._filling = False
 
     def _end_dial(self, dial: Dial) -> None:
         if dial in self._dials:

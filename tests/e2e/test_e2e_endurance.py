@@ -7,6 +7,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from typing import Self
 
 import pytest
 
@@ -14,8 +15,6 @@ from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Client, request
 from tests.e2e.pods import GoneError, PodSide, ScriptedPod
 from tests.e2e.running import Activator, configured, eventually, resident_bytes
-
-pytestmark = pytest.mark.deep
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -35,7 +34,7 @@ def serve(side: PodSide) -> None:
         elif asked.target == "/up":
             left = int(asked.all("content-length")[0])
             while left > 0:
-                data = side._file.read1(min(left, 4 * MIB))  # type: ignore[attr-defined]
+                data = side._file.read1(min(left, 4 * MIB))
                 if not data:
                     raise GoneError
                 left -= len(data)
@@ -62,7 +61,7 @@ class Watch:
         self.before = self.most = resident_bytes(self._pid)
         self._thread = threading.Thread(target=self._look)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -76,6 +75,7 @@ class Watch:
             self.most = max(self.most, resident_bytes(self._pid))
 
 
+@pytest.mark.deep
 def test_ten_gib_down(activator: Activator) -> None:
     with Client(activator.address) as client, Watch(activator):
         client.send(request("/down"))
@@ -88,6 +88,7 @@ def test_ten_gib_down(activator: Activator) -> None:
             left -= count
 
 
+@pytest.mark.deep
 def test_ten_gib_up(activator: Activator) -> None:
     with Client(activator.address) as client, Watch(activator):
         client.send(request("/up", "POST", headers=f"Content-Length: {TEN_GIB}\r\n"))
@@ -109,6 +110,7 @@ def ab(activator: Activator, program: str, count: int, *words: str) -> None:
     assert re.search(r"Failed requests:\s+0\b", done.stdout), done.stdout
 
 
+@pytest.mark.deep
 def test_a_million_requests(activator: Activator, need_program: Callable[[str], str]) -> None:
     program = need_program("ab")
     ab(activator, program, 20_000, "-k")  # buffers and caches have their size then
@@ -116,6 +118,7 @@ def test_a_million_requests(activator: Activator, need_program: Callable[[str], 
         ab(activator, program, 1_000_000, "-k")
 
 
+@pytest.mark.deep
 def test_a_hundred_thousand_connections(activator: Activator, need_program: Callable[[str], str]) -> None:
     program = need_program("ab")
     ab(activator, program, 5_000)
@@ -124,7 +127,8 @@ def test_a_hundred_thousand_connections(activator: Activator, need_program: Call
     assert activator.ask("/metrics")[2].count(b"activator_client_connections 0.0") == 1
 
 
-def test_ten_thousand_transfers_that_are_cut(activator: Activator) -> None:
+@pytest.mark.parametrize("transfers", [400, pytest.param(10_000, marks=pytest.mark.deep)])
+def test_transfers_that_are_cut(activator: Activator, transfers: int) -> None:
     def cut(count: int) -> None:
         for turn in range(count):
             with socket.create_connection((activator.host, activator.port), timeout=60) as sock:
@@ -134,9 +138,9 @@ def test_ten_thousand_transfers_that_are_cut(activator: Activator) -> None:
                 else:
                     sock.sendall(request("/up", "POST", headers=f"Content-Length: {GIB}\r\n") + PIECE[:100_000])
 
-    cut(200)
+    cut(100)
     with Watch(activator):
-        threads = [threading.Thread(target=cut, args=(1250,)) for _ in range(8)]
+        threads = [threading.Thread(target=cut, args=(transfers // 8,)) for _ in range(8)]
         for thread in threads:
             thread.start()
         for thread in threads:
