@@ -23,6 +23,8 @@ _NOT_IN_REQUEST_ID: Final = bytes(
     byte for byte in range(256) if not ((chr(byte).isalnum() and byte < 128) or byte in b"-_.~:/+=@")
 )
 
+_TWO_DIGITS: Final = [b"%02x" % number for number in range(256)]
+
 X_FORWARDED: Final = 1
 FORWARDED: Final = 2
 
@@ -44,7 +46,8 @@ class Origins:
         self.writes_request_id = writes_request_id
         self.via = via
         self._seed = seed & _MASK
-        self._made: int = 0
+        self._made: int = -1
+        self._id_start: bytes = b""  # of the ids being made: all but the last two digits
 
     def of(self, peer_ip: str, secure: bool) -> Origin:
         """The origin of what comes over one connection; `secure`: it comes over TLS."""
@@ -61,9 +64,16 @@ class Origins:
         return any(address.version == network.version and address in network for network in self.trusted)
 
     def request_id(self) -> bytes:
-        """32 hexadecimal digits: the process's own sixteen, and a number that looks as random as those."""
+        """32 hexadecimal digits: the process's own sixteen, and a number; those of 256 in a row differ in two digits.
+
+        To format all of it costs 1 us, which is 2 % of a request; two digits out of a list cost a tenth of that.
+        """
         self._made += 1
-        return b"%016x%016x" % (self._seed, (self._made * 0x9E3779B97F4A7C15) & _MASK)  # odd: no number comes twice
+        place = self._made & 255
+        if place == 0:
+            block = ((self._made >> 8) * 0x9E3779B97F4A7C15) & (_MASK >> 8)  # an odd factor: no number comes twice
+            self._id_start = b"%016x%014x" % (self._seed, block)
+        return self._id_start + _TWO_DIGITS[place]
 
 
 class Origin:

@@ -54,6 +54,7 @@ _F: Final = 102
 _H: Final = 104
 _K: Final = 107
 _P: Final = 112
+_R: Final = 114
 _T: Final = 116
 _U: Final = 117
 _X: Final = 120
@@ -75,6 +76,7 @@ _KINDS: Final[dict[bytes, int]] = {
     b"transfer_encoding": ALIAS,
 }
 _CLAIM_PREFIX: Final = b"x-forwarded-"
+_CLAIM_BYTES_MIN: Final = 10  # x-real-ip and its colon
 _CLAIMS: Final = frozenset({b"x-real-ip", b"x-request-id"})
 _PROTECTED: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})  # never to be named by Connection
 
@@ -326,6 +328,11 @@ def kind_of(data: bytes, start: i64, end: i64) -> i64:
         return CLAIM if _is_claim(name) else _KINDS.get(name, ORDINARY)
     first: i64 = data[start] | _LOWER
     if first == _X:
+        if end - start < _CLAIM_BYTES_MIN:
+            return ORDINARY
+        third: i64 = data[start + 2] | _LOWER
+        if third != _F and third != _R:  # of x-forwarded-, x-real-ip, x-request-id
+            return ORDINARY
         return CLAIM if _is_claim(data[start:end].partition(b":")[0].lower()) else ORDINARY
     if first == _C:
         if _is_field(data, start, end, b"connection"):
