@@ -13,10 +13,13 @@ from importlib import import_module
 from typing import Final
 
 from lb.policies.choice_of_two import ChoiceOfTwo
+from lb.policies.consistent_hash import ConsistentHash
+from lb.policies.ewma import Ewma
 from lb.policies.first_available import FirstAvailable
 from lb.policies.least_connections import LeastConnections
 from lb.policies.random import RandomPick
 from lb.policies.round_robin import RoundRobin
+from lb.policies.weighted import Weighted
 from lb.policy import Policy
 from lb.rng import Rng
 
@@ -28,6 +31,9 @@ BUILT_IN: Final[dict[str, type[Policy]]] = {
     "round-robin": RoundRobin,
     "least-connections": LeastConnections,
     "first-available": FirstAvailable,
+    "weighted": Weighted,
+    "ewma": Ewma,
+    "consistent-hash": ConsistentHash,
 }
 ALIASES: Final = {"choice-of-two": "choice-of-2"}
 
@@ -56,6 +62,12 @@ def default_name(container_concurrency: int) -> str:
     if container_concurrency <= 0:
         return "choice-of-2"
     return "first-available" if container_concurrency < PACKED_BELOW else "round-robin"
+
+
+def takes_key(name: str) -> bool:
+    """Whether requests may have keys under this policy; True for any that is not built in."""
+    built_in = BUILT_IN.get(ALIASES.get(name, name))
+    return built_in is None or built_in.wants_key
 
 
 def _class_of(name: str) -> type[Policy]:
