@@ -1,8 +1,8 @@
 """The pods with room on a circle of hashes, for consistent-hash: which of them is a key's.
 
 Each pod has one point on the circle, the hash of its address. A key has PROBES points; its pod is the one that lies
-the shortest way before one of them. So every key has an order of all pods, from the nearest on, which depends on the key
-and the addresses and nothing else, and the structure finds the first of that order that has room.
+the shortest way before one of them. So every key has an order of all pods, from the nearest on, that depends on nothing
+but the key and their addresses, and the structure finds the first of that order that has room.
 
 Rules
   1. Only pods with room stand here: a full pod costs nothing to pass over, however many are full.

@@ -86,9 +86,9 @@ class TrackerTable:
     def pick_other(self, avoided: PodTracker, key: i64, now_s: float) -> PodTracker | None:
         """As `pick`, but the avoided pod only where no other has room."""
         if not avoided.has_room or self.room == 1:
-            return self.policy.pick(self, key, now_s)
+            return self.pick(key, now_s)
         self._leave_room(avoided)
-        tracker = self.policy.pick(self, key, now_s)
+        tracker = self.pick(key, now_s)
         self._settle(avoided)
         return tracker
 

@@ -11,8 +11,9 @@ from lb.registry import BUILT_IN, create
 from lb.rng import Rng
 from lb.sizing import first_slots, grown_slots, kept_slots
 from lb.table import DRAINED, LATE, RELEASED, TrackerTable
+from lb.testing import Oracle
 from lb.tracker import DRAINING, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, UNLIMITED, PodTracker
-from tests.lb.lb_oracles import ORACLES, Oracle
+from tests.lb.lb_oracles import ORACLES
 
 STATES = (PENDING, READY, NOT_READY, RECOVERING, QUARANTINED)
 states = st.sampled_from((*STATES, READY, READY, READY))

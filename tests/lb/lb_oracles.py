@@ -1,7 +1,6 @@
 """What each policy should pick, found the plain way: a scan over `slots[:length]` with inline state checks.
 
-An oracle watches the table from outside. It is shown the table after every step (`observe`) and every pick (`picked`),
-and names the pods that the next pick may return (`allowed`): one where the policy is deterministic.
+Oracles (lb/testing.py) name the pods that the next pick may return: one where the policy is deterministic.
 """
 
 from __future__ import annotations
@@ -12,61 +11,8 @@ from lb.policies.ewma import Ewma
 from lb.policy import Policy
 from lb.rng import Rng
 from lb.table import TrackerTable
-from lb.tracker import READY, RECOVERING, PodTracker
-
-
-def candidates(table: TrackerTable) -> list[PodTracker]:
-    """Every pod with room, newcomers of a slow start among them."""
-    found = []
-    for tracker in table.slots[: table.length]:
-        if tracker.state not in {READY, RECOVERING} or tracker.suspect_until_s != 0.0:
-            continue
-        if tracker.in_flight < tracker.limit:
-            found.append(tracker)
-    return found
-
-
-class Oracle:
-    """Any pod with room; the base of the others. `stamp` says when each pod last changed its place in the order."""
-
-    def __init__(self) -> None:
-        self.clock = 0
-        self.stamp: dict[int, int] = {}  # of the slots with room
-        self.load: dict[int, int] = {}
-
-    def observe(self, table: TrackerTable, order: dict[int, int] | None = None) -> None:
-        """`order` by slot, for pods that came to have room in one step."""
-        now = [tracker for tracker in candidates(table) if not tracker.warming]
-        if order is not None:
-            now.sort(key=lambda tracker: order.get(tracker.slot, 0))
-        self.stamp = {t.slot: self.stamp[t.slot] for t in now if t.slot in self.stamp}
-        for tracker in now:
-            if tracker.slot not in self.stamp or self.moves_with_load(tracker):
-                self.touch(tracker)
-            self.load[tracker.slot] = tracker.in_flight
-
-    def moves_with_load(self, tracker: PodTracker) -> bool:
-        return False
-
-    def touch(self, tracker: PodTracker) -> None:
-        self.clock += 1
-        self.stamp[tracker.slot] = self.clock
-
-    def picked(self, tracker: PodTracker) -> None:
-        pass
-
-    def allowed(self, table: TrackerTable, key: int = 0, now_s: float = 0.0) -> list[PodTracker]:
-        """Whom the next pick may return: what the policy may return among the others, or any newcomer."""
-        found = candidates(table)
-        newcomers = [tracker for tracker in found if tracker.warming]
-        others = [tracker for tracker in found if not tracker.warming]
-        return self.among(others, table, key, now_s) + self.newcomers(newcomers, others)
-
-    def newcomers(self, newcomers: list[PodTracker], others: list[PodTracker]) -> list[PodTracker]:
-        return newcomers
-
-    def among(self, found: list[PodTracker], table: TrackerTable, key: int, now_s: float) -> list[PodTracker]:
-        return found
+from lb.testing import Oracle, candidates
+from lb.tracker import PodTracker
 
 
 class LowestSlot(Oracle):
