@@ -406,6 +406,7 @@ class TrackerTable:
         if self.slow_starts:
             self.warm_up.resize(len(self.slots))
 
+
 # Asserted before anything changes: what is half done would be a slot that nobody frees.
 
 

@@ -129,7 +129,9 @@ class TableMachine(RuleBasedStateMachine):
     def free_many(self, keep: int, highest_first: bool) -> None:
         for slot in sorted(self.pods, reverse=highest_first)[keep:]:
             self.table.free(self.table.slots[slot])
+            self._left(self.pods[slot], DRAINING)
             self._gone(slot)
+            self.oracle.observe(self.table)
 
     @precondition(lambda self: self.pods)
     @rule(index=indexes, state=states)
