@@ -97,6 +97,7 @@ READINESS_STEP_SHARE: Final = 0.05  # … of this share of the time since the st
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Weight = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 
 
@@ -182,19 +183,38 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 TARGET_CONCURRENCY: Final = 100
 
 
+class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A fixed pod that is not like the others."""
+
+    address: str
+    weight: Weight = 1  # its share under the policy `weighted`; 0: only when no other has room
+
+
+class HashOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What requests of one client have in common; one of them."""
+
+    header: str = ""
+    cookie: str = ""
+
+
+HASH_ON_CLIENT_IP: Final = "client_ip"
+
+
 class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     namespace: str = "default"
     hosts: list[str] = []
     container_concurrency: Count = 0
     policy: str = ""  # empty: by container_concurrency
+    hash_on: str | HashOn | None = None  # for consistent-hash: client_ip (the default), {header: …} or {cookie: …}
+    slow_start: Duration = Duration(0.0)  # how long the share of a new pod grows; 0: not at all
     max_scale: Count = 0  # 0: unknown
     trailing_fragmentation_threshold: Share | None = None
     queue: Queue = Queue()
     timeouts: Timeouts = Timeouts()
     # Protocols that a connection may be upgraded to.
     upgrades: list[str] = msgspec.field(default_factory=lambda: ["websocket"])
-    pods: list[str] = []
+    pods: list[str | Pod] = []
     tls: PodTls | None = None  # of the pods
     process: Process | None = None
 
@@ -258,6 +278,8 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     hosts: tuple[str, ...] = ()
     container_concurrency: int = 0
     policy: str = "choice-of-2"
+    hash_on: str = ""  # client_ip | header:… | cookie:…; empty: client_ip, if the policy asks
+    slow_start_s: float = 0.0
     max_scale: int = 0
     trailing_fragmentation_threshold: float = 0.5
     queue_depth: int = 10_000

@@ -13,6 +13,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from activator.config_edge_checks import EdgeChecker, item_at
+from activator.config_policy_checks import PolicyChecker
 from activator.config_queue_checks import check_queue
 from activator.config_reader import UNREADABLE, Reader, Values
 from activator.config_tree import Item
@@ -71,7 +72,7 @@ class Checker:
     def __init__(self, reader: Reader, policy_names: AbstractSet[str] | None) -> None:
         self._reader = reader
         self._edge = EdgeChecker(reader)
-        self._policy_names = policy_names
+        self._policies = PolicyChecker(reader, policy_names)
         self._names: dict[str, str] = {}  # namespace/name → path of the revision
         self._hosts: dict[str, str] = {}
 
@@ -124,10 +125,7 @@ class Checker:
         self._check_hosts(item, values, path, trusts_headers)
         self._check_pods(item, values, path)
         self._edge.check_revision(item, values, path)
-        policy = values.get("policy", "")
-        if policy and self._policy_names is not None and policy not in self._policy_names:
-            expected = "one of " + ", ".join(sorted(self._policy_names))
-            self._reader.found(item_at(item, "policy"), f"{path}.policy", expected)
+        self._policies.check_revision(item, values, path)
         check_queue(self._reader, item_at(item, "queue"), values.get("queue", {}), f"{path}.queue")
         self._check_positive(item, values, "timeouts", f"{path}.timeouts", ("connect", "startup"))
         if values.get("process") is not None:
@@ -180,12 +178,13 @@ class Checker:
             found = "both pods and process" if has_pods else "neither pods nor process"
             self._reader.found(item, path, "one of them", found)
         seen: set[str] = set()
-        for place, address in enumerate(values.get("pods", [])):
+        for place, pod in enumerate(values.get("pods", [])):
             pods_item = item_at(item, "pods")
+            address = pod.get("address", UNREADABLE) if isinstance(pod, dict) else pod
             if address is UNREADABLE or pods_item.elements is None:
                 continue
-            one = pods_item.elements[place]
-            at = f"{path}.pods[{place}]"
+            one = item_at(pods_item.elements[place], "address")
+            at = f"{path}.pods[{place}]" + (".address" if isinstance(pod, dict) else "")
             self._check_is_address(one, address, at)
             if address in seen:
                 self._reader.found(one, at, "each pod once")

@@ -20,6 +20,7 @@ from activator.config import (
     Config,
     DisciplineSpec,
     Duration,
+    HashOn,
     Queue,
     Revision,
     RevisionSpec,
@@ -115,6 +116,8 @@ def _resolve_revision(
         hosts=tuple(canonical_host(host) or host for host in revision.hosts),
         container_concurrency=revision.container_concurrency,
         policy=revision.policy or default_policy(revision.container_concurrency),
+        hash_on=_hash_on(revision.hash_on),
+        slow_start_s=float(revision.slow_start),
         max_scale=revision.max_scale or most,
         trailing_fragmentation_threshold=config.trailing_fragmentation_threshold if threshold is None else threshold,
         queue_depth=queue.depth,
@@ -149,6 +152,12 @@ def _resolve_discipline(queue: Queue) -> DisciplineSpec:
 
 def _seconds(duration: Duration | None) -> float | None:
     return None if duration is None else float(duration)
+
+
+def _hash_on(hash_on: str | HashOn | None) -> str:
+    if isinstance(hash_on, HashOn):
+        return f"header:{hash_on.header}" if hash_on.header else f"cookie:{hash_on.cookie}"
+    return hash_on or ""
 
 
 def schema() -> dict[str, Any]:

@@ -138,6 +138,9 @@ class ProxiedExchange(Exchange):
         if held is not None and not held.assign(throttler.held):
             self._fail(Reason.HELD_BYTES_FULL, held.refused_for)
             return
+        affinity = throttler.affinity
+        if affinity is not None:
+            self.pick_key = affinity.key_of(self.head, self._client.client_ip() if affinity.on_client_ip else "")
         lease = throttler.try_acquire(self, self.arrived_s)
         if lease is not None:
             self.granted(lease)
@@ -486,6 +489,7 @@ class ProxiedExchange(Exchange):
             lease = self._lease
             if lease is not None:
                 self._lease = None
-                throttler.release(lease, self.done_s - self.granted_s, succeeded)
+                # How long a tunnel stood says nothing of how fast its pod is.
+                throttler.release(lease, 0.0 if self._tunnel else self.done_s - self.granted_s, succeeded)
         if proxy.observer is not None:
             proxy.observer.ended(self)

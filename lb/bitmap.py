@@ -1,4 +1,4 @@
-"""A set of small numbers that knows its smallest member, and the next smaller than a number.
+"""A set of small numbers that knows its smallest and its greatest member, and the next smaller than a number.
 
 Rules
   1. A word has 32 bits; the words of one level are summed up by the bits of the level above, until one word is left.
@@ -105,16 +105,27 @@ class Bitmap:
             return (number & ~WORD_MASK) + lowest_bit(bits)
         return self.lowest()
 
+    def highest(self) -> i64:
+        """The greatest member, or NONE."""
+        top: i64 = len(self._levels) - 1
+        return self._highest_of(self._levels[top][0].bits, 0, top)
+
     def highest_below(self, number: i64) -> i64:
         """The greatest member smaller than `number`, or NONE; `number` is within the size."""
-        for level in range(len(self._levels)):
+        levels = self._levels
+        height: i64 = len(levels)
+        level: i64 = 0
+        while level < height:
+            words = levels[level]
             index = number >> WORD_SHIFT
-            if index < len(self._levels[level]):
-                bits = self._levels[level][index].bits & (mask_of(number) - 1)
-                found = self._highest_of(bits, index, level)
-                if found != NONE:
-                    return found
+            if index < len(words):
+                bits = words[index].bits & (mask_of(number) - 1)
+                if bits != 0:
+                    found = self._highest_of(bits, index, level)
+                    if found != NONE:
+                        return found
             number = index
+            level += 1
         return NONE
 
     def members(self) -> list[int]:
@@ -138,15 +149,19 @@ class Bitmap:
     def _highest_of(self, bits: i64, index: i64, level: i64) -> i64:
         """The greatest member below those bits of word `index`; bits that have outlived their members are cleared."""
         while bits != 0:
-            bit = highest_bit(bits)
-            child = (index << WORD_SHIFT) + bit
-            if level == 0:
+            child = (index << WORD_SHIFT) + highest_bit(bits)
+            down = level
+            while down > 0:
+                below = self._levels[down - 1][child].bits
+                if below == 0:
+                    break
+                down -= 1
+                child = (child << WORD_SHIFT) + highest_bit(below)
+            if down == 0:
                 return child
-            found = self._highest_of(self._levels[level - 1][child].bits, child, level - 1)
-            if found != NONE:
-                return found
-            self._levels[level][index].bits &= ~mask_of(bit)
-            bits &= ~mask_of(bit)
+            self._levels[down][child >> WORD_SHIFT].bits &= ~mask_of(child)  # has outlived its members: once more
+            if down == level:
+                bits &= ~mask_of(child)
         return NONE
 
     def _add_above(self, number: i64) -> None:

@@ -10,15 +10,15 @@ from mypy_extensions import i64
 from lb.table import TrackerTable
 
 
-def cycle(table: TrackerTable, times: i64) -> i64:
-    """Pick, reserve and release so many times; how many picks found a pod."""
+def cycle(table: TrackerTable, times: i64, keyed: bool = False, latency_s: float = 0.0) -> i64:
+    """Pick, reserve and release so many times; how many picks found a pod. `keyed`: each request has another key."""
     found: i64 = 0
     while times > 0:  # a for loop over a range boxes its number
+        tracker = table.pick(times if keyed else 0, 0.0)
         times -= 1
-        tracker = table.pick(0, 0.0)
         if tracker is not None:
             table.reserve(tracker)
-            table.release(tracker, tracker.generation, 0.0)
+            table.release(tracker, tracker.generation, latency_s)
             found += 1
     return found
 

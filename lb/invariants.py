@@ -18,10 +18,15 @@ def check_table(table: TrackerTable, pods: list[PodTracker]) -> None:
         assert tracker.in_flight >= 0, f"less than nothing is in flight in {tracker!r}"
         draining = tracker.state == DRAINING
         assert not draining or tracker.capacity() == 0, f"{tracker!r} drains and counts as capacity"
+    warming = [tracker for tracker in pods if tracker.warming]
+    if table.slow_starts:
+        table.warm_up.check_invariants(pods)
+    else:
+        assert not warming, f"without slow start there are newcomers: {warming}"
     members = table.structure.members()
     if members is None:
         return
-    expected = [int(tracker.slot) for tracker in pods if tracker.may_take_one()]
+    expected = [int(tracker.slot) for tracker in pods if tracker.may_take_one() and not tracker.warming]
     found = sorted([int(tracker.slot) for tracker in members])
     assert found == expected, f"the room structure holds slots {found}, room have {expected}"
 

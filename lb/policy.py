@@ -13,10 +13,12 @@ A policy of your own is a subclass, plain Python or compiled. The plain way look
         name = "emptiest"
 
         def pick(self, table, key, now_s):
-            free = [pod for pod in table.slots[:table.length] if pod.has_room]
+            free = [pod for pod in table.slots[:table.length] if pod.has_room and not pod.warming]
             return min(free, key=lambda pod: pod.in_flight / pod.limit, default=None)
 
-The quick way sets `needs` to one of NEEDS_… and picks from `table.structure` (lb/rooms.py).
+The quick way sets `needs` to one of NEEDS_… and picks from `table.structure` (lb/rooms.py). One that sets `wants_key`
+is given the key of each request: a number that stands for a header, a cookie or the client's address. docs/policies.md
+has a whole package, and lb/testing.py the tests that every policy should pass.
 """
 
 from __future__ import annotations
@@ -39,12 +41,17 @@ class Policy:
 
     name: ClassVar[str] = "policy"
     needs: ClassVar[int] = NEEDS_NOTHING
+    wants_key: ClassVar[bool] = False
 
     def __init__(self, rng: Rng) -> None:
         self.rng = rng
 
     def pick(self, table: TrackerTable, key: i64, now_s: float) -> PodTracker | None:
-        """The pod for the next request. `key` and `now_s` are 0 unless the policy asks for them."""
+        """The pod for the next request. `key` is 0 unless the policy wants keys, and for a request without one.
+
+        `now_s`: monotonic seconds. With slow start, some pods with room are `warming`: the table gives them what they
+        should get, and the others have room when this is called. A scan passes them over.
+        """
         raise NotImplementedError(f"{type(self).__name__} defines no pick")
 
     def on_add(self, tracker: PodTracker) -> None:
@@ -57,7 +64,10 @@ class Policy:
         """A request has been given to the pod."""
 
     def on_release(self, tracker: PodTracker, latency_s: float) -> None:
-        """A request has ended at the pod, also at one that drains."""
+        """A request has ended at the pod, also at one that drains.
+
+        It took so long; negative: it ended after so long without an answer; 0.0: nobody knows.
+        """
 
     def __repr__(self) -> str:
         return f"<policy {self.name}>"

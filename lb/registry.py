@@ -13,12 +13,16 @@ from importlib import import_module
 from typing import Final
 
 from lb.policies.choice_of_two import ChoiceOfTwo
+from lb.policies.consistent_hash import ConsistentHash
+from lb.policies.ewma import Ewma
 from lb.policies.first_available import FirstAvailable
 from lb.policies.least_connections import LeastConnections
 from lb.policies.random import RandomPick
 from lb.policies.round_robin import RoundRobin
+from lb.policies.weighted import Weighted
 from lb.policy import Policy
 from lb.rng import Rng
+from lb.rooms import NEEDS_WEIGHTS
 
 ENTRY_POINTS: Final = "activator.lb_policies"
 
@@ -28,6 +32,9 @@ BUILT_IN: Final[dict[str, type[Policy]]] = {
     "round-robin": RoundRobin,
     "least-connections": LeastConnections,
     "first-available": FirstAvailable,
+    "weighted": Weighted,
+    "ewma": Ewma,
+    "consistent-hash": ConsistentHash,
 }
 ALIASES: Final = {"choice-of-two": "choice-of-2"}
 
@@ -46,9 +53,9 @@ def create(name: str, rng: Rng) -> Policy:
 
 
 def names() -> tuple[str, ...]:
-    """Every name that `create` knows, the built-in ones first."""
-    installed = sorted(name for name in _installed() if name not in BUILT_IN)
-    return (*BUILT_IN, *installed)
+    """Every name that `create` knows but for dotted paths: the built-in ones first, then their aliases."""
+    installed = sorted(name for name in _installed() if name not in BUILT_IN and name not in ALIASES)
+    return (*BUILT_IN, *ALIASES, *installed)
 
 
 def default_name(container_concurrency: int) -> str:
@@ -58,12 +65,33 @@ def default_name(container_concurrency: int) -> str:
     return "first-available" if container_concurrency < PACKED_BELOW else "round-robin"
 
 
+def problem_with(name: str) -> str:
+    """Why there can be no such policy, in one line; empty if there can."""
+    try:
+        _class_of(ALIASES.get(name, name))
+    except UnknownPolicyError as error:
+        return str(error)
+    return ""
+
+
+def takes_weights(name: str) -> bool:
+    """Whether pods may have weights under this policy; True for any that is not built in."""
+    built_in = BUILT_IN.get(ALIASES.get(name, name))
+    return built_in is None or built_in.needs == NEEDS_WEIGHTS
+
+
+def takes_key(name: str) -> bool:
+    """Whether requests may have keys under this policy; True for any that is not built in."""
+    built_in = BUILT_IN.get(ALIASES.get(name, name))
+    return built_in is None or built_in.wants_key
+
+
 def _class_of(name: str) -> type[Policy]:
     if name in BUILT_IN:
         return BUILT_IN[name]
     try:
         found = _dotted(name) if ":" in name else _entry_point(name)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # whatever a package of somebody else's raises when it is imported
         raise UnknownPolicyError(f"policy {name!r} cannot be loaded: {error}") from error
     if found is None:
         raise UnknownPolicyError(

@@ -71,3 +71,17 @@ class Load:
 
 
 NO_LOAD: Final[Load] = Load(-1)
+
+
+class Newcomer(RoomNode):
+    """A pod whose share is still growing (lb/warming.py), in the circle of all such pods in order of their start."""
+
+    __slots__ = ("from_s", "pod")
+
+    def __init__(self, pod: RoomNode) -> None:
+        super().__init__(pod.slot)
+        self.pod: RoomNode = pod
+        self.from_s: float = -1.0  # since when; negative: it has not been seen by a pick yet
+
+
+NO_NEWCOMER: Final[Newcomer] = Newcomer(NOWHERE)

@@ -24,6 +24,8 @@ NEEDS_ARRAY: Final = 1  # a dense array: any member by index
 NEEDS_RING: Final = 2  # the pods in turn
 NEEDS_BITMAP: Final = 3  # the lowest slot
 NEEDS_BUCKETS: Final = 4  # the least loaded pods
+NEEDS_WEIGHTS: Final = 5  # one in proportion to its weight
+NEEDS_CIRCLE: Final = 6  # a key's pod
 
 
 class RoomStructure:

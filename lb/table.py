@@ -6,7 +6,8 @@ Rules
   2. No live pod ever moves (lb/slots.py), so a reference to a slot stays good; what it means is told by its generation.
   3. A slot is freed by `free`, or by `drain` when nothing is in flight. `release` says DRAINED and frees nothing.
   4. A release under a generation that has passed is counted and changes nothing.
-  5. A pod stands in the room structure exactly while `may_take_one()`; `has_room` says so on the pod.
+  5. A pod stands in the room structure exactly while `may_take_one()`; `has_room` says so on the pod. With slow start,
+     a newcomer stands among those of lb/warming.py instead.
   6. `in_flight`, `capacity` and `room` are kept, never counted anew; `check_invariants` counts them anew.
 
 Cost: pick, reserve, release, suspect, find, set_state, set_limit are O(1); add and free O(1) but for growth and trims,
@@ -29,6 +30,8 @@ from lb.slots import SlotArray, Trim
 from lb.statistics import TableStatistics, describe, measure
 from lb.structures import make_structure
 from lb.tracker import DRAINING, EMPTY, UNLIMITED, PodTracker
+from lb.warming import NO_WARM_UP, WarmUp
+from lb.weights import WEIGHT_MAX
 
 # What `release` answers.
 RELEASED: Final = 0
@@ -66,6 +69,8 @@ class TrackerTable:
         # The policy, and which of its hooks do anything.
         self.policy: Policy = policy
         self.structure: RoomStructure = make_structure(policy.needs, self.slots)
+        self.warm_up: WarmUp = NO_WARM_UP  # this table's own while slow start is on
+        self.slow_starts: bool = False
         self._counts_load: bool = self.structure.counts_load
         self._hears_reserve: bool = overrides(policy, "on_reserve")
         self._hears_release: bool = overrides(policy, "on_release")
@@ -74,14 +79,16 @@ class TrackerTable:
 
     def pick(self, key: i64, now_s: float) -> PodTracker | None:
         """The pod the policy gives the next request to; None when no pod has room."""
+        if self.slow_starts:
+            return self.warm_up.pick(self, key, now_s)
         return self.policy.pick(self, key, now_s)
 
     def pick_other(self, avoided: PodTracker, key: i64, now_s: float) -> PodTracker | None:
         """As `pick`, but the avoided pod only where no other has room."""
         if not avoided.has_room or self.room == 1:
-            return self.policy.pick(self, key, now_s)
+            return self.pick(key, now_s)
         self._leave_room(avoided)
-        tracker = self.policy.pick(self, key, now_s)
+        tracker = self.pick(key, now_s)
         self._settle(avoided)
         return tracker
 
@@ -95,14 +102,17 @@ class TrackerTable:
             if in_flight >= tracker.limit:
                 tracker.has_room = False
                 self.room -= 1
-                self.structure.remove(tracker)
-            elif self._counts_load:
+                self._take_out(tracker)
+            elif self._counts_load and not tracker.warming:
                 self.structure.load_rose(tracker)
         if self._hears_reserve:
             self.policy.on_reserve(tracker)
 
     def release(self, tracker: PodTracker, generation: i64, latency_s: float) -> int:
-        """One request less in the pod that held the slot under `generation`: RELEASED, LATE or DRAINED."""
+        """One request less in the pod that held the slot under `generation`: RELEASED, LATE or DRAINED.
+
+        `latency_s`: how long the pod took; negative if it ended after so long without an answer; 0.0: nobody knows.
+        """
         if generation != tracker.generation:
             self.late_releases += 1
             return LATE
@@ -111,12 +121,12 @@ class TrackerTable:
         tracker.in_flight = in_flight
         self.in_flight -= 1
         if tracker.has_room:
-            if self._counts_load:
+            if self._counts_load and not tracker.warming:
                 self.structure.load_fell(tracker)
         elif tracker.may_take_one():
             tracker.has_room = True
             self.room += 1
-            self.structure.insert(tracker)
+            self._put_in(tracker)
         if self._hears_release:
             self.policy.on_release(tracker, latency_s)
         if in_flight == 0 and tracker.state == DRAINING:
@@ -174,6 +184,15 @@ class TrackerTable:
         self.capacity += tracker.capacity() - before
         self._settle(tracker)
 
+    def set_weight(self, tracker: PodTracker, weight: int) -> None:
+        """The share the pod should have where the policy looks at weights; 0: only when no other has room."""
+        assert tracker.state != EMPTY, "an empty slot has no weight"
+        assert 0 <= weight <= WEIGHT_MAX, f"a weight is 0 … {WEIGHT_MAX}, not {weight}"
+        if tracker.weight != weight:
+            self._leave_room(tracker)
+            tracker.weight = weight
+            self._settle(tracker)
+
     def drain(self, tracker: PodTracker) -> bool:
         """Give the pod no more requests; True if nothing was in flight and the slot is free already."""
         assert tracker.state != EMPTY, "an empty slot cannot drain"
@@ -198,18 +217,34 @@ class TrackerTable:
             self._leave_room(tracker)
         self._roster.clear(self._array.pods())
         self._array.clear()
+        self.warm_up = NO_WARM_UP
+        self.slow_starts = False
         self.in_flight = 0
         self.capacity = 0
 
     def set_max_scale(self, max_scale: int) -> None:
         """Another scale: the table grows to it at once, or gives back what it no longer asks for."""
         self._array.set_max_scale(max_scale)
-        self.structure.resize(len(self.slots))
+        self._resize()
 
     def set_threshold(self, trailing_fragmentation_threshold: float) -> None:
         """Another threshold, acted upon at once."""
         self._array.set_threshold(trailing_fragmentation_threshold)
-        self.structure.resize(len(self.slots))
+        self._resize()
+
+    def set_slow_start(self, window_s: float) -> None:
+        """How long the share of a newcomer grows (lb/warming.py); 0.0: not at all."""
+        assert window_s >= 0.0, f"no pod can be new for {window_s} s"
+        if window_s > 0.0 and not self.slow_starts:
+            self.slow_starts = True
+            self.warm_up = WarmUp(window_s, len([t for t in self._array.pods() if t.is_routable()]))
+            self.warm_up.set_needs(self.policy.needs, len(self.slots))
+        elif window_s > 0.0:
+            self.warm_up.set_window(window_s)
+        elif self.slow_starts:
+            self.warm_up.graduate_all(self)
+            self.slow_starts = False
+            self.warm_up = NO_WARM_UP
 
     def set_policy(self, policy: Policy) -> None:
         """Another policy: its structure is built from the slots as they are, and it hears of every pod."""
@@ -218,6 +253,8 @@ class TrackerTable:
             tracker.forget_room()
         self.policy = policy
         self.structure = make_structure(policy.needs, self.slots)
+        if self.slow_starts:
+            self.warm_up.set_needs(policy.needs, len(self.slots))
         self.structure.resize(len(self.slots))
         self._counts_load = self.structure.counts_load
         self._hears_reserve = overrides(policy, "on_reserve")
@@ -299,7 +336,7 @@ class TrackerTable:
             self.tables_full += 1
             return None
         if len(self.slots) != slots_before:
-            self.structure.resize(len(self.slots))
+            self._resize()
         tracker.identity = identity
         tracker.address = address
         self._roster.enrol(tracker)
@@ -309,16 +346,24 @@ class TrackerTable:
         _assert_settable(state)
         _assert_possible(limit)
         before = tracker.capacity()
+        was_routable = tracker.is_routable()
         tracker.state = state
         tracker.limit = limit
         tracker.suspect_until_s = 0.0
         self.capacity += tracker.capacity() - before
+        if self.slow_starts and tracker.is_routable() and not was_routable:
+            self.warm_up.arrive(tracker)
         self._settle(tracker)
+        if self.slow_starts and was_routable and not tracker.is_routable():
+            self.warm_up.leave(self, tracker)
 
     def _retire(self, tracker: PodTracker) -> None:
         self.capacity -= tracker.capacity()
+        was_routable = tracker.is_routable()
         tracker.state = DRAINING
         self._settle(tracker)
+        if self.slow_starts and was_routable:
+            self.warm_up.leave(self, tracker)
         self.policy.on_remove(tracker)
 
     def _vacate(self, tracker: PodTracker) -> None:
@@ -327,7 +372,7 @@ class TrackerTable:
         slots_before = len(self.slots)
         self._array.give_back(tracker)
         if len(self.slots) != slots_before:
-            self.structure.resize(len(self.slots))
+            self._resize()
 
     def _settle(self, tracker: PodTracker) -> None:
         # After any change of state, limit or suspicion: has_room follows, and the structure with it.
@@ -336,13 +381,30 @@ class TrackerTable:
         elif not tracker.has_room:
             tracker.has_room = True
             self.room += 1
-            self.structure.insert(tracker)
+            self._put_in(tracker)
 
     def _leave_room(self, tracker: PodTracker) -> None:
         if tracker.has_room:
             tracker.has_room = False
             self.room -= 1
+            self._take_out(tracker)
+
+    def _put_in(self, tracker: PodTracker) -> None:
+        if tracker.warming:
+            self.warm_up.insert(tracker)
+        else:
+            self.structure.insert(tracker)
+
+    def _take_out(self, tracker: PodTracker) -> None:
+        if tracker.warming:
+            self.warm_up.remove(tracker)
+        else:
             self.structure.remove(tracker)
+
+    def _resize(self) -> None:
+        self.structure.resize(len(self.slots))
+        if self.slow_starts:
+            self.warm_up.resize(len(self.slots))
 
 
 # Asserted before anything changes: what is half done would be a slot that nobody frees.

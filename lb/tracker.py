@@ -5,8 +5,9 @@ Rules
   2. `generation` says which use of the slot this is. It moves on when the slot is given to a pod and again when it is
      freed, and no two uses within one table share a number. A lease keeps the generation it was granted under.
   3. Everybody may read; only the table writes, except `attachment`, which belongs to the data path.
-  4. The fields under "room structure" belong to lb/rooms.py and lb/ring.py. They are fields of the pod (an intrusive
-     structure) so that a pick, a reserve and a release neither allocate nor look anything up.
+  4. The fields under "room structure" belong to the structures (lb/rooms.py and its kin), those under "slow start" to
+     lb/warming.py, those under "policy" to the policy of the table. They are fields of the pod (an intrusive structure)
+     so that a pick, a reserve and a release neither allocate nor look anything up.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from lb.ring import NO_LOAD, NOWHERE, Load, RoomNode, forget
+from lb.ring import NO_LOAD, NO_NEWCOMER, NOWHERE, Load, Newcomer, RoomNode, forget
 
 EMPTY: Final = 0  # no pod in the slot
 PENDING: Final = 1  # known, not proven
@@ -42,13 +43,18 @@ class PodTracker(RoomNode):
         "has_room",
         "identity",
         "in_flight",
+        "latency_at_s",
+        "latency_s",
         "limit",
+        "newcomer",
         "older_at_address",
         "older_of_identity",
         "room_index",
         "room_load",
+        "room_point",
         "state",
         "suspect_until_s",
+        "warming",
         "weight",
     )
 
@@ -63,7 +69,7 @@ class PodTracker(RoomNode):
         self.state: i64 = EMPTY
         self.limit: i64 = 0
         self.in_flight: i64 = 0
-        self.weight: i64 = 1
+        self.weight: i64 = 1  # the share it should have, where the policy is `weighted`
         self.suspect_until_s: float = 0.0  # 0.0: not suspected
         self.attachment: object | None = None  # what the data path hangs on the pod; dropped when the slot is freed
         # The next older slot of the same address, of the same identity (lb/roster.py).
@@ -71,8 +77,18 @@ class PodTracker(RoomNode):
         self.older_of_identity: PodTracker | None = None
         # Room structure.
         self.has_room: bool = False  # a pick could return it; exactly then it stands in the table's room structure
+        self.warming: bool = False  # slow start: it stands among the newcomers instead
         self.room_index: i64 = 0
         self.room_load: Load = NO_LOAD  # among whom it stands in lb/buckets.py
+        self.room_point: i64 = 0  # where it stands in lb/circle.py, by its address; 0: not worked out yet
+        self.newcomer: Newcomer = NO_NEWCOMER  # of slow start; NO_NEWCOMER unless `warming`
+        # Policy: what `ewma` has learnt of the pod.
+        self.latency_s: float = 0.0  # 0.0: nothing yet
+        self.latency_at_s: float = 0.0
+
+    def is_routable(self) -> bool:
+        """Whether its state allows picking it, room or not."""
+        return self.state == READY or self.state == RECOVERING
 
     def may_take_one(self) -> bool:
         """Whether the pod may be given a request now, from its own fields: what `has_room` must always equal."""
@@ -97,6 +113,10 @@ class PodTracker(RoomNode):
         self.weight = 1
         self.suspect_until_s = 0.0
         self.attachment = None
+        self.warming = False
+        self.newcomer = NO_NEWCOMER
+        self.room_point = 0
+        self.forget_latency()
         self.forget_room()
 
     def forget_room(self) -> None:
@@ -104,12 +124,17 @@ class PodTracker(RoomNode):
         forget(self)
         self.room_load = NO_LOAD
 
+    def forget_latency(self) -> None:
+        self.latency_s = 0.0
+        self.latency_at_s = 0.0
+
     def is_vacant(self) -> bool:
         """Whether nothing of a pod is left in the slot."""
         names = self.identity == "" and self.address == "" and self.attachment is None
         links = self.room_next is NOWHERE and self.room_prev is NOWHERE and self.room_load is NO_LOAD
         older = self.older_at_address is None and self.older_of_identity is None
-        return names and links and older and self.in_flight == 0 and not self.has_room
+        learnt = self.latency_s == 0.0 and self.room_point == 0 and self.weight == 1 and not self.warming
+        return names and links and older and learnt and self.in_flight == 0 and not self.has_room
 
     def __repr__(self) -> str:
         if self.state == EMPTY:

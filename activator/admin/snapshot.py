@@ -89,6 +89,8 @@ def slot(tracker: PodTracker) -> dict[str, Any]:
         "state": STATE_NAMES[tracker.state],
         "in_flight": tracker.in_flight,
         "limit": tracker.limit,
+        "weight": tracker.weight,
+        "warming": tracker.warming,
         "generation": tracker.generation,
     }
     if isinstance(tracker.attachment, PodPool):

@@ -33,7 +33,8 @@ def listed(revision: Revision) -> Listed:
     """All fixed pods of a revision, as one full list."""
     key = f"{revision.namespace}/{revision.name}"
     pods = []
-    for address in revision.pods:
+    for pod in revision.pods:
+        address, weight = (pod, 1) if isinstance(pod, str) else (pod.address, pod.weight)
         known_as = canonical(address)
-        pods.append(PodSeen(key, SOURCE, known_as, known_as, PodStatus.PENDING, probe=True))
+        pods.append(PodSeen(key, SOURCE, known_as, known_as, PodStatus.PENDING, probe=True, weight=weight))
     return Listed(key, SOURCE, tuple(pods))

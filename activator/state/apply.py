@@ -15,6 +15,7 @@ from functools import partial
 
 from mypy_extensions import mypyc_attr
 
+from activator.affinity import Affinity
 from activator.clock import Deadline, Now, TimingWheel
 from activator.config import DRAIN_TIMEOUT_S, GRANTS_PER_TURN_MAX, RevisionSpec
 from activator.errors import Reason
@@ -171,8 +172,10 @@ class DataPart:
             throttler.reconfigure(spec)
             if spec.policy != old.policy:
                 throttler.table.set_policy(self._hooks.make_policy(spec.policy))
+            throttler.table.set_slow_start(spec.slow_start_s)
             throttler.table.set_threshold(spec.trailing_fragmentation_threshold)
             throttler.table.set_max_scale(spec.max_scale)
+        throttler.affinity = Affinity(spec.hash_on) if throttler.table.policy.wants_key else None
         self._hooks.revision_set(throttler)
         return throttler
 
@@ -186,6 +189,7 @@ class DataPart:
             first_generation=self._generation,
         )
         table.on_trim = partial(self._hooks.trimmed, spec.key)
+        table.set_slow_start(spec.slow_start_s)
         return table
 
     def _drop_revision(self, throttler: RevisionThrottler) -> None:
@@ -205,7 +209,7 @@ class DataPart:
         if tracker is None:
             self._hooks.pod_unplaced(effect.key, effect.identity)
             return None
-        tracker.weight = effect.weight
+        table.set_weight(tracker, effect.weight)
         self._hooks.pod_placed(tracker, throttler.spec)
         return self._noticed(throttler, effect.state)
 
@@ -213,6 +217,7 @@ class DataPart:
         tracker = throttler.table.find_identity(effect.identity)
         if tracker is None or tracker.state == DRAINING:
             return None
+        throttler.table.set_weight(tracker, effect.weight)
         throttler.table.set_limit(tracker, effect.limit)
         throttler.table.set_state(tracker, effect.state)
         return self._noticed(throttler, effect.state)

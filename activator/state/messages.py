@@ -176,6 +176,7 @@ class SetPod(Message, frozen=True, tag=True):
     identity: str
     state: int
     limit: int
+    weight: int
 
 
 class WithdrawPod(Message, frozen=True, tag=True):

@@ -101,7 +101,7 @@ def _revision_set(model: Model, change: RevisionSet, reduction: Reduction) -> No
         return
     for pod in new.pods.values():
         if pod.state() != DRAINING and new.limit_of(pod) != old.limit_of(pod):
-            reduction.effects.append(SetPod(spec.key, pod.identity, pod.state(), new.limit_of(pod)))
+            reduction.effects.append(_set(new, pod))
 
 
 def _revision_gone(revision: RevisionRecord, reduction: Reduction) -> None:
@@ -179,7 +179,7 @@ def _pod_refused(revision: RevisionRecord, change: PodRefused, now_s: float, red
         return
     # Only suspected: the slot is given back to the picks.
     reduction.pods[(change.key, old.identity)] = replace(old, strikes=strikes)
-    reduction.effects.append(SetPod(change.key, old.identity, old.state(), revision.limit_of(old)))
+    reduction.effects.append(_set(revision, old))
 
 
 def _trial_ended(revision: RevisionRecord, change: TrialEnded, now_s: float, reduction: Reduction) -> None:
@@ -238,10 +238,9 @@ def _difference(
     if has and new is not None and (not had or moved):
         reduction.effects.append(_place(revision, new))
     elif has and had and new is not None and old is not None and not new.unplaced:
-        state = new.state()
-        limit = revision.limit_of(new)
-        if state != old.state() or limit != revision.limit_of(old):
-            reduction.effects.append(SetPod(key, identity, state, limit))
+        effect = _set(revision, new)
+        if effect != _set(revision, old):
+            reduction.effects.append(effect)
     probed = old is not None and old.wants_probe()
     if probed and (new is None or moved or not new.wants_probe()):
         reduction.probes.append(StopProbe(key, identity))
@@ -252,3 +251,7 @@ def _difference(
 
 def _place(revision: RevisionRecord, pod: PodRecord) -> PlacePod:
     return PlacePod(revision.spec.key, pod.identity, pod.address, pod.state(), revision.limit_of(pod), pod.weight)
+
+
+def _set(revision: RevisionRecord, pod: PodRecord) -> SetPod:
+    return SetPod(revision.spec.key, pod.identity, pod.state(), revision.limit_of(pod), pod.weight)

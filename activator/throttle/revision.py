@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from activator.affinity import Affinity
 from activator.clock import Now
 from activator.config import QUEUE_TIMEOUT_S, REFUSALS_PER_TURN_MAX, RevisionSpec
 from activator.errors import Reason
@@ -65,6 +66,7 @@ class RevisionThrottler:
         self.spec = spec
         self.key: str = spec.key
         self.table = table
+        self.affinity: Affinity | None = None  # what requests are known by, where the policy asks
         self.line: WaitingLine = make_line(spec)
         self.held = HeldBudget(spec.queue_bytes or NO_LIMIT)  # bytes of this revision's waiting requests
         self.leases: dict[Lease, Waiter] = {}  # every open lease and who holds it
@@ -112,7 +114,7 @@ class RevisionThrottler:
             return self._acquire_exempt(waiter, now_s)
         if self.line.length != 0 or self.failure is not None:
             return None
-        tracker = self.table.pick(0, now_s)
+        tracker = self.table.pick(waiter.pick_key, now_s)
         if tracker is None:
             return None
         return self._reserve(waiter, tracker, now_s)
@@ -175,11 +177,12 @@ class RevisionThrottler:
     # --- giving a slot back ---
 
     def release(self, lease: Lease, latency_s: float, succeeded: bool) -> None:
-        """The request is over at the pod. Exactly once per lease."""
+        """The request is over at the pod, after `latency_s`; 0.0: that says nothing. Exactly once per lease."""
         assert not lease.released, "a lease was released twice"
         lease.released = True
         del self.leases[lease]
-        outcome = self.table.release(lease.tracker, lease.generation, latency_s)
+        told_s = latency_s if succeeded else -latency_s  # as the policies' on_release has it
+        outcome = self.table.release(lease.tracker, lease.generation, told_s)
         if outcome == DRAINED:
             if self.removed:
                 self._events.departed(self.key, lease.identity)
@@ -187,7 +190,7 @@ class RevisionThrottler:
                 self._events.drained(self.key, lease.tracker.slot, lease.generation)
         elif lease.trial:
             self._events.trial_ended(self.key, lease.identity, lease.generation, succeeded)
-        if self._admission.predicts and succeeded and not lease.exempt:
+        if self._admission.predicts and succeeded and latency_s > 0.0 and not lease.exempt:
             self._forecast.served(latency_s, self._now())
         if self.line.length != 0:
             self._forecast.slot_freed(self._now())
@@ -293,8 +296,8 @@ class RevisionThrottler:
     def _pick_for(self, waiter: Waiter, now_s: float) -> PodTracker | None:
         avoided = waiter.avoided
         if avoided is None or avoided.tracker.generation != avoided.generation:
-            return self.table.pick(0, now_s)
-        return self.table.pick_other(avoided.tracker, 0, now_s)
+            return self.table.pick(waiter.pick_key, now_s)
+        return self.table.pick_other(avoided.tracker, waiter.pick_key, now_s)
 
     def _reserve(self, waiter: Waiter, tracker: PodTracker, now_s: float) -> Lease:
         lease = Lease(tracker, now_s)

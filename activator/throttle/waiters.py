@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from activator.clock import NEVER, Deadline
 from activator.errors import Reason
@@ -28,6 +28,7 @@ class Waiter(Deadline):
 
     def __init__(self) -> None:
         super().__init__()
+        self.pick_key: i64 = 0  # what the policy may know the request by; 0: nothing
         self.arrival: int = 0  # 0: has not asked for a slot yet
         self.asked_s: float = 0.0  # when it did, in monotonic seconds; never before an earlier arrival
         # Where it stands, as its line wants it; written by the throttler when the request must wait.

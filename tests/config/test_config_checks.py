@@ -84,7 +84,7 @@ def revision(more: str, name: str = "a", source: str = "pods: ['h:1']", hosts: s
 
 def problems_of(text: str) -> list[str]:
     with pytest.raises(ConfigError) as caught:
-        parse(text, "a", {}, {"random", "round-robin"})
+        parse(text, "a", {}, {"random", "round-robin", "weighted", "consistent-hash"})
     return caught.value.problems
 
 
@@ -120,8 +120,55 @@ GOOD = revision("")
         (f"""revisions: [{revision("", source="pods: ['h:1', 'h:1']")}]""", "revisions[0].pods[1]"),
         (
             f"revisions: [{revision('policy: robin')}]",
-            'revisions[0].policy: found "robin", expected one of random, round-robin',
+            'revisions[0].policy: found "robin", expected one of consistent-hash, random, round-robin',
         ),
+        (
+            f"revisions: [{revision('policy: no_such_package:Policy')}]",
+            "revisions[0].policy: found policy 'no_such_package:Policy' cannot be loaded: No module named",
+        ),
+        (
+            f"revisions: [{revision('policy: consistent-hash, hash_on: {header: X, cookie: y}')}]",
+            "revisions[0].hash_on: found both, expected one of header and cookie",
+        ),
+        (f"revisions: [{revision('policy: consistent-hash, hash_on: {}')}]", "hash_on: found neither, expected one of"),
+        (
+            f"revisions: [{revision('policy: consistent-hash, hash_on: {head: X}')}]",
+            'hash_on: found the unknown key "head", expected "header"',
+        ),
+        (
+            f"revisions: [{revision('policy: consistent-hash, hash_on: ip')}]",
+            'revisions[0].hash_on: found "ip", expected client_ip, {header: NAME} or {cookie: NAME}',
+        ),
+        (
+            f"revisions: [{revision('policy: consistent-hash, hash_on: {cookie: a b}')}]",
+            'hash_on.cookie: found "a b", expected the name of a cookie',
+        ),
+        (
+            f"revisions: [{revision('policy: random, hash_on: client_ip')}]",
+            'hash_on: found policy "random", expected policy: consistent-hash',
+        ),
+        (
+            f"revisions: [{revision('hash_on: client_ip')}]",
+            "hash_on: found no policy, expected policy: consistent-hash",
+        ),
+        (
+            f"""revisions: [{revision("policy: random", source="pods: [{address: 'h:1', weight: 2}]")}]""",
+            'pods[0].weight: found a weight and policy "random", expected policy: weighted',
+        ),
+        (
+            f"""revisions: [{revision("policy: weighted", source="pods: [{address: 'h:1', weight: 1001}]")}]""",
+            'pods[0].weight: found "1001", expected a whole number from 0 to 1000',
+        ),
+        (
+            f"""revisions: [{revision("policy: weighted", source="pods: ['h:1', {address: h}]")}]""",
+            'revisions[0].pods[1].address: found "h", expected host:port',
+        ),
+        (f"""revisions: [{revision("policy: weighted", source="pods: [{weight: 1}]")}]""", 'the key "address"'),
+        (
+            f"""revisions: [{revision("policy: weighted", source="pods: ['h:1', {address: 'h:1'}]")}]""",
+            "revisions[0].pods[1].address: found",
+        ),
+        (f"revisions: [{revision('slow_start: -1s')}]", 'slow_start: found "-1s", expected a duration'),
         (f"revisions: [{revision('queue: {discipline: lifo}')}]", 'discipline: found "lifo", expected one of fifo'),
         (f"revisions: [{revision('timeouts: {connect: 0}')}]", 'timeouts.connect: found "0", expected more than 0'),
         (

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activator import config_file
-from activator.config import Config, RevisionSpec, resolve_process
+from activator.config import Config, Pod, RevisionSpec, resolve_process
 from activator.errors import ConfigError
 
 POLICIES = {"random", "choice-of-2", "round-robin", "least-connections", "first-available"}
@@ -246,3 +246,31 @@ def test_any_revision_is_answered(revision: dict[str, object]) -> None:
 def test_any_environment_is_answered(environ: dict[str, str]) -> None:
     answers(SMALLEST, environ)
     answers("", environ)
+
+
+def test_balancing_of_one_revision() -> None:
+    """Every form of the keys, from the file and from the environment."""
+    text = """
+revisions:
+  - name: a
+    hosts: [a]
+    policy: weighted
+    slow_start: 30s
+    pods: ["h:1", {address: "h:2", weight: 3}, {address: "h:3"}]
+  - {name: b, hosts: [b], policy: consistent-hash, hash_on: {header: X-User}, pods: ["h:1"]}
+  - {name: c, hosts: [c], policy: consistent-hash, hash_on: client_ip, pods: ["h:1"]}
+  - {name: d, hosts: [d], policy: consistent-hash, pods: ["h:1"]}
+"""
+    environ = {
+        "ACTIVATOR_REVISIONS__2__HASH_ON": "{cookie: session}",
+        "ACTIVATOR_REVISIONS__0__PODS__2__WEIGHT": "0",
+        "ACTIVATOR_REVISIONS__1__SLOW_START": "2m",
+    }
+    known = {"weighted", "consistent-hash"}
+    config = config_file.parse(text, "a", environ, known)
+    assert config.revisions[0].pods == ["h:1", Pod("h:2", 3), Pod("h:3", 0)]
+    specs = config_file.resolve(config, lambda _: "random")
+    assert [spec.hash_on for spec in specs] == ["", "header:X-User", "cookie:session", ""]
+    assert [spec.slow_start_s for spec in specs] == [30.0, 120.0, 0.0, 0.0]
+    assert specs[0].max_scale == 3
+    assert config_file.overlay(config, {}, known) == config

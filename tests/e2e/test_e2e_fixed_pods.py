@@ -18,6 +18,7 @@ from tests.e2e.pods import PodSide, ScriptedPod, serve
 from tests.e2e.running import configured, eventually
 
 POLICIES = ["random", "choice-of-2", "round-robin", "least-connections", "first-available"]
+POLICIES += ["weighted", "ewma", "consistent-hash"]
 
 
 @pytest.fixture

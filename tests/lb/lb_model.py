@@ -11,8 +11,9 @@ from lb.registry import BUILT_IN, create
 from lb.rng import Rng
 from lb.sizing import first_slots, grown_slots, kept_slots
 from lb.table import DRAINED, LATE, RELEASED, TrackerTable
+from lb.testing import Oracle
 from lb.tracker import DRAINING, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, UNLIMITED, PodTracker
-from tests.lb.lb_oracles import ORACLES, Oracle
+from tests.lb.lb_oracles import ORACLES
 
 STATES = (PENDING, READY, NOT_READY, RECOVERING, QUARANTINED)
 states = st.sampled_from((*STATES, READY, READY, READY))
@@ -20,6 +21,10 @@ limits = st.sampled_from((0, 1, 1, 2, 3, UNLIMITED))
 identities = st.sampled_from([f"pod-{number}" for number in range(7)])
 addresses = st.sampled_from([f"10.0.0.{number}:8012" for number in range(4)])
 indexes = st.integers(min_value=0, max_value=1_000)
+weights = st.sampled_from((0, 1, 1, 2, 7, 1_000))
+windows = st.sampled_from((0.0, 2.0, 5.0))
+keys = st.sampled_from((0, 1, 2, 3, (1 << 62) - 1))
+latencies = st.sampled_from((0.0, 0.001, 0.5, -0.5))
 
 
 @dataclass
@@ -31,9 +36,17 @@ class ModelPod:
     age: int
     in_flight: int = 0
     suspect: bool = False
+    weight: int = 1
+    # Slow start.
+    warming: bool = False
+    arrived: int = 0
+    from_s: float | None = None
+
+    def is_routable(self) -> bool:
+        return self.state in {READY, RECOVERING}
 
     def has_room(self) -> bool:
-        return self.state in {READY, RECOVERING} and self.in_flight < self.limit and not self.suspect
+        return self.is_routable() and self.in_flight < self.limit and not self.suspect
 
 
 @dataclass
@@ -61,18 +74,25 @@ class TableMachine(RuleBasedStateMachine):
         self.trims = 0
         self.late = 0
         self.full = 0
+        self.now_s = 0.0
+        self.window_s = 0.0
+        self.warm_from_s: float | None = None
+        self.arrivals = 0
 
     @initialize(
         max_scale=st.sampled_from((0, 1, 2, 3, 1 << 63)),
         threshold=st.sampled_from((0.0, 0.25, 0.5, 0.75, 1.0)),
         slots_max=st.sampled_from((3, 5, 70, 150)),
         seed=st.integers(min_value=0, max_value=1 << 40),
+        window_s=windows,
     )
-    def start(self, max_scale: int, threshold: float, slots_max: int, seed: int) -> None:
+    def start(self, max_scale: int, threshold: float, slots_max: int, seed: int, window_s: float) -> None:
         self.max_scale, self.threshold, self.slots_max = max_scale, threshold, slots_max
         self.rng = Rng(seed)
         self.table = TrackerTable(create(self.policy_name, self.rng), max_scale, threshold, slots_max)
         self.oracle: Oracle = ORACLES[self.policy_name]()
+        self.table.set_slow_start(window_s)
+        self.window_s = window_s
 
     # The state worker.
 
@@ -82,7 +102,8 @@ class TableMachine(RuleBasedStateMachine):
         for slot, pod in self.pods.items():
             if (pod.identity, pod.address) == (identity, address):
                 assert tracker is self.table.slots[slot]
-                pod.state, pod.limit, pod.suspect = state, limit, False
+                pod.limit = limit
+                self._set_state(pod, state)
                 return
         free = [slot for slot in range(self.slots_max) if slot not in self.pods]
         if not free:
@@ -96,7 +117,8 @@ class TableMachine(RuleBasedStateMachine):
             self.slots = grown_slots(self.slots, self.max_scale, self.slots_max)
         self.length = max(self.length, free[0] + 1)
         self.age += 1
-        self.pods[free[0]] = ModelPod(identity, address, state, limit, self.age)
+        self.pods[free[0]] = ModelPod(identity, address, PENDING, limit, self.age)
+        self._set_state(self.pods[free[0]], state)
 
     @rule(start=st.integers(0, 50), count=st.integers(2, 70))
     def add_many(self, start: int, count: int) -> None:
@@ -107,7 +129,9 @@ class TableMachine(RuleBasedStateMachine):
     def free_many(self, keep: int, highest_first: bool) -> None:
         for slot in sorted(self.pods, reverse=highest_first)[keep:]:
             self.table.free(self.table.slots[slot])
+            self._left(self.pods[slot], DRAINING)
             self._gone(slot)
+            self.oracle.observe(self.table)
 
     @precondition(lambda self: self.pods)
     @rule(index=indexes, state=states)
@@ -116,7 +140,7 @@ class TableMachine(RuleBasedStateMachine):
         if pod.state == DRAINING:
             return
         self.table.set_state(self.table.slots[slot], state)
-        pod.state, pod.suspect = state, False
+        self._set_state(pod, state)
 
     @precondition(lambda self: self.pods)
     @rule(index=indexes, limit=limits)
@@ -130,15 +154,16 @@ class TableMachine(RuleBasedStateMachine):
     def drain(self, index: int) -> None:
         slot, pod = self._one(index)
         assert self.table.drain(self.table.slots[slot]) == (pod.in_flight == 0)
-        pod.state = DRAINING
+        self._left(pod, DRAINING)
         if pod.in_flight == 0:
             self._gone(slot)
 
     @precondition(lambda self: self.pods)
     @rule(index=indexes)
     def free(self, index: int) -> None:
-        slot, _ = self._one(index)
+        slot, pod = self._one(index)
         self.table.free(self.table.slots[slot])
+        self._left(pod, DRAINING)
         self._gone(slot)
 
     @rule(threshold=st.sampled_from((0.0, 0.4, 0.5, 1.0)))
@@ -162,15 +187,42 @@ class TableMachine(RuleBasedStateMachine):
         self.table.check_invariants()
         self.table.set_policy(create(self.policy_name, self.rng))
         self.oracle = ORACLES[self.policy_name]()
+        self.oracle.observe(self.table)
+
+    @precondition(lambda self: self.pods)
+    @rule(index=indexes, weight=weights)
+    def set_weight(self, index: int, weight: int) -> None:
+        slot, pod = self._one(index)
+        tracker = self.table.slots[slot]
+        if weight != pod.weight and tracker.has_room and not tracker.warming:
+            self.oracle.stamp.pop(slot, None)  # the pod goes out of its place and comes back
+        self.table.set_weight(tracker, weight)
+        pod.weight = weight
+
+    @rule(window_s=windows)
+    def set_slow_start(self, window_s: float) -> None:
+        self.table.set_slow_start(window_s)
+        if self.window_s == 0.0:
+            self.warm_from_s = -1e18
+        self.window_s = window_s
+        if window_s == 0.0:
+            for pod in self.pods.values():
+                pod.warming, pod.from_s = False, None
+        self._observe_graduates()
+
+    @rule(by_s=st.sampled_from((0.5, 1.0, 3.0)))
+    def time_passes(self, by_s: float) -> None:
+        self.now_s += by_s
 
     # The request path.
 
-    @rule(times=st.integers(min_value=1, max_value=4))
-    def pick_and_reserve(self, times: int) -> None:
+    @rule(times=st.integers(min_value=1, max_value=4), key=keys)
+    def pick_and_reserve(self, times: int, key: int) -> None:
+        self._advance()
         for _ in range(times):
             self.oracle.observe(self.table)
-            allowed = self.oracle.allowed(self.table)
-            tracker = self.table.pick(0, 0.0)
+            allowed = self.oracle.allowed(self.table, key, self.now_s)
+            tracker = self.table.pick(key, self.now_s)
             if tracker is None:
                 assert not allowed
                 return
@@ -185,10 +237,10 @@ class TableMachine(RuleBasedStateMachine):
         self._reserve(self.table.slots[slot])
 
     @precondition(lambda self: self.leases)
-    @rule(index=indexes)
-    def release(self, index: int) -> None:
+    @rule(index=indexes, latency_s=latencies)
+    def release(self, index: int, latency_s: float) -> None:
         lease = self.leases.pop(index % len(self.leases))
-        answer = self.table.release(lease.tracker, lease.generation, 0.001)
+        answer = self.table.release(lease.tracker, lease.generation, latency_s)
         if all(pod is not lease.pod for pod in self.pods.values()):
             assert answer == LATE
             self.late += 1
@@ -239,6 +291,9 @@ class TableMachine(RuleBasedStateMachine):
             assert (tracker.identity, tracker.address, tracker.state) == (pod.identity, pod.address, pod.state)
             assert (tracker.limit, tracker.in_flight) == (pod.limit, pod.in_flight)
             assert (tracker.suspect_until_s != 0.0) == pod.suspect or pod.state == DRAINING
+            assert (tracker.weight, tracker.warming) == (pod.weight, pod.warming)
+            if pod.warming and pod.from_s is not None:
+                assert table.warm_up.ramp(tracker, self.now_s) == self._ramp(pod)
 
     @invariant()
     def names_lead_to_the_newest(self) -> None:
@@ -259,6 +314,55 @@ class TableMachine(RuleBasedStateMachine):
         assert (self.table.capacity_slots, self.table.in_flight, self.table.room) == (0, 0, 0)
         for lease in self.leases:
             assert self.table.release(lease.tracker, lease.generation, 0.0) == LATE
+
+    # Slow start, as one would write it.
+
+    def _set_state(self, pod: ModelPod, state: int) -> None:
+        was, pod.state, pod.suspect = pod.is_routable(), state, False
+        if was and not pod.is_routable():
+            self._left(pod, state, was)
+        elif pod.is_routable() and not was and self.window_s:
+            self.arrivals += 1
+            pod.arrived, pod.from_s = self.arrivals, None
+            pod.warming = any(p.is_routable() and not p.warming for p in self.pods.values() if p is not pod)
+            if not pod.warming:
+                self.warm_from_s = None
+
+    def _left(self, pod: ModelPod, state: int, was_routable: bool | None = None) -> None:
+        was = pod.is_routable() if was_routable is None else was_routable
+        pod.state = state
+        if not was or not self.window_s:
+            return
+        was_warm = not pod.warming
+        pod.warming, pod.from_s = False, None
+        newcomers = [p for p in self.pods.values() if p.warming]
+        if was_warm and newcomers and not any(p.is_routable() and not p.warming for p in self.pods.values()):
+            oldest = min(newcomers, key=lambda p: p.arrived)
+            self.warm_from_s = oldest.from_s
+            oldest.warming = False
+
+    def _advance(self) -> None:
+        """What the first pick at a time does before it picks, so that the oracle sees it."""
+        if not self.window_s:
+            return
+        self.table.warm_up.advance(self.table, self.now_s)
+        if self.warm_from_s is None:
+            self.warm_from_s = self.now_s
+        for pod in self.pods.values():
+            if pod.warming and pod.from_s is None:
+                pod.from_s = self.now_s
+            if pod.warming and pod.from_s is not None and pod.from_s + self.window_s <= self.now_s:
+                pod.warming = False
+        self._observe_graduates()
+
+    def _observe_graduates(self) -> None:
+        self.oracle.observe(self.table, {slot: pod.arrived for slot, pod in self.pods.items()})
+
+    def _ramp(self, pod: ModelPod) -> float:
+        assert pod.from_s is not None and self.warm_from_s is not None
+        whole_s = min(self.window_s, self.now_s - self.warm_from_s)
+        age_s = self.now_s - pod.from_s
+        return 1.0 if age_s >= whole_s else max(age_s / whole_s, 0.1)
 
     # Parts of the rules.
 

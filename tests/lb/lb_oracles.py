@@ -1,70 +1,34 @@
 """What each policy should pick, found the plain way: a scan over `slots[:length]` with inline state checks.
 
-An oracle watches the table from outside. It is shown the table after every step (`observe`) and every pick (`picked`),
-and names the pods that the next pick may return (`allowed`): one where the policy is deterministic.
+Oracles (lb/testing.py) name the pods that the next pick may return: one where the policy is deterministic.
 """
 
 from __future__ import annotations
 
+from lb.circle import PROBES, point_of
+from lb.hashing import mix
+from lb.policies.ewma import Ewma
 from lb.policy import Policy
 from lb.rng import Rng
 from lb.table import TrackerTable
-from lb.tracker import READY, RECOVERING, PodTracker
-
-
-def candidates(table: TrackerTable) -> list[PodTracker]:
-    found = []
-    for tracker in table.slots[: table.length]:
-        if tracker.state not in {READY, RECOVERING} or tracker.suspect_until_s != 0.0:
-            continue
-        if tracker.in_flight < tracker.limit:
-            found.append(tracker)
-    return found
-
-
-class Oracle:
-    """Any pod with room; the base of the others. `stamp` says when each pod last changed its place in the order."""
-
-    def __init__(self) -> None:
-        self.clock = 0
-        self.stamp: dict[int, int] = {}  # of the slots with room
-        self.load: dict[int, int] = {}
-
-    def observe(self, table: TrackerTable) -> None:
-        now = candidates(table)
-        self.stamp = {t.slot: self.stamp[t.slot] for t in now if t.slot in self.stamp}
-        for tracker in now:
-            if tracker.slot not in self.stamp or self.moves_with_load(tracker):
-                self.touch(tracker)
-            self.load[tracker.slot] = tracker.in_flight
-
-    def moves_with_load(self, tracker: PodTracker) -> bool:
-        return False
-
-    def touch(self, tracker: PodTracker) -> None:
-        self.clock += 1
-        self.stamp[tracker.slot] = self.clock
-
-    def picked(self, tracker: PodTracker) -> None:
-        pass
-
-    def allowed(self, table: TrackerTable) -> list[PodTracker]:
-        return candidates(table)
+from lb.testing import Oracle, candidates
+from lb.tracker import PodTracker
 
 
 class LowestSlot(Oracle):
-    def allowed(self, table: TrackerTable) -> list[PodTracker]:
-        return candidates(table)[:1]
+    def among(self, found: list[PodTracker], table: TrackerTable, key: int, now_s: float) -> list[PodTracker]:
+        return found[:1]
 
 
 class LongestAgo(Oracle):
     """The pod that was picked, or came to have room, the longest ago."""
 
     def picked(self, tracker: PodTracker) -> None:
-        self.touch(tracker)
+        if not tracker.warming:
+            self.touch(tracker)
 
-    def allowed(self, table: TrackerTable) -> list[PodTracker]:
-        return sorted(candidates(table), key=lambda t: self.stamp[t.slot])[:1]
+    def among(self, found: list[PodTracker], table: TrackerTable, key: int, now_s: float) -> list[PodTracker]:
+        return sorted(found, key=lambda t: self.stamp[t.slot])[:1]
 
 
 class LeastLoaded(Oracle):
@@ -73,19 +37,63 @@ class LeastLoaded(Oracle):
     def moves_with_load(self, tracker: PodTracker) -> bool:
         return self.load.get(tracker.slot) != tracker.in_flight
 
-    def allowed(self, table: TrackerTable) -> list[PodTracker]:
-        return sorted(candidates(table), key=lambda t: (t.in_flight, self.stamp[t.slot]))[:1]
+    def among(self, found: list[PodTracker], table: TrackerTable, key: int, now_s: float) -> list[PodTracker]:
+        return sorted(found, key=lambda t: (t.in_flight, self.stamp[t.slot]))[:1]
 
 
 class NotTheWorst(Oracle):
-    """Of two different pods the less loaded: with two or more, the pick has a rival at least as loaded."""
+    """Of two different pods the cheaper: with two or more, the pick has a rival that costs at least as much."""
 
-    def allowed(self, table: TrackerTable) -> list[PodTracker]:
-        found = candidates(table)
+    def among(self, found: list[PodTracker], table: TrackerTable, key: int, now_s: float) -> list[PodTracker]:
         if len(found) < 2:
             return found
-        by_load = sorted(t.in_flight for t in found)
-        return [t for t in found if t.in_flight <= by_load[-2] or t.in_flight < by_load[-1]]
+        by_cost = sorted(self.cost(t, table, now_s) for t in found)
+        return [t for t in found if self.cost(t, table, now_s) <= by_cost[-2]]
+
+    def cost(self, tracker: PodTracker, table: TrackerTable, now_s: float) -> float:
+        return float(tracker.in_flight)
+
+
+class NotTheSlowest(NotTheWorst):
+    def cost(self, tracker: PodTracker, table: TrackerTable, now_s: float) -> float:
+        assert isinstance(table.policy, Ewma)
+        return table.policy.cost_s(tracker, now_s)
+
+
+class NoReserve(Oracle):
+    """Any pod that has a weight; those of weight 0 when there is no other."""
+
+    def among(self, found: list[PodTracker], table: TrackerTable, key: int, now_s: float) -> list[PodTracker]:
+        weighing = [t for t in candidates(table) if t.weight > 0]
+        return [t for t in found if t.weight > 0] if weighing else found
+
+    def newcomers(self, newcomers: list[PodTracker], others: list[PodTracker]) -> list[PodTracker]:
+        weighing = [t for t in newcomers + others if t.weight > 0]
+        return [t for t in newcomers if t.weight > 0] if weighing else newcomers
+
+
+class OwnPod(NotTheWorst):
+    """The key's pod: the one the shortest way before one of the key's points. Without a key, as choice-of-2."""
+
+    def among(self, found: list[PodTracker], table: TrackerTable, key: int, now_s: float) -> list[PodTracker]:
+        if key == 0:
+            return super().among(found, table, key, now_s)
+        return order_of(key, found)[:1]
+
+
+def order_of(key: int, pods: list[PodTracker]) -> list[PodTracker]:
+    """All pods in a key's own order, worked out from their addresses."""
+    low = mix(key & 0xFFFFFFFF)
+    high = mix(((key >> 32) & 0xFFFFFFFF) ^ low)
+    circle = 1 << 48
+    start, step = ((high << 16) ^ low) % circle, (((low << 16) ^ high) % circle) | 1
+
+    def way(tracker: PodTracker) -> tuple[int, int, int]:
+        point = point_of(tracker.address)
+        shortest = min(((start + probe * step - point) % circle, probe) for probe in range(PROBES))
+        return (*shortest, tracker.slot)
+
+    return sorted(pods, key=way)
 
 
 ORACLES: dict[str, type[Oracle]] = {
@@ -94,6 +102,9 @@ ORACLES: dict[str, type[Oracle]] = {
     "round-robin": LongestAgo,
     "least-connections": LeastLoaded,
     "first-available": LowestSlot,
+    "weighted": NoReserve,
+    "ewma": NotTheSlowest,
+    "consistent-hash": OwnPod,
 }
 
 
@@ -105,7 +116,7 @@ class ScanningPolicy(Policy):
     def pick(self, table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
         best = None
         for tracker in table.slots[: table.length]:
-            if tracker.has_room and (best is None or tracker.in_flight < best.in_flight):
+            if tracker.has_room and not tracker.warming and (best is None or tracker.in_flight < best.in_flight):
                 best = tracker
         return best
 

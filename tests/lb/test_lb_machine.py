@@ -17,7 +17,7 @@ from tests.lb.lb_model import machine_for
 DEEP_STEPS = 1_000_000
 
 EVERYWHERE = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
-QUICK = settings(EVERYWHERE, max_examples=30, stateful_step_count=40, derandomize=True)
+QUICK = settings(EVERYWHERE, max_examples=60, stateful_step_count=40, derandomize=True)
 ROUND = settings(EVERYWHERE, max_examples=100, stateful_step_count=200, derandomize=False)
 ROUNDS_MAX = 100  # for each policy; 20,000 steps each if no example ends early
 

@@ -37,6 +37,7 @@ def test_bitmap_is_a_set_that_knows_its_smallest(steps: list[tuple[str, int]]) -
             bitmap.resize(size)
         elif what == "lowest" or number >= size:
             assert bitmap.lowest() == min(model, default=NONE)
+            assert bitmap.highest() == max(model, default=NONE)
         elif what == "add":
             bitmap.add(number)
             model.add(number)

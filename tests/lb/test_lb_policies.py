@@ -1,144 +1,133 @@
-"""The contract of every policy, and what each promises beside it."""
+"""The contract of every policy (lb/testing.py), and what each of the simple ones promises beside it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from itertools import permutations
 
 import pytest
 
+from lb.policies.choice_of_two import ChoiceOfTwo
+from lb.policies.consistent_hash import ConsistentHash
+from lb.policies.ewma import Ewma
+from lb.policies.first_available import FirstAvailable
+from lb.policies.least_connections import LeastConnections
+from lb.policies.random import RandomPick
+from lb.policies.round_robin import RoundRobin
+from lb.policies.weighted import Weighted
+from lb.policy import Policy
 from lb.registry import BUILT_IN, create
 from lb.rng import Rng
 from lb.table import TrackerTable
-from lb.tracker import NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, PodTracker
-from tests.lb.lb_oracles import ORACLES, ScanningPolicy, candidates
+from lb.testing import PolicyContract, candidates, grant, release
+from lb.tracker import READY, PodTracker
+from tests.lb.lb_oracles import ORACLES, ScanningPolicy
 
-NAMES = sorted(BUILT_IN)
-every_policy = pytest.mark.parametrize("name", [*NAMES, "third-party"])
+
+class TestRandom(PolicyContract):
+    policy = RandomPick
+    oracle = ORACLES["random"]
+
+
+class TestChoiceOfTwo(PolicyContract):
+    policy = ChoiceOfTwo
+    oracle = ORACLES["choice-of-2"]
+
+
+class TestRoundRobin(PolicyContract):
+    policy = RoundRobin
+    oracle = ORACLES["round-robin"]
+
+
+class TestLeastConnections(PolicyContract):
+    policy = LeastConnections
+    oracle = ORACLES["least-connections"]
+    is_least_loaded = True
+
+
+class TestFirstAvailable(PolicyContract):
+    policy = FirstAvailable
+    oracle = ORACLES["first-available"]
+    reaches_all = False
+    has_fair_ties = False
+
+
+class TestWeighted(PolicyContract):
+    policy = Weighted
+    oracle = ORACLES["weighted"]
+
+
+class TestEwma(PolicyContract):
+    policy = Ewma
+    oracle = ORACLES["ewma"]
+
+
+class TestConsistentHash(PolicyContract):
+    policy = ConsistentHash
+    oracle = ORACLES["consistent-hash"]
+
+
+class TestThirdParty(PolicyContract):
+    """A plain scan: least loaded, among equals the lowest slot."""
+
+    policy = ScanningPolicy
+    reaches_all = False
+    has_fair_ties = False
+    is_least_loaded = True
+
+
+CONTRACTS = [TestRandom, TestChoiceOfTwo, TestRoundRobin, TestLeastConnections, TestFirstAvailable]
+CONTRACTS += [TestWeighted, TestEwma, TestConsistentHash]
+
+
+def test_every_built_in_policy_is_under_contract() -> None:
+    assert {contract.policy.name for contract in CONTRACTS} == set(BUILT_IN) == set(ORACLES)
+
+
+class Withholding(ScanningPolicy):
+    """Breaks the contract: leaves slot 5 alone."""
+
+    def pick(self, table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
+        tracker = super().pick(table, key, now_s)
+        return None if tracker is not None and tracker.slot == 5 else tracker
+
+
+class Overfilling(ScanningPolicy):
+    """Breaks the contract: looks at no slot's state."""
+
+    def pick(self, table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
+        return table.slots[0] if table.room else None
+
+
+class Unfair(ScanningPolicy):
+    """Two picks of three go to the lowest slot."""
+
+    def pick(self, table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
+        found = candidates(table)
+        return found[max(self.rng.below(3 * len(found)) - 2 * len(found), 0)] if found else None
+
+
+@pytest.mark.parametrize(
+    ("broken", "test"),
+    [
+        (Withholding, "test_the_only_one_with_room_is_picked_at_once"),
+        (Withholding, "test_pods_come_and_go"),
+        (Overfilling, "test_never_an_empty_full_or_unfit_slot"),
+        (Overfilling, "test_pods_come_and_go_with_slow_start"),
+        (Unfair, "test_ties_are_fair"),
+        (Overfilling, "test_every_idle_pod_is_reached"),
+    ],
+)
+def test_the_contract_finds_who_breaks_it(broken: type[Policy], test: str) -> None:
+    contract = type("Contract", (PolicyContract,), {"policy": broken})()
+    with pytest.raises(AssertionError):
+        getattr(contract, test)()
 
 
 def make_table(name: str, pods: int, limit: int = 2, seed: int = 1) -> TrackerTable:
-    rng = Rng(seed)
-    policy = ScanningPolicy(rng) if name == "third-party" else create(name, rng)
-    table = TrackerTable(policy, pods, trailing_fragmentation_threshold=1.0)
+    table = TrackerTable(create(name, Rng(seed)), pods, trailing_fragmentation_threshold=1.0)
     for number in range(pods):
         assert table.add(f"pod-{number}", f"10.0.{number // 250}.{number % 250}:80", limit, READY) is not None
     return table
-
-
-def grant(table: TrackerTable) -> PodTracker | None:
-    tracker = table.pick(0, 0.0)
-    if tracker is not None:
-        table.reserve(tracker)
-    return tracker
-
-
-def release(table: TrackerTable, tracker: PodTracker) -> None:
-    table.release(tracker, tracker.generation, 0.0)
-
-
-@every_policy
-def test_nobody_with_room_is_nobody_picked(name: str) -> None:
-    table = make_table(name, 0)
-    assert table.pick(0, 0.0) is None
-    assert make_table(name, 4, limit=0).pick(0, 0.0) is None
-
-
-@every_policy
-@pytest.mark.parametrize("only", [0, 5, 9])
-def test_the_only_one_with_room_is_picked_at_once(name: str, only: int) -> None:
-    table = make_table(name, 10, limit=1)
-    for tracker in table.slots[:10]:
-        if tracker.slot != only:
-            table.reserve(tracker)
-    for _ in range(20):
-        assert grant(table) is table.slots[only]
-        assert table.pick(0, 0.0) is None
-        release(table, table.slots[only])
-
-
-@every_policy
-@pytest.mark.parametrize("holes", [(0, 1, 2), (4, 5), (8, 9), (0, 3, 9), tuple(range(9))])
-def test_never_an_empty_full_or_unfit_slot(name: str, holes: tuple[int, ...]) -> None:
-    table = make_table(name, 10)
-    unfit = {3: PENDING, 4: NOT_READY, 5: QUARANTINED, 6: RECOVERING}
-    for slot, state in unfit.items():
-        table.set_state(table.slots[slot], state)
-    for slot in holes:
-        table.free(table.slots[slot])
-    if 7 not in holes:
-        table.reserve(table.slots[7])
-        table.drain(table.slots[7])
-    granted = 0
-    while table.room:
-        fit = candidates(table)
-        tracker = grant(table)
-        assert tracker in fit
-        granted += 1
-    assert table.pick(0, 0.0) is None
-    assert granted == 2 * len([slot for slot in (0, 1, 2, 6, 8, 9) if slot not in holes])
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "first-available"])
-def test_every_idle_pod_is_reached(name: str) -> None:
-    table = make_table(name, 20)
-    seen = set()
-    for _ in range(600):  # by chance one of 20 is missed once in 10^12 times; the seed is fixed anyway
-        tracker = grant(table)
-        assert tracker is not None
-        seen.add(tracker.slot)
-        release(table, tracker)
-    assert len(seen) == 20
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_equal_to_the_plain_scan_under_load(name: str) -> None:
-    """A load that rises to the brim and falls: each pick is one that the oracle allows."""
-    table = make_table(name, 100, limit=3)
-    oracle = ORACLES[name]()
-    rng = Rng(5)
-    running: list[PodTracker] = []
-    for step in range(1_500):
-        wave = 290 if (step // 300) % 2 == 0 else 40
-        oracle.observe(table)
-        if len(running) < wave:
-            allowed = oracle.allowed(table)
-            tracker = grant(table)
-            if tracker is None:
-                assert not allowed
-            else:
-                assert tracker in allowed
-                oracle.picked(tracker)
-                oracle.observe(table)
-                running.append(tracker)
-        if running and (len(running) >= wave or rng.below(3) == 0):
-            release(table, running.pop(rng.below(len(running))))
-    table.check_invariants()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_same_seed_same_picks(name: str) -> None:
-    def picks(seed: int) -> list[int]:
-        table = make_table(name, 30, limit=2, seed=seed)
-        found = []
-        for _ in range(50):
-            tracker = grant(table)
-            assert tracker is not None
-            found.append(int(tracker.slot))
-        return found
-
-    assert picks(11) == picks(11)
-
-
-def test_least_is_least_over_all_orders() -> None:
-    for loads in permutations((0, 1, 2, 3)):
-        table = make_table("least-connections", 4, limit=9)
-        for slot, load in enumerate(loads):
-            for _ in range(load):
-                table.reserve(table.slots[slot])
-        order = [grant(table) for _ in range(6)]
-        assert [tracker.slot for tracker in order if tracker][:1] == [loads.index(0)]
-        assert sorted(tracker.in_flight for tracker in table.slots[:4]) == [3, 3, 3, 3]
 
 
 def test_round_robin_is_round_robin_when_pods_fill_and_empty() -> None:

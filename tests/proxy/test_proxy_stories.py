@@ -6,9 +6,15 @@ from typing import Any
 
 import pytest
 
+from activator.affinity import Affinity
 from activator.config import RuleSpec
 from activator.errors import Reason
-from tests.proxy.proxy_fakes import Client, World, request_head, response_head
+from lb.hashing import hash_bytes
+from lb.registry import create
+from lb.rng import Rng
+from lb.tracker import READY
+from tests.lb.lb_oracles import HearingPolicy, order_of
+from tests.proxy.proxy_fakes import Client, Pool, World, request_head, response_head
 
 
 def test_the_warm_path_has_the_request_on_its_way_at_once() -> None:
@@ -391,3 +397,61 @@ def test_whatever_comes_after_the_end_is_harmless() -> None:
     exchange.expired(world.clock.now())
     assert client.body == b"hello"
     world.check_idle()
+
+
+def test_a_request_keeps_its_key_while_it_waits() -> None:
+    """Each of two users, in line, is given the pod that is theirs, whichever comes free first."""
+    world = World()
+    world.table.set_policy(create("consistent-hash", Rng(1)))
+    world.throttler.affinity = Affinity("header:X-User")
+    users = {}
+    for user in ("ann", "bob", "eve"):
+        head = request_head()
+        head.headers.append(b"X-User", user.encode())
+        users[user], _ = world.begin(head)
+    assert {exchange.pick_key for exchange in users.values()} == {hash_bytes(user.encode()) for user in users}
+    world.throttler.failure = "not yet"  # all pods come before anybody is served
+    trackers = []
+    for number in range(1, 9):
+        tracker = world.table.add(f"p{number}", f"10.0.0.{number}:80", 5, READY)
+        assert tracker is not None
+        tracker.attachment = Pool()
+        trackers.append(tracker)
+    world.throttler.recover()
+    for user, exchange in users.items():
+        own = order_of(hash_bytes(user.encode()), trackers)[0]
+        assert [lease.address for lease, holder in world.throttler.leases.items() if holder is exchange] == [
+            own.address
+        ]
+        world.answer(exchange)
+    world.check_idle()
+
+
+def test_a_client_is_known_by_its_address() -> None:
+    world = World()
+    world.throttler.affinity = Affinity("client_ip")
+    exchange, client = world.begin()
+    assert exchange.pick_key == hash_bytes(client.client_ip().encode()) != 0
+    world.pod()
+    world.answer(exchange)
+    world.check_idle()
+
+
+def test_what_the_policy_is_told_of_how_long_a_request_took() -> None:
+    """An answer's time, a failure's as a negative one, and nothing where it would say nothing of the pod."""
+    world = World()
+    policy = HearingPolicy(Rng(1))
+    world.table.set_policy(policy)
+    pool = world.pod(limit=5)
+    exchange, _ = world.begin()
+    world.clock.pass_time(0.25)
+    world.answer(exchange)
+    exchange, _ = world.begin()
+    world.clock.pass_time(0.5)
+    exchange.client_gone()
+    pool.connects = False
+    exchange, _ = world.begin()
+    exchange.connect_failed(Reason.CONNECT_TIMEOUT)
+    exchange.client_gone()
+    heard = [latency_s for what, _, latency_s in policy.heard if what == "release"]
+    assert heard == [pytest.approx(0.25), pytest.approx(-0.5), 0.0]

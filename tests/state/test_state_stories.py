@@ -231,3 +231,37 @@ def test_failure_and_recovery_reach_the_line() -> None:
     assert joined.throttler().failure == "exited with code 3: no such model"
     joined.do(RevisionRecovered(KEY))
     assert joined.throttler().failure is None
+
+
+def test_the_weight_of_a_pod_reaches_its_slot_and_changes_live() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(replace(SPEC, policy="weighted")), seen("p1", weight=3), seen("p2"))
+    table = joined.throttler().table
+    for weight in (3, 7, 0):
+        joined.do(seen("p1", weight=weight))
+        tracker = table.find_identity("p1")
+        assert tracker is not None
+        assert tracker.weight == weight
+        table.check_invariants()
+    joined.do(Listed(KEY, "list", (seen("p1", weight=9), seen("p2", weight=2))))
+    assert [int(tracker.weight) for tracker in table.slots[:2]] == [9, 2]
+
+
+def test_what_a_revision_says_of_balancing_is_applied_live() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    assert joined.throttler().affinity is None
+    table = joined.throttler().table
+    joined.do(RevisionSet(replace(SPEC, policy="consistent-hash", slow_start_s=30.0)), seen("p2"))
+    affinity = joined.throttler().affinity
+    assert affinity is not None
+    assert affinity.on_client_ip
+    assert [tracker.warming for tracker in table.slots[:2]] == [False, True]
+    joined.do(RevisionSet(replace(SPEC, policy="consistent-hash", hash_on="cookie:sid")))
+    affinity = joined.throttler().affinity
+    assert affinity is not None
+    assert not affinity.on_client_ip
+    assert not table.slots[1].warming
+    joined.do(RevisionSet(SPEC))
+    assert joined.throttler().affinity is None
+    table.check_invariants()

@@ -1,0 +1,183 @@
+"""The pods with room on a circle of hashes, for consistent-hash: which of them is a key's.
+
+Each pod has one point on the circle, the hash of its address. A key has PROBES points; its pod is the one that lies
+the shortest way before one of them. So every key has an order of all pods, from the nearest on, that depends on nothing
+but the key and their addresses, and the structure finds the first of that order that has room.
+
+Rules
+  1. Only pods with room stand here: a full pod costs nothing to pass over, however many are full.
+  2. A pod that comes takes keys from the others and moves none between them; a pod that goes leaves its keys, and no
+     others, to the next of each key's order. Likewise a pod that fills.
+  3. The circle is cut into positions, two to four for each pod; a bitmap says which have pods, each position has its
+     pods in order. A search looks at a position, mostly at one or two words of the bitmap, and at a pod: O(1), but for
+     the bitmap's four levels. How finely it is cut changes nothing in who is found.
+  4. A key's PROBES points make even shares of the uneven gaps between pods: the largest share is at most
+     PROBES / (PROBES - 1) of the mean on average, 1.25 with five, at any number of pods. For a circle with many points
+     for each pod that takes hundreds of them, and a pod that fills would have to take all of them off.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from lb.bitmap import NONE, Bitmap
+from lb.hashing import MASK_32, hash_bytes, mix
+from lb.ring import NOWHERE, RoomNode
+from lb.rooms import RoomArray, RoomStructure
+from lb.tracker import PodTracker
+
+PROBES: Final = 5
+POINT_BITS: Final = 48
+POINT_MASK: Final = (1 << POINT_BITS) - 1
+FARTHEST: Final = 1 << POINT_BITS  # farther than any two points are apart
+_HASH_SPARE_BITS: Final = 14  # of the 62
+_POSITION_BITS_MIN: Final = 5
+
+
+@final
+class RoomCircle(RoomStructure):
+    """Pods by their points, and beside it in no order, for requests without a key."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.array: RoomArray = RoomArray()
+        self.distance: i64 = FARTHEST  # of the pod that `nearest` found last
+        self._bits: i64 = _POSITION_BITS_MIN
+        self._heads: list[RoomNode] = [NOWHERE] * (1 << _POSITION_BITS_MIN)  # of each position the farthest pod
+        self._bitmap: Bitmap = Bitmap()
+
+    def insert(self, tracker: PodTracker) -> None:
+        if tracker.room_point == 0:
+            tracker.room_point = point_of(tracker.address)
+        self.array.insert(tracker)
+        self._place(tracker)
+
+    def remove(self, tracker: PodTracker) -> None:
+        self.array.remove(tracker)
+        position = tracker.room_point >> (POINT_BITS - self._bits)
+        node = self._heads[position]
+        if node.slot == tracker.slot:
+            self._heads[position] = tracker.room_next
+            if tracker.room_next.slot == NOWHERE.slot:
+                self._bitmap.discard(position)
+            return
+        while node.room_next.slot != tracker.slot:
+            node = node.room_next
+        node.room_next = tracker.room_next
+
+    def nearest(self, key: i64) -> PodTracker | None:
+        """The first in the key's order that has room; None when none has. `distance` is how far it is."""
+        if self.array.count == 0:
+            self.distance = FARTHEST
+            return None
+        low = mix(key & MASK_32)
+        high = mix(((key >> 32) & MASK_32) ^ low)
+        probe = ((high << 16) ^ low) & POINT_MASK
+        step = (((low << 16) ^ high) & POINT_MASK) | 1
+        found = self._before(probe)
+        shortest = (probe - found.room_point) & POINT_MASK
+        probes: i64 = PROBES - 1
+        while probes > 0:
+            probes -= 1
+            probe = (probe + step) & POINT_MASK
+            tracker = self._before(probe)
+            distance = (probe - tracker.room_point) & POINT_MASK
+            if distance < shortest:
+                shortest = distance
+                found = tracker
+        self.distance = shortest
+        return found
+
+    def resize(self, slots: i64) -> None:
+        self.array.resize(slots)
+        bits: i64 = _POSITION_BITS_MIN
+        positions: i64 = 1 << _POSITION_BITS_MIN
+        while positions < slots:
+            bits += 1
+            positions += positions
+        if bits == self._bits:
+            return
+        self._bits = bits
+        self._heads = [NOWHERE] * positions
+        self._bitmap = Bitmap()
+        self._bitmap.resize(positions)
+        index: i64 = 0
+        while index < self.array.count:
+            self._place(self.array.pods[index])
+            index += 1
+
+    def members(self) -> list[PodTracker] | None:
+        found: list[PodTracker] = []
+        self._bitmap.check_invariants()
+        for position, head in enumerate(self._heads):
+            assert (head is not NOWHERE) == (position in self._bitmap), f"the bit of position {position} is wrong"
+            node = head
+            before: PodTracker | None = None
+            while node is not NOWHERE:
+                assert isinstance(node, PodTracker), f"{node!r} stands on a circle of pods"
+                assert node.room_point == point_of(node.address), f"{node!r} stands at another's point"
+                assert node.room_point >> (POINT_BITS - self._bits) == position, f"{node!r} is at another position"
+                assert before is None or _goes_first(before, node), f"{before!r} stands before {node!r}"
+                found.append(node)
+                before = node
+                node = node.room_next
+        beside = self.array.members()
+        assert beside is not None
+        assert sorted([int(t.slot) for t in beside]) == sorted([int(t.slot) for t in found]), "circle and array differ"
+        return found
+
+    def _before(self, probe: i64) -> PodTracker:
+        """The pod at this point of the circle, or else the next before it."""
+        position = probe >> (POINT_BITS - self._bits)
+        node = self._heads[position]
+        while node.slot != NOWHERE.slot:
+            assert isinstance(node, PodTracker)
+            if node.room_point <= probe:
+                return node
+            node = node.room_next
+        position = self._bitmap.highest_below(position)
+        if position == NONE:
+            position = self._bitmap.highest()
+        node = self._heads[position]
+        assert isinstance(node, PodTracker)
+        return node
+
+    def _place(self, tracker: PodTracker) -> None:
+        position = tracker.room_point >> (POINT_BITS - self._bits)
+        node = self._heads[position]
+        if node.slot == NOWHERE.slot:
+            self._bitmap.add(position)
+        else:
+            assert isinstance(node, PodTracker)
+            if _goes_first(node, tracker):
+                self._place_after(node, tracker)
+                return
+        tracker.room_next = node
+        self._heads[position] = tracker
+
+    def _place_after(self, before: PodTracker, tracker: PodTracker) -> None:
+        while True:
+            node = before.room_next
+            if node.slot == NOWHERE.slot:
+                break
+            assert isinstance(node, PodTracker)
+            if _goes_first(tracker, node):
+                break
+            before = node
+        tracker.room_next = node
+        before.room_next = tracker
+
+
+def point_of(address: str) -> i64:
+    """Where on the circle a pod stands: 1 … 2^48 - 1."""
+    point = hash_bytes(address.encode()) >> _HASH_SPARE_BITS
+    return point if point != 0 else 1
+
+
+def _goes_first(one: PodTracker, other: PodTracker) -> bool:
+    """Within a position the farthest comes first; of two pods at one address the lower slot."""
+    if one.room_point != other.room_point:
+        return one.room_point > other.room_point
+    return one.slot < other.slot

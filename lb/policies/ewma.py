@@ -1,0 +1,94 @@
+"""ewma: of two pods with room, drawn by chance, the one where a request should be over sooner.
+
+A pod's cost is its latency times the requests it would then have in flight. The latency is an exponentially weighted
+mean that believes peaks: a slower answer counts in full at once, a faster one in proportion to the time that has passed
+since the last (TIME_CONSTANT_S), so that a pod that stalls is left alone after one answer and trusted again slowly.
+
+Rules
+  1. A pod of which nothing is known is taken to be as fast as pods are on average: it is neither flooded (each request
+     in flight doubles, trebles … its cost) nor starved. The same goes for a pod that has not answered for long: what is
+     known of it fades into the average, which is how a pod that was slow gets another chance.
+  2. A request that ended without an answer (a negative latency) says that the pod would have taken longer: it counts
+     if that is more than was known, and never makes a pod look fast.
+  3. Time is what the last pick said. What is known of a pod lies on its slot and is forgotten with it.
+"""
+
+from __future__ import annotations
+
+from math import exp
+from typing import TYPE_CHECKING, ClassVar, Final, final
+
+from mypy_extensions import i64
+
+from lb.policy import Policy
+from lb.rng import Rng
+from lb.rooms import NEEDS_ARRAY, RoomArray
+from lb.tracker import PodTracker
+
+if TYPE_CHECKING:
+    from lb.table import TrackerTable
+
+TIME_CONSTANT_S: Final = 10.0  # after so long a single look back counts 1/e
+TYPICAL_SHARE: Final = 0.01  # of each answer in the average over all pods
+FIRST_GUESS_S: Final = 1.0  # of every pod before the first answer of all; that all are alike is what counts
+
+
+@final
+class Ewma(Policy):
+    """The cheaper of two, by peak-sensitive latency and load."""
+
+    name: ClassVar[str] = "ewma"
+    needs: ClassVar[int] = NEEDS_ARRAY
+
+    def __init__(self, rng: Rng) -> None:
+        super().__init__(rng)
+        self.typical_s: float = 0.0  # what an answer takes on average over all pods; 0.0: there was none
+        self._now_s: float = 0.0
+
+    def pick(self, table: TrackerTable, key: i64, now_s: float) -> PodTracker | None:
+        self._now_s = now_s
+        structure = table.structure
+        assert isinstance(structure, RoomArray)
+        pods = structure.pods
+        count = structure.count
+        if count <= 1:
+            return pods[0] if count == 1 else None
+        rng = self.rng
+        first = rng.below(count)
+        second = rng.below(count - 1)
+        if second >= first:
+            second += 1
+        one = pods[first]
+        other = pods[second]
+        return other if self.cost_s(other, now_s) < self.cost_s(one, now_s) else one
+
+    def on_add(self, tracker: PodTracker) -> None:
+        tracker.forget_latency()
+
+    def on_release(self, tracker: PodTracker, latency_s: float) -> None:
+        known_s = tracker.latency_s
+        if latency_s <= 0.0:
+            if -latency_s > max(known_s, self.typical_s):
+                tracker.latency_s = -latency_s
+                tracker.latency_at_s = self._now_s
+            return
+        if self.typical_s == 0.0:
+            self.typical_s = latency_s
+        self.typical_s += (latency_s - self.typical_s) * TYPICAL_SHARE
+        if latency_s >= known_s:  # a peak, or the first
+            tracker.latency_s = latency_s
+        else:
+            old: float = exp((tracker.latency_at_s - self._now_s) / TIME_CONSTANT_S)
+            tracker.latency_s = latency_s + (known_s - latency_s) * old
+        tracker.latency_at_s = self._now_s
+
+    def cost_s(self, tracker: PodTracker, now_s: float) -> float:
+        """How long the pod would take for all it had in flight with one request more."""
+        expected_s = self.typical_s
+        if expected_s == 0.0:
+            expected_s = FIRST_GUESS_S
+        known_s = tracker.latency_s
+        if known_s != 0.0:
+            fresh: float = exp((tracker.latency_at_s - now_s) / TIME_CONSTANT_S)
+            expected_s += (known_s - expected_s) * fresh
+        return expected_s * float(tracker.in_flight + 1)

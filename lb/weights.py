@@ -1,0 +1,121 @@
+"""The pods with room by weight, so that one can be drawn with a probability in proportion to its weight.
+
+Rules
+  1. Weights are whole numbers from 0 to WEIGHT_MAX. A pod of weight 0 is a reserve: drawn only when no other has room.
+  2. Pods stand in classes: class c has the weights from 2^(c-1) to 2^c - 1, class 0 the reserve. A class is a dense
+     array and knows the sum of its weights.
+  3. A draw takes a class in proportion to its sum, among those that have pods (at most ten), then a pod of it at
+     random, which it accepts with the probability weight / highest weight of the class. That is at least a half, so a
+     draw takes two tries at most on average, whatever the weights and however many the pods.
+  4. A pod's weight changes only while it stands outside.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from lb.bitmap import highest_bit, mask_of
+from lb.rng import Rng
+from lb.rooms import RoomArray, RoomStructure
+from lb.tracker import PodTracker
+
+WEIGHT_MAX: Final = 1000
+_CLASSES: Final = 11  # the reserve and 1, 2 …, 512 … 1023
+_TRIES_MAX: Final = 40  # one draw in 2^40 would go on: it takes the pod it has
+
+
+@final
+class _WeightClass:
+    """Pods of which none has twice the weight of another."""
+
+    __slots__ = ("array", "highest", "total")
+
+    def __init__(self, number: int) -> None:
+        self.array: RoomArray = RoomArray()
+        self.total: i64 = 0
+        self.highest: i64 = (1 << number) - 1
+
+
+@final
+class RoomWeights(RoomStructure):
+    """Pods by weight; with `by_weight` False all weigh 1."""
+
+    def __init__(self, by_weight: bool = True) -> None:
+        super().__init__()
+        self.count: i64 = 0
+        self.total: i64 = 0
+        self._by_weight: bool = by_weight
+        self._classes: list[_WeightClass] = [_WeightClass(number) for number in range(_CLASSES)]
+        self._present: i64 = 0  # a bit for each class but the reserve that has pods
+
+    def insert(self, tracker: PodTracker) -> None:
+        weight = tracker.weight if self._by_weight else 1
+        number = _class_of(weight)
+        one = self._classes[number]
+        one.array.insert(tracker)
+        one.total += weight
+        self.total += weight
+        self.count += 1
+        if weight != 0:
+            self._present |= mask_of(number)
+
+    def remove(self, tracker: PodTracker) -> None:
+        weight = tracker.weight if self._by_weight else 1
+        number = _class_of(weight)
+        one = self._classes[number]
+        one.array.remove(tracker)
+        one.total -= weight
+        self.total -= weight
+        self.count -= 1
+        if one.total == 0 and weight != 0:
+            self._present &= ~mask_of(number)
+
+    def draw(self, rng: Rng) -> PodTracker:
+        """A pod, each with the probability weight / total; `count` is not 0."""
+        array = self._classes[0].array
+        if self.total == 0:
+            return array.pods[rng.below(array.count)]
+        mark = rng.below(self.total)
+        present = self._present
+        while True:
+            number = highest_bit(present)
+            one = self._classes[number]
+            mark -= one.total
+            if mark < 0:
+                break
+            present &= ~mask_of(number)
+        array = one.array
+        tracker = array.pods[rng.below(array.count)]
+        highest = one.highest
+        tries: i64 = 1
+        while highest > 1 and rng.below(highest) >= tracker.weight and tries < _TRIES_MAX:
+            tracker = array.pods[rng.below(array.count)]
+            tries += 1
+        return tracker
+
+    def resize(self, slots: i64) -> None:
+        for one in self._classes:
+            one.array.resize(slots)
+
+    def members(self) -> list[PodTracker] | None:
+        found: list[PodTracker] = []
+        total = 0
+        for number, one in enumerate(self._classes):
+            pods = one.array.members()
+            assert pods is not None
+            weights = [int(tracker.weight) if self._by_weight else 1 for tracker in pods]
+            assert all(_class_of(weight) == number for weight in weights), f"class {number} holds weights {weights}"
+            assert one.total == sum(weights), f"class {number} weighs {sum(weights)}, it says {one.total}"
+            told = (self._present >> number) & 1 != 0
+            assert told == (number > 0 and len(pods) > 0), f"the bit of class {number} is not what it holds"
+            total += sum(weights)
+            found += pods
+        assert self.total == total, f"the pods weigh {total}, counted are {self.total}"
+        assert self.count == len(found), f"{len(found)} pods have room, {self.count} are counted"
+        return found
+
+
+def _class_of(weight: i64) -> i64:
+    return 0 if weight == 0 else highest_bit(weight) + 1
