@@ -137,7 +137,10 @@ GOOD = revision("")
         (f"workers: 2\nrevisions: [{GOOD}]", "a:1: workers: more than one is planned, not yet available"),
         (f"access_log: json\nrevisions: [{GOOD}]", "a:1: access_log: anything but false is planned, not yet available"),
         (f"kubernetes: {{}}\nrevisions: [{GOOD}]", "a:1: kubernetes: a cluster is planned, not yet available"),
-        (f"listen: {{address: 'h:1', certificate: c, key: k}}\nrevisions: [{GOOD}]", "listen: TLS is planned"),
+        (
+            f"listen: {{address: 'h:1', certificate: c, key: k}}\nrevisions: [{GOOD}]",
+            "listen.certificate: found c: No such file",
+        ),
         *(
             (f"revisions: [{revision(f'queue: {{{queue}}}')}]", problem)
             for queue, problem in [
