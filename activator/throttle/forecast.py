@@ -17,6 +17,7 @@ RETRY_AFTER_MIN_S: Final = 1
 RETRY_AFTER_MAX_S: Final = 120
 _HALF_LIFE_S: Final = 10.0  # of what the rate remembers, in time during which somebody waited
 _LIFE_S: Final = _HALF_LIFE_S / 0.6931  # by ln 2: the decayed length of an endless past
+_STEP_S: Final = 0.01  # ageing is worked out no more often than this: it is part of every hand-over
 _SPAN_MIN_S: Final = 0.05  # a rate from less than this is chance
 _QUICKEST_WINDOW_S: Final = 60.0  # the quickest request of this window and of the one before
 
@@ -121,7 +122,7 @@ class Forecast:
         if not self._standing:
             return
         passed_s = now_s - self._at_s
-        if passed_s <= 0.0:
+        if passed_s < _STEP_S:
             return
         kept: float = 2.0 ** (-passed_s / _HALF_LIFE_S)
         self._freed *= kept

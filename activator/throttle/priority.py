@@ -12,25 +12,31 @@ from activator.throttle.lines import WaitingLine, by_arrival
 from activator.throttle.waiters import Lane, Waiter
 
 
+class Level(Lane):
+    """The requests of one level, and how far they are ahead of those of level 0."""
+
+    def __init__(self, line: WaitingLine, ahead_s: float) -> None:
+        super().__init__(line)
+        self.ahead_s = ahead_s
+
+
 class PriorityLine(WaitingLine):
     """`levels` lanes; a waiter's level is 0 … levels - 1. Each step looks at one waiter per level at most."""
 
     def __init__(self, levels: int, ageing_s: float) -> None:
         super().__init__()
-        self._ageing_s = ageing_s
-        self._lanes: list[Lane] = [Lane(self) for _ in range(levels)]
+        self._lanes: list[Level] = [Level(self, level * ageing_s) for level in range(levels)]
 
     def first(self) -> Waiter | None:
         chosen: Waiter | None = None
         chosen_at_s = 0.0
-        level = len(self._lanes)
-        while level > 0:
-            level -= 1
-            waiter = self._lanes[level].first()
-            if waiter is None:
+        for lane in self._lanes:
+            if lane.length == 0:
                 continue
-            at_s = waiter.asked_s - level * self._ageing_s
-            if chosen is None or at_s < chosen_at_s:  # of equals the higher level goes first
+            waiter = lane.first()
+            assert waiter is not None
+            at_s = waiter.asked_s - lane.ahead_s
+            if chosen is None or at_s <= chosen_at_s:  # of equals the higher level goes first
                 chosen = waiter
                 chosen_at_s = at_s
         return chosen

@@ -193,8 +193,9 @@ class RevisionThrottler:
         if self._admission.predicts and succeeded and latency_s > 0.0 and not lease.exempt:
             self._forecast.served(latency_s, self._now())
         if self.line.length != 0:
-            self._forecast.slot_freed(self._now())
-            self.pump()
+            now_s = self._now()
+            self._forecast.slot_freed(now_s)
+            self._pump_from(now_s)
 
     def pod_refused(self, lease: Lease, dead: bool) -> None:
         """No connection to the pod: out of the picks in this very turn; the state worker decides what it is."""
@@ -207,17 +208,20 @@ class RevisionThrottler:
 
     def pump(self) -> None:
         """Grant free slots to the line, in its order, at most `grants_per_turn_max` before the loop turns."""
+        if self.line.length != 0:
+            self._pump_from(self._now())
+
+    def _pump_from(self, now_s: float) -> None:
         if self._pumping:
             return
         self._pumping = True
         try:
             grants = 0
-            while True:
+            while self.table.room != 0:
                 line = self.line
                 waiter = line.first()
                 if waiter is None:
                     return
-                now_s = self._now()
                 tracker = self._pick_for(waiter, now_s)
                 if tracker is None:
                     return
@@ -231,6 +235,7 @@ class RevisionThrottler:
                 if line.length == 0:
                     self._forecast.line_ended(now_s)
                 self._grant(waiter, self._reserve(waiter, tracker, now_s))
+                now_s = self._now()
         finally:
             self._pumping = False
 
@@ -348,11 +353,10 @@ class RevisionThrottler:
 
     def _joined(self) -> None:
         self._process.request_waits()
-        now_s = self._now()
         if self.table.capacity == 0:
-            self._forecast.start_wanted(now_s)
+            self._forecast.start_wanted(self._now())
         if self.line.length == 1:
-            self._forecast.line_formed(now_s)
+            self._forecast.line_formed(self._now())
             self._events.wanted(self.key)
 
     def _leave(self, waiter: Waiter) -> None:

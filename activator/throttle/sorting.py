@@ -92,7 +92,11 @@ class Sorter:
         if not self._priority_header:
             return 0
         text = head.headers.get(self._priority_header)
-        if text is None or _PRIORITY.fullmatch(text) is None:
+        if text is None:
+            return self._default_level
+        if len(text) == 1 and 48 <= text[0] < 48 + PRIORITY_LEVELS:
+            return text[0] - 48  # what is always said, without the detours
+        if _PRIORITY.fullmatch(text) is None:
             return self._default_level
         return min(max(int(text), 0), PRIORITY_LEVELS - 1)
 

@@ -1,0 +1,215 @@
+"""What a request costs the throttler: with room, handed over from line to slot, cancelled with ten thousand others.
+
+"in place" is the caller that counts: the proxy, compiled beside the throttler (activator/throttle/throttle_drill.py).
+A hand-over is a release, the choice of the next, its reservation and its grant.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import lb
+from activator.clock import TICK_S, WHEEL_SLOTS, TimingWheel
+from activator.config import DisciplineSpec, RevisionSpec
+from activator.message import UNKNOWN_LENGTH, Fields, RequestHead
+from activator.throttle.revision import RevisionThrottler
+from activator.throttle.slot_events import SlotEvents
+from activator.throttle.throttle_drill import Drill, DrilledWaiter
+from lb.registry import create
+from lb.rng import Rng
+from lb.table import TrackerTable
+from lb.tracker import READY
+
+TIMES = 10_000
+WAITERS = 10_000
+
+DISCIPLINES = {
+    "fifo": DisciplineSpec(),
+    "priority": DisciplineSpec("priority", "X-Priority", 10.0),
+    "fair": DisciplineSpec("fair", "X-Tenant", weights={"t1": 3}),
+}
+every_discipline = pytest.mark.parametrize("discipline", list(DISCIPLINES))
+
+
+class Deaf(SlotEvents):
+    """Nobody to tell."""
+
+    def activated(self, key: str) -> None:
+        pass
+
+    def wanted(self, key: str) -> None:
+        pass
+
+
+def rounds_of(benchmark: BenchmarkFixture) -> Callable[..., Any]:
+    """`pedantic`, which has no types."""
+    pedantic: Callable[..., Any] = benchmark.pedantic
+    return pedantic
+
+
+def note(benchmark: BenchmarkFixture, times: int = TIMES, **beside: float) -> None:
+    benchmark.extra_info["world"] = "compiled" if lb.COMPILED else "plain"
+    benchmark.extra_info.update(beside)
+    if benchmark.stats is not None:
+        benchmark.extra_info["ns"] = round(benchmark.stats.stats.min / times * 1e9, 1)
+
+
+def make(discipline: str, limit: int, policy: str = "round-robin") -> Drill:
+    """One pod; `limit` requests at a time."""
+    table = TrackerTable(create(policy, Rng(1)), 4)
+    table.add("pod", "10.0.0.1:8012", limit, READY)
+    spec = RevisionSpec(key="ns/bench", queue_depth=WAITERS + 1, discipline=DISCIPLINES[discipline])
+    return Drill(RevisionThrottler(spec, table, time.monotonic, _defer, Deaf(), 256))
+
+
+def _defer(callback: Callable[[], None]) -> None:
+    raise AssertionError("nothing is to be left for another turn")
+
+
+def heads() -> list[RequestHead]:
+    """Of 20 tenants, on all levels."""
+    fields = [
+        Fields.from_pairs([(b"X-Priority", b"%d" % (number % 8)), (b"X-Tenant", b"t%d" % number)])
+        for number in range(20)
+    ]
+    return [RequestHead(b"GET", b"/", b"a.test", one, UNKNOWN_LENGTH, False) for one in fields]
+
+
+def full(discipline: str) -> tuple[Drill, list[DrilledWaiter]]:
+    """The one slot is taken and WAITERS wait."""
+    drill = make(discipline, 1)
+    holder = DrilledWaiter(drill, None)
+    lease = drill.throttler.try_acquire(holder, 1.0)
+    assert lease is not None
+    holder.granted(lease)
+    return drill, drill.line_up(heads(), WAITERS)
+
+
+@pytest.mark.benchmark(group="throttler, in place")
+@every_discipline
+def test_acquire_and_release_with_room(benchmark: BenchmarkFixture, discipline: str) -> None:
+    drill = make(discipline, 10)
+    assert rounds_of(benchmark)(drill.pass_through, args=(TIMES,), rounds=50, warmup_rounds=2) == TIMES
+    note(benchmark)
+
+
+@pytest.mark.benchmark(group="throttler, in place")
+@every_discipline
+def test_hand_over_with_ten_thousand_waiting(benchmark: BenchmarkFixture, discipline: str) -> None:
+    drills: list[Drill] = []
+
+    def setup() -> tuple[tuple[int], dict[str, Any]]:
+        drills.append(full(discipline)[0])
+        return (WAITERS,), {}
+
+    def hand_over(times: int) -> int:
+        return int(drills[-1].hand_over(times))
+
+    assert rounds_of(benchmark)(hand_over, setup=setup, rounds=20) == WAITERS
+    assert drills[-1].throttler.line.length == 0
+    note(benchmark)
+
+
+@pytest.mark.benchmark(group="throttler, in place")
+@every_discipline
+def test_line_up(benchmark: BenchmarkFixture, discipline: str) -> None:
+    """Ask, find no room, be sorted by the headers, join; the request object itself included."""
+    drills: list[Drill] = []
+    asked = heads()
+
+    def setup() -> tuple[tuple[list[RequestHead], int], dict[str, Any]]:
+        drill = make(discipline, 1)
+        lease = drill.throttler.try_acquire(DrilledWaiter(drill, None), 1.0)
+        assert lease is not None
+        drills.append(drill)
+        return (asked, WAITERS), {}
+
+    def line_up(asked: list[RequestHead], count: int) -> None:
+        drills[-1].line_up(asked, count)
+
+    rounds_of(benchmark)(line_up, setup=setup, rounds=10)
+    assert drills[-1].throttler.line.length == WAITERS
+    note(benchmark)
+
+
+@pytest.mark.benchmark(group="throttler, in place")
+@every_discipline
+def test_cancel_ten_thousand(benchmark: BenchmarkFixture, discipline: str) -> None:
+    """Each; times ten thousand is what a crowd that leaves at once costs."""
+    lines: list[tuple[Drill, list[DrilledWaiter]]] = []
+
+    def setup() -> tuple[tuple[list[DrilledWaiter]], dict[str, Any]]:
+        lines.append(full(discipline))
+        return (lines[-1][1],), {}
+
+    def cancel_all(waiters: list[DrilledWaiter]) -> None:
+        lines[-1][0].cancel_all(waiters)
+
+    rounds_of(benchmark)(cancel_all, setup=setup, rounds=10)
+    assert lines[-1][0].throttler.line.length == 0
+    note(benchmark, WAITERS)
+    if benchmark.stats is not None:
+        benchmark.extra_info["all_ms"] = round(benchmark.stats.stats.min * 1e3, 2)
+
+
+@pytest.mark.benchmark(group="throttler, in place")
+def test_ten_thousand_deadlines_for_a_rotation(benchmark: BenchmarkFixture) -> None:
+    """What 10,000 waiters cost while they wait: one rotation of the wheel, 10.24 s long, looks at each once."""
+    now = [0.0]
+    wheel = TimingWheel(lambda: now[0], lambda delay_s, callback: _Never(), _fail)
+    drill, waiters = full("fifo")
+    for waiter in waiters:
+        wheel.arm(waiter, 3_600.0)
+
+    def rotation() -> None:
+        for _ in range(WHEEL_SLOTS):
+            now[0] += TICK_S
+            wheel.advance()
+
+    rounds_of(benchmark)(rotation, rounds=5)
+    assert wheel.armed == drill.throttler.line.length == WAITERS
+    note(benchmark, WAITERS)
+    if benchmark.stats is not None:
+        benchmark.extra_info["share_of_a_core"] = round(benchmark.stats.stats.min / (WHEEL_SLOTS * TICK_S), 6)
+
+
+@pytest.mark.benchmark(group="throttler, in place")
+@every_discipline
+def test_bytes_of_a_waiter(benchmark: BenchmarkFixture, discipline: str) -> None:
+    """In the throttler alone; what its connection and its head hold comes on top."""
+
+    def measure() -> int:
+        drill = make(discipline, 1)
+        holder = DrilledWaiter(drill, None)
+        lease = drill.throttler.try_acquire(holder, 1.0)
+        assert lease is not None
+        asked = heads()
+        gc.collect()
+        tracemalloc.start()
+        try:
+            waiters = drill.line_up(asked, WAITERS)
+            size_bytes = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        drill.cancel_all(waiters)
+        return size_bytes
+
+    size_bytes = rounds_of(benchmark)(measure, rounds=1)
+    benchmark.extra_info["bytes_per_waiter"] = round(size_bytes / WAITERS)
+    assert size_bytes < 2_000 * WAITERS
+
+
+class _Never:
+    def cancel(self) -> None:
+        pass
+
+
+def _fail(error: Exception) -> None:
+    raise error
