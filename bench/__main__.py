@@ -17,6 +17,8 @@ from bench.upstream import BODY_BYTES
 FAILED = 1
 USAGE = 2
 INTERRUPTED = 130
+PLOTS = "docs/figures"
+MICRO_FIGURES = "docs/figures/micro.json"  # those that the documentation speaks of
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -46,6 +48,13 @@ def _parser() -> argparse.ArgumentParser:
 
     micro = commands.add_parser("micro", help="single operations, by pytest-benchmark")
     micro.add_argument("-k", "--select", metavar="EXPRESSION", help="only these, as pytest's -k")
+    micro.add_argument(
+        "--group",
+        action="append",
+        choices=["policies", "table", "memory", "fragmentation"],
+        help="only these; may be given several times (default: all)",
+    )
+    micro.add_argument("--world", choices=["both", "compiled", "plain"], default="both", help="(default: both)")
     micro.set_defaults(handler=_micro)
 
     load = commands.add_parser("load", help="the activator beside haproxy, nginx and caddy on the same upstream")
@@ -70,8 +79,11 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("--seed", type=int, default=1, help="the same seed, the same trace (default: 1)")
     trace.set_defaults(handler=_trace)
 
-    report = commands.add_parser("report", help="files of --json as one Markdown table")
-    report.add_argument("files", nargs="+", metavar="FILE")
+    report = commands.add_parser("report", help="files of --json as one Markdown table, or as pictures")
+    report.add_argument("files", nargs="*", metavar="FILE", default=[MICRO_FIGURES], help=f"(default: {MICRO_FIGURES})")
+    report.add_argument(
+        "--plots", metavar="FOLDER", help=f"draw the figures of `micro` into it instead (those in the docs: {PLOTS})"
+    )
     report.set_defaults(handler=_report)
 
     for command in (micro, load, cold, trace, report):
@@ -89,7 +101,7 @@ def _positive(text: str) -> int:
 def _micro(options: argparse.Namespace) -> int:
     from bench import micro_run
 
-    return micro_run.run(options.select, options.json)
+    return micro_run.run(options.select, options.group or list(micro_run.GROUPS), options.world, options.json)
 
 
 def _load(options: argparse.Namespace) -> int:
@@ -114,7 +126,7 @@ def _trace(options: argparse.Namespace) -> int:
 def _report(options: argparse.Namespace) -> int:
     from bench import report
 
-    return report.run(options.files, options.json)
+    return report.run(options.files, options.plots, options.json)
 
 
 if __name__ == "__main__":

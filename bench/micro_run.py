@@ -1,11 +1,12 @@
-"""`python -m bench micro`: pytest-benchmark on bench/micro, and its figures as one table.
+"""`python -m bench micro`: pytest-benchmark on bench/micro, in both worlds, and its figures as tables.
 
-A benchmark may say itself what its figure is, in `extra_info`: `ns` (per operation, since a round is many of them) or
-`bytes…`; otherwise it is the median of a round. Other numbers in `extra_info` stand beside it, in `params`.
+A benchmark says what its figure is in `extra_info`: `figure` and `unit`; otherwise it is the median of a round.
+Whatever else is in `extra_info` stands in `params`. A name begins with `micro.`, of plain Python with `micro.plain.`.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,11 +16,19 @@ from typing import Any
 import msgspec
 
 import lb
-from bench import header, results
+from bench import header, micro_tables, results
 from bench.processes import ROOT, BenchError
 from bench.results import Document, Result
 
 TIMEOUT_S = 1800.0
+
+GROUPS = {
+    "policies": "test_bench_policies.py",
+    "table": "test_bench_table.py",
+    "memory": "test_bench_table.py",
+    "fragmentation": "test_bench_fragmentation.py",
+}
+WORLDS = ("both", "compiled", "plain")
 
 
 class Statistics(msgspec.Struct, frozen=True):
@@ -45,59 +54,63 @@ class Written(msgspec.Struct, frozen=True):
     benchmarks: list[Benchmark]
 
 
-def run(select: str | None, json_path: str | None) -> int:
+def run(select: str | None, groups: list[str], world: str, json_path: str | None) -> int:
     """The whole of `python -m bench micro`. Raises BenchError."""
     head = header.collect([])
     print(header.one_line(head), flush=True)
     if warning := header.warning(head):
         print(warning, file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
-        written = Path(name) / "benchmarks.json"
-        code = _pytest(select, written)
-        if not written.is_file() or written.stat().st_size == 0:
-            raise BenchError(f"pytest wrote no figures (exit code {code})")
-        benchmarks = msgspec.json.decode(written.read_bytes(), type=Written).benchmarks
-    found = [figure(benchmark) for benchmark in benchmarks]
-    print("\n" + results.table(*rows(found)) + "\n")
-    print(
-        'Measured: pytest-benchmark, garbage collection as it is; "ns" is the best round divided by its operations;\n'
-        "loop_ns and floor_ns beside it are what the empty loop and empty calls cost, not subtracted.\n"
-        f"The code under test is {'compiled' if lb.COMPILED else 'plain Python'}."
-    )
+    found: list[Result] = []
+    failed = False
+    for compiled in _worlds(world):
+        print(f"\nmeasuring the {'compiled' if compiled else 'plain'} world …", flush=True)
+        code, benchmarks = _measure(select, groups, compiled)
+        failed = failed or code != 0
+        found += [figure(one, compiled) for one in benchmarks if one.group in groups]
+    print(micro_tables.everything(found))
     if json_path is not None:
         results.write(json_path, Document(head, found))
-    return 1 if code else 0
+    return 1 if failed else 0
 
 
-def _pytest(select: str | None, written: Path) -> int:
-    command = [sys.executable, "-m", "pytest", "bench/micro", "-q", "--benchmark-enable", "--benchmark-quiet"]
+def _worlds(world: str) -> list[bool]:
+    """Which worlds to measure, as whether they are compiled."""
+    if world == "plain" or (world == "both" and not lb.COMPILED):
+        return [False]
+    if not lb.COMPILED:
+        raise BenchError("nothing is compiled here: run `make build`, and do not set ACTIVATOR_COMPILE=0")
+    return [True] if world == "compiled" else [True, False]
+
+
+def _measure(select: str | None, groups: list[str], compiled: bool) -> tuple[int, list[Benchmark]]:
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        written = Path(name) / "benchmarks.json"
+        code = _pytest(select, groups, compiled, written)
+        if not written.is_file() or written.stat().st_size == 0:
+            raise BenchError(f"pytest wrote no figures (exit code {code})")
+        return code, msgspec.json.decode(written.read_bytes(), type=Written).benchmarks
+
+
+def _pytest(select: str | None, groups: list[str], compiled: bool, written: Path) -> int:
+    paths = sorted({f"bench/micro/{GROUPS[group]}" for group in groups})
+    command = [sys.executable, "-m", "pytest", *paths, "-q", "--benchmark-enable", "--benchmark-quiet"]
     command += ["-p", "no:cacheprovider", f"--benchmark-json={written}"]
     if select is not None:
         command += ["-k", select]
+    environment = {name: value for name, value in os.environ.items() if name != "ACTIVATOR_COMPILE"}
+    if not compiled:
+        environment["ACTIVATOR_COMPILE"] = "0"
     try:
-        return subprocess.run(command, cwd=ROOT, timeout=TIMEOUT_S, check=False).returncode
+        return subprocess.run(command, cwd=ROOT, env=environment, timeout=TIMEOUT_S, check=False).returncode
     except subprocess.TimeoutExpired:
         raise BenchError(f"the micro benchmarks took longer than {TIMEOUT_S:.0f} s") from None
 
 
-def figure(benchmark: Benchmark) -> Result:
+def figure(benchmark: Benchmark, compiled: bool) -> Result:
     """What a benchmark found, in the unit that it names."""
-    info = benchmark.extra_info
-    value, unit, used = benchmark.stats.median * 1e9, "ns", ""
-    for name, number in info.items():
-        if name == "ns" or name.startswith("bytes"):
-            value, unit, used = float(number), "ns" if name == "ns" else name.replace("_", " "), name
-            break
-    params = {name: entry for name, entry in info.items() if name != used and isinstance(entry, str | int | float)}
-    name = f"micro.{benchmark.name.removeprefix('test_')}"
-    return Result(name, value, unit, True, {**params, "compiled": lb.COMPILED, "group": benchmark.group or ""})
-
-
-def rows(found: list[Result]) -> tuple[list[str], list[list[str]]]:
-    """The table on the terminal."""
-    hidden = ("compiled", "group", "world")
-    lines = []
-    for one in found:
-        beside = ", ".join(f"{name} {value}" for name, value in one.params.items() if name not in hidden)
-        lines.append([one.name.removeprefix("micro."), results.figure(one.value, 1), one.unit, beside])
-    return ["benchmark", "figure", "unit", "beside"], lines
+    info = dict(benchmark.extra_info)
+    value = float(info.pop("figure", benchmark.stats.median * 1e9))
+    unit = str(info.pop("unit", "ns"))
+    params = {name: entry for name, entry in info.items() if isinstance(entry, str | int | float)}
+    name = f"micro.{'' if compiled else 'plain.'}{benchmark.name.removeprefix('test_')}"
+    return Result(name, value, unit, True, {**params, "compiled": compiled, "group": benchmark.group or ""})

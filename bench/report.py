@@ -1,4 +1,4 @@
-"""`python -m bench report FILE…`: what JSON files hold, as one Markdown table.
+"""`python -m bench report FILE…`: what JSON files hold, as one Markdown table, or as pictures (`--plots FOLDER`).
 
 One column per file, in the order given; with two or more, a last one says how the last file stands to the first.
 """
@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import msgspec
 
-from bench import header, results
+from bench import header, plots, results
 from bench.processes import UsageError
 from bench.results import Document, Result
 
 
-def run(paths: list[str], json_path: str | None) -> int:
+def run(paths: list[str], plots_folder: str | None, json_path: str | None) -> int:
     """The whole of `python -m bench report`. Raises UsageError."""
     documents = [_read(path) for path in paths]
+    if plots_folder is not None:
+        for picture in plots.draw([one for document in documents for one in document.results], plots_folder):
+            print(picture)
+        return 0
     for path, document in zip(paths, documents):
         print(f"- `{path}`: {_about(document)}")
     print("\n" + results.markdown(*rows(paths, documents)))

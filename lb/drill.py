@@ -1,4 +1,4 @@
-"""Many picks in one call, for the benchmarks: what a request costs the throttler, which is compiled beside the table.
+"""Many operations in one call, for the benchmarks: what they cost the throttler, compiled beside the table.
 
 Timed from Python, three calls into compiled code cost several times what they do there: one measures the interpreter.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from lb.table import TrackerTable
+from lb.tracker import READY, RECOVERING, PodTracker
 
 
 def cycle(table: TrackerTable, times: i64, keyed: bool = False, latency_s: float = 0.0) -> i64:
@@ -30,3 +31,50 @@ def idle(times: i64) -> i64:
         times -= 1
         found += 1
     return found
+
+
+def scan(table: TrackerTable) -> PodTracker | None:
+    """What a pick costs without room structures: the least loaded pod by a look at every slot below `length`."""
+    best: PodTracker | None = None
+    least: i64 = 0
+    slots = table.slots
+    slot: i64 = 0
+    length: i64 = table.length
+    while slot < length:
+        tracker = slots[slot]
+        slot += 1
+        if (tracker.state == READY or tracker.state == RECOVERING) and tracker.suspect_until_s == 0.0:
+            in_flight = tracker.in_flight
+            if in_flight < tracker.limit and (best is None or in_flight < least):
+                best = tracker
+                least = in_flight
+    return best
+
+
+def cycle_scanning(table: TrackerTable, times: i64) -> i64:
+    """`cycle` with `scan` for the pick."""
+    found: i64 = 0
+    while times > 0:
+        times -= 1
+        tracker = scan(table)
+        if tracker is not None:
+            table.reserve(tracker)
+            table.release(tracker, tracker.generation, 0.0)
+            found += 1
+    return found
+
+
+def add_all(table: TrackerTable, names: list[tuple[str, str]]) -> list[PodTracker]:
+    """Pods of concurrency 10 by identity and address; their slots."""
+    pods: list[PodTracker] = []
+    for identity, address in names:
+        tracker = table.add(identity, address, 10, READY)
+        if tracker is not None:
+            pods.append(tracker)
+    return pods
+
+
+def drain_all(table: TrackerTable, pods: list[PodTracker]) -> None:
+    """Let them go, first come first."""
+    for tracker in pods:
+        table.drain(tracker)

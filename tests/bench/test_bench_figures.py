@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import header, micro_run, report
+from bench import header, report
 from bench.__main__ import main
 from bench.cold import PHASES, ColdStart, Life
 from bench.cold import figures as cold_figures
@@ -160,17 +160,6 @@ def test_the_phases_of_a_cold_start_add_up() -> None:
     names = [result.name for result in cold_figures([start], 0)]
     assert "cold.hand_over.p99" in names
     assert [result.value for result in cold_figures([], 2)] == [2.0]
-
-
-def test_a_micro_benchmark_names_its_figure() -> None:
-    statistics = micro_run.Statistics(min=1e-6, median=2e-6, rounds=3)
-
-    def one(**info: object) -> Result:
-        return micro_run.figure(micro_run.Benchmark("test_pick[a]", "g", statistics, dict(info)))
-
-    assert (one().name, round(one().value, 6), one().unit) == ("micro.pick[a]", 2000.0, "ns")
-    assert (one(ns=21.5, loop_ns=0.4).value, one(ns=21.5, loop_ns=0.4).params["loop_ns"]) == (21.5, 0.4)
-    assert (one(bytes_per_slot=200).value, one(bytes_per_slot=200).unit) == (200.0, "bytes per slot")
 
 
 def result(value: float, lower_is_better: bool = True) -> Result:

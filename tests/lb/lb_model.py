@@ -124,6 +124,7 @@ class TableMachine(RuleBasedStateMachine):
     def add_many(self, start: int, count: int) -> None:
         for number in range(start, start + count):
             self.add(f"many-{number}", f"10.0.1.{number}:8012", 1, READY)
+            self.oracle.observe(self.table)
 
     @rule(keep=st.integers(0, 9), highest_first=st.booleans())
     def free_many(self, keep: int, highest_first: bool) -> None:

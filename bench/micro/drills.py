@@ -1,0 +1,80 @@
+"""What the micro benchmarks share: tables in a known state, timing by rounds of many, and what is written beside."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import lb
+from bench.allocations import allocations
+from lb.registry import create
+from lb.rng import Rng
+from lb.table import TrackerTable
+from lb.tracker import READY
+
+TIMES = 10_000  # operations in a round
+ROUNDS = 100 if lb.COMPILED else 20
+SIZES = (10, 100, 500, 10_000)
+LOADS = ("idle", "one_free")
+
+Beside = str | float
+Setup = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]
+
+
+def make_table(name: str, pods: int, load: str) -> TrackerTable:
+    """Pods of concurrency 10 with nothing to do, or of concurrency 1 and all but the middle one busy."""
+    table = TrackerTable(create(name, Rng(1)), pods)
+    for number in range(pods):
+        table.add(f"pod-{number}", f"10.0.{number // 250}.{number % 250}:8012", 10 if load == "idle" else 1, READY)
+    if load == "one_free":
+        for tracker in table.slots[:pods]:
+            if tracker.slot != pods // 2:
+                table.reserve(tracker)
+        assert table.room == 1
+    return table
+
+
+def best_ns(operation: Callable[[], object], times: int = TIMES) -> float:
+    """The best of some rounds: what is beside a figure, measured as coarsely as it needs to be."""
+    best_s = float("inf")
+    for _ in range(20):
+        began_s = time.perf_counter()
+        operation()
+        best_s = min(best_s, time.perf_counter() - began_s)
+    return round(best_s / times * 1e9, 1)
+
+
+def in_rounds(
+    benchmark: BenchmarkFixture,
+    operation: Callable[..., object],
+    times: int = TIMES,
+    rounds: int = ROUNDS,
+    setup: Setup | None = None,
+    beside: Mapping[str, Beside] | None = None,
+) -> None:
+    """Time `operation`, which does something `times` times; the figure is its best round, per operation.
+
+    `setup` gives each round its arguments. Blocks and bytes are counted in a round of their own.
+    """
+    pedantic: Callable[..., Any] = benchmark.pedantic  # has no types
+    if setup is None:
+        pedantic(operation, rounds=rounds, warmup_rounds=1)
+    else:
+        pedantic(operation, setup=setup, rounds=rounds)
+    info = benchmark.extra_info
+    info.update(beside or {})
+    if benchmark.stats is None:  # benchmarks are disabled, the operation was run once as a test
+        return
+    arguments, _ = setup() if setup is not None else ((), {})
+    counted = allocations(lambda: operation(*arguments), times)
+    if counted is not None:
+        info["blocks_per_op"], info["bytes_per_op"] = counted
+    info["figure"], info["unit"] = round(benchmark.stats.stats.min / times * 1e9, 1), "ns"
+
+
+def note(benchmark: BenchmarkFixture, value: float, unit: str, **beside: Beside) -> None:
+    """A figure that is no time."""
+    benchmark.extra_info.update(beside, figure=value, unit=unit)

@@ -1,0 +1,152 @@
+"""`python -m bench report --plots FOLDER`: the figures of `bench micro` as pictures for docs/.
+
+Rules
+  1. Only what is in the files is drawn; a file without the figures that a picture needs is refused.
+  2. Same figures, same bytes: no dates, no random identifiers, so that a picture in the repository changes with its
+     figures only.
+  3. Readable on light and dark pages: no background; ink and grid take their colours from the reader's scheme; lines
+     have middle tones that stand out from both.
+
+matplotlib is wanted here only (`pip install '.[bench]'`); neither the program nor its tests need it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from bench.processes import UsageError
+from bench.results import Result
+from bench.seed_figures import ARRAY_NS, SCAN_NS, SCAN_PODS
+
+INK: Final = "#010203"  # stand-ins that no line has, exchanged for the reader's colours when all is drawn
+GRID: Final = "#010204"
+COLOURS: Final = (
+    "#3b82f6", "#e8590c", "#2f9e44", "#a35fe0", "#e03131", "#0c8599", "#b7791f", "#d6457f", "#74808c",
+)  # fmt: skip
+STYLE: Final = """<style>
+svg { color: #1f2328; --grid: #d1d9e0 }
+@media (prefers-color-scheme: dark) { svg { color: #e6edf3; --grid: #3d444d } }
+</style>
+"""
+SETTINGS: Final = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "activator",
+    "font.family": "sans-serif",
+    "font.size": 10,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "axes.grid": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "legend.frameon": False,
+}
+
+
+def draw(found: list[Result], folder: str) -> list[Path]:
+    """Every picture, into the folder. Raises UsageError."""
+    try:
+        import matplotlib as mpl
+    except ImportError:
+        raise UsageError("pictures need matplotlib: pip install '.[bench]'") from None
+    mpl.use("svg")
+    written = []
+    with mpl.rc_context(SETTINGS):
+        for name, picture in (("pick-cost.svg", pick_cost), ("fragmentation.svg", fragmentation)):
+            path = Path(folder) / name
+            _save(picture(found), path)
+            written.append(path)
+    return written
+
+
+def pick_cost(found: list[Result]) -> Any:
+    """Cost of pick + reserve + release against pods, log-log: idle to the left, one slot free to the right."""
+    picks = [one for one in found if one.params.get("group") == "policies" and one.params.get("caller") == "in_place"]
+    if not picks:
+        raise UsageError("no figures of the group policies in these files: python -m bench micro --json FILE")
+    figure, panels = _figure(2, sharey=True)
+    for panel, load, title in zip(panels, ("idle", "one_free"), ("all pods idle", "one slot free in all")):
+        here = [one for one in picks if one.params["load"] == load]
+        compiled = _lines([one for one in here if one.params["compiled"]], "policy", "pods")
+        plain = _lines([one for one in here if not one.params["compiled"]], "policy", "pods")
+        _plain_band(panel, {policy: line for policy, line in plain.items() if policy != "scan"})
+        for colour, (policy, line) in zip(COLOURS, compiled.items()):
+            if policy != "scan":
+                panel.plot(*zip(*line), "o-", color=colour, markersize=3, linewidth=1.6, label=policy)
+        if "scan" in compiled:
+            panel.plot(*zip(*compiled["scan"]), "s-", color=INK, markersize=3, linewidth=1.6, label="scan of all slots")
+        panel.plot(SCAN_PODS, SCAN_NS, "--", color=COLOURS[-1], label="seed (Go) before")
+        panel.fill_between(
+            [10, 10_000],
+            *([edge, edge] for edge in ARRAY_NS),
+            color=COLOURS[-1],
+            alpha=0.5,
+            label="seed after: 53 - 57",
+        )
+        panel.set(xscale="log", yscale="log", xlabel="pods", title=title)
+    panels[0].set_ylabel("pick + reserve + release, ns")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def fragmentation(found: list[Result]) -> Any:
+    """What the threshold buys (a shorter walk) and costs (trims), for each life of a table."""
+    lives = [one for one in found if one.params.get("group") == "fragmentation"]
+    if not lives:
+        raise UsageError("no figures of the group fragmentation in these files: python -m bench micro --json FILE")
+    world = any(one.params["compiled"] for one in lives)  # both walk the same; the compiled one if it is there
+    lives = [one for one in lives if one.params["compiled"] == world]
+    figure, panels = _figure(2)
+    for panel, key, label in zip(panels, ("length_mean", "trims"), ("slots in a walk, on average", "trims in all")):
+        for colour, (life, line) in zip(COLOURS, _lines(lives, "scenario", "threshold", key).items()):
+            panel.plot(*zip(*line), "o-", color=colour, markersize=4, linewidth=1.6, label=life.replace("-", " "))
+        panel.set(xlabel="trailing_fragmentation_threshold", title=label, xticks=[0, 0.25, 0.5, 0.75, 1])
+        panel.set_ylim(bottom=0)
+    panels[1].set_yscale("symlog", linthresh=1)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def _figure(columns: int, **more: Any) -> tuple[Any, Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.0, 4.2), layout="constrained")
+    return figure, figure.subplots(1, columns, **more)
+
+
+def _lines(found: list[Result], name: str, x: str, y: str | None = None) -> dict[str, list[tuple[float, float]]]:
+    """Points in order of x, by what params have under `name`; y is the figure, or another of the params."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for one in found:
+        value = one.value if y is None else float(str(one.params[y]))
+        lines.setdefault(str(one.params[name]), []).append((float(str(one.params[x])), value))
+    return {key: sorted(points) for key, points in lines.items()}
+
+
+def _plain_band(panel: Any, lines: dict[str, list[tuple[float, float]]]) -> None:
+    """All policies in plain Python, as the span from the cheapest to the dearest."""
+    if not lines:
+        return
+    pods = [x for x, _ in next(iter(lines.values()))]
+    costs = list(zip(*([y for _, y in line] for line in lines.values())))
+    panel.fill_between(
+        pods, [min(at) for at in costs], [max(at) for at in costs], color=COLOURS[0], alpha=0.25, label="plain Python"
+    )
+
+
+def _save(figure: Any, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, format="svg", metadata={"Date": None, "Creator": None})
+    text = path.read_text("utf-8")
+    head, tag, rest = text.partition("<defs>")
+    text = head + STYLE + tag + rest
+    text = text.replace(INK, "currentColor").replace(GRID, "var(--grid)")
+    path.write_text("\n".join(line.rstrip() for line in text.splitlines()) + "\n", "utf-8")

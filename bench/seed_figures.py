@@ -1,0 +1,26 @@
+"""The figures that the design started from: the same structure in Go, in its own words and on its own machine.
+
+They stand beside ours for orientation; another machine and another language measured them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# One acquire (pick + reserve + release) at 100 pods.
+BEFORE_NS: Final = 303.5  # a map, filtered into a slice for each request: 920 B, 2 allocations
+VALUE_ARRAY_NS: Final = 52.96  # 24 B, 1 allocation
+SPARSE_ARRAY_NS: Final = 57.0
+# The same against the number of pods: the filter before, the array after.
+SCAN_PODS: Final = (10, 500)
+SCAN_NS: Final = (86.0, 1258.0)
+ARRAY_NS: Final = (53.0, 57.0)  # whatever the number of pods
+# Cold path.
+ADD_POD_NS: Final = 8042.0  # 4,196 B, 24 allocations; before 200,522 ns
+TABLE_BYTES: Final = {2_000: 500_000, 20_000: 5_000_000}
+
+LINES: Final = (
+    "The seed (Go, another machine), at 100 pods: 303.5 ns, 920 B, 2 allocations before; 52.96 ns (value array) and",
+    "57 ns (sparse array), 24 B, 1 allocation after. From 10 to 500 pods: 86 -> 1,258 ns before, 53 - 57 ns after.",
+    "Adding a pod: 8,042 ns, 4,196 B, 24 allocations. A table of 2,000 / 20,000 slots: 500 KB / 5 MB.",
+)
