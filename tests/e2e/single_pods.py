@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, Self
 
-from tests.e2e.running import PATIENCE_S
+from tests.e2e.running import PATIENCE_S, eventually
 
 _ESTABLISHED = 1
 
@@ -31,6 +31,8 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self.transport = transport
         self._pod.connections.add(self)
+        if self._pod.listener is None:
+            transport.abort()  # accepted in the moment in which the pod died
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
@@ -85,7 +87,8 @@ class JudgingPod:
         self.hold = ""  # the target that is not answered before `let_go`
         self.held: list[_Connection] = []
         self.port = 0
-        self.server: asyncio.Server | None = None
+        self.listener: socket.socket | None = None
+        self._accepting: set[asyncio.Task[object]] = set()
 
     def begins(self, connection: _Connection) -> None:
         self.working = {one for one in self.working if one.is_open()}
@@ -94,16 +97,33 @@ class JudgingPod:
         if len(self.working) > self.limit:
             self.violations.append(f"{len(self.working)} at a time: {sorted(one.target for one in self.working)}")
 
-    async def listen(self) -> None:
+    def listen(self) -> None:
+        listener = self.listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setblocking(False)
+        listener.bind(("127.0.0.1", self.port))
+        listener.listen(1024)
+        self.port = listener.getsockname()[1]
+        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        # Not asyncio's server: one that is closed in this very moment would leave what it has accepted open.
+        try:
+            sock, _ = listener.accept()
+        except OSError:
+            return
+        sock.setblocking(False)
         loop = asyncio.get_running_loop()
-        self.server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", self.port, backlog=1024)
-        self.port = self.server.sockets[0].getsockname()[1]
+        task: asyncio.Task[object] = loop.create_task(loop.connect_accepted_socket(lambda: _Connection(self), sock))
+        self._accepting.add(task)
+        task.add_done_callback(self._accepting.discard)
 
     def die(self) -> None:
         """As a process that is killed: no listener, every connection reset."""
-        if self.server is not None:
-            self.server.close()
-            self.server = None
+        if self.listener is not None:
+            asyncio.get_running_loop().remove_reader(self.listener)
+            self.listener.close()
+            self.listener = None
         for connection in list(self.connections):
             connection.transport.abort()
 
@@ -119,13 +139,14 @@ class SinglePods:
     def __enter__(self) -> Self:
         self._thread.start()
         for pod in self.pods:
-            self._call(pod.listen())
+            self._call(_as_coroutine(pod.listen))
         return self
 
     def __exit__(self, *_: object) -> None:
         for pod in self.pods:
             self._call(_as_coroutine(pod.die))
-        self._call(asyncio.sleep(0.01))  # the ends of the connections
+        eventually(lambda: not any(pod.connections for pod in self.pods), "the ends of the connections")
+        self._call(self._settle())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_S)
         self._loop.close()
@@ -139,7 +160,7 @@ class SinglePods:
 
     def revive(self, place: int) -> None:
         """On the same port, as a new incarnation would."""
-        self._call(self.pods[place].listen())
+        self._call(_as_coroutine(self.pods[place].listen))
 
     def let_go(self, place: int) -> None:
         """Answer what is held."""
@@ -149,6 +170,13 @@ class SinglePods:
 
     def violations(self) -> list[str]:
         return [one for pod in self.pods for one in pod.violations]
+
+    async def _settle(self) -> None:
+        """Let everything end that is under way in the loop: what was accepted last, what was told to close."""
+        this = asyncio.current_task()
+        while others := [task for task in asyncio.all_tasks() if task is not this]:
+            await asyncio.wait(others)
+        await asyncio.sleep(0.01)
 
     def _call(self, coroutine: Any) -> None:
         asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE_S)

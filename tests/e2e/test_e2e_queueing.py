@@ -104,11 +104,13 @@ def test_departures_and_dead_pods_leave_nobody_without_an_end(many_files: None, 
         activator = run_activator(crowded(pods))
         activator.wait_ready_pods("app", PODS)
         dead: list[int] = []
+        kills: list[int] = []
 
         def between(batch: int) -> None:
             if batch % 2 == 0:
                 dead.append(chance.randrange(PODS - 1))  # the last one stays
                 pods.kill(dead[-1])
+                kills.append(batch)
             elif dead:
                 pods.revive(dead.pop())
 
@@ -117,8 +119,9 @@ def test_departures_and_dead_pods_leave_nobody_without_an_end(many_files: None, 
         assert pods.violations() == []
         counts = Counter(crowd.outcomes.values())
         assert counts.total() == CLIENTS
-        # A pod that dies in the middle of a request takes it along; nothing else may go wrong.
-        assert set(counts) <= {"200", "left", "pod_closed"}, counts
+        # A pod that dies may take along the one request that it has, or use up its attempts: that is answered too.
+        assert set(counts) <= {"200", "left", "pod_closed", "connect_failed"}, counts
+        assert counts["pod_closed"] + counts["connect_failed"] <= len(kills), counts
         assert counts["200"] > CLIENTS // 2, counts
         assert max(pod.most for pod in pods.pods) == 1
         activator.wait_idle("app")
