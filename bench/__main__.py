@@ -70,11 +70,15 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("--seed", type=int, default=1, help="the same seed, the same trace (default: 1)")
     trace.set_defaults(handler=_trace)
 
+    crowd = commands.add_parser("crowd", help="thousands of clients that wait, and then hear the same at once")
+    crowd.add_argument("--clients", type=_positive, default=5_000, help="how many (default: 5,000)")
+    crowd.set_defaults(handler=_crowd)
+
     report = commands.add_parser("report", help="files of --json as one Markdown table")
     report.add_argument("files", nargs="+", metavar="FILE")
     report.set_defaults(handler=_report)
 
-    for command in (micro, load, cold, trace, report):
+    for command in (micro, load, cold, trace, crowd, report):
         command.add_argument("--json", metavar="FILE", help="write the figures there too")
     return parser
 
@@ -109,6 +113,12 @@ def _trace(options: argparse.Namespace) -> int:
     from bench import trace
 
     return trace.run(options.events, options.seed, options.json)
+
+
+def _crowd(options: argparse.Namespace) -> int:
+    from bench import crowd
+
+    return crowd.run(options.clients, options.json)
 
 
 def _report(options: argparse.Namespace) -> int:
