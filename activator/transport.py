@@ -6,7 +6,7 @@ A protocol of its own, since uvloop's transports do not derive from `asyncio.Tra
 from __future__ import annotations
 
 import struct
-from socket import SO_LINGER, SOL_SOCKET
+from socket import SHUT_WR, SO_LINGER, SOL_SOCKET, socket
 from typing import Any, Final, Protocol
 
 _NO_LINGERING: Final = struct.pack("ii", 1, 0)
@@ -40,8 +40,28 @@ def reset(transport: Transport) -> None:
     An orderly close would stand in line behind data that a peer does not read, and would look like the end of a body
     that nothing else ends.
     """
-    try:
-        transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_LINGER, _NO_LINGERING)
-    except OSError:
-        pass  # the peer was faster: the socket is closed already
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.fileno() >= 0:
+        try:
+            sock.setsockopt(SOL_SOCKET, SO_LINGER, _NO_LINGERING)
+        except OSError:
+            pass  # the peer was faster: the socket is closed already
     transport.abort()
+
+
+def cut(transport: Transport) -> None:
+    """`reset`, and the peer is sent the end of the connection before this returns.
+
+    An event loop closes sockets at the end of its turn. Whoever gives the peer's slot to another request in this turn
+    would have that request arrive first, and the peer would have both.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.fileno() >= 0:
+        twin = socket(sock.family, sock.type, sock.proto, sock.fileno())  # the loop's own object may not shut it
+        try:
+            twin.shutdown(SHUT_WR)
+        except OSError:
+            pass  # the peer was faster
+        finally:
+            twin.detach()
+    reset(transport)

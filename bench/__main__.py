@@ -79,6 +79,10 @@ def _parser() -> argparse.ArgumentParser:
     trace.add_argument("--seed", type=int, default=1, help="the same seed, the same trace (default: 1)")
     trace.set_defaults(handler=_trace)
 
+    crowd = commands.add_parser("crowd", help="thousands of clients that wait, and then hear the same at once")
+    crowd.add_argument("--clients", type=_positive, default=5_000, help="how many (default: 5,000)")
+    crowd.set_defaults(handler=_crowd)
+
     report = commands.add_parser("report", help="files of --json as one Markdown table, or as pictures")
     report.add_argument("files", nargs="*", metavar="FILE", default=[MICRO_FIGURES], help=f"(default: {MICRO_FIGURES})")
     report.add_argument(
@@ -86,7 +90,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.set_defaults(handler=_report)
 
-    for command in (micro, load, cold, trace, report):
+    for command in (micro, load, cold, trace, crowd, report):
         command.add_argument("--json", metavar="FILE", help="write the figures there too")
     return parser
 
@@ -121,6 +125,12 @@ def _trace(options: argparse.Namespace) -> int:
     from bench import trace
 
     return trace.run(options.events, options.seed, options.json)
+
+
+def _crowd(options: argparse.Namespace) -> int:
+    from bench import crowd
+
+    return crowd.run(options.clients, options.json)
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -16,7 +16,7 @@ from activator.config import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES
 from activator.errors import Reason
 from activator.exchange import Exchange, PodStream
 from activator.message import Headers, RequestHead, ResponseHead
-from activator.transport import Transport, reset
+from activator.transport import Transport, cut
 from activator.wire.response import ResponseParser, ResponseSink
 from activator.wire.serialise import chunk, last_chunk, request_bytes
 
@@ -120,7 +120,7 @@ class PodConnection(PodStream):
         if not self.is_closed:
             self._gone()
             if self._transport is not None:
-                reset(self._transport)
+                cut(self._transport)
 
     def finish(self) -> None:
         self._exchange = None

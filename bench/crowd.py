@@ -1,0 +1,151 @@
+"""`python -m bench crowd`: thousands of clients that wait for a revision without a pod, and then hear the same at once.
+
+Measured on the running program: memory per connection and per waiting request, CPU while they wait, and how long the
+event loop stalls (the slowest answer of the admin port, asked all the while) when all of them run out of time together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+from bench import header, results
+from bench.processes import ROOT, BenchError
+from bench.results import Document, Result
+
+WAIT_S = 12.0  # queue.timeout: all arrive well before the first runs out of time, and all run out of time together
+UNITS = {
+    "connection": "bytes",
+    "waiting_request": "bytes, beside its connection",
+    "cpu_waiting": "of a core",
+    "slowest_answer_waiting": "ms",
+    "slowest_answer_telling": "ms",
+}
+REQUEST = b"POST /x HTTP/1.1\r\nHost: a.test\r\nUser-Agent: crowd\r\nAccept: */*\r\nContent-Length: 0\r\n\r\n"
+
+
+class Watch:
+    """Asks the admin port again and again; `slowest_s`: of the answers since `reset`."""
+
+    def __init__(self, admin: str) -> None:
+        self.slowest_s = 0.0
+        self._admin = admin
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        connection = http.client.HTTPConnection(self._admin, timeout=60)
+        while not self._ends.wait(0.002):
+            began_s = time.perf_counter()
+            connection.request("GET", "/healthz")
+            connection.getresponse().read()
+            self.slowest_s = max(self.slowest_s, time.perf_counter() - began_s)
+        connection.close()
+
+    def reset(self) -> float:
+        slowest_s, self.slowest_s = self.slowest_s, 0.0
+        return slowest_s
+
+    def close(self) -> None:
+        self._ends.set()
+        self._thread.join()
+
+
+class Program:
+    """An activator in front of one pod that does not listen."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as nobody:
+            nobody.bind(("127.0.0.1", 0))
+            dead = nobody.getsockname()[1]
+        revision = {"name": "a", "hosts": ["*"], "pods": [f"127.0.0.1:{dead}"], "queue": {"timeout": f"{WAIT_S}s"}}
+        path = folder / "crowd.yaml"
+        path.write_text(json.dumps({"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "revisions": [revision]}))
+        command = [sys.executable, "-m", "activator.cli", "run", "-c", str(path)]
+        self.process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        self.admin = self._logged(r" admin port on (\S+)")
+        self.address = self._logged(r" serving on (\S+)")
+
+    def _logged(self, pattern: str) -> str:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            if found := re.search(pattern, line):
+                return found[1]
+        raise BenchError("the activator did not start")
+
+    def resident_bytes(self) -> int:
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{self.process.pid}/status").read_text())
+        assert found is not None
+        return int(found[1]) * 1024
+
+    def cpu_s(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def _measure(program: Program, count: int) -> dict[str, float]:
+    host, _, port = program.address.rpartition(":")
+    found: dict[str, float] = {}
+    before = program.resident_bytes()
+    streams: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    for _ in range(0, count, 100):
+        opened = (asyncio.open_connection(host, int(port)) for _ in range(min(100, count - len(streams))))
+        streams += await asyncio.gather(*opened)
+    await asyncio.sleep(0.5)
+    connected = program.resident_bytes()
+    for _, writer in streams:
+        writer.write(REQUEST)
+    await asyncio.sleep(2.0)
+    waiting = program.resident_bytes()
+    watch = Watch(program.admin)
+    cpu_s, began_s = program.cpu_s(), time.perf_counter()
+    await asyncio.sleep(3.0)
+    found["slowest_answer_waiting"] = watch.reset() * 1e3
+    found["cpu_waiting"] = (program.cpu_s() - cpu_s) / (time.perf_counter() - began_s)
+    answers = await asyncio.gather(*(reader.readuntil(b"\r\n\r\n") for reader, _ in streams))
+    found["slowest_answer_telling"] = watch.reset() * 1e3
+    watch.close()
+    reasons = Counter(answer.split(b" ", 2)[1].decode() for answer in answers)
+    if reasons != {"504": count}:
+        raise BenchError(f"expected {count} answers with 504, got {dict(reasons)}")
+    found["connection"] = (connected - before) / count
+    found["waiting_request"] = (waiting - connected) / count
+    for _, writer in streams:
+        writer.close()
+    return found
+
+
+def run(count: int, json_path: str | None) -> int:
+    """The whole of `python -m bench crowd`. Raises BenchError."""
+    head = header.collect([])
+    print(header.one_line(head), flush=True)
+    if warning := header.warning(head):
+        print(warning, file=sys.stderr)
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        program = Program(Path(name))
+        try:
+            found = asyncio.run(_measure(program, count))
+        finally:
+            program.process.terminate()
+            program.process.communicate(timeout=60)
+    rows = [[what, results.figure(value, 3), UNITS[what]] for what, value in found.items()]
+    print("\n" + results.table([f"{count:,} clients", "figure", "unit"], rows))
+    print(
+        "\nslowest_answer: of the admin port, asked every 2 ms, which takes several turns of the loop; cpu_waiting includes it."
+    )
+    if json_path is not None:
+        measured = [Result(f"crowd.{what}", found[what], UNITS[what], True, {"clients": count}) for what in found]
+        results.write(json_path, Document(head, measured))
+    return 0
