@@ -143,7 +143,8 @@ def run(count: int, json_path: str | None) -> int:
     rows = [[what, results.figure(value, 3), UNITS[what]] for what, value in found.items()]
     print("\n" + results.table([f"{count:,} clients", "figure", "unit"], rows))
     print(
-        "\nslowest_answer: of the admin port, asked every 2 ms, which takes several turns of the loop; cpu_waiting includes it."
+        "\nslowest_answer: of the admin port, asked every 2 ms, which takes several turns of the loop; "
+        "cpu_waiting includes it."
     )
     if json_path is not None:
         measured = [Result(f"crowd.{what}", found[what], UNITS[what], True, {"clients": count}) for what in found]
