@@ -5,21 +5,29 @@ Timed from Python, three calls into compiled code cost several times what they d
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import i64
 
 from lb.table import TrackerTable
 from lb.tracker import READY, RECOVERING, PodTracker
 
+LATENCY_S: Final = 0.001  # of each request, so that a policy that learns from answers has something to learn
 
-def cycle(table: TrackerTable, times: i64, keyed: bool = False, latency_s: float = 0.0) -> i64:
-    """Pick, reserve and release so many times; how many picks found a pod. `keyed`: each request has another key."""
+
+def cycle(table: TrackerTable, times: i64) -> i64:
+    """Pick, reserve and release so many times; how many picks found a pod.
+
+    Under a policy that wants keys each request has another.
+    """
     found: i64 = 0
+    keyed = table.policy.wants_key
     while times > 0:  # a for loop over a range boxes its number
         tracker = table.pick(times if keyed else 0, 0.0)
         times -= 1
         if tracker is not None:
             table.reserve(tracker)
-            table.release(tracker, tracker.generation, latency_s)
+            table.release(tracker, tracker.generation, LATENCY_S)
             found += 1
     return found
 

@@ -11,7 +11,7 @@ from lb.registry import BUILT_IN, create
 from lb.rng import Rng
 from lb.sizing import first_slots, grown_slots, kept_slots
 from lb.table import DRAINED, LATE, RELEASED, TrackerTable
-from lb.testing import Oracle
+from lb.testing import Oracle, candidates
 from lb.tracker import DRAINING, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, UNLIMITED, PodTracker
 from tests.lb.lb_oracles import ORACLES
 
@@ -217,7 +217,7 @@ class TableMachine(RuleBasedStateMachine):
 
     # The request path.
 
-    @rule(times=st.integers(min_value=1, max_value=4), key=keys)
+    @rule(times=st.integers(min_value=1, max_value=12), key=keys)
     def pick_and_reserve(self, times: int, key: int) -> None:
         self._advance()
         for _ in range(times):
@@ -232,14 +232,39 @@ class TableMachine(RuleBasedStateMachine):
             self._reserve(tracker)
 
     @precondition(lambda self: self.pods)
+    @rule(index=indexes, key=keys)
+    def pick_another(self, index: int, key: int) -> None:
+        """As a request does that the pod has just failed: any other with room, and this one if there is none."""
+        self._advance()
+        slot, _ = self._one(index)
+        avoided = self.table.slots[slot]
+        fit = candidates(self.table)
+        tracker = self.table.pick_other(avoided, key, self.now_s)
+        others = [one for one in fit if one is not avoided]
+        assert (tracker in others) if others else (tracker in fit or (tracker is None and not fit))
+        if tracker is None:
+            return
+        self.oracle.picked(tracker)
+        if avoided in fit and others:
+            self.oracle.stamp.pop(slot, None)  # it went out of its place and came back
+            self.oracle.observe(self.table)
+        self._reserve(tracker)
+        self.pick_and_reserve(4, key)
+
+    @precondition(lambda self: self.pods)
     @rule(index=indexes)
     def reserve_exempted(self, index: int) -> None:
         slot, _ = self._one(index)
         self._reserve(self.table.slots[slot])
 
     @precondition(lambda self: self.leases)
-    @rule(index=indexes, latency_s=latencies)
-    def release(self, index: int, latency_s: float) -> None:
+    @rule(index=indexes, latency_s=latencies, times=st.integers(min_value=1, max_value=6))
+    def release_some(self, index: int, latency_s: float, times: int) -> None:
+        for _ in range(min(times, len(self.leases))):
+            self._release(index, latency_s)
+            self.oracle.observe(self.table)
+
+    def _release(self, index: int, latency_s: float) -> None:
         lease = self.leases.pop(index % len(self.leases))
         answer = self.table.release(lease.tracker, lease.generation, latency_s)
         if all(pod is not lease.pod for pod in self.pods.values()):
