@@ -10,7 +10,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import lb
 from bench.allocations import allocations
-from lb.registry import create
+from lb.registry import ALIASES, create, names
 from lb.rng import Rng
 from lb.table import TrackerTable
 from lb.tracker import READY
@@ -19,6 +19,7 @@ TIMES = 10_000  # operations in a round
 ROUNDS = 100 if lb.COMPILED else 20
 SIZES = (10, 100, 500, 10_000)
 LOADS = ("idle", "one_free")
+POLICIES = [name for name in names() if name not in ALIASES]  # a new one appears by itself
 
 Beside = str | float
 Setup = Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]

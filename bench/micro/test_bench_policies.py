@@ -21,13 +21,12 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import lb
 from activator.throttle.lease_drill import cycle_with_lease
-from bench.micro.drills import LOADS, SIZES, TIMES, Beside, best_ns, in_rounds, make_table
+from bench.micro.drills import LOADS, POLICIES, SIZES, TIMES, Beside, best_ns, in_rounds, make_table
 from lb.drill import cycle, cycle_scanning, idle
-from lb.registry import names
 from lb.table import TrackerTable
 from lb.tracker import PodTracker
 
-every_policy = pytest.mark.parametrize("name", names())
+every_policy = pytest.mark.parametrize("name", POLICIES)
 every_size = pytest.mark.parametrize("pods", SIZES)
 every_load = pytest.mark.parametrize("load", LOADS)
 

@@ -13,16 +13,16 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import lb
-from bench.micro.drills import TIMES, in_rounds, make_table, note
+from bench.micro.drills import POLICIES, TIMES, in_rounds, make_table, note
 from bench.processes import ROOT
 from bench.seed_figures import ADD_POD_NS, TABLE_BYTES
 from lb.drill import add_all, cycle, drain_all
-from lb.registry import create, names
+from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
 from lb.tracker import READY
 
-every_policy = pytest.mark.parametrize("name", names())
+every_policy = pytest.mark.parametrize("name", POLICIES)
 every_table = pytest.mark.parametrize("slots", sorted(TABLE_BYTES))
 
 PODS = 500
