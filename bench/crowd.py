@@ -142,10 +142,8 @@ def run(count: int, json_path: str | None) -> int:
             program.process.communicate(timeout=60)
     rows = [[what, results.figure(value, 3), UNITS[what]] for what, value in found.items()]
     print("\n" + results.table([f"{count:,} clients", "figure", "unit"], rows))
-    print(
-        "\nslowest_answer: of the admin port, asked every 2 ms, which takes several turns of the loop; "
-        "cpu_waiting includes it."
-    )
+    print("\nslowest_answer: of the admin port, asked every 2 ms; an answer takes several turns of the loop.")
+    print("cpu_waiting includes what that asking costs.")
     if json_path is not None:
         measured = [Result(f"crowd.{what}", found[what], UNITS[what], True, {"clients": count}) for what in found]
         results.write(json_path, Document(head, measured))

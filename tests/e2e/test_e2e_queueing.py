@@ -127,9 +127,7 @@ def test_departures_and_dead_pods_leave_nobody_without_an_end(many_files: None, 
         activator.wait_idle("app")
 
 
-def test_far_too_many_who_give_up_after_a_second(
-    many_files: None, run_activator: RunActivator, record_property: Callable[[str, object], None]
-) -> None:
+def test_far_too_many_who_give_up_after_a_second(many_files: None, run_activator: RunActivator) -> None:
     """A hundred times of what can be served, for a while: it is served, the rest is told why not, and memory stays."""
     rounds = 60 if DEEP else 4
     with SinglePods(1, 0.2, limit=2) as pods:
@@ -173,7 +171,6 @@ def test_far_too_many_who_give_up_after_a_second(
         # Some give up while their answer is on its way.
         assert 0 <= shown["failed"]["queue_full"] - outcomes["queue_full"] <= outcomes["gave up"]
         assert shown["client_gone"] <= outcomes["gave up"]
-        record_property("outcomes", dict(outcomes))
 
 
 def test_priorities_deadlines_and_exemptions_over_sockets(run_activator: RunActivator) -> None:
