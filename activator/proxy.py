@@ -157,13 +157,14 @@ class ProxiedExchange(Exchange):
         self._lease = lease
         self._pool = pool
         self.granted_s = lease.granted_s
-        self._arm()
         idle_max_s = NEVER
         if self._attempts > 0:
             idle_max_s = 0.0  # this time without the risk
         elif self.head.method not in _IDEMPOTENT:
             idle_max_s = RISKY_IDLE_S
         pool.checkout(self, idle_max_s, self.granted_s)
+        if self._pool is pool:  # not connected at once; `connected` sets its own deadline
+            self._arm()
 
     def connected(self, pod: PodStream) -> None:
         self._pool = None

@@ -15,6 +15,9 @@ NAMESPACE_HEADER: Final = b"knative-serving-namespace"
 REVISION_HEADER: Final = b"knative-serving-revision"
 
 
+_KNOWN_MAX: Final = 1024  # authorities are the clients' to choose
+
+
 class Router:
     """`trust_revision_headers`: Knative's two headers name the revision, as its ingress sets them."""
 
@@ -24,11 +27,13 @@ class Router:
         self._suffixes: dict[bytes, RevisionThrottler] = {}  # with the leading dot
         self._fallback: RevisionThrottler | None = None
         self._by_key: dict[str, RevisionThrottler] = {}
+        self._known: dict[bytes, RevisionThrottler] = {}  # authorities of late, as clients spelt them
 
     def set(self, throttler: RevisionThrottler) -> None:
         """Route the hosts of this revision to it, and no others."""
         self.drop(throttler.key)
         self._by_key[throttler.key] = throttler
+        self._known.clear()
         for host in throttler.spec.hosts:
             name = host.lower().encode("idna" if not host.isascii() else "ascii")
             if name == b"*":
@@ -41,6 +46,7 @@ class Router:
     def drop(self, key: str) -> None:
         """No host leads to this revision any more."""
         old = self._by_key.pop(key, None)
+        self._known.clear()
         if old is None:
             return
         self._exact = {host: one for host, one in self._exact.items() if one.key != key}
@@ -54,10 +60,20 @@ class Router:
             named = self._named(head)
             if named is not None:
                 return named
-        throttler = self._exact.get(head.authority)
+        throttler = self._known.get(head.authority)
+        if throttler is None:
+            throttler = self._find(head.authority)
+            if throttler is not None:
+                if len(self._known) >= _KNOWN_MAX:
+                    self._known.clear()
+                self._known[head.authority] = throttler
+        return throttler
+
+    def _find(self, authority: bytes) -> RevisionThrottler | None:
+        throttler = self._exact.get(authority)
         if throttler is not None:
             return throttler
-        host = _without_port(head.authority)
+        host = _without_port(authority)
         throttler = self._exact.get(host)
         if throttler is None and self._suffixes:
             throttler = self._longest_suffix(host)
