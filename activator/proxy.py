@@ -163,8 +163,11 @@ class ProxiedExchange(Exchange):
         elif self.head.method not in _IDEMPOTENT:
             idle_max_s = RISKY_IDLE_S
         pool.checkout(self, idle_max_s, self.granted_s)
-        if self._pool is pool:  # not connected at once; `connected` sets its own deadline
+        if self._is_connecting():  # else `connected` has set the deadline
             self._arm()
+
+    def _is_connecting(self) -> bool:
+        return self._pool is not None
 
     def connected(self, pod: PodStream) -> None:
         self._pool = None
