@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from activator.clock import Now
-from activator.config import Config, RevisionSpec, Tls
+from activator.config import MEMORY_KEPT_BYTES, MEMORY_MAPPED_ABOVE_BYTES, Config, RevisionSpec, Tls
 from activator.control import Control
 from activator.data import Data
 from activator.discovery.process import Reaping
@@ -38,6 +38,10 @@ EXIT_FINE = 0
 EXIT_CUT = 1  # the drain took too long and requests were cut
 EXIT_NOW = 130  # a second signal
 
+
+# Of malloc.h.
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
 
 # What a reload cannot change.
 _FIXED: Final = ("admin", "workers", "limits", "trust_revision_headers", "forwarded")
@@ -65,6 +69,22 @@ def _calm_the_collector() -> None:
 
 def _listeners(config: Config) -> list[str | Tls]:
     return config.listen if isinstance(config.listen, list) else [config.listen]
+
+
+def _keep_freed_memory() -> None:
+    """Let the allocator keep some megabytes, where it is glibc's.
+
+    A read of a large body is a quarter of a MiB. By default glibc asks the kernel for it anew each time and gives it back
+    at once, and the kernel clears every page: 104 us a read, measured, instead of 13.
+    """
+    import ctypes  # here only
+
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):
+        return  # another C library
+    mallopt(_M_TRIM_THRESHOLD, MEMORY_KEPT_BYTES)
+    mallopt(_M_MMAP_THRESHOLD, MEMORY_MAPPED_ABOVE_BYTES)
 
 
 class Link:
@@ -129,6 +149,7 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
+        _keep_freed_memory()
         await self.start()
         _calm_the_collector()
         await self._stop.wait()
