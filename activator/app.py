@@ -74,8 +74,8 @@ def _listeners(config: Config) -> list[str | Tls]:
 def _keep_freed_memory() -> None:
     """Let the allocator keep some megabytes, where it is glibc's.
 
-    A read of a large body is a quarter of a MiB. By default glibc asks the kernel for it anew each time and gives it back
-    at once, and the kernel clears every page: 104 us a read, measured, instead of 13.
+    A read of a large body is a quarter of a MiB. By default glibc asks the kernel for it anew each time and gives it
+    back at once, and the kernel clears every page: 104 us a read, measured, instead of 13.
     """
     import ctypes  # here only
 
