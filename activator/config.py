@@ -56,6 +56,7 @@ HELD_BODY_BYTES: Final = 64 * KIB  # of a request body read before its pod is kn
 RETRY_BUDGET_MAX: Final = 100.0  # requests of one revision that may be sent twice, when none was for a while …
 RETRY_BUDGET_SHARE: Final = 0.2  # … and of all further ones
 RISKY_IDLE_S: Final = 1.0  # what is not idempotent goes out on connections that were idle for less
+WRITE_AT_ONCE_BYTES: Final = 16 * KIB  # a piece so large does not wait for the end of the turn
 MEMORY_KEPT_BYTES: Final = 16 * MIB  # freed memory that the allocator keeps at the end of the heap
 MEMORY_MAPPED_ABOVE_BYTES: Final = MIB  # what is larger is mapped by itself, and given back when it is freed
 LISTEN_BACKLOG: Final = 4096

@@ -31,6 +31,7 @@ from activator.config import (
 from activator.listen.connection import Listening
 from activator.listen.listener import ListeningSocket, Server
 from activator.origin import FORWARDED, X_FORWARDED, Origins
+from activator.outlet import WriteTurn
 from activator.proxy import Proxy
 from activator.routing import Router
 from activator.state.apply import DataHooks, DataPart, load_of
@@ -63,6 +64,7 @@ class Data:
         loop = asyncio.get_running_loop()
         self.errors_total: int = 0
         self.wheel = TimingWheel(now, loop.call_later, self.failed)
+        turn = WriteTurn(loop.call_soon, self.failed)
         self.router = Router(config.trust_revision_headers)
         self.held = HeldBudget(config.limits.held_bytes, config.limits.held_requests)
         self.proxy = Proxy(self.router, self.wheel, now, self.held, HELD_BODY_BYTES, ATTEMPTS_MAX, self.failed)
@@ -76,10 +78,17 @@ class Data:
         )
         connections_max = _connections_max(config.limits.connections)
         self.listening = Listening(
-            self.proxy, self.wheel, now, limits, connections_max, _origins(config.forwarded), config.limits.body_rate
+            self.proxy,
+            self.wheel,
+            now,
+            limits,
+            connections_max,
+            _origins(config.forwarded),
+            config.limits.body_rate,
+            turn,
         )
         self.server: Server | None = None
-        hooks = _Hooks(self, DialContext(loop, self.wheel, tasks.start), now, rng, tell)
+        hooks = _Hooks(self, DialContext(loop, self.wheel, tasks.start, turn), now, rng, tell)
         self.part = DataPart(now, self.wheel, loop.call_soon, _Events(self, tell), hooks, self.held)
         self._report = _LoadReport(self, now, tell)
 

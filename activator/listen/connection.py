@@ -28,9 +28,10 @@ from activator.errors import Reason, WireError, status_of
 from activator.listen.stream import Http1Stream, StreamOwner
 from activator.message import Headers, RequestHead
 from activator.origin import Origin, Origins
+from activator.outlet import Outlet, WriteTurn
 from activator.proxy import Proxy
 from activator.refusals import refusal_text
-from activator.transport import Transport, reset
+from activator.transport import Transport
 from activator.wire.request import RequestLimits, RequestParser, RequestSink
 from activator.wire.serialise import plain_response
 
@@ -47,6 +48,7 @@ class Listening:
         connections_max: int,
         origins: Origins,
         body_rate: int,
+        turn: WriteTurn,
     ) -> None:
         self.proxy = proxy
         self.wheel = wheel
@@ -54,6 +56,7 @@ class Listening:
         self.limits = limits
         self.connections_max = connections_max
         self.origins = origins
+        self.turn = turn
         self.body_rate = body_rate  # bytes of a request body per second, at least
         self.connections: dict[ClientConnection, None] = {}
         self.paused: dict[ClientConnection, None] = {}  # whose reading is paused
@@ -72,6 +75,7 @@ class ClientConnection(StreamOwner):
     def __init__(self, listening: Listening) -> None:
         self._listening = listening
         self._transport: Transport | None = None
+        self._outlet: Outlet | None = None
         self._parser = RequestParser(_Sink(self), listening.limits)
         self._timer = _ConnectionTimer(self)
         self._current: Http1Stream | None = None  # being answered
@@ -95,6 +99,7 @@ class ClientConnection(StreamOwner):
     def connection_made(self, transport: Transport) -> None:
         listening = self._listening
         self._transport = transport
+        self._outlet = Outlet(listening.turn, transport)
         listening.accepted_total += 1
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
         listening.connections[self] = None
@@ -236,8 +241,9 @@ class ClientConnection(StreamOwner):
     # --- what the stream being answered asks for ---
 
     def write(self, data: bytes) -> None:
-        if self._transport is not None and not self._closed:
-            self._transport.write(data)
+        outlet = self._outlet
+        if outlet is not None and not self._closed:
+            outlet.write(data)
 
     def pause_request(self, pause: bool) -> None:
         self._request_paused = pause
@@ -259,12 +265,13 @@ class ClientConnection(StreamOwner):
     def abort(self, cut_body: bool) -> None:
         self._drop_next()
         self._current = None
-        if self._transport is not None and not self._closed:
+        outlet = self._outlet
+        if outlet is not None and not self._closed:
             self._closed = True
             if cut_body:
-                reset(self._transport)
+                outlet.reset()
             else:
-                self._transport.abort()
+                outlet.abort()
 
     def begin_tunnel(self, stream: Http1Stream) -> None:
         self._tunnel = stream
@@ -277,14 +284,15 @@ class ClientConnection(StreamOwner):
     def end_tunnel(self, stream: Http1Stream) -> None:
         # The connection closes when the client has ended its own side too.
         transport = self._transport
-        if transport is None or self._closed:
+        outlet = self._outlet
+        if transport is None or outlet is None or self._closed:
             return
         if not stream.request_ended and transport.can_write_eof():
-            transport.write_eof()
+            outlet.write_eof()
             return
         self._current = None
         self._closed = True
-        transport.close()
+        outlet.close()
         if not stream.exchange.over:
             stream.exchange.client_gone()  # TLS closes both directions at once
 
@@ -326,9 +334,10 @@ class ClientConnection(StreamOwner):
     def peer_has_gone(self) -> None:
         """Seen by looking at the socket while reading was paused."""
         self._client_gone()
-        if self._transport is not None and not self._closed:
+        outlet = self._outlet
+        if outlet is not None and not self._closed:
             self._closed = True
-            self._transport.abort()
+            outlet.abort()
 
     def socket_state(self) -> int:
         """The kernel's TCP state (7: closed, 8: the peer has sent FIN), or 0 where it cannot be asked."""
@@ -373,16 +382,17 @@ class ClientConnection(StreamOwner):
     def _close_in_order(self, linger: bool) -> None:
         """Let what was written reach the client; `linger` where it may still be sending."""
         transport = self._transport
-        if transport is None or self._closed or self._discarding:
+        outlet = self._outlet
+        if transport is None or outlet is None or self._closed or self._discarding:
             return
         if linger and transport.can_write_eof():
             self._discarding = True
-            transport.write_eof()
+            outlet.write_eof()
             self._update_reading()
             self._listening.wheel.arm(self._timer, self._listening.now() + LINGER_S)
         else:
             self._closed = True
-            transport.close()
+            outlet.close()
 
     def _client_gone(self) -> None:
         current = self._current
@@ -400,6 +410,7 @@ class ClientConnection(StreamOwner):
     def _forget(self) -> None:
         self._closed = True
         self._transport = None
+        self._outlet = None
         self._parsing = None
         listening = self._listening
         listening.wheel.cancel(self._timer)

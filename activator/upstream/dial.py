@@ -17,6 +17,7 @@ from typing import Any, Final
 from activator.clock import Deadline, TimingWheel
 from activator.config import TLS_HANDSHAKE_TIMEOUT_S, TLS_SHUTDOWN_TIMEOUT_S
 from activator.errors import Reason
+from activator.outlet import WriteTurn
 from activator.upstream.pod_connection import PodConnection
 
 log = logging.getLogger("activator.upstream")
@@ -43,15 +44,19 @@ class PodAddress:
 
 
 class DialContext:
-    """What all dials of a worker need: the loop, the wheel, and an owner for the one short task of each dial."""
+    """What all dials of a worker need: the loop, the wheel, an owner for the one short task of each, and the turn's end
+    for what the connections write.
+    """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         wheel: TimingWheel,
         start_task: Callable[[str, Coroutine[Any, Any, Any]], object],
+        turn: WriteTurn,
     ) -> None:
         self.loop = loop
+        self.turn = turn
         self.wheel = wheel
         self.start_task = start_task
 

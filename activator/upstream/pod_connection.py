@@ -16,7 +16,8 @@ from activator.config import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES
 from activator.errors import Reason
 from activator.exchange import Exchange, PodStream
 from activator.message import Headers, RequestHead, ResponseHead
-from activator.transport import Transport, cut
+from activator.outlet import Outlet, WriteTurn
+from activator.transport import Transport
 from activator.wire.response import ResponseParser, ResponseSink
 from activator.wire.serialise import chunk, last_chunk, request_bytes
 
@@ -49,10 +50,12 @@ class ConnectionOwner:
 class PodConnection(PodStream):
     """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
 
-    def __init__(self, owner: ConnectionOwner, now: Now) -> None:
+    def __init__(self, owner: ConnectionOwner, now: Now, turn: WriteTurn) -> None:
         self._owner = owner
         self._now = now
+        self._turn = turn
         self._transport: Transport | None = None
+        self._outlet: Outlet | None = None
         self._parser = ResponseParser(_Sink(self))
         self._exchange: Exchange | None = None
         self.fresh: bool = True  # no byte of a response has ever come
@@ -83,44 +86,45 @@ class PodConnection(PodStream):
         """Close in order; for a connection that carries nothing."""
         if not self.is_closed:
             self._gone()
-            if self._transport is not None:
-                self._transport.close()
+            if self._outlet is not None:
+                self._outlet.close()
 
     # --- PodStream ---
 
     def send_request(self, head: RequestHead, body: list[bytes]) -> None:
         self._chunked = head.has_body and head.content_length < 0
         self._request_ended = not head.has_body
-        transport = self._transport
-        assert transport is not None
+        outlet = self._outlet
+        assert outlet is not None
         if not body:
-            transport.write(request_bytes(head))
+            outlet.write(request_bytes(head))
             return
         pieces = [request_bytes(head)]
         pieces.extend([chunk(data) if self._chunked else data for data in body])
-        transport.write(b"".join(pieces))
+        outlet.write(b"".join(pieces))
 
     def send_body(self, data: bytes) -> None:
-        transport = self._transport
-        if not self.is_closed and transport is not None:
-            transport.write(chunk(data) if self._chunked else data)
+        outlet = self._outlet
+        if not self.is_closed and outlet is not None:
+            outlet.write(chunk(data) if self._chunked else data)
 
     def send_end(self, trailers: Headers) -> None:
         self._request_ended = True
         transport = self._transport
-        if self.is_closed or transport is None:
+        outlet = self._outlet
+        if self.is_closed or transport is None or outlet is None:
             return
         if self._chunked:
-            transport.write(last_chunk(trailers))
+            outlet.write(last_chunk(trailers))
         elif self._parser.tunnelling and transport.can_write_eof():
-            transport.write_eof()
+            outlet.write_eof()
 
     def abort(self) -> None:
         self._exchange = None
         if not self.is_closed:
             self._gone()
-            if self._transport is not None:
-                cut(self._transport)
+            if self._outlet is not None:
+                self._outlet.cut()
 
     def finish(self) -> None:
         self._exchange = None
@@ -138,6 +142,7 @@ class PodConnection(PodStream):
 
     def connection_made(self, transport: Transport) -> None:
         self._transport = transport
+        self._outlet = Outlet(self._turn, transport)
         self.heard_s = self._now()
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
         self._owner.opened(self)
@@ -177,6 +182,7 @@ class PodConnection(PodStream):
             self._gone()
             return
         self._transport = None  # closed already
+        self._outlet = None
         untouched = self.reused and not self._parser.started
         if error is None:
             truncated = self._parser.feed_eof()

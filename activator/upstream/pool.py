@@ -198,7 +198,7 @@ class PodPool(ConnectionOwner):
     def _dial_for_all(self) -> None:
         while not self._closed and len(self._dials) < len(self._waiting) and self._unanswered < self._window:
             self._unanswered += 1
-            dial = Dial(self._context, PodConnection(self, self._now), self._dial_failed)
+            dial = Dial(self._context, PodConnection(self, self._now, self._context.turn), self._dial_failed)
             self._dials[dial] = None
             patience_s = max(DIAL_LOST_MIN_S, self._fastest_connect_s * DIAL_LOST_RTTS)
             dial.start(self._address, min(patience_s, self._connect_timeout_s), self._now())
