@@ -66,6 +66,11 @@ def _parser() -> argparse.ArgumentParser:
     load.add_argument("--connections", type=_positive, default=64, help="of the client, keep-alive (default: 64)")
     load.add_argument("--headers", type=_positive, default=12, help="of a request, Host included (default: 12)")
     load.add_argument("--body", choices=list(BODY_BYTES), default="small", help="of a response (default: small)")
+    load.add_argument(
+        "--send", dest="send_bytes", type=int, default=0, metavar="BYTES", help="POST so many (default: 0, a GET)"
+    )
+    load.add_argument("--close", action="store_true", help="a new connection for each request")
+    load.add_argument("--rate", default="", metavar="N|half", help="requests per second, half of what haproxy can do")
     load.add_argument("--upstream", choices=["auto", "nginx", "own"], default="auto", help="auto: nginx if it is there")
     load.add_argument("--client", choices=["auto", "wrk", "own"], default="auto", help="auto: wrk if it is there")
     load.set_defaults(handler=_load)

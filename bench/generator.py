@@ -1,7 +1,7 @@
 """The load generator: wrk, or our own client where there is none, and what either says about a run.
 
 Both send the same request over keep-alive connections, one at a time on each, as fast as answers come, and print the
-same line of JSON last.
+same line of JSON last. wrk can also send bodies, close each connection after its answer, and pause between requests.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.processes import LOOPBACK, BenchError, running
+from bench.processes import LOOPBACK, BenchError, UsageError, running
 
 ANSWER_TIMEOUT_S = 5.0
 _GRACE_S = 20.0  # beyond its seconds, before a generator is taken for stuck
@@ -43,6 +43,17 @@ done = function(summary, latency, requests)
     errors.connect, errors.read, errors.write, errors.status, errors.timeout))
 end
 """
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """What the requests are like. All but the first three need wrk."""
+
+    connections: int = 64
+    headers: int = 12
+    target: str = "/small"
+    send_bytes: int = 0  # of a POST's body; 0: a GET
+    close: bool = False  # a connection for each request
+    rate: int = 0  # requests per second of all connections together, by pauses of random length; 0: as many as go
 
 
 class Summary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,29 +108,48 @@ def request_head(target: str, count: int) -> bytes:
     return "\r\n".join(lines).encode()
 
 
+def _script(shape: Shape) -> str:
+    """wrk's, with what the shape asks for beside the summary."""
+    script = _WRK_SCRIPT
+    if shape.send_bytes:
+        script += f'wrk.method = "POST"\nwrk.body = string.rep("x", {shape.send_bytes})\n'
+    if shape.rate:
+        # The pause is in milliseconds; an answer takes next to nothing beside it at rates worth pacing.
+        mean_ms = shape.connections * 1000 / shape.rate
+        script += f"delay = function() return math.floor(math.random() * {2 * mean_ms:.3f} + 0.5) end\n"
+    return script
+
+
 class Generator:
     """wrk by its path, or our own client."""
 
-    def __init__(self, wrk: str | None, connections: int, header_count: int, target: str, folder: Path) -> None:
+    def __init__(self, wrk: str | None, shape: Shape, folder: Path) -> None:
+        if wrk is None and (shape.send_bytes or shape.close or shape.rate):
+            raise UsageError("--send, --close and --rate need wrk")
         self.name = "bench.client" if wrk is None else "wrk"
         self._wrk = wrk
-        self._connections = connections
-        self._header_count = header_count
-        self._target = target
+        self._shape = shape
         self._folder = folder
         self._script = folder / "summary.lua"
-        self._script.write_text(_WRK_SCRIPT, "utf-8")
+        self._script.write_text(_script(shape), "utf-8")
+
+    def paced(self, rate: int) -> Generator:
+        """The same at this rate."""
+        return Generator(self._wrk, msgspec.structs.replace(self._shape, rate=rate), self._folder)
 
     def command(self, port: int, seconds: int) -> list[str]:
         """One run as a command line."""
         address = f"{LOOPBACK}:{port}"
+        shape = self._shape
         if self._wrk is None:
-            numbers = [str(self._connections), str(seconds), str(self._header_count)]
-            return [sys.executable, "-m", "bench.client", address, *numbers, self._target]
-        words = ["-t1", f"-c{self._connections}", f"-d{seconds}s", "--timeout", f"{ANSWER_TIMEOUT_S:.0f}s"]
-        for name, value in headers(self._header_count):
+            numbers = [str(shape.connections), str(seconds), str(shape.headers)]
+            return [sys.executable, "-m", "bench.client", address, *numbers, shape.target]
+        words = ["-t1", f"-c{shape.connections}", f"-d{seconds}s", "--timeout", f"{ANSWER_TIMEOUT_S:.0f}s"]
+        for name, value in headers(shape.headers):
             words += ["-H", f"{name}: {value}"]
-        return [self._wrk, *words, "-s", str(self._script), f"http://{address}{self._target}"]
+        if shape.close:
+            words += ["-H", "Connection: close"]
+        return [self._wrk, *words, "-s", str(self._script), f"http://{address}{shape.target}"]
 
     def run(self, port: int, seconds: int, core: int | None) -> Summary:
         """Load on this port for so long. Raises BenchError."""

@@ -22,7 +22,7 @@ import msgspec
 
 import lb
 from bench import header, peers, results
-from bench.generator import Generator, Summary
+from bench.generator import Generator, Shape, Summary
 from bench.peers import REFERENCE, Peer
 from bench.processes import LOOPBACK, Cores, UsageError, answers, find_program, free_port, running
 from bench.results import Document, Result, Value, figure
@@ -43,6 +43,9 @@ class Options(msgspec.Struct, frozen=True):
     body: str = "small"
     upstream: str = "auto"  # auto | nginx | own
     client: str = "auto"  # auto | wrk | own
+    send_bytes: int = 0  # of each request's body
+    close: bool = False  # a connection for each request
+    rate: str = ""  # requests per second, or "half" of what haproxy can do; empty: as many as go
 
 
 class Turn(msgspec.Struct, frozen=True):
@@ -95,7 +98,7 @@ def run(options: Options, json_path: str | None) -> int:
         print(warning, file=sys.stderr)
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder = Path(name)
-        generator = Generator(wrk, options.connections, options.headers, f"/{options.body}", folder)
+        generator = Generator(wrk, _shape(options), folder)
         head["client"] = generator.name
         turns = _all_rounds(options, chosen, upstream is not None, generator, folder)
     print("\n" + results.table(*rows(turns)) + "\n")
@@ -126,6 +129,8 @@ def _all_rounds(options: Options, chosen: list[Peer], nginx: bool, generator: Ge
     cores = Cores()
     turns: Turns = {peer.name: [] for peer in chosen}
     with _upstream(nginx, options.body, cores, folder) as port:
+        if options.rate == "half":
+            generator = generator.paced(_half(options, port, generator, cores, folder))
         for number in range(1, options.rounds + 1):
             for peer in chosen:
                 turn = _turn(options, peer, port, generator, cores, folder)
@@ -138,6 +143,21 @@ def _all_rounds(options: Options, chosen: list[Peer], nginx: bool, generator: Ge
                     flush=True,
                 )
     return turns
+
+
+def _shape(options: Options) -> Shape:
+    rate = int(options.rate) if options.rate.isdigit() else 0
+    if options.rate and not rate and options.rate != "half":
+        raise UsageError('--rate: a number of requests per second, or "half"')
+    return Shape(options.connections, options.headers, f"/{options.body}", options.send_bytes, options.close, rate)
+
+
+def _half(options: Options, port: int, generator: Generator, cores: Cores, folder: Path) -> int:
+    """Half of the requests per second that the reference can do, or nothing if it is not there."""
+    (reference,) = peers.choose(REFERENCE)
+    most = _turn(options, reference, port, generator, cores, folder).summary.requests_per_s
+    print(f"half of what {REFERENCE} can do: {most / 2:,.0f} requests/s", file=sys.stderr, flush=True)
+    return max(int(most / 2), 1)
 
 
 @contextlib.contextmanager
@@ -215,6 +235,9 @@ def figures(options: Options, chosen: list[Peer], turns: Turns) -> list[Result]:
             "connections": options.connections,
             "headers": options.headers,
             "body": options.body,
+            "send_bytes": options.send_bytes,
+            "close": options.close,
+            "rate": options.rate,
             **peer.params,
         }
         for name, unit, lower_is_better, of in _FIGURES:
@@ -276,12 +299,15 @@ def _how(options: Options, head: dict[str, object], apart: bool) -> str:
         f"Measured: {options.rounds} interleaved rounds of {options.seconds} s after {WARM_UP_S} s of warm-up; "
         f"medians, ratios within a round; {head['client']} -> proxy -> {head['upstream']}, one thread each, loopback."
     )
+    kept = "connections, a new one for each request" if options.close else "keep-alive connections"
+    method = f"POST of {options.send_bytes:,} B" if options.send_bytes else "GET"
+    pace = f", paced: {options.rate}" if options.rate else ""
     load = (
-        f"Load: {options.connections} keep-alive connections, one request after the other on each, GET with "
+        f"Load: {options.connections} {kept}, one request after the other on each{pace}, {method} with "
         f"{options.headers} headers, body {options.body} ({size_bytes:,} B); {where}."
     )
     cpu = (
         "CPU: user + system of the proxy and its children by their process clocks, divided by answered requests; "
-        'latencies are those at full load; "direct" is the upstream without a proxy.'
+        'latencies are those at this load; "direct" is the upstream without a proxy.'
     )
     return f"{measured}\n{load}\n{cpu}"

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench.generator import Generator, Summary, headers, parse_summary, percentile, request_head
-from bench.processes import BenchError
+from bench.generator import Generator, Shape, Summary, headers, parse_summary, percentile, request_head
+from bench.processes import BenchError, UsageError
 
 WRK_OUTPUT = """Running 4s test @ http://127.0.0.1:40123/small
   1 threads and 64 connections
@@ -85,7 +85,7 @@ def test_percentiles_are_values_that_occurred() -> None:
 
 @pytest.mark.parametrize("wrk", [None, "/usr/bin/wrk"])
 def test_the_command_carries_the_load(wrk: str | None, tmp_path: Path) -> None:
-    command = Generator(wrk, 64, 12, "/10k", tmp_path).command(8080, 3)
+    command = Generator(wrk, Shape(64, 12, "/10k"), tmp_path).command(8080, 3)
     assert sum(word == "-H" for word in command) == (12 if wrk else 0)
     assert any("127.0.0.1:8080" in word for word in command)
     assert any(word.endswith("/10k") for word in command)
@@ -94,6 +94,22 @@ def test_the_command_carries_the_load(wrk: str | None, tmp_path: Path) -> None:
 
 def test_wrk_runs_our_script(need_program: Callable[[str], str], tmp_path: Path) -> None:
     """Against a port that nobody listens on: the script is read, and what wrk prints then is no summary."""
-    command = Generator(need_program("wrk"), 1, 2, "/small", tmp_path).command(1, 1)
+    command = Generator(need_program("wrk"), Shape(1, 2, "/small"), tmp_path).command(1, 1)
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert "unable to connect" in done.stdout + done.stderr
+
+
+def test_a_shape_is_what_wrk_is_told(tmp_path: Path) -> None:
+    generator = Generator("wrk", Shape(10, 3, "/small", send_bytes=7, close=True), tmp_path)
+    assert "Connection: close" in generator.command(80, 1)
+    script = (tmp_path / "summary.lua").read_text()
+    assert 'wrk.method = "POST"' in script
+    assert 'string.rep("x", 7)' in script
+    assert "delay" not in script
+    generator.paced(1_000)
+    assert "math.random() * 20.000" in (tmp_path / "summary.lua").read_text(), "10 ms between requests in the mean"
+
+
+def test_our_own_client_has_one_shape(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="need wrk"):
+        Generator(None, Shape(close=True), tmp_path)
