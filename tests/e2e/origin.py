@@ -18,6 +18,12 @@ import time
 from tests.e2e.pods import PodSide, Request
 
 HOP_BY_HOP = {"connection", "keep-alive", "proxy-connection", "te", "trailer", "transfer-encoding", "upgrade", "x-hop"}
+ORIGIN = {
+    "x-forwarded-for",
+    "x-forwarded-proto",
+    "x-forwarded-host",
+    "x-request-id",
+}  # what a proxy tells of the client
 FRAMING = {"content-length", "transfer-encoding"}
 PATTERN = bytes(range(256)) * 256
 
@@ -31,10 +37,10 @@ def digest(data: bytes) -> str:
 
 
 def described(request: Request) -> bytes:
-    """The request without what belongs to one hop."""
+    """The request without what belongs to one hop, or tells of the client."""
     shown = {
         "line": request.line,
-        "headers": [field for field in request.headers if field[0].lower() not in HOP_BY_HOP | FRAMING],
+        "headers": [field for field in request.headers if field[0].lower() not in HOP_BY_HOP | FRAMING | ORIGIN],
         "size": len(request.body),
         "body": digest(request.body),
         "trailers": request.trailers,
