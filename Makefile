@@ -17,7 +17,7 @@ export PIP_NO_INPUT := 1
 unexport PIP_TARGET PIP_PREFIX PIP_ROOT PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-compiled test-plain demo lint format bench e2e deep lock clean
+.PHONY: help build test test-compiled test-plain demo lint docs format bench e2e deep lock clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -50,6 +50,9 @@ lint: $(VENV)/.installed  ## style, types and layers
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy $(LINTED)
 	$(VENV)/bin/lint-imports
+
+docs: $(VENV)/.installed  ## writes the tables in docs/ that are made from the code
+	ACTIVATOR_COMPILE=0 $(PY) -m activator.state.lifecycle docs/state-worker.md
 
 format: $(VENV)/.installed  ## puts the sources in shape
 	$(PY) -m ruff check --fix .

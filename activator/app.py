@@ -213,13 +213,16 @@ class App:
             reasons.append("not listening yet")
         if not self.control.worker.is_settled():
             reasons.append("the first changes have not been applied")
+        reasons.extend(self.control.worker.supervision.over_budget(self._now()))
         return reasons
 
     def metrics(self) -> tuple[bytes, str]:
         if self._exposition is None:
             from activator.telemetry.metrics import Exposition  # prometheus-client: only when asked for
 
-            self._exposition = Exposition(self.data.part, self.data.listening, self.data.held, self.control.worker)
+            self._exposition = Exposition(
+                self.data.part, self.data.listening, self.data.held, self.control.worker, self._now
+            )
         return self._exposition.render()
 
     def snapshot(self) -> object:

@@ -75,10 +75,21 @@ POD_IDLE_S: Final = 4.0  # a pooled connection; below the 5 s after which common
 PROBE_TIMEOUT_S: Final = 1.0
 PROBE_BACKOFF_INITIAL_S: Final = 0.05
 PROBE_BACKOFF_MAX_S: Final = 5.0
+PROBE_TIMEOUT_MIN_S: Final = 0.25  # however near the pods are: a loaded machine may take that long …
+PROBE_TIMEOUT_RTTS: Final = 16.0  # … and else so many times what the last answers took
+PROBE_TIMEOUT_MAX_S: Final = 10.0  # to which each silence doubles it
+PROBES_AT_ONCE_MAX: Final = 64
+PROBES_HURRIED_MAX: Final = 16  # backoffs of one revision cut short at once since requests wait
 PANIC_BACKOFF_INITIAL_S: Final = 0.1
 PANIC_BACKOFF_MAX_S: Final = 60.0
 PANIC_BACKOFF_FACTOR: Final = 2.0
 PANIC_RESET_AFTER_S: Final = 300.0  # without a panic, backoff starts small again
+PANIC_BUDGET: Final = 5  # in a row, of one revision or of the worker itself; more: the program is not ready
+AUDIT_INTERVAL_S: Final = 3.0  # how often what has changed is compared with what should be
+SUSPECT_S: Final = 1.0  # how long the request path may keep a pod from the picks until the state worker decides
+PUSH_FRESH_S: Final = 60.0  # how long what a pod says of itself beats what others say of it
+PUSH_PROVISIONAL_S: Final = 60.0  # how long a pod that only says so itself may be there
+SWEEP_INTERVAL_S: Final = 1.0  # how often the age of what sources have said is looked at
 POD_STALE_AFTER_S: Final = 600.0  # a not-ready pod that no listing source asserts
 DRAIN_TIMEOUT_S: Final = 300.0  # of a removed pod: then its exchanges are aborted
 BODY_RATE_GRACE_S: Final = 5.0  # of which a request body's rate is the mean
@@ -203,6 +214,13 @@ class HashOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 HASH_ON_CLIENT_IP: Final = "client_ip"
 
 
+class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What requests find out of pods."""
+
+    strikes: Positive = 3  # silent or broken connections in a row until a pod is put into quarantine
+    ejection_share: Share = 0.5  # of the pods that may be there at once, rounded down but at least one; never the last
+
+
 class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     namespace: str = "default"
@@ -215,6 +233,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trailing_fragmentation_threshold: Share | None = None
     queue: Queue = Queue()
     timeouts: Timeouts = Timeouts()
+    health: Health = Health()
     # Protocols that a connection may be upgraded to.
     upgrades: list[str] = msgspec.field(default_factory=lambda: ["websocket"])
     pods: list[str | Pod] = []
@@ -283,6 +302,8 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     policy: str = "choice-of-2"
     hash_on: str = ""  # client_ip | header:… | cookie:…; empty: client_ip, if the policy asks
     slow_start_s: float = 0.0
+    strikes: int = 3
+    ejection_share: float = 0.5
     max_scale: int = 0
     trailing_fragmentation_threshold: float = 0.5
     queue_depth: int = 10_000

@@ -118,6 +118,8 @@ def _resolve_revision(
         policy=revision.policy or default_policy(revision.container_concurrency),
         hash_on=_hash_on(revision.hash_on),
         slow_start_s=float(revision.slow_start),
+        strikes=revision.health.strikes,
+        ejection_share=revision.health.ejection_share,
         max_scale=revision.max_scale or most,
         trailing_fragmentation_threshold=config.trailing_fragmentation_threshold if threshold is None else threshold,
         queue_depth=queue.depth,

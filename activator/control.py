@@ -10,12 +10,13 @@ import logging
 from collections.abc import Callable
 
 from activator.clock import Now
-from activator.config import SCALE_TICK_S, Config, Revision, RevisionSpec
+from activator.config import SCALE_TICK_S, SWEEP_INTERVAL_S, Config, Revision, RevisionSpec
 from activator.discovery import static
 from activator.discovery.process import ProcessSupervisor, Reaping
 from activator.scaling.local import LocalAutoscaler
-from activator.state.messages import Change, Effect, Load, PodDrained, RevisionGone, RevisionSet, Told
+from activator.state.messages import Change, Effect, Load, PodDrained, RevisionGone, RevisionSet, Sweep, Told
 from activator.state.probing import Prober
+from activator.state.supervision import WORKER
 from activator.state.worker import StateWorker
 from activator.tasks import TaskGroupOwner, pause
 from lb.rng import Rng
@@ -39,8 +40,8 @@ class Control:
         self._now = now
         self._tasks = tasks
         self._revisions: dict[str, Revision] = {}
-        self.prober = Prober(tasks, self.submit, rng)
-        self.worker = StateWorker(now, send, self.prober.order, self._relist)
+        self.prober = Prober(tasks, self.submit, rng, now)
+        self.worker = StateWorker(now, send, self.prober.order, self._relist, rng=rng)
         self.processes = ProcessSupervisor(tasks, self.submit, now, reaping)
         self.scaler = LocalAutoscaler(now, self.processes.scale)
 
@@ -48,6 +49,7 @@ class Control:
 
     def start(self) -> None:
         self._tasks.start("state worker", self._run_worker())
+        self._tasks.start("sweeps", self._run_sweeps())
         self._tasks.start("scaling", self._run_scaling())
 
     async def close(self) -> None:
@@ -94,6 +96,8 @@ class Control:
     def hear(self, message: Told) -> None:
         """From the data part."""
         if isinstance(message, Load):
+            if message.queued:
+                self.prober.hurry(message.key)
             self.scaler.load(message)
         elif isinstance(message, PodDrained):
             self.processes.drained(message.key, message.identity)
@@ -111,15 +115,19 @@ class Control:
             self.processes.relist()
 
     async def _run_worker(self) -> None:
-        backoff_s = 0.1
         while True:
             try:
                 await self.worker.run()
-            except Exception:
-                self.worker.panics_total += 1
+            except Exception as error:
+                backoff_s = self.worker.supervision.panicked(WORKER, "the worker itself", error, self._now())
                 log.exception("the state worker itself failed; it starts again in %.1f s", backoff_s)
                 await pause(backoff_s)
-                backoff_s = min(backoff_s * 2.0, 5.0)
+
+    async def _run_sweeps(self) -> None:
+        while True:
+            await pause(SWEEP_INTERVAL_S)
+            for key in list(self.worker.model.aging):
+                self.submit(Sweep(key))
 
     async def _run_scaling(self) -> None:
         while True:

@@ -35,7 +35,17 @@ from activator.outlet import WriteTurn
 from activator.proxy import Proxy
 from activator.routing import Router
 from activator.state.apply import DataHooks, DataPart, load_of
-from activator.state.messages import Effect, PodDrained, PodRefused, PodUnplaced, SlotDrained, Told, TrialEnded
+from activator.state.messages import (
+    Effect,
+    PodDrained,
+    PodRefused,
+    PodServed,
+    PodUnplaced,
+    RevisionBroken,
+    SlotDrained,
+    Told,
+    TrialEnded,
+)
 from activator.state.probing import split_address
 from activator.tasks import TaskGroupOwner
 from activator.throttle.budget import HeldBudget
@@ -172,6 +182,9 @@ class _Events(SlotEvents):
     def refused(self, key: str, identity: str, generation: int, dead: bool) -> None:
         self._tell(PodRefused(key, identity, generation, dead))
 
+    def served(self, key: str, identity: str, generation: int) -> None:
+        self._tell(PodServed(key, identity, generation))
+
     def failed(self, key: str, error: Exception) -> None:
         self._data.failed(error)
 
@@ -241,6 +254,9 @@ class _Hooks(DataHooks):
     def failed(self, effect: object, error: Exception) -> None:
         self._data.errors_total += 1
         log.error("could not apply %r", effect, exc_info=error)
+
+    def broken(self, key: str, cause: str) -> None:
+        self._tell(RevisionBroken(key, cause))
 
 
 class _LoadReport(Deadline):

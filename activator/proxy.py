@@ -450,6 +450,8 @@ class ProxiedExchange(Exchange):
         retry_after_s = 0
         if throttler is not None:
             throttler.failed_totals[reason] = throttler.failed_totals.get(reason, 0) + 1
+            if self._lease is not None and (reason is Reason.POD_CLOSED or reason is Reason.FIRST_BYTE_TIMEOUT):
+                throttler.pod_struck(self._lease)
             if status_of(reason) == 503:
                 retry_after_s = throttler.retry_after_s()
         else:

@@ -47,3 +47,13 @@ class TaskGroupOwner:
 async def pause(seconds: float) -> None:
     """The one place where a task of ours sleeps."""
     await asyncio.sleep(seconds)
+
+
+async def wait_for(event: asyncio.Event, seconds: float) -> bool:
+    """Whether the event came within the time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+        return True
+    except TimeoutError:
+        return False

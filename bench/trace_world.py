@@ -118,6 +118,9 @@ class TraceEvents(SlotEvents):
     def refused(self, key: str, identity: str, generation: int, dead: bool) -> None:
         pass
 
+    def served(self, key: str, identity: str, generation: int) -> None:
+        pass
+
     def failed(self, key: str, error: Exception) -> None:
         self.errors.append(error)
 

@@ -222,6 +222,12 @@ class TrackerTable:
         self.in_flight = 0
         self.capacity = 0
 
+    def abandon(self) -> None:
+        """Give up a table that is not to be trusted: every release that still comes is late. It counts on nothing."""
+        self.closed = True
+        for tracker in self.slots:
+            tracker.vacate(tracker.generation + 1)
+
     def set_max_scale(self, max_scale: int) -> None:
         """Another scale: the table grows to it at once, or gives back what it no longer asks for."""
         self._array.set_max_scale(max_scale)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from activator.admin.state_page import state_worker
 from activator.state.apply import DataPart
 from activator.state.worker import StateWorker
 from activator.throttle.revision import RevisionThrottler
@@ -17,15 +18,7 @@ def revisions(
     """Everything about all revisions."""
     return {
         "revisions": [revision(throttler, processes.get(key)) for key, throttler in part.throttlers.items()],
-        "state_worker": {
-            "last_turn_s": round(now_s - worker.turned_s, 3),
-            "changes": worker.changes_total,
-            "folded": worker.queue.folded_total,
-            "batches": worker.batches_total,
-            "panics": worker.panics_total,
-            "parked": sorted(worker.parked),
-            "dead_letters": list(worker.dead_letters),
-        },
+        "state_worker": state_worker(worker, now_s),
     }
 
 

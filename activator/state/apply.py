@@ -5,7 +5,9 @@ Rules
   2. Each effect takes effect within one turn; after a batch, every revision that was touched hands its free slots over,
      once.
   3. An effect that comes late (its revision or pod has gone) is ignored: the message that says so is on its way.
-  4. Whatever fails in one revision is reported and does not keep the others from being applied.
+  4. Whatever fails in one revision condemns it and does not keep the others from being applied: its waiters hear of it
+     at once, nobody may join them, and the state worker is told; it sends a table made anew from the model
+     (rebuild.py), in which what is in flight goes on.
 """
 
 from __future__ import annotations
@@ -26,10 +28,12 @@ from activator.state.messages import (
     FreeSlot,
     Load,
     PlacePod,
+    RebuildRevision,
     SetPod,
     SetRevision,
     WithdrawPod,
 )
+from activator.state.rebuild import highest_generation, replace_table
 from activator.throttle.budget import HeldBudget
 from activator.throttle.revision import RevisionThrottler
 from activator.throttle.slot_events import SlotEvents
@@ -79,6 +83,10 @@ class DataHooks:
         """An effect could not be applied."""
         raise NotImplementedError
 
+    def broken(self, key: str, cause: str) -> None:
+        """What there is of this revision is not to be trusted."""
+        raise NotImplementedError
+
 
 class DataPart:
     """All revisions of one worker."""
@@ -111,11 +119,23 @@ class DataPart:
                 throttler = self._apply_one(effect)
             except Exception as error:
                 self._hooks.failed(effect, error)
+                self.condemn(effect.key, f"{type(error).__name__}: {error}")
                 continue
             if throttler is not None:
                 touched[throttler.key] = throttler
         for throttler in touched.values():
-            throttler.pump()
+            try:
+                throttler.pump()
+            except Exception as error:
+                self._hooks.failed(throttler.key, error)
+                self.condemn(throttler.key, f"{type(error).__name__}: {error}")
+
+    def condemn(self, key: str, cause: str) -> None:
+        """The revision is not to be trusted: whoever waits hears it now; it is made anew from the model."""
+        throttler = self.throttlers.get(key)
+        if throttler is not None:
+            throttler.fail(f"its table is made anew after an internal error ({cause})")
+        self._hooks.broken(key, cause)
 
     def activated(self, key: str) -> None:
         """The first request after a silence has asked this revision for a slot."""
@@ -140,6 +160,8 @@ class DataPart:
         """The throttler whose line should be looked at, or None."""
         if isinstance(effect, SetRevision):
             return self._set_revision(effect.spec)
+        if isinstance(effect, RebuildRevision):
+            return self._rebuild(effect)
         throttler = self.throttlers.get(effect.key)
         if throttler is None:
             return None
@@ -191,6 +213,37 @@ class DataPart:
         table.on_trim = partial(self._hooks.trimmed, spec.key)
         table.set_slow_start(spec.slow_start_s)
         return table
+
+    def _rebuild(self, effect: RebuildRevision) -> RevisionThrottler:
+        throttler = self.throttlers.get(effect.key)
+        if throttler is None:
+            throttler = self._set_revision(effect.spec)
+        self._generation = max(self._generation, highest_generation(throttler.table))
+        removal = replace_table(throttler, self._new_table(effect.spec), effect.pods)
+        for tracker in removal.abandoned:
+            former = self._drains.pop(tracker, None)
+            if former is not None:
+                self._wheel.cancel(former)
+        self._set_revision(effect.spec)
+        for pod in effect.pods:
+            self._settle_pod(throttler, pod, removal.attachments.pop((pod.identity, pod.address), None))
+        for attachment in removal.attachments.values():
+            self._hooks.pod_withdrawn(attachment)
+        for identity in removal.gone:
+            self._hooks.pod_drained(throttler.key, identity)
+        for tracker in removal.leaving:
+            self._drain(throttler, tracker, DRAIN_TIMEOUT_S)
+        throttler.failure = effect.failure or None
+        return throttler
+
+    def _settle_pod(self, throttler: RevisionThrottler, pod: PlacePod, attachment: object | None) -> None:
+        tracker = throttler.table.find_identity(pod.identity)
+        if tracker is None:
+            self._hooks.pod_unplaced(throttler.key, pod.identity)
+        elif attachment is not None:
+            tracker.attachment = attachment
+        else:
+            self._hooks.pod_placed(tracker, throttler.spec)
 
     def _drop_revision(self, throttler: RevisionThrottler) -> None:
         del self.throttlers[throttler.key]

@@ -28,6 +28,9 @@ class PodStatus(Enum):
     DRAINING = "draining"  # it is about to go
 
 
+PUSH: Final = "push"  # the source of what a pod says of itself; every other source lists pods
+
+
 class Message(msgspec.Struct, frozen=True, tag=True):
     """Base of all messages."""
 
@@ -93,12 +96,20 @@ class Probed(Message, frozen=True, tag=True):
 
 
 class PodRefused(Message, frozen=True, tag=True):
-    """A connection was refused (`dead`), or not answered in time."""
+    """A connection was refused (`dead`); or it was not answered in time, or broke: a strike."""
 
     key: str
     identity: str
     generation: int
     dead: bool
+
+
+class PodServed(Message, frozen=True, tag=True):
+    """A request was answered by a pod that had strikes."""
+
+    key: str
+    identity: str
+    generation: int
 
 
 class TrialEnded(Message, frozen=True, tag=True):
@@ -126,6 +137,19 @@ class PodUnplaced(Message, frozen=True, tag=True):
     identity: str
 
 
+class Sweep(Message, frozen=True, tag=True):
+    """Look at how old is what sources have said of this revision's pods."""
+
+    key: str
+
+
+class RevisionBroken(Message, frozen=True, tag=True):
+    """What the data part has of the revision is not to be trusted: it is made anew from the model."""
+
+    key: str
+    cause: str
+
+
 Change = (
     RevisionSet
     | RevisionGone
@@ -136,9 +160,12 @@ Change = (
     | Listed
     | Probed
     | PodRefused
+    | PodServed
     | TrialEnded
     | SlotDrained
     | PodUnplaced
+    | Sweep
+    | RevisionBroken
 )
 
 
@@ -147,6 +174,10 @@ Change = (
 
 class SetRevision(Message, frozen=True, tag=True):
     spec: RevisionSpec
+
+    @property
+    def key(self) -> str:
+        return self.spec.key
 
 
 class DropRevision(Message, frozen=True, tag=True):
@@ -193,7 +224,19 @@ class FreeSlot(Message, frozen=True, tag=True):
     generation: int
 
 
-Effect = SetRevision | DropRevision | FailRevision | PlacePod | SetPod | WithdrawPod | FreeSlot
+class RebuildRevision(Message, frozen=True, tag=True):
+    """A new table with these pods, whatever there is; what is in flight goes on and is counted in the new one."""
+
+    spec: RevisionSpec
+    pods: tuple[PlacePod, ...]
+    failure: str
+
+    @property
+    def key(self) -> str:
+        return self.spec.key
+
+
+Effect = SetRevision | DropRevision | FailRevision | PlacePod | SetPod | WithdrawPod | FreeSlot | RebuildRevision
 
 
 # --- effects that stay in the control part --------------------------------------------------------------------------

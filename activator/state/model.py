@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from activator.config import RevisionSpec
-from activator.state.messages import Effect, PodStatus, ProbeOrder
+from activator.state.messages import PUSH, Effect, PodStatus, ProbeOrder
 from lb.tracker import (
     DRAINING,
     NOT_READY,
@@ -22,7 +22,7 @@ from lb.tracker import (
 
 
 class PodRecord(msgspec.Struct, frozen=True):
-    """One pod. `health` is what we found out ourselves, over what sources claim."""
+    """One pod: what each source claims of it, and what we found out ourselves."""
 
     identity: str
     address: str
@@ -31,29 +31,48 @@ class PodRecord(msgspec.Struct, frozen=True):
     proven: bool = False  # it has answered
     quarantined: bool = False
     recovering: bool = False
-    strikes: int = 0  # connections in a row that were not answered in time
+    strikes: int = 0  # connections in a row that were silent or broke
     weight: int = 1
     unplaced: bool = False  # every slot of the table is held
     since_s: float = 0.0  # of its state
+    heard_s: float = 0.0  # first heard of
+    pushed_s: float = 0.0  # when it last said something of itself; 0.0: it does not count (any more)
 
     def state(self) -> int:
-        """The state of the pod's slot, as `lb.tracker` has it."""
-        statuses = self.claims.values()
-        if not self.claims or PodStatus.DRAINING in statuses:
+        """The state of the pod's slot, as `lb.tracker` has it.
+
+        What a pod says of itself beats what others say of whether it is ready; that it goes, anyone may say.
+        """
+        claims = self.claims
+        statuses = claims.values()
+        if not claims or PodStatus.DRAINING in statuses:
             return DRAINING
-        if PodStatus.NOT_READY in statuses:
+        own = claims.get(PUSH)
+        if own is PodStatus.NOT_READY or (own is None and PodStatus.NOT_READY in statuses):
             return NOT_READY
         if self.quarantined:
             return QUARANTINED
         if self.recovering:
             return RECOVERING
+        if own is PodStatus.PENDING:
+            return PENDING
         if self.proven or PodStatus.READY in statuses:
             return READY
         return PENDING
 
     def wants_probe(self) -> bool:
         state = self.state()
-        return state == QUARANTINED or (state == PENDING and self.probe)
+        if state == PENDING:
+            return self.probe and self.claims.get(PUSH) is not PodStatus.PENDING
+        return state == QUARANTINED
+
+    def is_listed(self) -> bool:
+        """Whether a source asserts it that is not the pod itself."""
+        return any(source != PUSH for source in self.claims)
+
+    def ages(self) -> bool:
+        """Whether time alone may change what is believed of it."""
+        return self.pushed_s > 0.0 or self.state() == NOT_READY
 
 
 class RevisionRecord(msgspec.Struct, frozen=True):
@@ -75,6 +94,8 @@ class Model:
 
     def __init__(self) -> None:
         self.revisions: dict[str, RevisionRecord] = {}
+        self.aging: set[str] = set()  # revisions with pods of which time alone may change something
+        self.sent: dict[str, int] = {}  # by revision: effects so far
 
 
 class Reduction:
@@ -86,6 +107,8 @@ class Reduction:
         self.effects: list[Effect] = []
         self.probes: list[ProbeOrder] = []
         self.refused: bool = False  # the change made no sense in this state, and was not acted on
+        self.illegal: list[tuple[int, str, int]] = []  # transitions that are not in the table: refused, to be counted
+        self.calm: str = ""  # a revision in which nothing ages any more
 
 
 def commit(model: Model, reduction: Reduction) -> None:
@@ -93,8 +116,11 @@ def commit(model: Model, reduction: Reduction) -> None:
     for key, revision in reduction.revisions.items():
         if revision is None:
             model.revisions.pop(key, None)
+            model.aging.discard(key)
         else:
             model.revisions[key] = revision
+    if reduction.calm:
+        model.aging.discard(reduction.calm)
     for (key, identity), pod in reduction.pods.items():
         record = model.revisions.get(key)
         if record is None:
@@ -103,3 +129,12 @@ def commit(model: Model, reduction: Reduction) -> None:
             record.pods.pop(identity, None)
         else:
             record.pods[identity] = pod
+            if pod.ages():
+                model.aging.add(key)
+    sent = model.sent
+    for effect in reduction.effects:
+        key = effect.key
+        sent[key] = sent.get(key, 0) + 1
+    for key, revision in reduction.revisions.items():
+        if revision is None:
+            sent.pop(key, None)

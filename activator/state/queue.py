@@ -6,12 +6,15 @@ the first. A full list of a source takes the place of everything that source sai
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from activator.state.messages import (
     Change,
     Listed,
     PodGone,
     PodRefused,
     PodSeen,
+    PodServed,
     PodUnplaced,
     Probed,
     RevisionSet,
@@ -28,7 +31,9 @@ def fold_key(change: Change) -> FoldKey:
         return (change.key, "pod", change.source, change.identity)
     if isinstance(change, Listed):
         return (change.key, "list", change.source)
-    if isinstance(change, Probed | PodRefused | TrialEnded | PodUnplaced):
+    if isinstance(change, PodRefused):  # what is known is not folded into what is inferred
+        return (change.key, "dead" if change.dead else "struck", change.identity)
+    if isinstance(change, Probed | PodServed | TrialEnded | PodUnplaced):
         return (change.key, type(change).__name__, change.identity)
     if isinstance(change, SlotDrained):
         return (change.key, "slot", str(change.slot), str(change.generation))
@@ -38,10 +43,11 @@ def fold_key(change: Change) -> FoldKey:
 
 
 class ChangeQueue:
-    """First in, first out, by first arrival of each key."""
+    """First in, first out, by first arrival of each key. `superseded` hears of what a list took the place of."""
 
-    def __init__(self, changes_max: int) -> None:
+    def __init__(self, changes_max: int, superseded: Callable[[FoldKey], None] | None = None) -> None:
         self._changes_max = changes_max
+        self._superseded = superseded
         self._changes: dict[FoldKey, Change] = {}
         self.folded_total: int = 0
 
@@ -76,3 +82,5 @@ class ChangeQueue:
         for key in stale:
             del self._changes[key]
             self.folded_total += 1
+            if self._superseded is not None:
+                self._superseded(key)

@@ -3,7 +3,9 @@
 Rules
   1. A batch is what is there, at most `CHANGES_PER_BATCH_MAX`; then the loop turns.
   2. An exception in a change sets that change aside (bounded, visible in /debug) and parks the changes of *its
-     revision* for a growing while; all other revisions go on at once. Requests in flight are never touched.
+     revision* for a growing while; all other revisions go on at once. Requests in flight are never touched. What the
+     data part has of a revision and cannot trust (`RevisionBroken`) is made anew from the model: the first time at
+     once, then with the same backoff.
   3. Time is monotonic seconds everywhere: the seed of this project once mixed units in this very place and restarted
      its worker for ever.
   4. Whoever waits for a change hears of it exactly once: applied, superseded, refused, set aside or shut down.
@@ -13,27 +15,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 from enum import Enum
-
-import msgspec
 
 from activator.clock import Now
 from activator.config import (
     CHANGE_QUEUE_MAX,
     CHANGES_PER_BATCH_MAX,
-    DEAD_LETTERS_MAX,
-    PANIC_BACKOFF_FACTOR,
-    PANIC_BACKOFF_INITIAL_S,
-    PANIC_BACKOFF_MAX_S,
-    PANIC_RESET_AFTER_S,
 )
-from activator.state.messages import Change, Effect, ProbeOrder
+from activator.state.messages import Change, Effect, ProbeOrder, RevisionBroken, RevisionGone
 from activator.state.model import Model, Reduction, commit
 from activator.state.queue import ChangeQueue, FoldKey, fold_key
 from activator.state.reduce import key_of, reduce
+from activator.state.supervision import Supervision
 from activator.tasks import pause
+from lb.rng import Rng
 
 HEARTBEAT_S = 1.0  # the loop turns at least this often, and liveness looks at it
 
@@ -52,21 +48,12 @@ class Outcome(Enum):
     SHUT_DOWN = "shut_down"
 
 
-class DeadLetter(msgspec.Struct, frozen=True):
-    """A change that raised."""
-
-    change: str
-    error: str
-    at_s: float
-
-
 class Parked:
     """The changes of one revision, waiting until its backoff is over."""
 
-    def __init__(self, backoff_s: float, now_s: float) -> None:
-        self.backoff_s = backoff_s
-        self.until_s = now_s + backoff_s
-        self.changes = ChangeQueue(CHANGE_QUEUE_MAX)
+    def __init__(self, until_s: float, superseded: Callable[[FoldKey], None]) -> None:
+        self.until_s = until_s
+        self.changes = ChangeQueue(CHANGE_QUEUE_MAX, superseded)
 
 
 class StateWorker:
@@ -79,6 +66,7 @@ class StateWorker:
         probe: Callable[[list[ProbeOrder]], None],
         source_dirty: Callable[[str], None],
         reduce_change: Reduce = reduce,
+        rng: Rng | None = None,
     ) -> None:
         self._now = now
         self._send = send
@@ -86,16 +74,16 @@ class StateWorker:
         self._source_dirty = source_dirty
         self._reduce = reduce_change
         self.model = Model()
-        self.queue = ChangeQueue(CHANGE_QUEUE_MAX)
+        self.queue = ChangeQueue(CHANGE_QUEUE_MAX, self._superseded)
         self.parked: dict[str, Parked] = {}
-        self.dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_MAX)
+        self.supervision = Supervision(rng)
         self.turned_s: float = now()  # the heartbeat
-        self.panics_total: int = 0
+        self.illegal_totals: dict[tuple[int, str, int], int] = {}  # transitions that were refused
+        self.rebuilds_total: int = 0
         self.changes_total: int = 0
         self.refused_total: int = 0
         self.batches_total: int = 0
         self.dropped_total: int = 0
-        self._last_panics: dict[str, tuple[float, float]] = {}  # by revision: when, and the backoff that followed
         self._wake = asyncio.Event()
         self._completions: dict[FoldKey, list[asyncio.Future[Outcome]]] = {}
         self._closed = False
@@ -106,11 +94,15 @@ class StateWorker:
         """Put a change into the queue. From the event loop's thread only."""
         if self._closed:
             return
-        parked = self.parked.get(key_of(change))
+        key = key_of(change)
+        if isinstance(change, RevisionBroken):
+            self._broken(key, change)
+        parked = self.parked.get(key)
         queue = self.queue if parked is None else parked.changes
         if not queue.put(change):
             self.dropped_total += 1
             self._source_dirty(getattr(change, "source", ""))
+            self._settle(fold_key(change), Outcome.REFUSED)
         self._wake.set()
 
     def submit_and_tell(self, change: Change) -> asyncio.Future[Outcome]:
@@ -128,6 +120,10 @@ class StateWorker:
     def is_settled(self) -> bool:
         """At least one batch has been applied, and revisions that are parked aside nothing waits."""
         return self.batches_total > 0
+
+    @property
+    def panics_total(self) -> int:
+        return self.supervision.panics_total
 
     # --- the loop ---
 
@@ -170,10 +166,12 @@ class StateWorker:
             if effects:
                 self._send(effects)
         finally:  # each part gets what is its own, whatever befalls the other
-            if probes:
-                self._probe(probes)
-            for key, outcome in settled:
-                self._settle(key, outcome)
+            try:
+                if probes:
+                    self._probe(probes)
+            finally:
+                for key, outcome in settled:
+                    self._settle(key, outcome)
         log.debug("%d changes, %d effects", len(batch), len(effects))
         return True
 
@@ -181,16 +179,22 @@ class StateWorker:
         key = key_of(change)
         parked = self.parked.get(key)
         if parked is not None:
-            parked.changes.put(change)
-            return None
+            if parked.changes.put(change):
+                return None
+            self._source_dirty(getattr(change, "source", ""))
+            return Outcome.REFUSED
         try:
             reduction = self._reduce(self.model, change, now_s)
+            commit(self.model, reduction)
         except Exception as error:
             self._set_aside(change, error, now_s)
             return Outcome.SET_ASIDE
-        commit(self.model, reduction)
         effects.extend(reduction.effects)
         probes.extend(reduction.probes)
+        for transition in reduction.illegal:
+            self.illegal_totals[transition] = self.illegal_totals.get(transition, 0) + 1
+        if isinstance(change, RevisionGone):
+            self.supervision.forget(key)
         if reduction.refused:
             self.refused_total += 1
             return Outcome.REFUSED
@@ -198,21 +202,27 @@ class StateWorker:
 
     def _set_aside(self, change: Change, error: Exception, now_s: float) -> None:
         key = key_of(change)
-        self.panics_total += 1
-        self.dead_letters.append(DeadLetter(repr(change), repr(error), now_s))
-        last = self._last_panics.get(key)
-        backoff_s = PANIC_BACKOFF_INITIAL_S
-        if last is not None and now_s - last[0] < PANIC_RESET_AFTER_S:
-            backoff_s = min(last[1] * PANIC_BACKOFF_FACTOR, PANIC_BACKOFF_MAX_S)
-        self._last_panics[key] = (now_s, backoff_s)
-        self.parked[key] = Parked(backoff_s, now_s)
+        backoff_s = self.supervision.panicked(key, change, error, now_s)
+        self.parked[key] = Parked(now_s + backoff_s, self._superseded)
         log.error("a change of %s was set aside, the revision waits %.1f s: %r", key, backoff_s, change, exc_info=error)
+
+    def _broken(self, key: str, change: RevisionBroken) -> None:
+        now_s = self._now()
+        self.rebuilds_total += 1
+        backoff_s = self.supervision.panicked(key, change, change.cause, now_s)
+        again = self.supervision.in_a_row(key, now_s) > 1
+        if again and key not in self.parked:
+            self.parked[key] = Parked(now_s + backoff_s, self._superseded)
+        wait = f"in {backoff_s:.1f} s" if again else "at once"
+        log.error("%s is made anew from the model %s: %s", key, wait, change.cause)
 
     def _unpark(self, now_s: float) -> None:
         for key in [key for key, parked in self.parked.items() if parked.until_s <= now_s]:
             parked = self.parked.pop(key)
             for change in parked.changes.take(len(parked.changes)):
-                self.queue.put(change)
+                if not self.queue.put(change):
+                    self._settle(fold_key(change), Outcome.REFUSED)
+                    self._source_dirty(getattr(change, "source", ""))
 
     async def _sleep(self) -> None:
         delay_s = HEARTBEAT_S
@@ -224,6 +234,9 @@ class StateWorker:
                 await self._wake.wait()
         except TimeoutError:
             pass
+
+    def _superseded(self, key: FoldKey) -> None:
+        self._settle(key, Outcome.SUPERSEDED)
 
     def _settle(self, key: FoldKey, outcome: Outcome) -> None:
         for future in self._completions.pop(key, ()):

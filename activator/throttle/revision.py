@@ -24,7 +24,7 @@ from typing import Final
 
 from activator.affinity import Affinity
 from activator.clock import Now
-from activator.config import QUEUE_TIMEOUT_S, REFUSALS_PER_TURN_MAX, RevisionSpec
+from activator.config import QUEUE_TIMEOUT_S, REFUSALS_PER_TURN_MAX, SUSPECT_S, RevisionSpec
 from activator.errors import Reason
 from activator.throttle.admission import Admission
 from activator.throttle.budget import NO_LIMIT, HeldBudget, RetryBudget
@@ -85,6 +85,7 @@ class RevisionThrottler:
         self.retries: dict[Reason, int] = {}  # requests tried again, by what was the matter the first time
         self.retry_budget = RetryBudget()
         self.errors_total: int = 0  # waiters that raised when they were told
+        self._struck: dict[PodTracker, int] = {}  # pods with strikes, by the generation that they had
         self._now = now
         self._defer = defer
         self._events = events
@@ -192,6 +193,8 @@ class RevisionThrottler:
             self._events.trial_ended(self.key, lease.identity, lease.generation, succeeded)
         if self._admission.predicts and succeeded and latency_s > 0.0 and not lease.exempt:
             self._forecast.served(latency_s, self._now())
+        if succeeded and self._struck and lease.tracker in self._struck:
+            self._served_after_strikes(lease)
         if self.line.length != 0:
             now_s = self._now()
             self._forecast.slot_freed(now_s)
@@ -201,8 +204,18 @@ class RevisionThrottler:
         """No connection to the pod: out of the picks in this very turn; the state worker decides what it is."""
         tracker = lease.tracker
         if tracker.generation == lease.generation:
-            self.table.suspect(tracker, self._now() + 1.0)
+            self.table.suspect(tracker, self._now() + SUSPECT_S)
+            self._struck[tracker] = lease.generation
         self._events.refused(self.key, lease.identity, lease.generation, dead)
+
+    def pod_struck(self, lease: Lease) -> None:
+        """The pod took the request, then fell silent or broke the connection; that may have been the request's doing.
+
+        A trial says so itself when it ends.
+        """
+        if lease.tracker.generation == lease.generation and not lease.trial:
+            self._struck[lease.tracker] = lease.generation
+            self._events.refused(self.key, lease.identity, lease.generation, False)
 
     # --- handing over ---
 
@@ -276,6 +289,15 @@ class RevisionThrottler:
             self._admission.sort(waiter)
             self.line.join(waiter)
 
+    def move(self, table: TrackerTable, homes: dict[Lease, PodTracker]) -> None:
+        """Another table in place of one that broke: each open lease is counted where `homes` says."""
+        for lease, tracker in homes.items():
+            table.reserve(tracker)
+            lease.tracker = tracker
+            lease.generation = tracker.generation
+        self.table = table
+        self._struck.clear()
+
     # --- what others ask ---
 
     def queue_timeout_s(self) -> float:
@@ -297,6 +319,10 @@ class RevisionThrottler:
         return self._forecast.retry_after_s(self.line.length, self._now())
 
     # --- within ---
+
+    def _served_after_strikes(self, lease: Lease) -> None:
+        if self._struck.pop(lease.tracker) == lease.generation:
+            self._events.served(self.key, lease.identity, lease.generation)
 
     def _pick_for(self, waiter: Waiter, now_s: float) -> PodTracker | None:
         avoided = waiter.avoided

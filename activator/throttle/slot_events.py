@@ -30,7 +30,11 @@ class SlotEvents:
         raise NotImplementedError
 
     def refused(self, key: str, identity: str, generation: int, dead: bool) -> None:
-        """A pod did not take a connection: refused (dead), or no answer in time."""
+        """A pod did not take a connection (dead), or was silent, or broke one."""
+        raise NotImplementedError
+
+    def served(self, key: str, identity: str, generation: int) -> None:
+        """A pod that was silent or broke a connection has answered a request."""
         raise NotImplementedError
 
     def failed(self, key: str, error: Exception) -> None:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from activator.clock import TimingWheel
 from activator.config import RevisionSpec
 from activator.state.apply import DataHooks, DataPart
-from activator.state.messages import Change, Effect, PodSeen, PodStatus, ProbeOrder, decode, encode
+from activator.state.messages import (
+    Change,
+    Effect,
+    Load,
+    PodDrained,
+    PodSeen,
+    PodStatus,
+    ProbeOrder,
+    RevisionBroken,
+    Told,
+    decode,
+    encode,
+)
 from activator.state.worker import Reduce, StateWorker
 from activator.throttle.budget import HeldBudget
 from activator.throttle.revision import RevisionThrottler
@@ -39,6 +51,7 @@ class Hooks(DataHooks):
         self.expired: list[tuple[str, int, int]] = []
         self.failures: list[Exception] = []
         self.trims: list[tuple[str, Trim]] = []
+        self.told: list[Told] = []  # for the worker
 
     def make_policy(self, name: str) -> Policy:
         return create(name, Rng(7))
@@ -71,6 +84,9 @@ class Hooks(DataHooks):
     def failed(self, effect: object, error: Exception) -> None:
         self.failures.append(error)
 
+    def broken(self, key: str, cause: str) -> None:
+        self.told.append(RevisionBroken(key, cause))
+
 
 class Joined:
     """Both parts; every message between them goes through bytes."""
@@ -98,8 +114,11 @@ class Joined:
         """Submit, and let the worker work until nothing is left."""
         for change in changes:
             self.worker.submit(change)
-        while self.worker.turn():
-            pass
+        while self.worker.turn() or self.hooks.told:
+            for message in self.hooks.told:
+                assert not isinstance(message, Load | PodDrained)
+                self.worker.submit(message)
+            self.hooks.told.clear()
 
     def throttler(self, key: str = KEY) -> RevisionThrottler:
         return self.part.throttlers[key]

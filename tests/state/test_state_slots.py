@@ -223,7 +223,7 @@ async def _concurrent_slot_operations(seed: int) -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     table.check_invariants()
-    assert (errors, hooks.failures, worker.dead_letters) == ([], [], type(worker.dead_letters)())
+    assert (errors, hooks.failures, list(worker.supervision.dead_letters)) == ([], [], [])
     assert hooks.holders == {}, "a slot was lost"
     assert hooks.given == len(hooks.drained) > 90
     assert (table.used, table.in_flight, table.late_releases) == (0, 0, 0)

@@ -77,7 +77,7 @@ def test_an_exception_sets_one_change_aside_and_the_others_go_on_at_once() -> No
     joined.do()
     assert joined.slots() == {"p2": "ready"}, "what came meanwhile was kept"
     assert joined.worker.panics_total == 1
-    assert "bad1" in joined.worker.dead_letters[0].change
+    assert "bad1" in joined.worker.supervision.dead_letters[0].change
 
 
 def test_the_backoff_grows_and_resets_over_hours() -> None:

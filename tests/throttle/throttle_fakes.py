@@ -38,6 +38,9 @@ class Heard(SlotEvents):
     def refused(self, key: str, identity: str, generation: int, dead: bool) -> None:
         self.events.append(("refused", identity, str(dead)))
 
+    def served(self, key: str, identity: str, generation: int) -> None:
+        self.events.append(("served", identity, str(generation)))
+
     def failed(self, key: str, error: Exception) -> None:
         self.events.append(("failed", repr(error)))
 

@@ -1,0 +1,74 @@
+"""From a pod's old record and its new one to what has to be done; here and nowhere else.
+
+A transition that the table of `lifecycle.py` does not have is refused: the record stays as it was.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from activator.config import DRAIN_TIMEOUT_S
+from activator.state.lifecycle import is_legal
+from activator.state.messages import PlacePod, SetPod, StartProbe, StopProbe, WithdrawPod
+from activator.state.model import PodRecord, Reduction, RevisionRecord
+from lb.tracker import DRAINING, EMPTY
+
+
+def put(
+    revision: RevisionRecord,
+    old: PodRecord | None,
+    new: PodRecord | None,
+    event: str,
+    now_s: float,
+    reduction: Reduction,
+) -> None:
+    """Write `new` in place of `old` (None: no pod), with all that follows from it, because of `event`."""
+    before = EMPTY if old is None else old.state()
+    after = EMPTY if new is None else new.state()
+    moved = old is not None and new is not None and old.address != new.address
+    if not is_legal(EMPTY if moved else before, event, after):
+        reduction.illegal.append((before, event, after))
+        reduction.refused = True
+        return
+    identity = new.identity if new is not None else old.identity if old is not None else ""
+    if new is not None and (old is None or before != after):
+        new = replace(new, since_s=now_s)
+    reduction.pods[(revision.spec.key, identity)] = new
+    _effects(revision, identity, old, new, reduction)
+    _probes(revision.spec.key, identity, old, new, reduction)
+
+
+def _effects(
+    revision: RevisionRecord, identity: str, old: PodRecord | None, new: PodRecord | None, reduction: Reduction
+) -> None:
+    had = old is not None and old.state() != DRAINING
+    has = new is not None and new.state() != DRAINING
+    moved = old is not None and new is not None and old.address != new.address
+    if had and (not has or moved):
+        reduction.effects.append(WithdrawPod(revision.spec.key, identity, DRAIN_TIMEOUT_S))
+    if has and new is not None and (not had or moved):
+        reduction.effects.append(place(revision, new))
+    elif has and had and new is not None and old is not None and not new.unplaced:
+        effect = set_pod(revision, new)
+        if effect != set_pod(revision, old):
+            reduction.effects.append(effect)
+
+
+def _probes(key: str, identity: str, old: PodRecord | None, new: PodRecord | None, reduction: Reduction) -> None:
+    moved = old is not None and new is not None and old.address != new.address
+    probed = old is not None and old.wants_probe()
+    if probed and (new is None or moved or not new.wants_probe()):
+        reduction.probes.append(StopProbe(key, identity))
+        probed = False
+    if new is not None and new.wants_probe() and not probed:
+        reduction.probes.append(StartProbe(key, identity, new.address))
+
+
+def place(revision: RevisionRecord, pod: PodRecord) -> PlacePod:
+    """The effect that gives the pod a slot."""
+    return PlacePod(revision.spec.key, pod.identity, pod.address, pod.state(), revision.limit_of(pod), pod.weight)
+
+
+def set_pod(revision: RevisionRecord, pod: PodRecord) -> SetPod:
+    """The effect that makes its slot be what the record says."""
+    return SetPod(revision.spec.key, pod.identity, pod.state(), revision.limit_of(pod), pod.weight)

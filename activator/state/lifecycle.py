@@ -1,0 +1,124 @@
+"""The states of a pod and every legal transition between them, as one table.
+
+Rules
+  1. `TRANSITIONS` is all there is: `reduce` asks `is_legal` before it writes a record, and what is not in the table is
+     counted and refused.
+  2. The section "States" of docs/state-worker.md is made from the table (`make docs`); a test compares them.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, NamedTuple
+
+from lb.tracker import (
+    DRAINING,
+    EMPTY,
+    NOT_READY,
+    PENDING,
+    QUARANTINED,
+    READY,
+    RECOVERING,
+    STATE_NAMES,
+)
+
+# What happens to a pod.
+SEEN: Final = "seen"  # a source asserts it, or says something new of it
+GONE: Final = "gone"  # a source does not assert it any more
+ANSWERED: Final = "answered"  # a probe was answered
+DEAD: Final = "dead"  # a connection was refused
+STRUCK: Final = "struck"  # no answer in time, or a connection that broke
+SERVED: Final = "served"  # a request was answered after strikes
+TRIAL_PASSED: Final = "trial passed"
+TRIAL_FAILED: Final = "trial failed"
+EXPIRED: Final = "expired"  # what a pod said of itself has grown old, or nobody has asserted it for long
+
+EVENTS: Final = (SEEN, GONE, ANSWERED, DEAD, STRUCK, SERVED, TRIAL_PASSED, TRIAL_FAILED, EXPIRED)
+
+
+class Transition(NamedTuple):
+    """From one state, on one event, to any of these states."""
+
+    state: int
+    event: str
+    to: tuple[int, ...]
+    why: str
+
+
+_HELD: Final = (QUARANTINED, RECOVERING)  # what we found out ourselves outlives what sources say meanwhile
+
+TRANSITIONS: Final = (
+    Transition(EMPTY, SEEN, (PENDING, READY, NOT_READY, DRAINING), "a pod is heard of"),
+    Transition(PENDING, SEEN, (PENDING, READY, NOT_READY, DRAINING), "its source says more of it"),
+    Transition(READY, SEEN, (READY, PENDING, NOT_READY, DRAINING), "its source takes something back"),
+    Transition(NOT_READY, SEEN, (NOT_READY, READY, PENDING, DRAINING, *_HELD), "it is as it was before"),
+    Transition(QUARANTINED, SEEN, (QUARANTINED, NOT_READY, PENDING, DRAINING), "no source ends a quarantine"),
+    Transition(RECOVERING, SEEN, (RECOVERING, NOT_READY, PENDING, DRAINING), "no source ends a trial"),
+    Transition(DRAINING, SEEN, (DRAINING, READY, PENDING, NOT_READY, *_HELD), "it flaps; its ledger was kept"),
+    Transition(PENDING, GONE, (EMPTY, PENDING, READY, NOT_READY, DRAINING), "the other sources decide"),
+    Transition(READY, GONE, (EMPTY, READY, PENDING, NOT_READY, DRAINING), "the other sources decide"),
+    Transition(NOT_READY, GONE, (EMPTY, NOT_READY, READY, PENDING, DRAINING, *_HELD), "the other sources decide"),
+    Transition(QUARANTINED, GONE, (EMPTY, QUARANTINED, PENDING, NOT_READY, DRAINING), "the other sources decide"),
+    Transition(RECOVERING, GONE, (EMPTY, RECOVERING, PENDING, NOT_READY, DRAINING), "the other sources decide"),
+    Transition(DRAINING, GONE, (EMPTY, DRAINING, READY, PENDING, NOT_READY, *_HELD), "the other sources decide"),
+    Transition(PENDING, ANSWERED, (READY,), "proven"),
+    Transition(QUARANTINED, ANSWERED, (RECOVERING,), "one trial request at a time"),
+    Transition(READY, DEAD, (QUARANTINED,), "known dead: out at once, be it the last"),
+    Transition(RECOVERING, DEAD, (QUARANTINED,), "known dead"),
+    Transition(
+        READY, STRUCK, (READY, QUARANTINED), "inferred: after so many strikes, within the share, never the last"
+    ),
+    Transition(RECOVERING, STRUCK, (QUARANTINED,), "the trial has failed"),
+    Transition(READY, SERVED, (READY,), "its strikes are forgotten"),
+    Transition(RECOVERING, TRIAL_PASSED, (READY,), "it takes requests again"),
+    Transition(RECOVERING, TRIAL_FAILED, (QUARANTINED,), "it is probed again"),
+    Transition(PENDING, EXPIRED, (EMPTY, PENDING, READY, NOT_READY), "its own report is old: the others decide"),
+    Transition(READY, EXPIRED, (EMPTY, READY, PENDING, NOT_READY), "its own report is old: the others decide"),
+    Transition(NOT_READY, EXPIRED, (EMPTY, NOT_READY, READY, PENDING, *_HELD), "nobody lists it, or its report is old"),
+    Transition(QUARANTINED, EXPIRED, (EMPTY, QUARANTINED, NOT_READY, PENDING), "nobody lists it, or its report is old"),
+    Transition(RECOVERING, EXPIRED, (EMPTY, RECOVERING, NOT_READY, PENDING), "its own report is old"),
+    Transition(DRAINING, EXPIRED, (EMPTY, DRAINING, READY, PENDING, NOT_READY, *_HELD), "its own report is old"),
+)
+
+_LEGAL: Final = frozenset((one.state, one.event, to) for one in TRANSITIONS for to in one.to)
+
+BEGIN: Final = "<!-- the table of transitions: made by `make docs` -->\n"
+END: Final = "<!-- end of the table -->\n"
+
+
+def is_legal(state: int, event: str, to: int) -> bool:
+    """Whether a pod in `state` may be in the state `to` after `event`; EMPTY is a pod that is not known."""
+    return (state, event, to) in _LEGAL
+
+
+def as_markdown() -> str:
+    """The table for the documentation."""
+    lines = ["| state | event | becomes | why |", "|---|---|---|---|"]
+    for one in TRANSITIONS:
+        to = ", ".join(_name(state) for state in one.to)
+        lines.append(f"| {_name(one.state)} | {one.event} | {to} | {one.why} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_table(page: str) -> str:
+    """The page with what stands between the two marks made anew; ValueError where a mark is missing."""
+    before, _, rest = page.partition(BEGIN)
+    _, found, after = rest.partition(END)
+    if not found:
+        raise ValueError(f"the page has no {BEGIN.strip()} … {END.strip()}")
+    return before + BEGIN + as_markdown() + END + after
+
+
+def _name(state: int) -> str:
+    return "unknown" if state == EMPTY else STATE_NAMES[state]
+
+
+def _rewrite(path: str) -> None:
+    with open(path, encoding="utf-8") as file:
+        page = file.read()
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(with_table(page))
+
+
+if __name__ == "__main__":
+    _rewrite(sys.argv[1])

@@ -1,0 +1,88 @@
+"""A table made anew in place of one that broke an invariant.
+
+Rules
+  1. Nothing of the old table is believed but what its slots say of themselves, and of that only names and attachments.
+  2. What is in flight is counted anew from the open leases, which the throttler keeps; each lease moves to the slot of
+     the same pod in the new table, so its release is counted there, once. A pod that is no longer in the model but has
+     leases gets a slot to drain in.
+  3. The new table goes on from the highest generation of the old one, so nothing that is still under way about a slot
+     of the old table can hit one of the new.
+"""
+
+from __future__ import annotations
+
+from activator.state.messages import PlacePod
+from activator.throttle.lease import Lease
+from activator.throttle.revision import RevisionThrottler
+from lb.table import TrackerTable
+from lb.tracker import DRAINING, EMPTY, PENDING, PodTracker
+
+Name = tuple[str, str]  # identity, address
+
+
+class Removal:
+    """What is left of the old table, for `DataPart` to deal with."""
+
+    def __init__(self) -> None:
+        self.abandoned: list[PodTracker] = []  # the old slots that held a pod
+        self.attachments: dict[Name, object] = {}  # of those that were not draining
+        self.leaving: list[PodTracker] = []  # new slots of pods that are no more, for their leases
+        self.gone: list[str] = []  # identities of pods that are no more and have no leases either
+
+
+def highest_generation(table: TrackerTable) -> int:
+    """Of any slot, even where the table has lost count."""
+    generation = int(table.generation)
+    for tracker in table.slots:
+        generation = max(generation, int(tracker.generation) + 1)
+    return generation
+
+
+def replace_table(throttler: RevisionThrottler, table: TrackerTable, pods: tuple[PlacePod, ...]) -> Removal:
+    """Give the throttler `table`, with `pods` in it and every open lease counted."""
+    removal = Removal()
+    old = throttler.table
+    held: list[Name] = []
+    for tracker in old.slots:
+        if tracker.state != EMPTY:
+            removal.abandoned.append(tracker)
+            held.append((tracker.identity, tracker.address))
+            if tracker.attachment is not None and tracker.state != DRAINING:
+                removal.attachments[tracker.identity, tracker.address] = tracker.attachment
+    homes = _place(table, pods)
+    moves = _moves(throttler, table, homes, removal)
+    old.abandon()
+    throttler.move(table, moves)
+    for name in held:
+        if name not in homes:
+            removal.gone.append(name[0])
+    return removal
+
+
+def _place(table: TrackerTable, pods: tuple[PlacePod, ...]) -> dict[Name, PodTracker]:
+    homes: dict[Name, PodTracker] = {}
+    for pod in pods:
+        tracker = table.add(pod.identity, pod.address, pod.limit, pod.state)
+        if tracker is not None:
+            table.set_weight(tracker, pod.weight)
+            homes[pod.identity, pod.address] = tracker
+    return homes
+
+
+def _moves(
+    throttler: RevisionThrottler, table: TrackerTable, homes: dict[Name, PodTracker], removal: Removal
+) -> dict[Lease, PodTracker]:
+    moves: dict[Lease, PodTracker] = {}
+    for lease in throttler.leases:
+        if lease.tracker.generation != lease.generation:
+            continue  # its slot was taken from it before: its release is late, as it would have been
+        name = (lease.identity, lease.address)
+        home = homes.get(name)
+        if home is None:
+            home = table.add(lease.identity, lease.address, 0, PENDING)
+            if home is None:
+                continue
+            homes[name] = home
+            removal.leaving.append(home)
+        moves[lease] = home
+    return moves
