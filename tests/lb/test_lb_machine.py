@@ -24,7 +24,7 @@ ROUNDS_MAX = 100  # for each policy; 20,000 steps each if no example ends early
 
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_table_equals_its_model(name: str) -> None:
-    """Until growth and trims have been among the steps: what hypothesis draws depends on the modules that are loaded."""
+    """Until growth and trims have been among the steps: what hypothesis draws depends on what is loaded."""
     machine = machine_for(name)
     rounds = 0
     while machine.steps < 1_000 or machine.grown == 0 or machine.trims_seen == 0:
