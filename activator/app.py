@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -215,12 +215,15 @@ class App:
             reasons.append("the first changes have not been applied")
         return reasons
 
-    def metrics(self) -> tuple[bytes, str]:
+    def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
         if self._exposition is None:
             from activator.telemetry.metrics import Exposition  # prometheus-client: only when asked for
+            from activator.telemetry.program_families import Program
 
-            self._exposition = Exposition(self.data.part, self.data.listening, self.data.held, self.control.worker)
-        return self._exposition.render()
+            data = self.data
+            program = Program(data.listening, data.held, self.control.worker, lambda: data.errors_total)
+            self._exposition = Exposition(data.part.throttlers, program)
+        return self._exposition.render(accept)
 
     def snapshot(self) -> object:
         from activator.admin.snapshot import revisions

@@ -42,6 +42,7 @@ QUEUE_RULES_MAX: Final = 32  # of one revision: each request may be compared wit
 CHARGE_MAX: Final = 1_000
 CHANGES_PER_BATCH_MAX: Final = 1_000  # changes the state worker takes before the loop is given a turn
 CHANGE_QUEUE_MAX: Final = 100_000  # folded changes waiting for the state worker
+METRICS_REVISIONS_MAX: Final = 1_000  # revisions that /metrics shows by name; the others are shown as one
 DEAD_LETTERS_MAX: Final = 100  # changes set aside after an exception, kept for /debug
 ATTEMPTS_MAX: Final = 3  # pods that one request is tried on
 DIAL_WINDOW_INITIAL: Final = 4  # fresh connections of one pod that have not answered yet

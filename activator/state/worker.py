@@ -29,11 +29,15 @@ from activator.config import (
     PANIC_BACKOFF_MAX_S,
     PANIC_RESET_AFTER_S,
 )
+from activator.histogram import Histogram
 from activator.state.messages import Change, Effect, ProbeOrder
 from activator.state.model import Model, Reduction, commit
 from activator.state.queue import ChangeQueue, FoldKey, fold_key
 from activator.state.reduce import key_of, reduce
 from activator.tasks import pause
+
+# Of the two histograms below: from a single change to a full batch on a slow machine.
+TURN_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)
 
 HEARTBEAT_S = 1.0  # the loop turns at least this often, and liveness looks at it
 
@@ -95,6 +99,9 @@ class StateWorker:
         self.refused_total: int = 0
         self.batches_total: int = 0
         self.dropped_total: int = 0
+        self.queue_wait = Histogram(TURN_BOUNDS_S)  # of each batch's oldest change
+        self.processing = Histogram(TURN_BOUNDS_S)  # of each batch
+        self._waiting_since_s: float | None = None  # somebody in the queue, at the longest
         self._last_panics: dict[str, tuple[float, float]] = {}  # by revision: when, and the backoff that followed
         self._wake = asyncio.Event()
         self._completions: dict[FoldKey, list[asyncio.Future[Outcome]]] = {}
@@ -108,6 +115,8 @@ class StateWorker:
             return
         parked = self.parked.get(key_of(change))
         queue = self.queue if parked is None else parked.changes
+        if parked is None and self._waiting_since_s is None:
+            self._waiting_since_s = self._now()
         if not queue.put(change):
             self.dropped_total += 1
             self._source_dirty(getattr(change, "source", ""))
@@ -157,6 +166,9 @@ class StateWorker:
         batch = self.queue.take(CHANGES_PER_BATCH_MAX)
         if not batch:
             return False
+        if self._waiting_since_s is not None:
+            self.queue_wait.observe(now_s - self._waiting_since_s)
+        self._waiting_since_s = now_s if len(self.queue) else None
         effects: list[Effect] = []
         probes: list[ProbeOrder] = []
         settled: list[tuple[FoldKey, Outcome]] = []
@@ -174,6 +186,7 @@ class StateWorker:
                 self._probe(probes)
             for key, outcome in settled:
                 self._settle(key, outcome)
+            self.processing.observe(self._now() - now_s)
         log.debug("%d changes, %d effects", len(batch), len(effects))
         return True
 
