@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, final
 
-PHASES: Final = ("start", "ready", "queue", "connect", "first_byte")
+PHASES: Final[tuple[str, ...]] = ("start", "ready", "queue", "connect", "first_byte")
 
 
 class ColdPhases(NamedTuple):

@@ -15,14 +15,15 @@ from activator.histogram import Histogram
 from activator.throttle.starting import PHASES, ColdPhases
 
 # From a quarter of a millisecond, which a warm request in one machine room takes, to the default total timeout.
-REQUEST_BOUNDS_S: Final = (
-    *(0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1),
-    *(0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0),
-)
+REQUEST_BOUNDS_S: Final[tuple[float, ...]] = (
+    0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0
+)  # fmt: skip
 # Who waits for a slot waits at least for some other request to end; the queue timeout is 60 s by default.
-WAIT_BOUNDS_S: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+WAIT_BOUNDS_S: Final[tuple[float, ...]] = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0
+)  # fmt: skip
 # A start is a local program (50 ms) or a scheduled, pulled and started container (minutes).
-COLD_BOUNDS_S: Final = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+COLD_BOUNDS_S: Final[tuple[float, ...]] = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 @final
