@@ -38,7 +38,7 @@ from activator.state.reduce import key_of, reduce
 from activator.tasks import pause
 
 # Of the two histograms below: from a single change to a full batch on a slow machine.
-TURN_BOUNDS_S: Final[tuple[float, ...]] = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)
+TURN_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)
 
 HEARTBEAT_S = 1.0  # the loop turns at least this often, and liveness looks at it
 
