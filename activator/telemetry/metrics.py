@@ -17,9 +17,9 @@ from prometheus_client.registry import Collector
 
 from activator.config import METRICS_REVISIONS_MAX
 from activator.telemetry.families import REVISION_LABELS, Family, add
+from activator.telemetry.named import OTHER, Roster, labels_of
 from activator.telemetry.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.revision_families import REVISION_FAMILIES
-from activator.telemetry.named import OTHER, Roster, labels_of
 from activator.throttle.revision import RevisionThrottler
 
 SAMPLES_PER_SLICE: Final = 500  # rendering one takes 5 us

@@ -19,9 +19,9 @@ from activator.state.worker import StateWorker
 from activator.telemetry.catalogue import markdown
 from activator.telemetry.families import Family
 from activator.telemetry.metrics import SAMPLES_PER_SLICE, Exposition
+from activator.telemetry.named import Roster
 from activator.telemetry.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.revision_families import REVISION_FAMILIES
-from activator.telemetry.named import Roster
 from activator.throttle.budget import HeldBudget
 from activator.throttle.revision import RevisionThrottler
 from lb.registry import create
