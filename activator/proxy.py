@@ -47,9 +47,12 @@ _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ExchangeObserver:
-    """Hears of every exchange once it is over, with all its phases: access logs, traces, the demo."""
+    """Hears of every exchange once it is over, with all its phases: access logs, traces, the demo.
 
-    def ended(self, exchange: Exchange) -> None:
+    `client` is the stream that was answered; nobody keeps it.
+    """
+
+    def ended(self, exchange: Exchange, client: ClientStream) -> None:
         raise NotImplementedError
 
 
@@ -100,6 +103,9 @@ class ProxiedExchange(Exchange):
         self.start: Start | None = None  # the start from zero that it has waited for
         self.request_bytes: i64 = 0  # of the body as far as it has come; of a tunnel, what the client said
         self.response_bytes: i64 = 0
+        self.status: i64 = 0  # of the answer; 0: there was none
+        self.reason: Reason | None = None  # why it ended otherwise than with its pod's answer
+        self.last_lease: Lease | None = None  # names the pod that it was given to last
         self._proxy = proxy
         self._client = client
         self._throttler: RevisionThrottler | None = None
@@ -158,7 +164,7 @@ class ProxiedExchange(Exchange):
     def granted(self, lease: Lease) -> None:
         pool = lease.attachment
         assert isinstance(pool, PodPool)
-        self._lease = lease
+        self._lease = self.last_lease = lease
         self._pool = pool
         self.granted_s = lease.granted_s
         idle_max_s = NEVER
@@ -219,6 +225,15 @@ class ProxiedExchange(Exchange):
         throttler.release(lease, 0.0, False)
         if refusal is not None:
             self._fail(refusal, throttler.refusal_detail() or lease.address)
+
+    def revision_key(self) -> str:
+        """namespace/name; empty where no revision was found."""
+        throttler = self._throttler
+        return "" if throttler is None else throttler.key
+
+    def retries(self) -> int:
+        """Pods that failed it before the last."""
+        return self._attempts
 
     def _may_upgrade(self, throttler: RevisionThrottler) -> bool:
         """Leave of the offered protocols those that the revision takes; False for a WebSocket where it takes none.
@@ -311,6 +326,7 @@ class ProxiedExchange(Exchange):
         if self.over:
             return
         self._answered = True
+        self.status = head.status
         self.first_byte_s = self._progress_s = self._time()
         if self._held is not None:
             self._drop_held()  # whatever happens now, the request is not sent again
@@ -403,6 +419,7 @@ class ProxiedExchange(Exchange):
             return
         if self._throttler is not None:
             self._throttler.client_gone_total += 1
+        self.reason = Reason.CLIENT_GONE
         self._end(False)
 
     def refused(self, reason: Reason, detail: str) -> None:
@@ -468,6 +485,9 @@ class ProxiedExchange(Exchange):
         else:
             self._proxy.count_refused(reason)
         client = self._client
+        self.reason = reason
+        if not self._answered:
+            self.status = status_of(reason)
         self._end(False)
         if self._answered:
             client.abort()
@@ -483,6 +503,7 @@ class ProxiedExchange(Exchange):
 
     def _end(self, succeeded: bool) -> None:
         self.over = True
+        client = self._client
         self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
         proxy = self._proxy
         proxy.active -= 1 if self._begun else 0
@@ -510,7 +531,7 @@ class ProxiedExchange(Exchange):
                 throttler.release(lease, 0.0 if self._tunnel else self.done_s - self.granted_s, succeeded)
             self._account(throttler)
         if proxy.observer is not None:
-            proxy.observer.ended(self)
+            proxy.observer.ended(self, client)
 
     def _account(self, throttler: RevisionThrottler) -> None:
         """Add the request to what its revision has carried."""

@@ -9,6 +9,7 @@ import activator
 from activator.listen.connection import Listening
 from activator.state.worker import TURN_BOUNDS_S, StateWorker
 from activator.telemetry.families import Distribution, Family, Kind, one
+from activator.telemetry.log_switch import AccessLogSwitch
 from activator.telemetry.revision_families import REASONS
 from activator.throttle.budget import HeldBudget
 
@@ -19,6 +20,7 @@ class Program(NamedTuple):
     listening: Listening
     held: HeldBudget
     worker: StateWorker
+    access_log: AccessLogSwitch
     errors_total: Callable[[], int]
 
 
@@ -102,6 +104,11 @@ OWN: tuple[Family[Program], ...] = (
         lambda _: [((activator.__version__, "yes" if activator.COMPILED else "no"), 1.0)],
         ("version", "compiled"),
         ((), ("yes", "no")),
+    ),
+    _counter(
+        "activator_access_log_lost_lines",
+        "Lines missing in the access log: whoever reads it was too slow, or it could not be written.",
+        lambda it: it.access_log.lost_total,
     ),
     _counter(
         "activator_errors", "Errors of its own that nobody could answer for: defects.", lambda it: it.errors_total()

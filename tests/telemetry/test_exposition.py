@@ -18,6 +18,7 @@ from activator.listen.connection import Listening
 from activator.state.worker import StateWorker
 from activator.telemetry.catalogue import markdown
 from activator.telemetry.families import Family
+from activator.telemetry.log_switch import AccessLogSwitch
 from activator.telemetry.metrics import SAMPLES_PER_SLICE, Exposition
 from activator.telemetry.named import Roster
 from activator.telemetry.program_families import PROGRAM_FAMILIES, Program
@@ -38,7 +39,8 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 def program(world: World) -> Program:
     listening = SimpleNamespace(connections={}, accepted_total=3, shed_total=0, proxy=world.proxy)
     worker = StateWorker(world.clock.now, lambda _: None, lambda _: None, lambda _: None)
-    return Program(cast("Listening", listening), world.held, worker, lambda: 0)
+    access_log = AccessLogSwitch(world.proxy, world.clock.now, world.clock.call_later, world.errors.append)
+    return Program(cast("Listening", listening), world.held, worker, access_log, lambda: 0)
 
 
 def text_of(exposition: Exposition, accept: str = "") -> str:
