@@ -28,7 +28,8 @@ compares the two.
   requests are served.
 - `process_…` are the Prometheus client library's, by its names: processor time, memory, open files, start time.
 
-Metrics are for questions about many requests; they do not say which step of one request was slow.
+Metrics are for questions about many requests. Which step of one request was slow, its line in the access log says
+(`docs/access-log.md`).
 """
 
 
