@@ -12,7 +12,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -26,6 +26,7 @@ from activator.errors import ConfigError, StartError
 from activator.listen.listener import ListeningSocket, open_socket
 from activator.state.messages import Effect, Told, decode, encode
 from activator.tasks import TaskGroupOwner, pause
+from activator.telemetry.log_switch import AccessLogSwitch
 from lb.rng import Rng
 
 if TYPE_CHECKING:
@@ -122,6 +123,9 @@ class App:
         self._link = Link(settings.encode_messages)
         self.data = Data(settings.config, now, self._link.to_control, rng, self._tasks)
         self.control = Control(now, self._link.to_data, rng, self._tasks, reaping)
+        self._access_log = AccessLogSwitch(
+            self.data.proxy, time.time, asyncio.get_running_loop().call_later, self.data.failed
+        )
         self._link.data = self.data
         self._link.control = self.control
         self._watches: dict[ListeningSocket, asyncio.Task[None]] = {}
@@ -133,6 +137,7 @@ class App:
         """Bind, begin to serve. Raises StartError."""
         sockets = [open_socket(wanted) for wanted in _listeners(self.config)]
         self.addresses = [one.address for one in sockets]
+        self._access_log.set(self.config.access_log)
         self.control.start()
         self.control.configure(self.config, self.settings.specs)
         await self.data.start(sockets)
@@ -174,6 +179,7 @@ class App:
         if self._admin is not None:
             await self._admin.close()
         await self._tasks.close()
+        self._access_log.close()
         return EXIT_FINE if finished else EXIT_CUT
 
     def reload(self) -> list[str]:
@@ -184,6 +190,7 @@ class App:
             config, specs = self.settings.reload()
             self._change_listeners(config)
             self.control.configure(config, specs)
+            self._access_log.set(config.access_log)
         except ConfigError as error:
             for problem in error.problems:
                 log.error("reload refused: %s", problem)
@@ -216,14 +223,17 @@ class App:
         reasons.extend(self.control.worker.supervision.over_budget(self._now()))
         return reasons
 
-    def metrics(self) -> tuple[bytes, str]:
+    def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
         if self._exposition is None:
             from activator.telemetry.metrics import Exposition  # prometheus-client: only when asked for
+            from activator.telemetry.program_families import Program
 
-            self._exposition = Exposition(
-                self.data.part, self.data.listening, self.data.held, self.control.worker, self._now
+            data = self.data
+            program = Program(
+                data.listening, data.held, self.control.worker, self._access_log, lambda: data.errors_total, self._now
             )
-        return self._exposition.render()
+            self._exposition = Exposition(data.part.throttlers, program)
+        return self._exposition.render(accept)
 
     def snapshot(self) -> object:
         from activator.admin.snapshot import revisions

@@ -17,6 +17,7 @@ from activator.config_policy_checks import PolicyChecker
 from activator.config_queue_checks import check_queue
 from activator.config_reader import UNREADABLE, Reader, Values
 from activator.config_tree import Item
+from activator.telemetry.log_template import TemplateError, template_fields
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LABEL: Final = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -82,8 +83,7 @@ class Checker:
         workers = values.get("workers", 1)
         if workers > 1:
             self._reader.planned(item_at(root, "workers"), "workers", "more than one")
-        if values.get("access_log", False) is not False:
-            self._reader.planned(item_at(root, "access_log"), "access_log", "anything but false")
+        self._check_access_log(root, values)
         self._edge.check_forwarded(root, values)
         self._check_positive(root, values, "limits", "limits", ("header_bytes", "held_bytes"))
         revisions = values.get("revisions", [])
@@ -98,6 +98,19 @@ class Checker:
         for place, (item, revision) in enumerate(zip(revisions_item.elements, revisions)):
             if revision is not UNREADABLE:
                 self._check_revision(item, revision, f"revisions[{place}]", trusts_headers)
+
+    def _check_access_log(self, root: Item, values: Values) -> None:
+        wanted = values.get("access_log", False)
+        if wanted is False or wanted is UNREADABLE or wanted in {"json", "common"}:
+            return
+        item = item_at(root, "access_log")
+        if wanted is True:
+            self._reader.found(item, "access_log", "false, json, common or a template")
+            return
+        try:
+            template_fields(wanted)
+        except TemplateError as error:
+            self._reader.found(item, "access_log", str(error))
 
     def _check_listeners(self, root: Item, values: Values) -> None:
         if "listen" not in values:

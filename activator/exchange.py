@@ -59,6 +59,10 @@ class ClientStream:
         """The address of the client, as far as it can be trusted; empty where there is none to be had."""
         raise NotImplementedError
 
+    def protocol(self) -> str:
+        """What the client speaks, with its version."""
+        return "HTTP/1.1"
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PodStream:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from mypy_extensions import mypyc_attr
+from mypy_extensions import i64, mypyc_attr
 
 from activator.clock import NEVER, Now, TimingWheel
 from activator.config import RISKY_IDLE_S
@@ -36,6 +36,7 @@ from activator.throttle.budget import HeldBudget
 from activator.throttle.held_body import HeldBody
 from activator.throttle.lease import Lease
 from activator.throttle.revision import RevisionThrottler
+from activator.throttle.starting import Start
 from activator.upstream.pool import PodPool
 
 _NO_BODY: Final[list[bytes]] = []
@@ -46,9 +47,12 @@ _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ExchangeObserver:
-    """Hears of every exchange once it is over, with all its phases: access logs, traces, the demo."""
+    """Hears of every exchange once it is over, with all its phases: access logs, traces, the demo.
 
-    def ended(self, exchange: Exchange) -> None:
+    `client` is the stream that was answered; nobody keeps it.
+    """
+
+    def ended(self, exchange: Exchange, client: ClientStream) -> None:
         raise NotImplementedError
 
 
@@ -96,6 +100,12 @@ class ProxiedExchange(Exchange):
         self.granted_s: float = 0.0
         self.connected_s: float = 0.0
         self.first_byte_s: float = 0.0
+        self.start: Start | None = None  # the start from zero that it has waited for
+        self.request_bytes: i64 = 0  # of the body as far as it has come; of a tunnel, what the client said
+        self.response_bytes: i64 = 0
+        self.status: i64 = 0  # of the answer; 0: there was none
+        self.reason: Reason | None = None  # why it ended otherwise than with its pod's answer
+        self.last_lease: Lease | None = None  # names the pod that it was given to last
         self._proxy = proxy
         self._client = client
         self._throttler: RevisionThrottler | None = None
@@ -154,7 +164,7 @@ class ProxiedExchange(Exchange):
     def granted(self, lease: Lease) -> None:
         pool = lease.attachment
         assert isinstance(pool, PodPool)
-        self._lease = lease
+        self._lease = self.last_lease = lease
         self._pool = pool
         self.granted_s = lease.granted_s
         idle_max_s = NEVER
@@ -208,12 +218,22 @@ class ProxiedExchange(Exchange):
     def _try_again(self, throttler: RevisionThrottler, lease: Lease, reason: Reason) -> None:
         self._attempts += 1
         self._lease = None
+        self.granted_s = 0.0
         refusal = throttler.requeue(self, lease, reason)
         if refusal is None and self.in_line:
             self._wait(throttler)
         throttler.release(lease, 0.0, False)
         if refusal is not None:
             self._fail(refusal, throttler.refusal_detail() or lease.address)
+
+    def revision_key(self) -> str:
+        """namespace/name; empty where no revision was found."""
+        throttler = self._throttler
+        return "" if throttler is None else throttler.key
+
+    def retries(self) -> int:
+        """Pods that failed it before the last."""
+        return self._attempts
 
     def _may_upgrade(self, throttler: RevisionThrottler) -> bool:
         """Leave of the offered protocols those that the revision takes; False for a WebSocket where it takes none.
@@ -231,6 +251,8 @@ class ProxiedExchange(Exchange):
     def _wait(self, throttler: RevisionThrottler) -> None:
         if self.queued_s == 0.0:
             self.queued_s = self._time()
+        if self.start is None:
+            self.start = throttler.start
         self._proxy.wheel.arm(self, self.arrived_s + throttler.wait_limit_s(self))
 
     # --- the request's body ---
@@ -238,6 +260,7 @@ class ProxiedExchange(Exchange):
     def request_body(self, data: bytes) -> None:
         if self.over:
             return
+        self.request_bytes += len(data)
         held = self._held
         pod = self._pod
         if pod is not None:
@@ -303,6 +326,7 @@ class ProxiedExchange(Exchange):
         if self.over:
             return
         self._answered = True
+        self.status = head.status
         self.first_byte_s = self._progress_s = self._time()
         if self._held is not None:
             self._drop_held()  # whatever happens now, the request is not sent again
@@ -315,6 +339,7 @@ class ProxiedExchange(Exchange):
 
     def response_body(self, data: bytes) -> None:
         if not self.over:
+            self.response_bytes += len(data)
             self._client.send_body(data)
 
     def response_flush(self) -> None:
@@ -356,6 +381,10 @@ class ProxiedExchange(Exchange):
         self._tunnel = True
         self._request_done = False  # the client's stream begins now
         self._proxy.tunnels += 1
+        throttler = self._throttler
+        assert throttler is not None
+        throttler.traffic.tunnels += 1
+        throttler.traffic.tunnels_total += 1
         self._arm()
 
     def _end_tunnel(self, pod: PodStream) -> None:
@@ -390,6 +419,7 @@ class ProxiedExchange(Exchange):
             return
         if self._throttler is not None:
             self._throttler.client_gone_total += 1
+        self.reason = Reason.CLIENT_GONE
         self._end(False)
 
     def refused(self, reason: Reason, detail: str) -> None:
@@ -457,6 +487,9 @@ class ProxiedExchange(Exchange):
         else:
             self._proxy.count_refused(reason)
         client = self._client
+        self.reason = reason
+        if not self._answered:
+            self.status = status_of(reason)
         self._end(False)
         if self._answered:
             client.abort()
@@ -472,6 +505,7 @@ class ProxiedExchange(Exchange):
 
     def _end(self, succeeded: bool) -> None:
         self.over = True
+        client = self._client
         self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
         proxy = self._proxy
         proxy.active -= 1 if self._begun else 0
@@ -497,5 +531,24 @@ class ProxiedExchange(Exchange):
                 self._lease = None
                 # How long a tunnel stood says nothing of how fast its pod is.
                 throttler.release(lease, 0.0 if self._tunnel else self.done_s - self.granted_s, succeeded)
+            self._account(throttler)
         if proxy.observer is not None:
-            proxy.observer.ended(self)
+            proxy.observer.ended(self, client)
+
+    def _account(self, throttler: RevisionThrottler) -> None:
+        """Add the request to what its revision has carried."""
+        traffic = throttler.traffic
+        traffic.request_bytes += self.request_bytes
+        traffic.response_bytes += self.response_bytes
+        if self._tunnel:
+            traffic.tunnels -= 1  # how long it stood is its own affair
+        else:
+            traffic.duration.observe(self.done_s - self.arrived_s)
+        first_byte_s = self.first_byte_s
+        if first_byte_s > 0.0:
+            traffic.first_byte.observe(first_byte_s - self.arrived_s)
+        if self.queued_s > 0.0:
+            waited_until_s = self.granted_s if self.granted_s > 0.0 else self.done_s
+            traffic.wait.observe(waited_until_s - self.queued_s)
+            if self.start is not None and first_byte_s > 0.0:
+                traffic.cold_request(self.start.phases(self.arrived_s, self.granted_s, self.connected_s, first_byte_s))

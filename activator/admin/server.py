@@ -10,7 +10,7 @@ Rules
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Protocol
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from aiohttp import web
 
 from activator.errors import StartError
 from activator.listen.listener import address_of, bind
+from activator.tasks import pause
 
 ADMIN_HEADER: Final = "Activator-Admin"
 _INDEX: Final = """activator
@@ -42,8 +43,8 @@ class Inside(Protocol):
         """Why the program is not ready to serve; empty when it is."""
         ...
 
-    def metrics(self) -> tuple[bytes, str]:
-        """The exposition and its content type."""
+    def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
+        """The exposition, in slices made one by one, and its content type, for the header Accept."""
         ...
 
     def snapshot(self) -> object:
@@ -103,9 +104,16 @@ class AdminServer:
             return web.Response(text="ok\n")
         return web.Response(status=503, text="".join(f"{reason}\n" for reason in reasons))
 
-    async def _metrics(self, request: web.Request) -> web.Response:
-        body, content_type = self._inside.metrics()
-        return web.Response(body=body, headers={"Content-Type": content_type})
+    async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        slices, content_type = self._inside.metrics(request.headers.get("Accept", ""))
+        response = web.StreamResponse(headers={"Content-Type": content_type})
+        response.enable_compression()
+        await response.prepare(request)
+        for one in slices:
+            await response.write(one)
+            await pause(0.0)  # requests are served between two slices
+        await response.write_eof()
+        return response
 
     async def _revisions(self, request: web.Request) -> web.Response:
         return _json(self._inside.snapshot())

@@ -22,7 +22,7 @@ from activator.config import Config, Duration, Process, Queue, Revision
 from activator.config_file import resolve
 from activator.demo.picture import Picture, PlainLines, Scene
 from activator.discovery.process import Reaping
-from activator.exchange import Exchange
+from activator.exchange import ClientStream, Exchange
 from activator.proxy import ExchangeObserver, ProxiedExchange
 from lb.registry import default_name
 
@@ -42,7 +42,7 @@ class FirstExchange(ExchangeObserver):
     def __init__(self) -> None:
         self.first: ProxiedExchange | None = None
 
-    def ended(self, exchange: Exchange) -> None:
+    def ended(self, exchange: Exchange, client: ClientStream) -> None:
         if self.first is None and isinstance(exchange, ProxiedExchange):
             self.first = exchange
 

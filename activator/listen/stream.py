@@ -119,5 +119,8 @@ class Http1Stream(ClientStream):
     def resume_request(self) -> None:
         self._connection.pause_request(False)
 
+    def protocol(self) -> str:
+        return "HTTP/1.0" if self._http_1_0 else "HTTP/1.1"
+
     def client_ip(self) -> str:
         return self._connection.client_ip_of(self.exchange.head)

@@ -264,6 +264,7 @@ class DataPart:
             return None
         table.set_weight(tracker, effect.weight)
         self._hooks.pod_placed(tracker, throttler.spec)
+        throttler.pod_placed()
         return self._noticed(throttler, effect.state)
 
     def _set_pod(self, throttler: RevisionThrottler, effect: SetPod) -> RevisionThrottler | None:
@@ -277,7 +278,7 @@ class DataPart:
 
     def _noticed(self, throttler: RevisionThrottler, state: int) -> RevisionThrottler | None:
         if state in {READY, RECOVERING}:
-            throttler.was_ready = True
+            throttler.pod_ready()
             return throttler
         return None
 

@@ -17,12 +17,14 @@ import asyncio
 import logging
 from collections.abc import Callable
 from enum import Enum
+from typing import Final
 
 from activator.clock import Now
 from activator.config import (
     CHANGE_QUEUE_MAX,
     CHANGES_PER_BATCH_MAX,
 )
+from activator.histogram import Histogram
 from activator.state.messages import Change, Effect, ProbeOrder, RevisionBroken, RevisionGone
 from activator.state.model import Model, Reduction, commit
 from activator.state.queue import ChangeQueue, FoldKey, fold_key
@@ -30,6 +32,9 @@ from activator.state.reduce import key_of, reduce
 from activator.state.supervision import Supervision
 from activator.tasks import pause
 from lb.rng import Rng
+
+# Of the two histograms below: from a single change to a full batch on a slow machine.
+TURN_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)
 
 HEARTBEAT_S = 1.0  # the loop turns at least this often, and liveness looks at it
 
@@ -84,6 +89,9 @@ class StateWorker:
         self.refused_total: int = 0
         self.batches_total: int = 0
         self.dropped_total: int = 0
+        self.queue_wait = Histogram(TURN_BOUNDS_S)  # of each batch's oldest change
+        self.processing = Histogram(TURN_BOUNDS_S)  # of each batch
+        self._waiting_since_s: float | None = None  # somebody in the queue, at the longest
         self._wake = asyncio.Event()
         self._completions: dict[FoldKey, list[asyncio.Future[Outcome]]] = {}
         self._closed = False
@@ -99,6 +107,8 @@ class StateWorker:
             self._broken(key, change)
         parked = self.parked.get(key)
         queue = self.queue if parked is None else parked.changes
+        if parked is None and self._waiting_since_s is None:
+            self._waiting_since_s = self._now()
         if not queue.put(change):
             self.dropped_total += 1
             self._source_dirty(getattr(change, "source", ""))
@@ -153,6 +163,9 @@ class StateWorker:
         batch = self.queue.take(CHANGES_PER_BATCH_MAX)
         if not batch:
             return False
+        if self._waiting_since_s is not None:
+            self.queue_wait.observe(now_s - self._waiting_since_s)
+        self._waiting_since_s = now_s if len(self.queue) else None
         effects: list[Effect] = []
         probes: list[ProbeOrder] = []
         settled: list[tuple[FoldKey, Outcome]] = []
@@ -172,6 +185,7 @@ class StateWorker:
             finally:
                 for key, outcome in settled:
                     self._settle(key, outcome)
+            self.processing.observe(self._now() - now_s)
         log.debug("%d changes, %d effects", len(batch), len(effects))
         return True
 

@@ -1,208 +1,104 @@
-"""Metrics, collected from plain counters when somebody asks: the request path never touches this module.
+"""The exposition: metrics collected from plain counters when somebody asks; the request path never touches this module.
 
-Rules
-  1. Labels are namespace, revision and closed sets (state, reason, code class); never a pod, a path or a host.
-  2. Names and units follow Prometheus' conventions.
+It is rendered family by family in slices of a bounded number of samples, between which the loop may turn: with a
+thousand revisions the text has a hundred thousand lines. A sample is as it was when its slice was rendered; a histogram
+is never cut in two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import Metric
+from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from activator.clock import Now
-from activator.listen.connection import Listening
-from activator.state.apply import DataPart
-from activator.state.worker import StateWorker
-from activator.telemetry.state_metrics import worker_health
-from activator.throttle.budget import HeldBudget
+from activator.config import METRICS_REVISIONS_MAX
+from activator.telemetry.families import REVISION_LABELS, Family, add
+from activator.telemetry.named import OTHER, Roster, labels_of
+from activator.telemetry.program_families import PROGRAM_FAMILIES, Program
+from activator.telemetry.revision_families import REVISION_FAMILIES
 from activator.throttle.revision import RevisionThrottler
-from lb.tracker import EMPTY, STATE_NAMES
 
-REVISION_LABELS = ("namespace", "revision")
+SAMPLES_PER_SLICE: Final = 500  # rendering one takes 5 us
+
+_END_OF_OPENMETRICS: Final = b"# EOF\n"
 
 
 class Exposition:
-    """One registry for one program; nothing global, so two programs in one process do not meet."""
+    """Of one program; nothing is global, so two programs in one process do not meet."""
 
-    def __init__(self, part: DataPart, listening: Listening, held: HeldBudget, worker: StateWorker, now: Now) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Program(listening, held, worker, now))
-        self._registry.register(_Revisions(part))
+    def __init__(
+        self,
+        throttlers: Mapping[str, RevisionThrottler],
+        program: Program,
+        named_max: int = METRICS_REVISIONS_MAX,
+    ) -> None:
+        self._throttlers = throttlers
+        self._program = program
+        self._roster = Roster(REVISION_FAMILIES, named_max)
+        self._process = ProcessCollector(registry=CollectorRegistry(auto_describe=False))
 
-    def render(self) -> tuple[bytes, str]:
-        """The text format, and its content type."""
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST
+    def render(self, accept: str = "") -> tuple[Iterator[bytes], str]:
+        """The slices, each made when it is asked for, and the content type that fits what is accepted."""
+        encode, content_type = choose_encoder(accept)
+        return self._slices(encode), content_type
+
+    def _slices(self, encode: Callable[[Collector], bytes]) -> Iterator[bytes]:
+        self._roster.update(self._throttlers)
+        ended = False
+        for pieces in self._families():
+            for number, piece in enumerate(pieces):
+                text = encode(_Only(piece))
+                if text.endswith(_END_OF_OPENMETRICS):
+                    ended = True
+                    text = text[: -len(_END_OF_OPENMETRICS)]
+                yield text if number == 0 else _without_description(text)
+        if ended:
+            yield _END_OF_OPENMETRICS
+
+    def _families(self) -> Iterator[Iterator[Metric]]:
+        for metric in self._process.collect():
+            yield iter([metric])
+        for family in PROGRAM_FAMILIES:
+            metric = family.metric(())
+            for values, value in family.read(self._program):
+                add(metric, values, value)
+            yield iter([metric])
+        for of_revisions in REVISION_FAMILIES:
+            yield self._pieces(of_revisions)
+
+    def _pieces(self, family: Family[RevisionThrottler]) -> Iterator[Metric]:
+        """One family in pieces, the first of them even if there is nothing in it."""
+        metric = family.metric(REVISION_LABELS)
+        for throttler in self._roster.named:
+            for values, value in family.read(throttler):
+                add(metric, (*labels_of(throttler), *values), value)
+            if len(metric.samples) >= SAMPLES_PER_SLICE:
+                yield metric
+                metric = family.metric(REVISION_LABELS)
+        rows = self._roster.gone(family)
+        for throttler in self._roster.others:
+            rows = family.folded([*rows, *family.read(throttler)])
+        for values, value in rows:
+            add(metric, (*OTHER, *values), value)
+        yield metric
 
 
-class _Program(Collector):
-    """What belongs to the whole process."""
+class _Only(Collector):
+    """A registry of one metric."""
 
-    def __init__(self, listening: Listening, held: HeldBudget, worker: StateWorker, now: Now) -> None:
-        self._now = now
-        self._listening = listening
-        self._held = held
-        self._worker = worker
+    def __init__(self, metric: Metric) -> None:
+        self._metric = metric
 
     def collect(self) -> Iterator[Metric]:
-        listening = self._listening
-        proxy = listening.proxy
-        worker = self._worker
-        yield _gauge("activator_client_connections", "Open client connections.", len(listening.connections))
-        yield _counter("activator_client_connections_accepted", "Client connections.", listening.accepted_total)
-        yield _counter("activator_client_connections_shed", "Client connections over the limit.", listening.shed_total)
-        yield _gauge("activator_exchanges", "Requests begun and not ended.", proxy.active)
-        yield _gauge("activator_held_bytes", "Request bodies held while their requests wait.", self._held.held_bytes)
-        yield _gauge("activator_held_requests", "Requests that wait for a slot.", self._held.held_requests)
-        refused = CounterMetricFamily(
-            "activator_refused_requests", "Requests refused before they had a revision.", labels=("reason",)
-        )
-        for reason, count in proxy.refused_requests.items():
-            refused.add_metric((reason.value,), count)
-        yield refused
-        yield _counter("activator_state_changes", "Changes the state worker has taken.", worker.changes_total)
-        yield _counter("activator_state_changes_folded", "Changes folded into later ones.", worker.queue.folded_total)
-        yield from worker_health(worker, self._now)
+        yield self._metric
 
 
-class _Revisions(Collector):
-    """What belongs to one revision each."""
-
-    def __init__(self, part: DataPart) -> None:
-        self._part = part
-
-    def collect(self) -> Iterator[Metric]:
-        throttlers = list(self._part.throttlers.values())
-        yield _family(throttlers, GaugeMetricFamily, "activator_in_flight", "Requests at pods.", _in_flight)
-        yield _family(throttlers, GaugeMetricFamily, "activator_queued", "Requests that wait for a slot.", _queued)
-        yield _family(
-            throttlers, GaugeMetricFamily, "activator_queue_held_bytes", "Bodies held for this revision.", _held_bytes
-        )
-        yield _family(throttlers, CounterMetricFamily, "activator_exempted", "Requests exempted by rule.", _exempted)
-        yield _family(
-            throttlers, CounterMetricFamily, "activator_waiter_errors", "Waiters that raised when told.", _errors
-        )
-        yield _family(
-            throttlers, GaugeMetricFamily, "activator_capacity", "Slots of pods that may be picked.", _capacity
-        )
-        yield _family(throttlers, CounterMetricFamily, "activator_requests", "Requests routed here.", _requests)
-        yield _family(throttlers, CounterMetricFamily, "activator_client_gone", "Clients that left early.", _gone)
-        yield _family(
-            throttlers,
-            GaugeMetricFamily,
-            "activator_sparse_array_fragmentation_ratio",
-            "Empty slots below the table's length, as a share of it.",
-            _fragmentation,
-        )
-        yield self._responses(throttlers)
-        yield self._failures(throttlers)
-        yield self._retries(throttlers)
-        yield self._pods(throttlers)
-
-    def _responses(self, throttlers: list[RevisionThrottler]) -> Metric:
-        family = CounterMetricFamily(
-            "activator_responses", "Answers of pods, by class of status code.", labels=(*REVISION_LABELS, "code_class")
-        )
-        for throttler in throttlers:
-            classes: dict[str, int] = {}
-            for code, count in throttler.codes.items():
-                name = f"{code // 100}xx"
-                classes[name] = classes.get(name, 0) + count
-            for name, count in sorted(classes.items()):
-                family.add_metric((*_labels(throttler), name), count)
-        return family
-
-    def _failures(self, throttlers: list[RevisionThrottler]) -> Metric:
-        family = CounterMetricFamily(
-            "activator_failures", "Requests that did not end with a pod's answer.", labels=(*REVISION_LABELS, "reason")
-        )
-        for throttler in throttlers:
-            for reason, count in throttler.failed_totals.items():
-                family.add_metric((*_labels(throttler), reason.value), count)
-        return family
-
-    def _retries(self, throttlers: list[RevisionThrottler]) -> Metric:
-        family = CounterMetricFamily(
-            "activator_retries", "Requests tried again, by what failed.", labels=(*REVISION_LABELS, "reason")
-        )
-        for throttler in throttlers:
-            for reason, count in throttler.retries.items():
-                family.add_metric((*_labels(throttler), reason.value), count)
-        return family
-
-    def _pods(self, throttlers: list[RevisionThrottler]) -> Metric:
-        family = GaugeMetricFamily("activator_pods", "Pods by state.", labels=(*REVISION_LABELS, "state"))
-        for throttler in throttlers:
-            counts = [0] * len(STATE_NAMES)
-            for tracker in throttler.table.slots[: throttler.table.length]:
-                counts[tracker.state] += 1
-            for state, name in enumerate(STATE_NAMES):
-                if state != EMPTY:
-                    family.add_metric((*_labels(throttler), name), counts[state])
-        return family
-
-
-def _labels(throttler: RevisionThrottler) -> tuple[str, str]:
-    namespace, _, name = throttler.key.partition("/")
-    return namespace, name
-
-
-def _family(
-    throttlers: list[RevisionThrottler],
-    kind: type[GaugeMetricFamily | CounterMetricFamily],
-    name: str,
-    text: str,
-    value: Callable[[RevisionThrottler], float],
-) -> Metric:
-    family = kind(name, text, labels=REVISION_LABELS)
-    for throttler in throttlers:
-        family.add_metric(_labels(throttler), value(throttler))
-    return family
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(name, text, value=value)
-
-
-def _in_flight(throttler: RevisionThrottler) -> float:
-    return float(throttler.table.in_flight)
-
-
-def _queued(throttler: RevisionThrottler) -> float:
-    return float(throttler.line.length)
-
-
-def _held_bytes(throttler: RevisionThrottler) -> float:
-    return float(throttler.held.held_bytes)
-
-
-def _exempted(throttler: RevisionThrottler) -> float:
-    return float(throttler.exempted_total)
-
-
-def _errors(throttler: RevisionThrottler) -> float:
-    return float(throttler.errors_total)
-
-
-def _capacity(throttler: RevisionThrottler) -> float:
-    return float(throttler.table.capacity)
-
-
-def _requests(throttler: RevisionThrottler) -> float:
-    return float(throttler.requests_total)
-
-
-def _gone(throttler: RevisionThrottler) -> float:
-    return float(throttler.client_gone_total)
-
-
-def _fragmentation(throttler: RevisionThrottler) -> float:
-    return float(throttler.table.fragmentation)
+def _without_description(text: bytes) -> bytes:
+    """The samples alone: a family is described once."""
+    while text.startswith(b"#"):
+        text = text[text.index(b"\n") + 1 :]
+    return text

@@ -35,6 +35,8 @@ from activator.throttle.lines import WaitingLine
 from activator.throttle.overflow import least_loaded
 from activator.throttle.refusing import Refusals
 from activator.throttle.slot_events import SlotEvents
+from activator.throttle.starting import Start
+from activator.throttle.traffic import Traffic
 from activator.throttle.waiters import Waiter
 from lb.table import DRAINED, TrackerTable
 from lb.tracker import RECOVERING, PodTracker
@@ -74,6 +76,7 @@ class RevisionThrottler:
         self.removed: bool = False
         self.was_ready: bool = False  # a pod has been ready since the revision was last at zero
         self.active: bool = False  # has carried something since its load was last reported
+        self.start: Start | None = None  # from zero, while requests wait for it
         # counters, read at scrape time
         self.granted_total: int = 0
         self.exempted_total: int = 0
@@ -86,6 +89,8 @@ class RevisionThrottler:
         self.retry_budget = RetryBudget()
         self.errors_total: int = 0  # waiters that raised when they were told
         self._struck: dict[PodTracker, int] = {}  # pods with strikes, by the generation that they had
+        self.cold_starts_total: int = 0  # starts from zero that requests waited for, and that came to a ready pod
+        self._traffic: Traffic | None = None
         self._now = now
         self._defer = defer
         self._events = events
@@ -255,12 +260,28 @@ class RevisionThrottler:
     def fail(self, cause: str) -> None:
         """The revision cannot start: everyone in line hears the cause, and newcomers too until `recover`."""
         self.failure = cause
+        self.start = None
         self._refuse_all(Reason.REVISION_FAILED, cause)
 
     def recover(self) -> None:
         """Newcomers may wait again. Whoever stood in line at the failure hears of it all the same."""
         self.failure = None
         self.pump()
+
+    def pod_placed(self) -> None:
+        """There is a pod, ready or not."""
+        start = self.start
+        if start is not None and start.placed_s == 0.0:
+            start.placed_s = self._now()
+
+    def pod_ready(self) -> None:
+        """There is a pod that may be picked."""
+        self.was_ready = True
+        start = self.start
+        if start is not None:
+            start.ready_s = self._now()
+            self.cold_starts_total += 1
+            self.start = None  # the requests that waited for it keep it
 
     def remove(self) -> None:
         """The revision is gone: the line is told at once, running requests end in their own time."""
@@ -299,6 +320,18 @@ class RevisionThrottler:
         self._struck.clear()
 
     # --- what others ask ---
+
+    @property
+    def traffic(self) -> Traffic:
+        """What the revision has carried, to be added to."""
+        traffic = self._traffic
+        if traffic is None:
+            traffic = self._traffic = Traffic()
+        return traffic
+
+    def has_traffic(self) -> bool:
+        """Whether there is anything to read in `traffic`."""
+        return self._traffic is not None
 
     def queue_timeout_s(self) -> float:
         """How long a request may stand in line, from its arrival, that does not say so itself."""
@@ -381,6 +414,8 @@ class RevisionThrottler:
         self._process.request_waits()
         if self.table.capacity == 0:
             self._forecast.start_wanted(self._now())
+            if self.start is None and not self.was_ready:
+                self._start_wanted()
         if self.line.length == 1:
             self._forecast.line_formed(self._now())
             self._events.wanted(self.key)
@@ -397,6 +432,12 @@ class RevisionThrottler:
         self._forecast.line_ended(self._now())
         if self.table.capacity == 0:
             self._forecast.start_given_up()
+            self.start = None
+
+    def _start_wanted(self) -> None:
+        self.start = Start(self._now())
+        if self.table.used > 0:
+            self.pod_placed()  # on its way already
 
     def _refuse_all(self, reason: Reason, detail: str) -> None:
         line = self.line

@@ -1,0 +1,63 @@
+"""What a line of the access log may say, and the templates that users write: `{method} {target} {status}`.
+
+A template is plain text with names of fields in braces; `{{` and `}}` stand for the braces themselves. Nothing else of
+Python's format language is taken: no attributes, no widths.
+"""
+
+from __future__ import annotations
+
+from string import Formatter
+from typing import Final
+
+FIELDS: Final[dict[str, str]] = {
+    "time": "when the request was over, in UTC, as RFC 3339 has it, to the millisecond",
+    "client": "the client's address, as far as it can be trusted",
+    "method": "of the request",
+    "host": "that was asked for",
+    "target": "path and query",
+    "protocol": "that the client speaks",
+    "status": "of the answer; 499: the client had gone before there was one",
+    "reason": "why it ended otherwise than with its pod's answer: the word in Activator-Reason",
+    "namespace": "of the revision",
+    "revision": "its name",
+    "pod": "the last that it was given to",
+    "address": "of that pod",
+    "retries": "how many pods failed it before",
+    "request_bytes": "of the request's body",
+    "response_bytes": "of the pod's body that was handed on",
+    "duration_s": "from arrival to end",
+    "first_byte_s": "from arrival to the head of the pod's answer",
+    "wait_s": "in line for a slot",
+    "connect_s": "from the slot to a connection",
+    "cold": "whether it waited for a start from zero",
+    "start_s": "of that: until there was a pod",
+    "ready_s": "of that: until it was ready",
+    "request_id": "X-Request-Id, as the pod was told",
+    "trace_id": "of the header traceparent",
+    "user_agent": "as the client has it",
+    "referer": "as the client has it",
+}
+
+
+class TemplateError(ValueError):
+    """What is wrong with a template, in words that fit after "found …, expected"."""
+
+
+def template_fields(template: str) -> list[str]:
+    """The fields of a template, in order. Raises TemplateError."""
+    if not template.isprintable():
+        raise TemplateError("one line of printable characters")
+    try:
+        pieces = list(Formatter().parse(template))
+    except ValueError as error:
+        raise TemplateError(f"names of fields in braces, and {{{{ for a brace itself ({error})") from error
+    fields = []
+    for _, name, width, conversion in pieces:
+        if name is None:
+            continue
+        if name not in FIELDS or width or conversion:
+            raise TemplateError(f"fields out of {', '.join(FIELDS)}")
+        fields.append(name)
+    if not fields:
+        raise TemplateError("json, common, or a template with at least one field in braces, such as {status}")
+    return fields

@@ -1,0 +1,80 @@
+"""Lines to a file descriptor, from a thread of its own: a reader that is slow, or a full disk, never holds the loop up.
+
+Rules
+  1. The loop hands over batches; the thread alone calls the system. What waits is bounded in bytes, and what does not
+     fit is dropped whole and counted.
+  2. A batch that cannot be written (the reader has gone, the disk is full) is lost and counted; the first of a row of
+     failures is told in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from queue import SimpleQueue
+from threading import Thread
+
+log = logging.getLogger("activator.access_log")
+
+
+class LogWriter:
+    """`close` it, or the last lines may be missing."""
+
+    def __init__(self, descriptor: int, bytes_max: int) -> None:
+        self._descriptor = descriptor
+        self._bytes_max = bytes_max
+        self._batches: SimpleQueue[bytes | None] = SimpleQueue()
+        self._thread: Thread | None = None
+        self._failing = False
+        # Each is written by one of the two threads only, so neither needs a lock.
+        self._given_bytes = 0
+        self._taken_bytes = 0
+        self.lost_lines = 0  # that could not be written
+
+    @property
+    def backlog_bytes(self) -> int:
+        """What has been handed over and not been dealt with."""
+        return self._given_bytes - self._taken_bytes
+
+    def has_room(self, count: int) -> bool:
+        """Whether so many bytes more may wait."""
+        return self.backlog_bytes + count <= self._bytes_max
+
+    def write(self, batch: bytes) -> None:
+        """Whole lines. Never blocks."""
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="access log", daemon=True)
+            self._thread.start()
+        self._given_bytes += len(batch)
+        self._batches.put(batch)
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what waits, for at most so long; whether all of it was dealt with. It may be written to again."""
+        thread = self._thread
+        if thread is None:
+            return True
+        self._thread = None
+        self._batches.put(None)
+        thread.join(timeout_s)
+        return not thread.is_alive()
+
+    def _run(self) -> None:
+        while True:
+            batch = self._batches.get()
+            if batch is None:
+                return
+            self._write(batch)
+            self._taken_bytes += len(batch)
+
+    def _write(self, batch: bytes) -> None:
+        rest = memoryview(batch)
+        try:
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+        except OSError as error:
+            self.lost_lines += bytes(rest).count(b"\n")
+            if not self._failing:
+                log.error("the access log cannot be written (%s); lines are lost until it can", error)
+            self._failing = True
+        else:
+            self._failing = False

@@ -1,0 +1,69 @@
+"""Which revisions are shown by name; beyond the cap they are shown as one, so that the number of series is bounded.
+
+A revision is shown by its name from its first reading on, or in `_other` for good: were it to move, the counters of
+`_other` would fall, and a fall is read as a restart that counts everything again. For the same reason what a revision
+in `_other` had counted stays there when the revision has gone; it is only asked at readings, so what it counted between
+the last one and its end is known as well: the roster keeps it until the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from activator.telemetry.families import Family, Kind, Row
+from activator.throttle.revision import RevisionThrottler
+
+OTHER: Final = ("_other", "_other")  # namespace and name; neither can be a revision's own
+
+
+class Roster:
+    """`named_max`: how many revisions are shown by name."""
+
+    def __init__(self, families: tuple[Family[RevisionThrottler], ...], named_max: int) -> None:
+        self._families = families
+        self._named_max = named_max
+        self._named: dict[str, RevisionThrottler] = {}
+        self._others: dict[str, RevisionThrottler] = {}
+        self._gone: dict[str, list[Row]] = {}  # by family: what revisions counted in `_other` that are there no more
+
+    def update(self, throttlers: Mapping[str, RevisionThrottler]) -> None:
+        """Take note of who has come and gone."""
+        for key, throttler in list(self._named.items()):
+            if throttlers.get(key) is not throttler:
+                del self._named[key]
+        for key, throttler in list(self._others.items()):
+            if throttlers.get(key) is not throttler:
+                del self._others[key]
+                self._keep(throttler)
+        for key, throttler in throttlers.items():
+            if key in self._named or key in self._others:
+                continue
+            shown = self._named if len(self._named) < self._named_max else self._others
+            shown[key] = throttler
+
+    @property
+    def named(self) -> list[RevisionThrottler]:
+        return list(self._named.values())
+
+    @property
+    def others(self) -> list[RevisionThrottler]:
+        return list(self._others.values())
+
+    def gone(self, family: Family[RevisionThrottler]) -> list[Row]:
+        """What is to be added to `_other` for those who have left."""
+        return self._gone.get(family.name, [])
+
+    def is_folding(self) -> bool:
+        return bool(self._others or self._gone)
+
+    def _keep(self, throttler: RevisionThrottler) -> None:
+        for family in self._families:
+            if family.kind is not Kind.GAUGE:
+                self._gone[family.name] = family.folded([*self.gone(family), *family.read(throttler)])
+
+
+def labels_of(throttler: RevisionThrottler) -> tuple[str, str]:
+    """Namespace and name."""
+    namespace, _, name = throttler.key.partition("/")
+    return namespace, name

@@ -1,0 +1,74 @@
+"""What an operator sees of a running activator: the access log on standard output, and the phases of a cold start."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.conftest import RunActivator
+from tests.e2e.http_client import ask, request
+from tests.e2e.pods import ScriptedPod, serve
+from tests.e2e.running import SERVING, configured, eventually, process_revision
+
+TO_FILE = ["sh", "-c", 'exec "$@" > access.log', "sh"]  # standard output into a file of the test's folder
+
+
+def lines_of(folder: Path) -> list[str]:
+    text = (folder / "access.log").read_text("utf-8")
+    return text.split("\n")[:-1]
+
+
+def test_the_access_log_and_its_switch(run_activator: RunActivator, tmp_path: Path) -> None:
+    with ScriptedPod(serve) as pod:
+        configuration = configured([{"name": "a", "hosts": ["a.test"], "pods": [pod.address]}], access_log="json")
+        activator = run_activator(configuration, prefix=TO_FILE)
+        activator.wait_ready_pods("a")
+        for host, status in (("a.test", 200), ("nobody.test", 404)):
+            assert ask(activator.address, request(host=host)).status == status
+        eventually(lambda: len(lines_of(tmp_path)) == 2, "two lines")
+        first, second = (json.loads(line) for line in lines_of(tmp_path))
+        assert (first["status"], first["revision"], first["address"]) == (200, "a", pod.address)
+        assert (second["status"], second["reason"], second["host"]) == (404, "no_route", "nobody.test")
+
+        def switch(access_log: Any, **more: Any) -> None:
+            changed = {**configuration, "access_log": access_log, **more}
+            (tmp_path / "activator0.yaml").write_text(json.dumps(changed))
+            activator.process.send_signal(signal.SIGHUP)
+
+        switch("{method} {status}")
+        eventually(lambda: activator.log[-1].endswith("reloaded"), "the reload")
+        assert ask(activator.address, request(host="a.test")).status == 200
+        eventually(lambda: lines_of(tmp_path)[2:] == ["GET 200"], "a line of the template")
+        switch("{no}")
+        eventually(lambda: "reload refused" in activator.log[-1], "the refusal")
+        activator.may_log_errors = True
+        assert ask(activator.address, request(host="a.test")).status == 200
+        activator.process.send_signal(signal.SIGTERM)  # what is gathered is written before the end
+        assert activator.process.wait(timeout=60.0) == 0
+        assert lines_of(tmp_path)[2:] == ["GET 200", "GET 200"]
+
+
+def test_a_cold_start_by_its_phases(run_activator: RunActivator) -> None:
+    activator = run_activator(configured([process_revision(SERVING)]))
+    assert ask(activator.address, request()).status == 200
+    accept = {"Accept": "text/plain", "Accept-Encoding": "identity"}
+    status, headers, body = activator.ask("/metrics", headers=accept)
+    assert status == 200
+    assert headers["content-type"].startswith("text/plain")
+    sums: dict[tuple[str, str], float] = {}
+    for family in text_string_to_metric_families(body.decode()):
+        for sample in family.samples:
+            if sample.labels.get("revision") == "app":
+                sums[sample.name, sample.labels.get("phase", "")] = sample.value
+    assert sums["activator_cold_starts_total", ""] == 1.0
+    phases = [
+        sums["activator_cold_start_phase_seconds_sum", phase]
+        for phase in ("start", "ready", "queue", "connect", "first_byte")
+    ]
+    assert phases[1] > 0.0, "a program takes a while until it answers"
+    assert all(took_s >= 0.0 for took_s in phases)
+    assert abs(sum(phases) - sums["activator_first_byte_seconds_sum", ""]) < 1e-6

@@ -1,0 +1,386 @@
+"""Lines of the access log: what they say, that each is one line, and that nobody waits for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import string
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from activator.config import ACCESS_LOG_BATCH_BYTES, ACCESS_LOG_BATCH_S, ACCESS_LOG_FIELD_MAX
+from activator.errors import Reason
+from activator.message import Fields
+from activator.telemetry.access_log import AccessLog, Entry, format_of, printable, trace_id_of
+from activator.telemetry.log_switch import AccessLogSwitch
+from activator.telemetry.log_template import FIELDS, TemplateError, template_fields
+from activator.telemetry.log_writer import LogWriter
+from lb.tracker import READY
+from tests.proxy.proxy_fakes import World, request_head, response_head
+from tests.sources import ROOT
+
+WALL_S = 1_795_296_896.0625  # 2026-11-21T21:34:56.0625Z
+TRACEPARENT = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+ALL_FIELDS = " ".join(f'"{{{name}}}"' for name in FIELDS)
+
+
+class Lines(LogWriter):
+    """Keeps what it is given."""
+
+    def __init__(self, bytes_max: int = 1 << 20) -> None:
+        super().__init__(-1, bytes_max)
+        self.batches: list[bytes] = []
+
+    def write(self, batch: bytes) -> None:
+        self.batches.append(batch)
+
+    def lines(self) -> list[str]:
+        text = b"".join(self.batches).decode()
+        assert not text or text.endswith("\n")
+        return text.split("\n")[:-1]
+
+
+class Logged:
+    """A proxy whose requests are logged."""
+
+    def __init__(self, kind: str = "json", bytes_max: int = 1 << 20, **spec: Any) -> None:
+        self.world = World(**spec)
+        self.writer = Lines(bytes_max)
+        clock = self.world.clock
+        self.log = AccessLog(kind, lambda: WALL_S, clock.call_later, self.writer, self.world.errors.append)
+        self.world.proxy.observer = self.log
+
+    def entries(self) -> list[dict[str, Any]]:
+        self.log.flush()
+        assert not self.world.errors
+        return [json.loads(line) for line in self.writer.lines()]
+
+
+def test_a_request_that_went_well() -> None:
+    logged = Logged()
+    world = logged.world
+    world.pod()
+    head = request_head("POST", length=3, User_Agent="curl/8", traceparent=TRACEPARENT)
+    head.headers.append(b"X-Request-Id", b"abc")
+    exchange, _ = world.begin(head)
+    exchange.request_body(b"abc")
+    exchange.request_end([])
+    world.clock.pass_time(0.25)
+    world.answer(exchange, 404)
+    assert logged.entries() == [
+        {
+            "time": "2026-11-21T21:34:56.062Z",
+            "client": "192.0.2.1",
+            "method": "POST",
+            "host": "app.test",
+            "target": "/",
+            "protocol": "HTTP/1.1",
+            "status": 404,
+            "duration_s": 0.25,
+            "namespace": "ns",
+            "revision": "app",
+            "pod": "p1",
+            "address": "10.0.0.1:80",
+            "request_bytes": 3,
+            "response_bytes": 5,
+            "first_byte_s": 0.25,
+            "connect_s": 0.0,
+            "request_id": "abc",
+            "trace_id": "0123456789abcdef0123456789abcdef",
+            "user_agent": "curl/8",
+        }
+    ]
+
+
+def test_common() -> None:
+    logged = Logged("common")
+    logged.world.pod()
+    head = request_head()
+    head.target = b'/a"b\\c'
+    exchange, _ = logged.world.begin(head)
+    logged.world.answer(exchange)
+    logged.log.flush()
+    assert logged.writer.lines() == ['192.0.2.1 - - [21/Nov/2026:21:34:56 +0000] "GET /a\\"b\\\\c HTTP/1.1" 200 5']
+
+
+def test_a_template() -> None:
+    logged = Logged("{{{method}}} {target} {status} {reason} {cold}")
+    logged.world.pod()
+    exchange, _ = logged.world.begin()
+    logged.world.answer(exchange)
+    logged.log.flush()
+    assert logged.writer.lines() == ["{GET} / 200 - false"]
+
+
+def test_refusals_and_those_who_leave() -> None:
+    logged = Logged(queue_depth=1, queue_timeout_s=3.0)
+    world = logged.world
+    world.begin(request_head(host="nobody.test"))
+    world.begin()  # waits
+    world.begin()  # finds the line full
+    world.clock.pass_time(4.0)
+    third, _ = world.begin()
+    third.client_gone()
+    world.pod()
+    fourth, _ = world.begin()
+    fourth.pod_failed(Reason.POD_CLOSED, "", False)
+    entries = logged.entries()
+    assert [(entry["status"], entry["reason"]) for entry in entries] == [
+        (404, "no_route"),
+        (503, "queue_full"),
+        (504, "queue_timeout"),
+        (499, "client_gone"),
+        (502, "pod_closed"),
+    ]
+    assert "revision" not in entries[0] and "pod" not in entries[2]
+    assert entries[2]["wait_s"] == pytest.approx(3.0, abs=0.1)
+    assert entries[4]["pod"] == "p1"
+
+
+def test_an_answer_that_is_cut_keeps_its_status() -> None:
+    logged = Logged()
+    logged.world.pod()
+    exchange, client = logged.world.begin()
+    exchange.response_head(response_head(200, 10))
+    exchange.response_body(b"half")
+    exchange.pod_failed(Reason.POD_CLOSED, "", False)
+    assert client.is_aborted()
+    (entry,) = logged.entries()
+    assert (entry["status"], entry["reason"], entry["response_bytes"]) == (200, "pod_closed", 4)
+
+
+def test_a_cold_request_and_its_phases() -> None:
+    logged = Logged()
+    world = logged.world
+    exchange, _ = world.begin()
+    world.clock.pass_time(2.0)
+    world.throttler.pod_placed()
+    world.clock.pass_time(1.0)
+    world.throttler.pod_ready()
+    world.pod()
+    world.clock.pass_time(0.5)
+    world.answer(exchange)
+    (entry,) = logged.entries()
+    assert entry["cold"] is True
+    assert [entry[name] for name in ("start_s", "ready_s", "wait_s", "first_byte_s")] == [2.0, 1.0, 3.0, 3.5]
+
+
+def test_retries_are_counted_and_the_last_pod_named() -> None:
+    logged = Logged()
+    world = logged.world
+    first = world.pod("p1", connects=False)
+    world.pod("p2")
+    exchange, _ = world.begin()
+    assert [asked[0] for asked in first.asked] == [exchange]
+    first.forget(exchange)
+    exchange.connect_failed(Reason.CONNECT_FAILED)
+    world.answer(exchange)
+    (entry,) = logged.entries()
+    assert (entry["retries"], entry["pod"], entry["status"]) == (1, "p2", 200)
+    assert world.tracker("p1").state == READY
+
+
+def test_lines_are_written_in_batches() -> None:
+    logged = Logged("{method}")
+    world = logged.world
+    world.pod(limit=10)
+    for _ in range(3):
+        exchange, _ = world.begin()
+        world.answer(exchange)
+    assert logged.writer.batches == []
+    world.clock.pass_time(ACCESS_LOG_BATCH_S)
+    assert logged.writer.batches == [b"GET\nGET\nGET\n"]
+    world.clock.pass_time(1.0)
+    assert len(logged.writer.batches) == 1
+    for _ in range(ACCESS_LOG_BATCH_BYTES // 3 + 1):
+        exchange, _ = world.begin()
+        world.answer(exchange)
+    assert len(logged.writer.batches) == 2, "a batch that is large enough does not wait"
+
+
+def test_what_nobody_takes_is_dropped_and_counted() -> None:
+    logged = Logged("{method}", bytes_max=30)
+    logged.world.pod()
+    for _ in range(20):
+        exchange, _ = logged.world.begin()
+        logged.world.answer(exchange)
+    logged.log.flush()
+    assert 0 < len(logged.writer.lines()) < 20
+    assert len(logged.writer.lines()) + logged.log.dropped_total == 20
+
+
+def test_a_failure_of_the_log_never_reaches_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    logged = Logged()
+    logged.world.pod()
+    exchange, client = logged.world.begin()
+    monkeypatch.setattr(logged.log, "_format", lambda entry: 1 / 0)
+    logged.world.answer(exchange)
+    assert client.has_ended() and client.status == 200
+    assert len(logged.world.errors) == logged.log.dropped_total == 1
+
+
+# --- one line, whatever is sent ---
+
+
+any_text = st.binary(max_size=60)
+
+
+@given(any_text, any_text, any_text, st.sampled_from(["json", "common", ALL_FIELDS]))
+@example(b"/\r\n127.0.0.1 - forged", b"\x1b[2J\x9b", "\u202e\u2028".encode(), "common")
+def test_nothing_gets_out_of_its_line(target: bytes, agent: bytes, host: bytes, kind: str) -> None:
+    logged = Logged(kind)
+    logged.world.pod()
+    head = request_head()
+    exchange, _ = logged.world.begin(head)
+    head.target = target
+    head.authority = host
+    head.headers = Fields.from_pairs([(b"User-Agent", agent.replace(b"\r\n", b"")), (b"Referer", target[:5])])
+    logged.world.answer(exchange)
+    logged.log.flush()
+    assert not logged.world.errors
+    (line,) = logged.writer.lines()
+    assert line.isprintable()
+    if kind == "json":
+        entry = json.loads(line)
+        assert entry.get("target", "") == printable(target)
+        assert entry["status"] == 200
+    elif kind == ALL_FIELDS:
+        assert unescaped_quotes(line) == 2 * len(FIELDS)
+
+
+def unescaped_quotes(line: str) -> int:
+    count = place = 0
+    while place < len(line):
+        count += line[place] == '"'
+        place += 2 if line[place] == "\\" else 1
+    return count
+
+
+@given(st.text().map(str.encode))
+def test_what_can_be_printed_is_left_alone(value: bytes) -> None:
+    text = printable(value)
+    assert text.isprintable()
+    if value.decode().isprintable():
+        assert text.encode() == value
+
+
+def test_long_fields_are_cut() -> None:
+    assert printable(b"x" * 100_000) == "x" * ACCESS_LOG_FIELD_MAX
+    assert printable(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("value", "trace_id"),
+    [
+        (TRACEPARENT.encode(), "0123456789abcdef0123456789abcdef"),
+        (None, ""),
+        (b"", ""),
+        (b"00-0123456789ABCDEF0123456789abcdef-0123456789abcdef-01", ""),
+        (b"00-00000000000000000000000000000000-0123456789abcdef-01", ""),
+        (b"00x0123456789abcdef0123456789abcdef-0123456789abcdef-01", ""),
+        (b"00-0123", ""),
+    ],
+)
+def test_trace_ids(value: bytes | None, trace_id: str) -> None:
+    assert trace_id_of(value) == trace_id
+
+
+# --- templates ---
+
+
+def test_templates_are_read() -> None:
+    assert template_fields("{{x}} {method}-{status}{status}") == ["method", "status", "status"]
+
+
+@given(st.text(alphabet=string.ascii_letters + "{}.[]!:0 \n", max_size=20))
+def test_a_template_is_refused_or_can_be_filled(template: str) -> None:
+    try:
+        template_fields(template)
+    except TemplateError:
+        return
+    entry = Entry("2026-11-21T21:34:56.062Z", "192.0.2.1", "GET", "h", "/", "HTTP/1.1", 200, 0.1)
+    assert format_of(template)(entry).isprintable()
+
+
+def test_every_field_is_an_entry_and_documented() -> None:
+    assert set(FIELDS) == set(Entry.__struct_fields__)
+    page = (ROOT / "docs/access-log.md").read_text("utf-8")
+    for name, meaning in FIELDS.items():
+        assert f"| `{name}` | {meaning} |" in page
+
+
+# --- the writer ---
+
+
+@pytest.fixture
+def pipe() -> Iterator[tuple[int, int]]:
+    reader, writer = os.pipe()
+    yield reader, writer
+    for descriptor in (reader, writer):
+        try:
+            os.close(descriptor)
+        except OSError:
+            pass  # the test has closed it
+
+
+def test_a_reader_that_does_not_read_holds_nobody_up(pipe: tuple[int, int]) -> None:
+    reader, descriptor = pipe
+    writer = LogWriter(descriptor, bytes_max=1 << 20)
+    line = b"x" * 9999 + b"\n"
+    given_lines = 0
+    while writer.has_room(len(line)):  # the pipe holds less than that: the thread is stuck in its write long before
+        writer.write(line)
+        given_lines += 1
+    assert given_lines >= 100
+    assert not writer.close(timeout_s=0.01)
+    with open(reader, "rb", closefd=False) as stream:
+        for _ in range(given_lines):
+            assert stream.readline() == line
+    assert writer.lost_lines == 0
+
+
+def test_lines_come_out_as_they_went_in(pipe: tuple[int, int]) -> None:
+    reader, descriptor = pipe
+    writer = LogWriter(descriptor, bytes_max=1 << 20)
+    for number in range(100):
+        writer.write(b"%d\n" % number)
+    assert writer.close(timeout_s=60.0)
+    assert writer.backlog_bytes == 0
+    writer.write(b"again\n")
+    assert writer.close(timeout_s=60.0)
+    os.close(descriptor)
+    with open(reader, "rb", closefd=False) as stream:
+        assert stream.read() == b"".join(b"%d\n" % number for number in range(100)) + b"again\n"
+
+
+def test_a_reader_that_has_gone_costs_lines_and_nothing_else(
+    pipe: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    reader, descriptor = pipe
+    os.close(reader)
+    writer = LogWriter(descriptor, bytes_max=1 << 20)
+    for _ in range(5):
+        writer.write(b"one\ntwo\n")
+    assert writer.close(timeout_s=60.0)
+    assert (writer.lost_lines, writer.backlog_bytes) == (10, 0)
+    assert len(caplog.records) == 1, "told once, not for every batch"
+
+
+def test_the_switch_counts_what_was_lost_before(capfd: pytest.CaptureFixture[str]) -> None:
+    world = World()
+    switch = AccessLogSwitch(world.proxy, lambda: WALL_S, world.clock.call_later, world.errors.append)
+    with closing(switch):
+        for kind in ("json", "{method}", "{method}"):
+            switch.set(kind)
+            observer = world.proxy.observer
+            assert isinstance(observer, AccessLog)
+            observer.dropped_total += 1
+        assert switch.lost_total == 3
+        switch.set(False)
+        assert world.proxy.observer is None
+        assert switch.lost_total == 3
