@@ -16,10 +16,10 @@ import ssl
 from tests.e2e.chaos_pods import material, reset
 
 HUNG_S = 60.0
-GOOD = ["length", "chunked", "slow", "storm", "until-close", "poison", "then-close", "then-half-close", "then-reset"]
+GOOD = ["length", "chunked", "slow", "storm", "until-close", "poison", "then-close", "then-half-close"]
 EARLY = ["early-close", "early-kept", "early-deaf"]
 BAD = ["reset", "close", "garbage", "endless-storm", "cut-head", "cut-head-reset", "cut-length", "cut-length-reset"]
-BAD += ["cut-chunks", "cut-chunks-reset"]
+BAD += ["cut-chunks", "cut-chunks-reset", "then-reset"]
 ONCE = ["once-reset", "once-close"]
 TUNNELS = ["tunnel", "tunnel-silent", "tunnel-reset", "tunnel-says-and-ends", "length"]
 METHODS = ["GET", "GET", "HEAD", "PUT", "POST", "POST", "PATCH", "DELETE"]

@@ -246,6 +246,8 @@ class ChaosPod:
 
 def _is_open(writer: asyncio.StreamWriter) -> bool:
     sock = writer.get_extra_info("socket")
+    if sock is None:
+        return False
     try:
         state: bytes = sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)
     except OSError:
