@@ -7,6 +7,7 @@ import pytest
 from activator.config import BODY_RATE_GRACE_S, FLUSH_S, KEEP_ALIVE_IDLE_S, LINGER_S
 from activator.listen.connection import ClientConnection, Listening
 from activator.origin import Origins
+from activator.outlet import WriteTurn
 from activator.wire.request import RequestLimits
 from tests.proxy.proxy_fakes import Pool, World
 from tests.written_transport import WrittenTransport
@@ -23,8 +24,10 @@ class Visit:
         self.world = World()
         self.pool: Pool = self.world.pod()
         origins = Origins((), 0, False, b"", 1)
+        world = self.world
+        self.turn = WriteTurn(world.clock.defer, world.errors.append)
         self.listening = Listening(
-            self.world.proxy, self.world.wheel, self.world.clock.now, RequestLimits(), 10, origins, body_rate
+            world.proxy, world.wheel, world.clock.now, RequestLimits(), 10, origins, body_rate, self.turn
         )
         self.transport = WrittenTransport(half_closes)
         self.connection = ClientConnection(self.listening)
@@ -37,6 +40,7 @@ class Visit:
 
     def answer(self, body: bytes = b"hello") -> None:
         self.world.answer(self.world.throttler_holder(), body=body)
+        self.turn.end()
 
     def end(self) -> None:
         """The loop tells that it is over; nothing is left."""
@@ -134,6 +138,7 @@ def test_a_body_that_was_begun_ahead_has_to_go_on() -> None:
     visit.answer()
     assert visit.begun == 2
     visit.world.clock.pass_time(3 * BODY_RATE_GRACE_S)
+    visit.turn.end()
     assert b"408 Request Timeout" in visit.transport.sent
     visit.end()
 

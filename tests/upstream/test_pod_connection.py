@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from activator.config import FLUSH_S
+from activator.outlet import WriteTurn
 from activator.transport import Transport
 from activator.upstream.dial import DialContext, PodAddress
 from activator.upstream.pod_connection import PodConnection
@@ -17,6 +18,10 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 UNTIL_EOF = b"HTTP/1.1 200 OK\r\n\r\nhello"
 SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: chaos\r\n\r\n"
 CUT = b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello"
+
+
+def turn_of(world: World) -> WriteTurn:
+    return WriteTurn(world.clock.defer, world.errors.append)
 
 
 class Owner(PodPool):
@@ -67,7 +72,9 @@ class Call:
         self.pool = self.world.pod(connects=False)
         self.owner = Owner()
         self.transport = FillingTransport(half_closes)
-        self.connection = self.transport.connection = PodConnection(self.owner, self.world.clock.now)
+        self.connection = self.transport.connection = PodConnection(
+            self.owner, self.world.clock.now, turn_of(self.world)
+        )
         self.connection.connection_made(cast("Transport", self.transport))
         head = request_head("PUT" if length >= 0 else "GET", length=length)
         head.upgrade = asks.encode()
@@ -77,6 +84,7 @@ class Call:
             self.transport.takes = False
         self.pool.forget(self.exchange)
         self.connection.serve(self.exchange)
+        self.world.clock.turn()
 
 
 def test_an_early_answer_ends_the_connection_at_once() -> None:
@@ -118,7 +126,7 @@ class UndialledPool(PodPool):
     """Gets its connections from the test."""
 
     def __init__(self, world: World) -> None:
-        context = DialContext(cast("Any", None), world.wheel, cast("Any", None))
+        context = DialContext(cast("Any", None), world.wheel, cast("Any", None), turn_of(world))
         super().__init__(context, world.clock.now, PodAddress("10.0.0.1", 80), 5.0)
         self._unanswered = 1  # the one dial that will have succeeded
         tracker = world.table.add("p1", "10.0.0.1:80", 2, READY)
@@ -133,7 +141,7 @@ def test_a_pod_that_takes_nothing_more_is_not_waited_for_for_ever() -> None:
     world = World()
     pool = UndialledPool(world)
     transport = WrittenTransport()
-    connection = PodConnection(pool, world.clock.now)
+    connection = PodConnection(pool, world.clock.now, turn_of(world))
     connection.connection_made(transport)
     transport.buffer = b"of the last request"
     connection.close()
@@ -147,7 +155,7 @@ def test_who_is_handed_a_kept_connection_may_be_repeated_when_it_closes() -> Non
     pool = UndialledPool(world)
     first, first_client = world.begin()
     second, second_client = world.begin()
-    connection = PodConnection(pool, world.clock.now)
+    connection = PodConnection(pool, world.clock.now, turn_of(world))
     connection.connection_made(WrittenTransport())
     connection.data_received(ANSWER)
     assert first_client.has_ended() and first.over
