@@ -75,6 +75,7 @@ RESPONSE_HEADERS_MAX: Final = 256
 INTERIM_RESPONSES_MAX: Final = 16  # 1xx responses before the final one; more is a loop
 KEEP_ALIVE_IDLE_S: Final = 75.0  # a client's idle connection
 LINGER_S: Final = 2.0  # reading on after an early answer, so that a reset does not destroy it
+FLUSH_S: Final = 30.0  # in which a connection that is being closed must take some of what was written to it
 HALF_CLOSE_SWEEP_S: Final = 1.0  # how often paused clients are asked whether they are still there
 HEAD_TIMEOUT_S: Final = 60.0  # first byte of a request head to its last
 POD_IDLE_S: Final = 4.0  # a pooled connection; below the 5 s after which common servers close theirs

@@ -55,6 +55,10 @@ class ClientStream:
     def resume_request(self) -> None:
         raise NotImplementedError
 
+    def half_closes(self) -> bool:
+        """Of a tunnel: one direction can end while the other goes on (TLS connections cannot do that)."""
+        raise NotImplementedError
+
     def client_ip(self) -> str:
         """The address of the client, as far as it can be trusted; empty where there is none to be had."""
         raise NotImplementedError
@@ -85,6 +89,10 @@ class PodStream:
 
     def abort(self) -> None:
         """Nobody wants the answer any more; the pod hears it by the closing of its connection."""
+        raise NotImplementedError
+
+    def half_closes(self) -> bool:
+        """As the client's."""
         raise NotImplementedError
 
     def finish(self) -> None:

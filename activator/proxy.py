@@ -118,9 +118,11 @@ class ProxiedExchange(Exchange):
         self._request_done: bool = not head.has_body
         self._request_trailers: Headers = []
         self._request_paused: bool = False
+        self._pod_full: bool = False  # it reads more slowly than is written to it
         self._answered: bool = False  # the head of the answer has gone to the client
         self._tunnel: bool = False  # it was a 101
         self._response_done: bool = False  # of a tunnel: the pod has ended its side
+        self._ends_at_once: bool = False  # of a tunnel: with one direction ends the other
         self._progress_s: float = 0.0
 
     # --- to a pod ---
@@ -182,6 +184,7 @@ class ProxiedExchange(Exchange):
     def connected(self, pod: PodStream) -> None:
         self._pool = None
         self._pod = pod
+        self._pod_full = False
         self.connected_s = self._progress_s = self._time()
         head = self.head
         if not head.has_body:
@@ -199,7 +202,7 @@ class ProxiedExchange(Exchange):
             self._held = HeldBody(self._proxy.held)
         if self._request_done:
             pod.send_end(self._request_trailers)
-        elif self._request_paused:
+        elif self._request_paused and not self._pod_full:
             self._resume_request()
 
     def connect_failed(self, reason: Reason) -> None:
@@ -289,7 +292,7 @@ class ProxiedExchange(Exchange):
         pod = self._pod
         if pod is None:
             return
-        if self._tunnel and self._response_done:
+        if self._tunnel and (self._response_done or self._ends_at_once):
             self._end_tunnel(pod)
         elif self._tunnel or self.head.has_body:
             pod.send_end(trailers)
@@ -298,12 +301,18 @@ class ProxiedExchange(Exchange):
         self._fail(reason, detail)
 
     def pod_blocked(self) -> None:
-        if not self.over and not self._request_paused and not self._request_done:
+        if self.over:
+            return
+        self._pod_full = True
+        if not self._request_paused and not self._request_done:
             self._request_paused = True
             self._client.pause_request()
 
     def pod_drained(self) -> None:
-        if not self.over and self._request_paused:
+        if self.over:
+            return
+        self._pod_full = False
+        if self._request_paused:
             self._resume_request()
 
     def _resume_request(self) -> None:
@@ -356,7 +365,7 @@ class ProxiedExchange(Exchange):
         if self._tunnel and pod is not None:
             self._response_done = True
             client = self._client
-            if self._request_done:
+            if self._request_done or self._ends_at_once:
                 self._end_tunnel(pod)
             client.send_end(trailers)
             return
@@ -380,6 +389,8 @@ class ProxiedExchange(Exchange):
     def _begin_tunnel(self) -> None:
         self._tunnel = True
         self._request_done = False  # the client's stream begins now
+        pod = self._pod
+        self._ends_at_once = not self._client.half_closes() or (pod is not None and not pod.half_closes())
         self._proxy.tunnels += 1
         throttler = self._throttler
         assert throttler is not None
@@ -388,7 +399,7 @@ class ProxiedExchange(Exchange):
         self._arm()
 
     def _end_tunnel(self, pod: PodStream) -> None:
-        """Both sides have ended theirs."""
+        """Both sides have ended theirs, or one has and the other cannot go on alone."""
         self._pod = None
         pod.finish()
         self._end(True)
@@ -399,6 +410,11 @@ class ProxiedExchange(Exchange):
         if self.over:
             return
         self._pod = None
+        if self._tunnel and self._response_done:
+            client = self._client  # the pod had said all it had to say: the client is to have it
+            self._end(True)
+            client.send_end([])
+            return
         throttler = self._throttler
         lease = self._lease
         if untouched and throttler is not None and lease is not None and self._is_repeatable(throttler):

@@ -10,7 +10,9 @@ Rules
   3. An answer that begins before its request has ended closes the connection after it; what the client still sends is
      read and thrown away for a moment, so that the answer is not destroyed by a reset.
   4. After a 101 the connection is a tunnel: what is read is the request's body, whatever it is, and an end of file ends
-     that direction only.
+     that direction only, except over TLS.
+  5. A request begins when its client has taken enough of the answers before it; whoever takes nothing of what is left
+     on a connection that closes is not waited for.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from __future__ import annotations
 from activator.clock import Deadline, Now, TimingWheel
 from activator.config import (
     BODY_RATE_GRACE_S,
+    FLUSH_S,
     HEAD_TIMEOUT_S,
     KEEP_ALIVE_IDLE_S,
     LINGER_S,
@@ -85,6 +88,8 @@ class ClientConnection(StreamOwner):
         self._beginning: bool = False
         self._request_paused: bool = False
         self._reading_paused: bool = False
+        self._writing_paused: bool = False  # the client has much to take yet
+        self._unsent: int = 1 << 62  # of a connection that is being closed: what was left at the last look
         self._discarding: bool = False
         self._closed: bool = False
         self._head_since_s: float = 0.0
@@ -120,21 +125,20 @@ class ClientConnection(StreamOwner):
         error = self._parser.feed(data)
         if error is not None:
             self._parse_failed(error)
-        self._begin_next()
-        if self._parser.in_message:
-            self._watch(len(data))
-        else:
-            self._head_since_s = self._body_since_s = 0.0
-        if self._parser.unparsed or self._reading_paused:
-            self._update_reading()
+        self._go_on(len(data))
 
     def eof_received(self) -> bool | None:
         tunnel = self._tunnel
         if tunnel is not None and not self._closed:
             tunnel.request_ended = True
             tunnel.exchange.request_end([])
-            return not tunnel.exchange.over  # the other direction goes on until it ends too
+            if not tunnel.exchange.over:
+                return True  # the other direction goes on until it ends too
         self._client_gone()
+        self._closed = True
+        if self._outlet is not None:
+            self._outlet.flush()  # an answer that ended in this very turn
+        self._listening.wheel.arm(self._timer, self._listening.now() + FLUSH_S)
         return None  # the transport closes, and `connection_lost` follows
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -142,12 +146,16 @@ class ClientConnection(StreamOwner):
         self._forget()
 
     def pause_writing(self) -> None:
+        self._writing_paused = True
         if self._current is not None:
             self._current.exchange.client_blocked()
 
     def resume_writing(self) -> None:
+        self._writing_paused = False
         if self._current is not None:
             self._current.exchange.client_drained()
+        else:
+            self._go_on(0)
 
     # --- reading ---
 
@@ -156,7 +164,7 @@ class ClientConnection(StreamOwner):
         if self._beginning:
             return  # a request has been answered at once; the loop that began it goes on
         self._beginning = True
-        while self._current is None and not self._closed and not self._discarding:
+        while self._current is None and not self._writing_paused and not self._closed and not self._discarding:
             if self._next is None and self._parser.paused:
                 error = self._parser.resume()
                 if error is not None:
@@ -171,6 +179,18 @@ class ClientConnection(StreamOwner):
         if self._refusal is not None and self._current is None and not self._closed and not self._discarding:
             self._listening.proxy.count_refused(self._refusal.reason)
             self._answer_and_close(self._refusal.reason, self._refusal.detail)
+
+    def _go_on(self, count: int) -> None:
+        """Another `count` bytes have been parsed, or an answer has ended: see to what comes next."""
+        self._begin_next()
+        if self._closed or self._discarding:
+            return
+        if self._parser.in_message:
+            self._watch(count)
+        else:
+            self._head_since_s = self._body_since_s = 0.0
+        if self._parser.unparsed or self._reading_paused:
+            self._update_reading()
 
     def _parse_failed(self, error: WireError) -> None:
         stream = self._parsing
@@ -255,23 +275,20 @@ class ClientConnection(StreamOwner):
         self._current = None
         if stream.close:
             self._drop_next()
-            self._close_in_order(not stream.request_ended)
+            self._close_in_order(not stream.request_ended or self._reading_paused, stream.until_close)
             return
         self._quiet_since_s = stream.exchange.done_s
-        self._begin_next()
-        if self._reading_paused:
-            self._update_reading()
+        self._go_on(0)
 
     def abort(self, cut_body: bool) -> None:
-        self._drop_next()
-        self._current = None
         outlet = self._outlet
-        if outlet is not None and not self._closed:
+        if outlet is not None:
             self._closed = True
             if cut_body:
                 outlet.reset()
             else:
                 outlet.abort()
+        self._client_gone()
 
     def begin_tunnel(self, stream: Http1Stream) -> None:
         self._tunnel = stream
@@ -282,19 +299,17 @@ class ClientConnection(StreamOwner):
         self._update_reading()
 
     def end_tunnel(self, stream: Http1Stream) -> None:
-        # The connection closes when the client has ended its own side too.
-        transport = self._transport
         outlet = self._outlet
-        if transport is None or outlet is None or self._closed:
+        if outlet is None or self._closed:
             return
-        if not stream.request_ended and transport.can_write_eof():
-            outlet.write_eof()
-            return
-        self._current = None
-        self._closed = True
-        outlet.close()
-        if not stream.exchange.over:
-            stream.exchange.client_gone()  # TLS closes both directions at once
+        if stream.exchange.over:
+            self._current = None
+            self._close_in_order(not stream.request_ended, True)
+        else:
+            outlet.write_eof()  # the connection closes when the client has ended its own side too
+
+    def half_closes(self) -> bool:
+        return self._transport is not None and self._transport.can_write_eof()
 
     def client_ip_of(self, head: RequestHead) -> str:
         return self._who().client_ip(head)
@@ -318,7 +333,7 @@ class ClientConnection(StreamOwner):
     def drain(self) -> None:
         """Close now if nothing is being answered; otherwise the answer in progress is the last."""
         if self._current is None and self._next is None and not self._parser.in_message:
-            self._close_in_order(False)
+            self._close_in_order(False, False)
 
     def is_tunnel(self) -> bool:
         return self._tunnel is not None
@@ -355,10 +370,8 @@ class ClientConnection(StreamOwner):
     # --- within ---
 
     def timer_expired(self, now_s: float) -> None:
-        if self._closed:
-            return
-        if self._discarding:
-            self.abort(False)
+        if self._closed or self._discarding:
+            self._closing_takes_long(now_s)
         elif self._body_since_s > 0.0 and now_s - self._body_since_s >= BODY_RATE_GRACE_S:
             self._judge_body_rate(now_s)
         elif self._head_since_s > 0.0 and now_s - self._head_since_s >= HEAD_TIMEOUT_S:
@@ -367,7 +380,7 @@ class ClientConnection(StreamOwner):
         elif self._current is None:
             idle_s = KEEP_ALIVE_IDLE_S
             if now_s - self._quiet_since_s >= idle_s:
-                self._close_in_order(False)
+                self._close_in_order(False, False)
             else:
                 self._listening.wheel.arm(self._timer, self._quiet_since_s + idle_s)
         else:
@@ -377,22 +390,46 @@ class ClientConnection(StreamOwner):
         body = refusal_text(reason, detail)
         headers: Headers = [(b"Activator-Reason", reason.value.encode())]
         self.write(plain_response(status_of(reason), body, headers, True, False, False))
-        self._close_in_order(True)
+        self._close_in_order(True, False)
 
-    def _close_in_order(self, linger: bool) -> None:
-        """Let what was written reach the client; `linger` where it may still be sending."""
+    def _close_in_order(self, linger: bool, eof_tells: bool) -> None:
+        """Let what was written reach the client; `linger` where it may still be sending.
+
+        Over TLS the end cannot be told while we read on: where it must be (`eof_tells`), there is no lingering.
+        """
         transport = self._transport
         outlet = self._outlet
         if transport is None or outlet is None or self._closed or self._discarding:
             return
-        if linger and transport.can_write_eof():
+        half_closes = transport.can_write_eof()
+        if linger and (half_closes or not eof_tells):
             self._discarding = True
-            outlet.write_eof()
+            if half_closes:
+                outlet.write_eof()
             self._update_reading()
             self._listening.wheel.arm(self._timer, self._listening.now() + LINGER_S)
         else:
+            self._close()
+
+    def _close(self) -> None:
+        self._closed = True
+        if self._outlet is not None:
+            self._outlet.close()
+            self._listening.wheel.arm(self._timer, self._listening.now() + FLUSH_S)
+
+    def _closing_takes_long(self, now_s: float) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        unsent = transport.get_write_buffer_size()
+        if 0 < unsent < self._unsent:
+            self._unsent = unsent
+            self._listening.wheel.arm(self._timer, now_s + FLUSH_S)
+        elif unsent == 0 and not self._closed and not transport.can_write_eof():
+            self._close()  # TLS has its own way to end
+        else:
             self._closed = True
-            outlet.close()
+            transport.abort()
 
     def _client_gone(self) -> None:
         current = self._current

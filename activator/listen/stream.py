@@ -45,6 +45,10 @@ class StreamOwner:
         """
         raise NotImplementedError
 
+    def half_closes(self) -> bool:
+        """One direction can end while the other goes on."""
+        raise NotImplementedError
+
     def client_ip_of(self, head: RequestHead) -> str:
         raise NotImplementedError
 
@@ -63,7 +67,7 @@ class Http1Stream(ClientStream):
         self.close: bool = not keep_alive
         self.request_ended = request_ended
         self._chunked: bool = False
-        self._until_close: bool = False  # nothing but the end of the connection ends the body
+        self.until_close: bool = False  # nothing but the end of the connection ends the body
         self._tunnel: bool = False
         self.answered: bool = False  # the head of the final answer is written
         self._continued: bool = False  # a 1xx answer was
@@ -82,8 +86,8 @@ class Http1Stream(ClientStream):
         self.answered = True
         unknown = head.has_body and head.content_length < 0
         self._chunked = unknown and not self._http_1_0
-        self._until_close = unknown and self._http_1_0
-        if not self.request_ended or self._until_close or self._connection.is_draining():
+        self.until_close = unknown and self._http_1_0
+        if not self.request_ended or self.until_close or self._connection.is_draining():
             self.close = True
         self._out.append(response_bytes(head, self._http_1_0, self.close))
         if head.upgrade:
@@ -111,7 +115,7 @@ class Http1Stream(ClientStream):
             self._connection.write(out[0] if len(out) == 1 else b"".join(out))
 
     def abort(self) -> None:
-        self._connection.abort(self._until_close)
+        self._connection.abort(self.until_close)
 
     def pause_request(self) -> None:
         self._connection.pause_request(True)
@@ -121,6 +125,9 @@ class Http1Stream(ClientStream):
 
     def protocol(self) -> str:
         return "HTTP/1.0" if self._http_1_0 else "HTTP/1.1"
+
+    def half_closes(self) -> bool:
+        return self._connection.half_closes()
 
     def client_ip(self) -> str:
         return self._connection.client_ip_of(self.exchange.head)

@@ -4,7 +4,9 @@ Rules
   1. A response that is complete is handed over after the parser has returned, never from inside it: the hand-over may
      put the next request on this very connection.
   2. A byte that nobody asked for closes the connection.
-  3. `abort` takes effect at once; what the transport reports later is ignored.
+  3. With a response that is complete before its request has been sent the connection ends: the pod is not to get the
+     rest for as long as it pleases, and nothing else could be sent meanwhile.
+  4. `abort` takes effect at once; what the transport reports later is ignored.
 """
 
 from __future__ import annotations
@@ -46,6 +48,10 @@ class ConnectionOwner:
         """The connection is gone, for whatever reason; said once."""
         raise NotImplementedError
 
+    def leaving(self, transport: Transport) -> None:
+        """It is being closed, and something is still to be sent: the pod must take it in time."""
+        raise NotImplementedError
+
 
 class PodConnection(PodStream):
     """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
@@ -66,6 +72,7 @@ class PodConnection(PodStream):
         self._chunked: bool = False
         self._request_ended: bool = True
         self._trailers: Headers = []
+        self._blocked: bool = False  # much of what was written is still to be sent
 
     # --- the pool's side ---
 
@@ -86,8 +93,12 @@ class PodConnection(PodStream):
         """Close in order; for a connection that carries nothing."""
         if not self.is_closed:
             self._gone()
-            if self._outlet is not None:
-                self._outlet.close()
+            outlet = self._outlet
+            transport = self._transport
+            if outlet is not None and transport is not None:
+                outlet.close()
+                if transport.get_write_buffer_size() > 0:
+                    self._owner.leaving(transport)
 
     # --- PodStream ---
 
@@ -110,13 +121,12 @@ class PodConnection(PodStream):
 
     def send_end(self, trailers: Headers) -> None:
         self._request_ended = True
-        transport = self._transport
         outlet = self._outlet
-        if self.is_closed or transport is None or outlet is None:
+        if self.is_closed or outlet is None:
             return
         if self._chunked:
             outlet.write(last_chunk(trailers))
-        elif self._parser.tunnelling and transport.can_write_eof():
+        elif self._parser.tunnelling:
             outlet.write_eof()
 
     def abort(self) -> None:
@@ -125,6 +135,9 @@ class PodConnection(PodStream):
             self._gone()
             if self._outlet is not None:
                 self._outlet.cut()
+
+    def half_closes(self) -> bool:
+        return self._transport is not None and self._transport.can_write_eof()
 
     def finish(self) -> None:
         self._exchange = None
@@ -173,6 +186,8 @@ class PodConnection(PodStream):
         if self._parser.tunnelling and exchange is not None and not self.is_closed:
             exchange.response_end([])
             return not self.is_closed  # the other direction goes on until it ends too
+        if exchange is not None and not self.is_closed:
+            self._ended(True)  # now: the transport closes only when the pod has taken all of the request
         return None  # the transport closes, and `connection_lost` follows
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -183,8 +198,12 @@ class PodConnection(PodStream):
             return
         self._transport = None  # closed already
         self._outlet = None
+        self._ended(error is None)
+
+    def _ended(self, orderly: bool) -> None:
+        """The pod says no more."""
         untouched = self.reused and not self._parser.started
-        if error is None:
+        if orderly:
             truncated = self._parser.feed_eof()
             if truncated is None and self._parser.complete:
                 self._complete()
@@ -193,10 +212,12 @@ class PodConnection(PodStream):
         self._break(Reason.POD_CLOSED, "", untouched)
 
     def pause_writing(self) -> None:
+        self._blocked = True
         if self._exchange is not None:
             self._exchange.pod_blocked()
 
     def resume_writing(self) -> None:
+        self._blocked = False
         if self._exchange is not None:
             self._exchange.pod_drained()
 
@@ -207,7 +228,10 @@ class PodConnection(PodStream):
         self._exchange = None
         trailers = self._trailers
         self._trailers = []
-        self._owner.finished(self, self._parser.keep_alive and self._request_ended and self.is_usable())
+        if self._request_ended and not self._blocked:
+            self._owner.finished(self, self._parser.keep_alive and self.is_usable())
+        else:
+            self.abort()
         if exchange is not None:
             exchange.response_end(trailers)
 

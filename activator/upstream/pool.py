@@ -29,10 +29,12 @@ from activator.config import (
     DIAL_WINDOW_AGE_S,
     DIAL_WINDOW_INITIAL,
     DIAL_WINDOW_MAX,
+    FLUSH_S,
     POD_IDLE_S,
 )
 from activator.errors import Reason
 from activator.exchange import Exchange
+from activator.transport import Transport
 from activator.upstream.dial import Dial, DialContext, PodAddress
 from activator.upstream.pod_connection import ConnectionOwner, PodConnection
 
@@ -147,6 +149,7 @@ class PodPool(ConnectionOwner):
         if connection.keep_alive_s >= 0.0:
             self._idle_max_s = min(POD_IDLE_S, connection.keep_alive_s - _CLOSING_S)
         if reusable and not self._closed and (self._idle_max_s > 0.0 or self._waiting):
+            connection.reused = True  # for who waits as for who comes later
             self._next(connection)
         else:
             connection.close()
@@ -167,6 +170,9 @@ class PodPool(ConnectionOwner):
             self._idle.remove(connection)
         if self._waiting:
             self._fill()
+
+    def leaving(self, transport: Transport) -> None:
+        self._context.wheel.arm(_Farewell(transport), self._now() + FLUSH_S)
 
     # --- within ---
 
@@ -257,6 +263,17 @@ class _Aging(Deadline):
 
     def expired(self, now_s: float) -> None:
         self._pool._age(now_s)
+
+
+class _Farewell(Deadline):
+    """Waits for a pod to take what was written to a connection that is being closed; not for ever."""
+
+    def __init__(self, transport: Transport) -> None:
+        super().__init__()
+        self._transport = transport
+
+    def expired(self, now_s: float) -> None:
+        self._transport.abort()
 
 
 class _IdleSweep(Deadline):

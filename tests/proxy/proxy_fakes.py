@@ -81,6 +81,9 @@ class Client(ClientStream):
     def resume_request(self) -> None:
         self.paused = False
 
+    def half_closes(self) -> bool:
+        return True
+
     def client_ip(self) -> str:
         return "192.0.2.1"
 
@@ -113,6 +116,9 @@ class Pod(PodStream):
 
     def abort(self) -> None:
         self.aborted = True
+
+    def half_closes(self) -> bool:
+        return True
 
     def finish(self) -> None:
         assert not self.aborted and not self.finished

@@ -1,0 +1,151 @@
+"""One client connection, turn by turn: what its transport is told, and when it is not waited for any longer."""
+
+from __future__ import annotations
+
+import pytest
+
+from activator.config import BODY_RATE_GRACE_S, FLUSH_S, KEEP_ALIVE_IDLE_S, LINGER_S
+from activator.listen.connection import ClientConnection, Listening
+from activator.origin import Origins
+from activator.outlet import WriteTurn
+from activator.wire.request import RequestLimits
+from tests.proxy.proxy_fakes import Pool, World
+from tests.written_transport import WrittenTransport
+
+GET = b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n"
+LAST = b"GET / HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\n\r\n"
+UPLOAD = b"POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 1000000\r\n\r\n" + b"u" * 50
+
+
+class Visit:
+    """A connection to a proxy with one pod, which takes one request at a time."""
+
+    def __init__(self, half_closes: bool = True, body_rate: int = 240) -> None:
+        self.world = World()
+        self.pool: Pool = self.world.pod()
+        origins = Origins((), 0, False, b"", 1)
+        world = self.world
+        self.turn = WriteTurn(world.clock.defer, world.errors.append)
+        self.listening = Listening(
+            world.proxy, world.wheel, world.clock.now, RequestLimits(), 10, origins, body_rate, self.turn
+        )
+        self.transport = WrittenTransport(half_closes)
+        self.connection = ClientConnection(self.listening)
+        self.connection.connection_made(self.transport)
+
+    @property
+    def begun(self) -> int:
+        """How many requests the pod has got."""
+        return len(self.pool.pods)
+
+    def answer(self, body: bytes = b"hello") -> None:
+        self.world.answer(self.world.throttler_holder(), body=body)
+        self.turn.end()
+
+    def end(self) -> None:
+        """The loop tells that it is over; nothing is left."""
+        self.connection.connection_lost(None)
+        assert not self.listening.connections
+        self.world.check_idle()
+
+
+def test_a_request_sent_ahead_waits_until_the_client_takes_what_is_there() -> None:
+    visit = Visit()
+    visit.connection.data_received(GET + GET)
+    visit.connection.pause_writing()
+    visit.answer()
+    assert visit.begun == 1  # its answer would be fed to a client that reads nothing, and nobody would stop it
+    visit.connection.resume_writing()
+    assert visit.begun == 2
+    visit.answer()
+    visit.end()
+
+
+def test_so_does_one_that_comes_later() -> None:
+    visit = Visit()
+    visit.connection.data_received(GET)
+    visit.connection.pause_writing()
+    visit.answer()
+    visit.connection.data_received(GET)
+    assert visit.begun == 1
+    visit.connection.resume_writing()
+    assert visit.begun == 2
+    visit.answer()
+    visit.end()
+
+
+@pytest.mark.parametrize("how", ["asked to close", "idle", "end of file"])
+def test_who_takes_nothing_of_a_connection_that_closes_is_not_waited_for(how: str) -> None:
+    visit = Visit()
+    visit.transport.takes = False
+    visit.connection.data_received(LAST if how == "asked to close" else GET)
+    visit.answer()
+    if how == "idle":
+        visit.world.clock.pass_time(KEEP_ALIVE_IDLE_S + 1.0)
+    elif how == "end of file":
+        assert not visit.connection.eof_received()
+        visit.transport.close()
+    assert visit.transport.is_closed() and not visit.transport.is_aborted()
+    visit.world.clock.pass_time(3 * FLUSH_S)
+    assert visit.transport.is_aborted()
+    visit.end()
+
+
+def test_who_takes_some_of_it_is() -> None:
+    visit = Visit()
+    visit.transport.takes = False
+    visit.connection.data_received(LAST)
+    visit.answer(b"x" * 1000)
+    for _ in range(10):
+        visit.world.clock.pass_time(FLUSH_S)
+        visit.transport.take(50)
+    assert visit.transport.is_closed() and not visit.transport.is_aborted()
+    visit.end()
+
+
+@pytest.mark.parametrize("half_closes", [True, False])
+def test_an_early_answer_is_not_cut_while_the_client_takes_it(half_closes: bool) -> None:
+    visit = Visit(half_closes)
+    visit.connection.data_received(UPLOAD)
+    visit.transport.takes = False
+    visit.answer(b"x" * 1000)
+    visit.connection.data_received(b"u" * 1000)  # read and thrown away: a reset would destroy the answer
+    assert not visit.transport.is_closed() and visit.transport.eof == half_closes
+    visit.world.clock.pass_time(LINGER_S + 1.0)
+    visit.transport.take(500)
+    assert not visit.transport.is_closed() and not visit.transport.is_aborted()
+    visit.transport.take(5000)
+    visit.world.clock.pass_time(FLUSH_S + 1.0)
+    assert visit.transport.is_closed() or visit.transport.is_aborted()
+    visit.end()
+
+
+def test_a_last_answer_is_not_destroyed_by_what_was_sent_ahead() -> None:
+    visit = Visit()
+    visit.connection.data_received(GET + GET)
+    visit.listening.draining = True
+    assert visit.transport.is_paused()
+    visit.answer()
+    assert visit.transport.eof and not visit.transport.is_closed() and not visit.transport.is_paused()
+    visit.world.clock.pass_time(LINGER_S + 1.0)
+    assert visit.transport.is_aborted()
+    visit.end()
+
+
+def test_a_body_that_was_begun_ahead_has_to_go_on() -> None:
+    visit = Visit()
+    visit.connection.data_received(GET + UPLOAD)
+    visit.answer()
+    assert visit.begun == 2
+    visit.world.clock.pass_time(3 * BODY_RATE_GRACE_S)
+    visit.turn.end()
+    assert b"408 Request Timeout" in visit.transport.sent
+    visit.end()
+
+
+def test_what_is_cut_at_the_end_of_the_program_gives_its_slot_back() -> None:
+    visit = Visit()
+    visit.connection.data_received(GET)
+    visit.connection.abort(True)
+    assert visit.transport.is_aborted()
+    visit.end()
