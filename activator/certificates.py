@@ -58,7 +58,18 @@ class ServerCertificate:
             log.warning("the new certificate of %s is not used, the old one stays: %s", self._tls.address, problem)
             return
         # A context that serves takes a new chain for all connections to come.
-        self.context.load_cert_chain(self._tls.certificate, self._tls.key)
+        try:
+            self.context.load_cert_chain(self._tls.certificate, self._tls.key, password=_no_password)
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # replaced once more since they were tried: the next look sees whole files
+            self._seen = ()
+            self.refused_total += 1
+            log.warning(
+                "the new certificate of %s could not be read, which is tried again: %s", self._tls.address, error
+            )
+            return
         self.reloads_total += 1
         log.info("the certificate of %s was replaced", self._tls.address)
 

@@ -116,7 +116,9 @@ class Server:
 
     def close(self, listener: ListeningSocket) -> None:
         """Accept no more here; what was accepted goes on."""
-        self._servers.pop(listener).close()
+        server = self._servers.pop(listener, None)
+        if server is not None:  # of two reloads at once, both may want it closed
+            server.close()
 
     def look_at_certificates(self) -> None:
         """Use new certificate files now rather than soon."""

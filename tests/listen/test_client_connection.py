@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from activator.config import BODY_RATE_GRACE_S, FLUSH_S, KEEP_ALIVE_IDLE_S, LINGER_S
 from activator.listen.connection import ClientConnection, Listening
+from activator.listen.listener import Server, open_socket
 from activator.origin import Origins
 from activator.outlet import WriteTurn
 from activator.wire.request import RequestLimits
@@ -149,3 +152,15 @@ def test_what_is_cut_at_the_end_of_the_program_gives_its_slot_back() -> None:
     visit.connection.abort(True)
     assert visit.transport.is_aborted()
     visit.end()
+
+
+def test_a_listener_that_two_reloads_close() -> None:
+    async def story() -> None:
+        server = Server(Visit().listening)
+        listener = open_socket("127.0.0.1:0")
+        await server.open(listener)
+        server.close(listener)
+        server.close(listener)
+        assert server.sockets == []
+
+    asyncio.run(story())
