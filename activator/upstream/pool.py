@@ -10,7 +10,8 @@ Rules
   3. The kernel repeats a lost SYN after a second. Where connects are known to take less, a dial that takes much longer
      is given up and dialled anew; only when nothing has connected for the whole connect timeout do requests hear of it.
   4. An exchange that holds a lease waits here, first come first served, for the next connection that comes free,
-     whichever it was dialled for. Dials belong to the pool, not to an exchange.
+     whichever it was dialled for; kept ones pass over who wants a fresh one. Dials belong to the pool, not to an
+     exchange.
   5. The idle connection used last is used next, so that the others can grow old and be closed: after POD_IDLE_S, or a
      second before the pod would close them where it says when (`Keep-Alive: timeout=`).
 """
@@ -54,7 +55,7 @@ class PodPool(ConnectionOwner):
         self._idle_max_s: float = POD_IDLE_S  # less where the pod says that it closes its connections sooner
         self._open: dict[PodConnection, None] = {}
         self._dials: dict[Dial, None] = {}
-        self._waiting: dict[Exchange, None] = {}
+        self._waiting: dict[Exchange, bool] = {}  # whether only a fresh one will do
         self._window: int = DIAL_WINDOW_INITIAL
         self._unanswered: int = 0  # dials, and fresh connections that carry a request and have heard nothing yet
         self._answered_in_window: int = 0
@@ -75,6 +76,7 @@ class PodPool(ConnectionOwner):
         if self._closed:
             exchange.connect_failed(Reason.CONNECT_FAILED)
             return
+        fresh = idle_max_s == 0.0
         idle_max_s = min(idle_max_s, self._idle_max_s)
         if idle_max_s > 0.0:
             while self._idle:
@@ -87,7 +89,7 @@ class PodPool(ConnectionOwner):
                     connection.serve(exchange)
                     return
                 connection.close()
-        self._waiting[exchange] = None
+        self._waiting[exchange] = fresh
         self._fill()
 
     def forget(self, exchange: Exchange) -> None:
@@ -178,11 +180,13 @@ class PodPool(ConnectionOwner):
 
     def _next(self, connection: PodConnection) -> None:
         """Give the connection to who has waited longest, or park it."""
-        for exchange in self._waiting:
+        for exchange, fresh in self._waiting.items():
+            if fresh and connection.reused:
+                continue
             del self._waiting[exchange]
             connection.serve(exchange)
             return
-        if self._closed:
+        if self._closed or self._idle_max_s <= 0.0:
             connection.close()
             return
         if connection.fresh:

@@ -166,6 +166,25 @@ def test_who_is_handed_a_kept_connection_may_be_repeated_when_it_closes() -> Non
     world.check_idle()
 
 
+def test_who_wants_a_fresh_connection_is_handed_no_kept_one() -> None:
+    world = World()
+    pool = UndialledPool(world)
+    first, _ = world.begin()
+    connection = PodConnection(pool, world.clock.now, turn_of(world))
+    connection.connection_made(WrittenTransport())
+    second, second_client = world.begin()
+    pool.forget(second)
+    pool.checkout(second, 0.0, world.clock.now())
+    connection.data_received(ANSWER)
+    assert first.over and pool.statistics()["waiting"] == 1 and pool.statistics()["idle"] == 1
+    dialled = PodConnection(pool, world.clock.now, turn_of(world))
+    dialled.connection_made(WrittenTransport())
+    dialled.data_received(ANSWER)
+    assert second.over and second_client.has_ended()
+    pool.close()
+    world.check_idle()
+
+
 def test_a_pod_that_is_full_at_once_is_not_fed_on() -> None:
     """What was held is more than its transport takes: nobody would say so a second time."""
     call = Call(length=1000, held=200)
