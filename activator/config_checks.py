@@ -85,6 +85,8 @@ class Checker:
         if values.get("access_log", False) is not False:
             self._reader.planned(item_at(root, "access_log"), "access_log", "anything but false")
         self._edge.check_forwarded(root, values)
+        self._check_address(item_at(root, "push"), values.get("push", {}), "listen", "push.", allow_empty=True)
+        self._edge.check_push(root, values)
         self._check_positive(root, values, "limits", "limits", ("header_bytes", "held_bytes"))
         revisions = values.get("revisions", [])
         revisions_item = root.entries.get("revisions") if root.entries else None

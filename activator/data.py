@@ -34,6 +34,7 @@ from activator.origin import FORWARDED, X_FORWARDED, Origins
 from activator.proxy import Proxy
 from activator.routing import Router
 from activator.state.apply import DataHooks, DataPart, load_of
+from activator.state.audit import Auditor
 from activator.state.messages import (
     Effect,
     PodDrained,
@@ -92,6 +93,7 @@ class Data:
         hooks = _Hooks(self, DialContext(loop, self.wheel, tasks.start), now, rng, tell)
         self.part = DataPart(now, self.wheel, loop.call_soon, _Events(self, tell), hooks, self.held)
         self._report = _LoadReport(self, now, tell)
+        self._auditor = Auditor(self.part, self.wheel, now, tell, loop.call_soon)
 
     async def start(self, sockets: list[ListeningSocket]) -> None:
         """Begin to accept."""
@@ -99,6 +101,7 @@ class Data:
         for one in sockets:
             await self.server.open(one)
         self._report.arm()
+        self._auditor.arm()
 
     def apply(self, effects: list[Effect]) -> None:
         """Effects of the state worker, in order."""
@@ -246,8 +249,8 @@ class _Hooks(DataHooks):
         self._data.errors_total += 1
         log.error("could not apply %r", effect, exc_info=error)
 
-    def broken(self, key: str, cause: str) -> None:
-        self._tell(RevisionBroken(key, cause))
+    def broken(self, key: str, cause: str, kind: str) -> None:
+        self._tell(RevisionBroken(key, cause, kind))
 
 
 class _LoadReport(Deadline):

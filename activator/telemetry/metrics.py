@@ -15,10 +15,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from activator.clock import Now
+from activator.discovery.push import PushIntake
 from activator.listen.connection import Listening
 from activator.state.apply import DataPart
 from activator.state.worker import StateWorker
-from activator.telemetry.state_metrics import worker_health
+from activator.telemetry.state_metrics import push_reports, worker_health
 from activator.throttle.budget import HeldBudget
 from activator.throttle.revision import RevisionThrottler
 from lb.tracker import EMPTY, STATE_NAMES
@@ -29,9 +30,17 @@ REVISION_LABELS = ("namespace", "revision")
 class Exposition:
     """One registry for one program; nothing global, so two programs in one process do not meet."""
 
-    def __init__(self, part: DataPart, listening: Listening, held: HeldBudget, worker: StateWorker, now: Now) -> None:
+    def __init__(
+        self,
+        part: DataPart,
+        listening: Listening,
+        held: HeldBudget,
+        worker: StateWorker,
+        now: Now,
+        intake: PushIntake | None = None,
+    ) -> None:
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Program(listening, held, worker, now))
+        self._registry.register(_Program(listening, held, worker, now, intake))
         self._registry.register(_Revisions(part))
 
     def render(self) -> tuple[bytes, str]:
@@ -42,8 +51,11 @@ class Exposition:
 class _Program(Collector):
     """What belongs to the whole process."""
 
-    def __init__(self, listening: Listening, held: HeldBudget, worker: StateWorker, now: Now) -> None:
+    def __init__(
+        self, listening: Listening, held: HeldBudget, worker: StateWorker, now: Now, intake: PushIntake | None
+    ) -> None:
         self._now = now
+        self._intake = intake
         self._listening = listening
         self._held = held
         self._worker = worker
@@ -67,6 +79,7 @@ class _Program(Collector):
         yield _counter("activator_state_changes", "Changes the state worker has taken.", worker.changes_total)
         yield _counter("activator_state_changes_folded", "Changes folded into later ones.", worker.queue.folded_total)
         yield from worker_health(worker, self._now)
+        yield from push_reports(self._intake)
 
 
 class _Revisions(Collector):

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from activator.clock import Now
+from activator.discovery.push import PushIntake
 from activator.state.worker import StateWorker
 from lb.tracker import EMPTY, STATE_NAMES
 
@@ -39,12 +40,30 @@ def worker_health(worker: StateWorker, now: Now) -> Iterator[Metric]:
     yield CounterMetricFamily(
         "activator_state_changes_refused", "Changes that made no sense when they came.", value=worker.refused_total
     )
+    found = CounterMetricFamily("activator_state_mismatches", "What the auditor found.", labels=("kind",))
+    for kind, count in sorted(worker.mismatch_totals.items()):
+        found.add_metric((kind,), count)
+    yield found
     illegal = CounterMetricFamily(
         "activator_state_illegal_transitions", "Transitions that were refused.", labels=("from", "event", "to")
     )
     for (before, event, after), count in sorted(worker.illegal_totals.items()):
         illegal.add_metric((_name(before), event, _name(after)), count)
     yield illegal
+
+
+def push_reports(intake: PushIntake | None) -> Iterator[Metric]:
+    """What pods said of themselves and what became of it; nothing where they cannot."""
+    if intake is None:
+        return
+    reports = CounterMetricFamily("activator_push_reports", "What pods said of themselves.", labels=("outcome",))
+    for verdict, count in intake.verdict_totals.items():
+        reports.add_metric((verdict.value,), count)
+    yield reports
+    asked = CounterMetricFamily("activator_push_validations", "Pods asked after they said ready.", labels=("outcome",))
+    for found, count in intake.validation_totals.items():
+        asked.add_metric((found.value,), count)
+    yield asked
 
 
 def _name(state: int) -> str:
