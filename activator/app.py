@@ -240,6 +240,11 @@ class App:
 
         return revisions(self.data.part, self.control.worker, self.control.processes.statistics(), self._now())
 
+    def configuration(self) -> object:
+        from activator.admin.inspection import configuration
+
+        return configuration(self.config)
+
     # --- within ---
 
     def _change_listeners(self, config: Config) -> None:
