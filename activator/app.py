@@ -230,7 +230,14 @@ class App:
 
             data = self.data
             program = Program(
-                data.listening, data.held, self.control.worker, self._access_log, lambda: data.errors_total, self._now
+                data.listening,
+                data.held,
+                self.control.worker,
+                self.control.prober,
+                data.part,
+                self._access_log,
+                lambda: data.errors_total,
+                self._now,
             )
             self._exposition = Exposition(data.part.throttlers, program)
         return self._exposition.render(accept)
