@@ -237,7 +237,14 @@ class App:
 
             data = self.data
             program = Program(
-                data.listening, data.held, self.control.worker, self._access_log, lambda: data.errors_total, self._now
+                data.listening,
+                data.held,
+                self.control.worker,
+                self.control.prober,
+                data.part,
+                self._access_log,
+                lambda: data.errors_total,
+                self._now,
             )
             self._exposition = Exposition(data.part.throttlers, program)
         return self._exposition.render(accept)
@@ -246,6 +253,11 @@ class App:
         from activator.admin.snapshot import revisions
 
         return revisions(self.data.part, self.control.worker, self.control.processes.statistics(), self._now())
+
+    def configuration(self) -> object:
+        from activator.admin.inspection import configuration
+
+        return configuration(self.config)
 
     # --- within ---
 

@@ -250,6 +250,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     # Protocols that a connection may be upgraded to.
     upgrades: list[str] = msgspec.field(default_factory=lambda: ["websocket"])
     pods: list[str | Pod] = []
+    server_timing: bool = False  # tells clients where the time went, in the header Server-Timing
     tls: PodTls | None = None  # of the pods
     process: Process | None = None
 
@@ -344,6 +345,7 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     total_timeout_s: float = 300.0
     tunnel_idle_timeout_s: float = 3600.0
     upgrades: tuple[str, ...] = ("websocket",)
+    server_timing: bool = False
     tls: PodTls | None = None
 
 

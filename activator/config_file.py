@@ -120,6 +120,7 @@ def _resolve_revision(
         slow_start_s=float(revision.slow_start),
         strikes=revision.health.strikes,
         ejection_share=revision.health.ejection_share,
+        server_timing=revision.server_timing,
         max_scale=revision.max_scale or most,
         trailing_fragmentation_threshold=config.trailing_fragmentation_threshold if threshold is None else threshold,
         queue_depth=queue.depth,

@@ -36,7 +36,7 @@ from activator.throttle.budget import HeldBudget
 from activator.throttle.held_body import HeldBody
 from activator.throttle.lease import Lease
 from activator.throttle.revision import RevisionThrottler
-from activator.throttle.starting import Start
+from activator.throttle.starting import Start, server_timing
 from activator.upstream.pool import PodPool
 
 _NO_BODY: Final[list[bytes]] = []
@@ -342,6 +342,9 @@ class ProxiedExchange(Exchange):
         throttler = self._throttler
         assert throttler is not None
         throttler.codes[head.status] = throttler.codes.get(head.status, 0) + 1
+        if throttler.spec.server_timing:
+            value = server_timing(self.start, self.arrived_s, self.granted_s, self.connected_s, self.first_byte_s)
+            head.headers.append(b"Server-Timing", value)
         if head.status == 101:
             self._begin_tunnel()
         self._client.send_head(head)

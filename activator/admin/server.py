@@ -17,16 +17,21 @@ from urllib.parse import urlsplit
 import msgspec
 from aiohttp import web
 
+from activator.admin.inspection import tasks
+from activator.admin.page import HEADERS, PAGE
 from activator.errors import StartError
 from activator.listen.listener import address_of, bind
 from activator.tasks import pause
 
 ADMIN_HEADER: Final = "Activator-Admin"
 _INDEX: Final = """activator
+GET  /                 the live page, for browsers
 GET  /healthz          alive: the state worker's loop turns
 GET  /readyz           able to serve
 GET  /metrics          Prometheus
 GET  /debug/revisions  revisions, queues, slots
+GET  /debug/config     the configuration in force
+GET  /debug/tasks      what runs beside the requests
 POST /drain            finish what is in flight, then exit   (with the header Activator-Admin: 1)
 POST /reload           read the file again                   (with the header Activator-Admin: 1)
 """
@@ -49,6 +54,10 @@ class Inside(Protocol):
 
     def snapshot(self) -> object:
         """Plain data: what `GET /debug/revisions` shows."""
+        ...
+
+    def configuration(self) -> object:
+        """Plain data: what `GET /debug/config` shows."""
         ...
 
     def stop(self) -> None: ...
@@ -77,6 +86,8 @@ class AdminServer:
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
                 web.get("/debug/revisions", self._revisions),
+                web.get("/debug/config", self._configuration),
+                web.get("/debug/tasks", self._tasks),
                 web.post("/drain", self._drain),
                 web.post("/reload", self._reload),
             ]
@@ -91,6 +102,8 @@ class AdminServer:
             await self._runner.cleanup()
 
     async def _index(self, request: web.Request) -> web.Response:
+        if "text/html" in request.headers.get("Accept", ""):
+            return web.Response(text=PAGE, content_type="text/html", headers=HEADERS)
         return web.Response(text=_INDEX)
 
     async def _healthz(self, request: web.Request) -> web.Response:
@@ -117,6 +130,12 @@ class AdminServer:
 
     async def _revisions(self, request: web.Request) -> web.Response:
         return _json(self._inside.snapshot())
+
+    async def _configuration(self, request: web.Request) -> web.Response:
+        return _json(self._inside.configuration())
+
+    async def _tasks(self, request: web.Request) -> web.Response:
+        return _json(tasks())
 
     async def _drain(self, request: web.Request) -> web.Response:
         self._inside.stop()

@@ -115,6 +115,7 @@ class DataPart:
         self._changed: set[str] = set()  # since the last audit
         self._restructured: set[str] = set()
         self._generation: int = 0  # of the tables dropped so far, the highest
+        self.transitions: dict[tuple[int, int], int] = {}  # of pods' slots, (from, to) as lb.tracker has states
 
     def apply(self, effects: list[Effect]) -> None:
         """Apply one batch, in order."""
@@ -295,10 +296,13 @@ class DataPart:
 
     def _place_pod(self, throttler: RevisionThrottler, effect: PlacePod) -> RevisionThrottler | None:
         table = throttler.table
+        held = table.find_identity(effect.identity)
+        before = EMPTY if held is None else held.state
         tracker = table.add(effect.identity, effect.address, effect.limit, effect.state)
         if tracker is None:
             self._hooks.pod_unplaced(effect.key, effect.identity)
             return None
+        self._moved(before, effect.state)
         table.set_weight(tracker, effect.weight)
         self._hooks.pod_placed(tracker, throttler.spec)
         throttler.pod_placed()
@@ -310,6 +314,7 @@ class DataPart:
             return None
         throttler.table.set_weight(tracker, effect.weight)
         throttler.table.set_limit(tracker, effect.limit)
+        self._moved(tracker.state, effect.state)
         throttler.table.set_state(tracker, effect.state)
         return self._noticed(throttler, effect.state)
 
@@ -332,10 +337,12 @@ class DataPart:
         identity = tracker.identity
         attachment = tracker.attachment
         generation = tracker.generation
+        self._moved(tracker.state, DRAINING)
         freed = throttler.table.drain(tracker)
         if attachment is not None:
             self._hooks.pod_withdrawn(attachment)
         if freed:
+            self._moved(DRAINING, EMPTY)
             self._hooks.pod_drained(throttler.key, identity)
             return
         former = self._drains.get(tracker)
@@ -345,6 +352,10 @@ class DataPart:
         self._drains[tracker] = drain
         self._wheel.arm(drain, self._now() + timeout_s)
 
+    def _moved(self, before: int, after: int) -> None:
+        if before != after:
+            self.transitions[before, after] = self.transitions.get((before, after), 0) + 1
+
     def _free_slot(self, throttler: RevisionThrottler, effect: FreeSlot) -> None:
         table = throttler.table
         if effect.slot >= len(table.slots):
@@ -353,6 +364,7 @@ class DataPart:
         if tracker.generation == effect.generation and tracker.state == DRAINING:
             identity = tracker.identity
             table.free(tracker)
+            self._moved(DRAINING, EMPTY)
             self._hooks.pod_drained(throttler.key, identity)
 
     def drain_expired(self, throttler: RevisionThrottler, identity: str, tracker: PodTracker, generation: int) -> None:

@@ -21,6 +21,7 @@ from activator.config import ACCESS_LOG_BATCH_BYTES, ACCESS_LOG_BATCH_S, ACCESS_
 from activator.errors import Reason
 from activator.exchange import ClientStream, Exchange
 from activator.proxy import ExchangeObserver, ProxiedExchange
+from activator.telemetry.log_entry import Entry
 from activator.telemetry.log_template import template_fields
 from activator.telemetry.log_writer import LogWriter
 
@@ -29,38 +30,7 @@ CLIENT_GONE_STATUS: Final = 499
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 Later = Callable[[float, Callable[[], None]], object]
-Format = Callable[["Entry"], str]
-
-
-class Entry(msgspec.Struct, omit_defaults=True, gc=False):
-    """One request, in the order of the fields in a JSON line; what does not apply is left out there."""
-
-    time: str
-    client: str
-    method: str
-    host: str
-    target: str
-    protocol: str
-    status: int
-    duration_s: float
-    reason: str = ""
-    namespace: str = ""
-    revision: str = ""
-    pod: str = ""
-    address: str = ""
-    retries: int = 0
-    request_bytes: int = 0
-    response_bytes: int = 0
-    first_byte_s: float | None = None
-    wait_s: float | None = None
-    connect_s: float | None = None
-    cold: bool = False
-    start_s: float | None = None
-    ready_s: float | None = None
-    request_id: str = ""
-    trace_id: str = ""
-    user_agent: str = ""
-    referer: str = ""
+_FROM_HEADERS: Final = frozenset({"request_id", "trace_id", "user_agent", "referer"})
 
 
 class AccessLog(ExchangeObserver):
@@ -70,7 +40,7 @@ class AccessLog(ExchangeObserver):
         self, kind: str, wall: Now, later: Later, writer: LogWriter, failed: Callable[[Exception], None]
     ) -> None:
         self.kind = kind
-        self._format = format_of(kind)
+        self._format = LineFormat(kind)
         self._clock = _WallClock(wall)
         self._later = later
         self._writer = writer
@@ -87,7 +57,8 @@ class AccessLog(ExchangeObserver):
             self.dropped_total += 1
             return
         try:
-            line = self._format(entry_of(exchange, client, self._clock.text()))
+            form = self._format
+            line = form.line(entry_of(exchange, client, self._clock.text(), form.with_headers))
         except Exception as error:
             self.dropped_total += 1
             self._failed(error)
@@ -114,67 +85,100 @@ class AccessLog(ExchangeObserver):
         self.flush()
 
 
-def entry_of(exchange: ProxiedExchange, client: ClientStream, now: str) -> Entry:
-    """What there is to say of a request that is over."""
+def entry_of(exchange: ProxiedExchange, client: ClientStream, now: str, with_headers: bool) -> Entry:
+    """What there is to say of a request that is over; of its headers only where somebody wants it."""
     head = exchange.head
-    get = head.headers.get
     lease = exchange.last_lease
-    namespace, _, name = exchange.revision_key().partition("/")
+    reason = exchange.reason
+    key = exchange.revision_key()
+    slash = key.find("/")
+    status = int(exchange.status)
+    if status == 0 and reason is Reason.CLIENT_GONE:
+        status = CLIENT_GONE_STATUS
+    client_ip = client.client_ip()
+    if "%" in client_ip:
+        client_ip = client_ip[: client_ip.index("%")]  # a zone may be any text
     entry = Entry(
         now,
-        client.client_ip().partition("%")[0],  # a zone may be any text
+        client_ip,
         printable(head.method),
         printable(head.authority),
         printable(head.target),
         client.protocol(),
-        int(exchange.status),
-        _rounded(exchange.done_s - exchange.arrived_s),
-        "" if exchange.reason is None else exchange.reason.value,
-        namespace,
-        name,
+        status,
+        round(exchange.done_s - exchange.arrived_s, 6),
+        "" if reason is None else reason.value,
+        key[:slash] if slash > 0 else "",
+        key[slash + 1 :],
         "" if lease is None else lease.identity,
         "" if lease is None else lease.address,
         exchange.retries(),
         int(exchange.request_bytes),
         int(exchange.response_bytes),
     )
-    if exchange.reason is Reason.CLIENT_GONE and entry.status == 0:
-        entry.status = CLIENT_GONE_STATUS
-    entry.request_id = printable(get(b"x-request-id"))
-    entry.user_agent = printable(get(b"user-agent"))
-    entry.referer = printable(get(b"referer"))
-    entry.trace_id = trace_id_of(get(b"traceparent"))
     _add_phases(entry, exchange)
+    if with_headers:
+        _add_headers(entry, head.headers.block)
     return entry
 
 
+def _add_headers(entry: Entry, block: bytes) -> None:
+    lowered = block.lower()
+    entry.request_id = _printable_field(block, lowered, b"\r\nx-request-id:")
+    entry.user_agent = _printable_field(block, lowered, b"\r\nuser-agent:")
+    entry.referer = _printable_field(block, lowered, b"\r\nreferer:")
+    entry.trace_id = trace_id_of(_field(block, lowered, b"\r\ntraceparent:"))
+
+
+def _field(block: bytes, lowered: bytes, start: bytes) -> bytes:
+    """Fields.get, for several of one block that has been lowered once."""
+    place = lowered.find(start)
+    if place < 0:
+        return b""
+    place += len(start)
+    end = block.find(b"\r\n", place)
+    return block[place : end if end >= 0 else len(block)].strip(b" \t")
+
+
+def _printable_field(block: bytes, lowered: bytes, start: bytes) -> str:
+    value = _field(block, lowered, start)
+    return printable(value) if value else ""
+
+
 def _add_phases(entry: Entry, exchange: ProxiedExchange) -> None:
-    if exchange.first_byte_s > 0.0:
-        entry.first_byte_s = _rounded(exchange.first_byte_s - exchange.arrived_s)
+    granted_s = exchange.granted_s
+    first_byte_s = exchange.first_byte_s
+    if first_byte_s > 0.0:
+        entry.first_byte_s = round(first_byte_s - exchange.arrived_s, 6)
     if exchange.queued_s > 0.0:
-        until_s = exchange.granted_s if exchange.granted_s > 0.0 else exchange.done_s
-        entry.wait_s = _rounded(until_s - exchange.queued_s)
-    if exchange.connected_s > 0.0 and exchange.granted_s > 0.0:
-        entry.connect_s = _rounded(max(exchange.connected_s - exchange.granted_s, 0.0))
-    if exchange.start is not None:
+        until_s = granted_s if granted_s > 0.0 else exchange.done_s
+        entry.wait_s = round(until_s - exchange.queued_s, 6)
+    if exchange.connected_s > 0.0 and granted_s > 0.0:
+        entry.connect_s = round(max(exchange.connected_s - granted_s, 0.0), 6)
+    start = exchange.start
+    if start is not None:
         entry.cold = True
-        if exchange.first_byte_s > 0.0:
-            phases = exchange.start.phases(
-                exchange.arrived_s, exchange.granted_s, exchange.connected_s, exchange.first_byte_s
-            )
-            entry.start_s = _rounded(phases.start_s)
-            entry.ready_s = _rounded(phases.ready_s)
+        if first_byte_s > 0.0:
+            phases = start.phases(exchange.arrived_s, granted_s, exchange.connected_s, first_byte_s)
+            entry.start_s = round(phases.start_s, 6)
+            entry.ready_s = round(phases.ready_s, 6)
 
 
-def format_of(kind: str) -> Format:
-    """Raises TemplateError."""
-    if kind == "json":
-        encoder = msgspec.json.Encoder()
-        return lambda entry: encoder.encode(entry).decode()
-    if kind == "common":
-        return _common
-    fields = template_fields(kind)
-    return lambda entry: kind.format_map({field: _shown(getattr(entry, field)) for field in fields})
+class LineFormat:
+    """Makes the lines of one kind. Raises TemplateError."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._encode = msgspec.json.Encoder().encode
+        self._fields = [] if kind in {"json", "common"} else template_fields(kind)
+        self.with_headers: bool = kind == "json" or not _FROM_HEADERS.isdisjoint(self._fields)
+
+    def line(self, entry: Entry) -> str:
+        if self._kind == "json":
+            return self._encode(entry).decode()
+        if self._kind == "common":
+            return _common(entry)
+        return self._kind.format_map({field: _shown(getattr(entry, field)) for field in self._fields})
 
 
 def _common(entry: Entry) -> str:
@@ -197,28 +201,22 @@ def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def printable(value: bytes | None) -> str:
+def printable(value: bytes) -> str:
     """What a peer sent, as text without anything that does more than to be seen."""
-    if not value:
-        return ""
     text = value[:ACCESS_LOG_FIELD_MAX].decode("utf-8", "backslashreplace")
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
-def trace_id_of(traceparent: bytes | None) -> str:
+def trace_id_of(traceparent: bytes) -> str:
     """The second part of a W3C traceparent; empty unless it is one."""
-    if traceparent is None or len(traceparent) < 55:
+    if len(traceparent) < 55:
         return ""
     trace_id = traceparent[3:35]
     if trace_id.translate(None, b"0123456789abcdef") or trace_id == b"0" * 32 or traceparent[2:3] != b"-":
         return ""
     return trace_id.decode()
-
-
-def _rounded(seconds: float) -> float:
-    return round(seconds, 6)
 
 
 class _WallClock:

@@ -8,7 +8,9 @@ from typing import NamedTuple
 import activator
 from activator.clock import Now
 from activator.listen.connection import Listening
+from activator.state.apply import DataPart
 from activator.state.lifecycle import EVENTS
+from activator.state.probing import Ask, Prober
 from activator.state.worker import TURN_BOUNDS_S, StateWorker
 from activator.telemetry.families import Distribution, Family, Kind, Row, one
 from activator.telemetry.log_switch import AccessLogSwitch
@@ -23,6 +25,8 @@ class Program(NamedTuple):
     listening: Listening
     held: HeldBudget
     worker: StateWorker
+    prober: Prober
+    part: DataPart
     access_log: AccessLogSwitch
     errors_total: Callable[[], int]
     now: Now
@@ -134,6 +138,25 @@ CONTROL: tuple[Family[Program], ...] = (
         _illegal_transitions,
         ("from", "event", "to"),
         (_STATES, EVENTS, _STATES),
+    ),
+    Family(
+        "activator_pod_ready_validations",
+        Kind.COUNTER,
+        "Times a pod was asked whether it answers, before its first request or after it was put out, by outcome.",
+        lambda it: [((outcome.value,), float(count)) for outcome, count in it.prober.asked_totals.items()],
+        ("outcome",),
+        (tuple(outcome.value for outcome in Ask),),
+    ),
+    Family(
+        "activator_pod_state_transitions",
+        Kind.COUNTER,
+        "Pods that went from one state to another; from empty: they came, to empty: their slot is free again.",
+        lambda it: [
+            ((STATE_NAMES[before], STATE_NAMES[after]), float(count))
+            for (before, after), count in it.part.transitions.items()
+        ],
+        ("from", "to"),
+        (STATE_NAMES, STATE_NAMES),
     ),
     _gauge(
         "activator_state_parked_revisions",

@@ -42,5 +42,20 @@ class Start:
         )
 
 
+def server_timing(
+    start: Start | None, arrived_s: float, granted_s: float, connected_s: float, first_byte_s: float
+) -> bytes:
+    """The value of the header Server-Timing (W3C): the phases in milliseconds; those of a start where there was one."""
+    waited = f"queue;dur={1000.0 * (granted_s - arrived_s):.3f}"
+    if start is not None:
+        phases = start.phases(arrived_s, granted_s, connected_s, first_byte_s)
+        waited = (
+            f"start;dur={1000.0 * phases.start_s:.3f}, ready;dur={1000.0 * phases.ready_s:.3f}, "
+            f"queue;dur={1000.0 * phases.queue_s:.3f}"
+        )
+    connect = f"connect;dur={1000.0 * (connected_s - granted_s):.3f}"
+    return f"{waited}, {connect}, first_byte;dur={1000.0 * (first_byte_s - connected_s):.3f}".encode()
+
+
 def _between(least: float, value: float, most: float) -> float:
     return min(max(value, least), most)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -61,6 +64,34 @@ def test_debug_revisions(activator: Activator) -> None:
     (slot,) = revision["slots"]
     assert (slot["state"], slot["in_flight"], slot["limit"]) == ("ready", 0, 2)
     assert slot["generation"] >= 0
+
+
+def test_the_live_page_needs_nothing_from_elsewhere(activator: Activator) -> None:
+    status, headers, body = activator.ask("/", headers={"Accept": "text/html,*/*;q=0.8"})
+    assert status == 200
+    assert headers["content-type"].startswith("text/html")
+    page = body.decode()
+    assert not re.search(r"(?:src|href)\s*=\s*(?!\"/[a-z])|@import|url\(", page)
+    assert "innerHTML" not in page and "document.write" not in page and "insertAdjacent" not in page
+    policy = headers["content-security-policy"]
+    assert policy.startswith("default-src 'none';") and "unsafe" not in policy
+    for tag in ("script", "style"):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+    for link in re.findall(r'href="([^"]+)"', page):
+        assert activator.ask(link)[0] == 200
+
+
+def test_debug_config_and_tasks(activator: Activator) -> None:
+    status, _, body = activator.ask("/debug/config")
+    assert status == 200
+    config = json.loads(body)
+    assert config["revisions"][0]["name"] == "a"
+    assert config["limits"]["headers"] == 100
+    status, _, body = activator.ask("/debug/tasks")
+    assert status == 200
+    assert {"state worker", "scaling"} <= {task["name"] for task in json.loads(body)}
 
 
 @pytest.mark.parametrize(

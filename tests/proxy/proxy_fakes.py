@@ -30,6 +30,7 @@ class Client(ClientStream):
         self.status = 0
         self.reason = ""
         self.retry_after = ""
+        self.server_timing = ""
         self.interim: list[int] = []
         self.body = b""
         self.ended = False
@@ -59,6 +60,7 @@ class Client(ClientStream):
         self.status = head.status
         self.reason = (head.headers.get(b"activator-reason") or b"").decode()
         self.retry_after = (head.headers.get(b"retry-after") or b"").decode()
+        self.server_timing = (head.headers.get(b"server-timing") or b"").decode()
 
     def send_body(self, data: bytes) -> None:
         assert self.status and not self.ended

@@ -15,7 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from activator.config import RevisionSpec
 from activator.errors import Reason
 from activator.listen.connection import Listening
+from activator.state.apply import DataPart
+from activator.state.probing import Prober
 from activator.state.worker import StateWorker
+from activator.tasks import TaskGroupOwner
 from activator.telemetry.catalogue import markdown
 from activator.telemetry.families import Family
 from activator.telemetry.log_switch import AccessLogSwitch
@@ -31,6 +34,7 @@ from lb.table import TrackerTable
 from tests.manual_clock import ManualClock
 from tests.proxy.proxy_fakes import World, request_head
 from tests.sources import ROOT
+from tests.state.state_fakes import Hooks
 from tests.throttle.throttle_fakes import Heard
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -39,8 +43,12 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 def program(world: World) -> Program:
     listening = SimpleNamespace(connections={}, accepted_total=3, shed_total=0, proxy=world.proxy)
     worker = StateWorker(world.clock.now, lambda _: None, lambda _: None, lambda _: None)
+    prober = Prober(TaskGroupOwner(lambda name, error: None), lambda change: None, Rng(1), world.clock.now)
+    part = DataPart(world.clock.now, world.wheel, world.clock.defer, world.heard, Hooks(), world.held)
     access_log = AccessLogSwitch(world.proxy, world.clock.now, world.clock.call_later, world.errors.append)
-    return Program(cast("Listening", listening), world.held, worker, access_log, lambda: 0, world.clock.now)
+    return Program(
+        cast("Listening", listening), world.held, worker, prober, part, access_log, lambda: 0, world.clock.now
+    )
 
 
 def text_of(exposition: Exposition, accept: str = "") -> str:
@@ -141,7 +149,7 @@ def test_names_follow_the_conventions() -> None:
 
 def test_control_plane_labels_name_nobody() -> None:
     for family in PROGRAM_FAMILIES:
-        assert set(family.labels) <= {"reason", "version", "compiled", "from", "event", "to"}
+        assert set(family.labels) <= {"reason", "version", "compiled", "outcome", "from", "event", "to"}
 
 
 def test_slices_are_bounded() -> None:

@@ -11,7 +11,7 @@ from activator.exchange import Exchange
 from activator.histogram import Histogram
 from activator.throttle.starting import PHASES, Start
 from lb.tracker import PENDING, READY
-from tests.proxy.proxy_fakes import Pool, World, request_head, response_head
+from tests.proxy.proxy_fakes import Client, Pool, World, request_head, response_head
 
 
 def seen(histogram: Histogram) -> tuple[int, float]:
@@ -152,6 +152,31 @@ def test_a_retry_counts_its_wait_to_the_last_grant() -> None:
     world.answer(exchange)
     count, total = seen(world.throttler.traffic.wait)
     assert (count, total) == (1, 2.0)
+
+
+def timing_of(client: Client) -> dict[str, float]:
+    """What the client was told, in seconds."""
+    named = [part.split(";dur=") for part in client.server_timing.split(", ") if part]
+    return {name: float(took) / 1000.0 for name, took in named}
+
+
+def test_the_client_is_told_where_the_time_went_if_asked_for() -> None:
+    for wanted in (False, True):
+        world = World(server_timing=wanted)
+        exchange, client = world.begin()
+        pool = start_pod(world, 1.0, 2.0)
+        world.clock.pass_time(0.5)
+        pool.connect(exchange)
+        world.clock.pass_time(0.25)
+        world.answer(exchange)
+        told = {"start": 1.0, "ready": 2.0, "queue": 0.0, "connect": 0.5, "first_byte": 0.25}
+        assert timing_of(client) == (told if wanted else {})
+        warm, client = world.begin()
+        pool.connect(warm)
+        world.clock.pass_time(0.125)
+        world.answer(warm)
+        told = {"queue": 0.0, "connect": 0.0, "first_byte": 0.125}
+        assert timing_of(client) == (told if wanted else {})
 
 
 times = st.floats(0.0, 100.0)

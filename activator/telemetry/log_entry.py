@@ -1,0 +1,36 @@
+"""One request of the access log, as data."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Entry(msgspec.Struct, omit_defaults=True, gc=False):
+    """One request, in the order of the fields in a JSON line; what does not apply is left out there."""
+
+    time: str
+    client: str
+    method: str
+    host: str
+    target: str
+    protocol: str
+    status: int
+    duration_s: float
+    reason: str = ""
+    namespace: str = ""
+    revision: str = ""
+    pod: str = ""
+    address: str = ""
+    retries: int = 0
+    request_bytes: int = 0
+    response_bytes: int = 0
+    first_byte_s: float | None = None
+    wait_s: float | None = None
+    connect_s: float | None = None
+    cold: bool = False
+    start_s: float | None = None
+    ready_s: float | None = None
+    request_id: str = ""
+    trace_id: str = ""
+    user_agent: str = ""
+    referer: str = ""

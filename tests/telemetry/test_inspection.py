@@ -1,0 +1,19 @@
+"""What /debug/config shows, and what it hides."""
+
+from __future__ import annotations
+
+import msgspec
+
+from activator.admin.inspection import configuration
+from activator.config import Config, Duration, Process, Revision
+
+
+def test_values_of_environment_variables_are_hidden() -> None:
+    process = Process(command=["x"], environment={"TOKEN": "very secret"}, idle=Duration(5.0))
+    shown = configuration(Config(revisions=[Revision(name="a", process=process), Revision(name="b", pods=["h:1"])]))
+    text = msgspec.json.encode(shown).decode()
+    assert "very secret" not in text
+    assert shown["revisions"][0]["process"]["environment"] == {"TOKEN": "…"}
+    assert shown["revisions"][0]["process"]["idle"] == 5.0
+    assert shown["revisions"][1]["process"] is None
+    assert process.environment == {"TOKEN": "very secret"}
