@@ -245,6 +245,7 @@ class App:
                 self._access_log,
                 lambda: data.errors_total,
                 self._now,
+                self.control.intake,
             )
             self._exposition = Exposition(data.part.throttlers, program)
         return self._exposition.render(accept)

@@ -5,6 +5,8 @@ Each mismatch is noted by its kind, for the counters, with one line of what was 
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from activator.config import DRAIN_TIMEOUT_S
@@ -21,6 +23,9 @@ from activator.state.messages import (
 )
 from activator.state.model import Model, PodRecord, Reduction, RevisionRecord
 from lb.tracker import DRAINING, STATE_NAMES
+
+# What the auditor may find, by kind. "ledger" and "invariant" come with a change, the others are found here.
+MISMATCHES: Final = ("ledger", "invariant", "line", "suspect", "missing", "state", "surplus")
 
 
 def revision_broken(revision: RevisionRecord, change: RevisionBroken, now_s: float, reduction: Reduction) -> None:

@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import activator
 from activator.clock import Now
+from activator.discovery.push import PushIntake, Verdict
 from activator.listen.connection import Listening
 from activator.state.apply import DataPart
 from activator.state.lifecycle import EVENTS
 from activator.state.probing import Ask, Prober
+from activator.state.repair import MISMATCHES
 from activator.state.worker import TURN_BOUNDS_S, StateWorker
 from activator.telemetry.families import Distribution, Family, Kind, Row, one
 from activator.telemetry.log_switch import AccessLogSwitch
@@ -30,6 +32,7 @@ class Program(NamedTuple):
     access_log: AccessLogSwitch
     errors_total: Callable[[], int]
     now: Now
+    intake: PushIntake | None = None  # where pods may report themselves
 
 
 def _counter(name: str, text: str, read: Callable[[Program], float]) -> Family[Program]:
@@ -51,6 +54,16 @@ def _since_last_panic(it: Program) -> list[Row]:
 def _illegal_transitions(it: Program) -> list[Row]:
     counts = sorted(it.worker.illegal_totals.items())
     return [((_STATES[before], event, _STATES[after]), float(count)) for (before, event, after), count in counts]
+
+
+def _reports(it: Program) -> list[Row]:
+    counts = {} if it.intake is None else it.intake.verdict_totals
+    return [((verdict.value,), float(count)) for verdict, count in counts.items()]
+
+
+def _report_validations(it: Program) -> list[Row]:
+    counts = {} if it.intake is None else it.intake.validation_totals
+    return [((found.value,), float(count)) for found, count in counts.items()]
 
 
 CLIENTS: tuple[Family[Program], ...] = (
@@ -130,6 +143,30 @@ CONTROL: tuple[Family[Program], ...] = (
         "activator_state_rebuilds",
         "Tables made anew from the model, since an invariant was broken.",
         lambda it: it.worker.rebuilds_total,
+    ),
+    Family(
+        "activator_state_mismatches",
+        Kind.COUNTER,
+        "What the auditor found the ledgers to disagree about, and had repaired.",
+        lambda it: [((kind,), float(count)) for kind, count in sorted(it.worker.mismatch_totals.items())],
+        ("kind",),
+        (MISMATCHES,),
+    ),
+    Family(
+        "activator_push_reports",
+        Kind.COUNTER,
+        "What pods said of themselves, by what became of it.",
+        _reports,
+        ("outcome",),
+        (tuple(verdict.value for verdict in Verdict),),
+    ),
+    Family(
+        "activator_push_validations",
+        Kind.COUNTER,
+        "Pods that were asked after they had said that they are ready, by what they answered.",
+        _report_validations,
+        ("outcome",),
+        (tuple(found.value for found in Ask),),
     ),
     Family(
         "activator_state_illegal_transitions",

@@ -149,7 +149,7 @@ def test_names_follow_the_conventions() -> None:
 
 def test_control_plane_labels_name_nobody() -> None:
     for family in PROGRAM_FAMILIES:
-        assert set(family.labels) <= {"reason", "version", "compiled", "outcome", "from", "event", "to"}
+        assert set(family.labels) <= {"reason", "version", "compiled", "outcome", "from", "event", "to", "kind"}
 
 
 def test_slices_are_bounded() -> None:
