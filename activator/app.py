@@ -31,6 +31,7 @@ from lb.rng import Rng
 
 if TYPE_CHECKING:
     from activator.admin.server import AdminServer
+    from activator.discovery.push_server import PushServer
     from activator.telemetry.metrics import Exposition
 
 log = logging.getLogger("activator")
@@ -45,7 +46,7 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
 # What a reload cannot change.
-_FIXED: Final = ("admin", "workers", "limits", "trust_revision_headers", "forwarded")
+_FIXED: Final = ("admin", "workers", "limits", "trust_revision_headers", "forwarded", "push")
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -131,6 +132,8 @@ class App:
         self._watches: dict[ListeningSocket, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._admin: AdminServer | None = None
+        self._push: PushServer | None = None
+        self.push_address = ""
         self._exposition: Exposition | None = None
 
     async def start(self) -> None:
@@ -143,6 +146,8 @@ class App:
         await self.data.start(sockets)
         for one in sockets:
             self._watch_certificate(one)
+        if self.config.push.listen:
+            await self._start_push()
         if self.config.admin:
             await self._start_admin()
             log.info("admin port on %s", self.admin_address)  # port 0 in the file: here stands what it became
@@ -176,6 +181,8 @@ class App:
         log.info("draining")
         finished = await self.data.drain(shutdown.timeout, shutdown.tunnels)
         await self.control.close()
+        if self._push is not None:
+            await self._push.close()
         if self._admin is not None:
             await self._admin.close()
         await self._tasks.close()
@@ -228,9 +235,15 @@ class App:
             from activator.telemetry.metrics import Exposition  # prometheus-client: only when asked for
             from activator.telemetry.program_families import Program
 
-            data = self.data
+            data, control = self.data, self.control
             program = Program(
-                data.listening, data.held, self.control.worker, self._access_log, lambda: data.errors_total, self._now
+                data.listening,
+                data.held,
+                control.worker,
+                self._access_log,
+                lambda: data.errors_total,
+                self._now,
+                control.intake,
             )
             self._exposition = Exposition(data.part.throttlers, program)
         return self._exposition.render(accept)
@@ -281,6 +294,14 @@ class App:
     def _watch_certificate(self, listener: ListeningSocket) -> None:
         if listener.certificate is not None:
             self._watches[listener] = self._tasks.start("certificate", listener.certificate.watch())
+
+    async def _start_push(self) -> None:
+        from activator.discovery.push_server import PushServer, read_token  # aiohttp: only where pods report themselves
+
+        push = PushServer(self.control.take_reports(self.config.push), read_token(self.config.push))
+        self.push_address = await push.start(self.config.push.listen)
+        self._push = push
+        log.info("pods may report themselves on %s", self.push_address)
 
     async def _start_admin(self) -> None:
         from activator.admin.server import AdminServer  # aiohttp: only where there is an admin port

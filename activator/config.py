@@ -93,9 +93,15 @@ PANIC_BACKOFF_FACTOR: Final = 2.0
 PANIC_RESET_AFTER_S: Final = 300.0  # without a panic, backoff starts small again
 PANIC_BUDGET: Final = 5  # in a row, of one revision or of the worker itself; more: the program is not ready
 AUDIT_INTERVAL_S: Final = 3.0  # how often what has changed is compared with what should be
+AUDIT_SLOTS_PER_TURN: Final = 4_096  # before the loop is given a turn
 SUSPECT_S: Final = 1.0  # how long the request path may keep a pod from the picks until the state worker decides
 PUSH_FRESH_S: Final = 60.0  # how long what a pod says of itself beats what others say of it
 PUSH_PROVISIONAL_S: Final = 60.0  # how long a pod that only says so itself may be there
+PUSH_ANSWER_S: Final = 10.0  # after which a report is answered with "waiting"
+PUSH_BODY_BYTES_MAX: Final = MIB
+PUSH_REPORTS_MAX: Final = 1_000  # in one request
+PUSH_VALIDATIONS_MAX: Final = 32  # pods that are asked at once since they say that they are ready
+PUSH_WAITING_MAX: Final = 2_000  # … or wait to be asked
 SWEEP_INTERVAL_S: Final = 1.0  # how often the age of what sources have said is looked at
 POD_STALE_AFTER_S: Final = 600.0  # a not-ready pod that no listing source asserts
 DRAIN_TIMEOUT_S: Final = 300.0  # of a removed pod: then its exchanges are aborted
@@ -265,6 +271,15 @@ class Shutdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tunnels: Duration = Duration(30.0)  # of upgraded connections
 
 
+class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where pods report themselves."""
+
+    listen: str = ""  # empty: nowhere
+    token: str = ""
+    token_file: str = ""  # a file that holds it
+    networks: list[str] = []  # addresses in them may be reported by others than themselves, such as 10.0.0.0/8
+
+
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
@@ -276,6 +291,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     trust_revision_headers: bool = False
     forwarded: Forwarded = Forwarded()
     shutdown: Shutdown = Shutdown()
+    push: Push = Push()
     limits: Limits = Limits()
     revisions: list[Revision] = []
 

@@ -85,6 +85,8 @@ class Checker:
             self._reader.planned(item_at(root, "workers"), "workers", "more than one")
         self._check_access_log(root, values)
         self._edge.check_forwarded(root, values)
+        self._check_address(item_at(root, "push"), values.get("push", {}), "listen", "push.", allow_empty=True)
+        self._edge.check_push(root, values)
         self._check_positive(root, values, "limits", "limits", ("header_bytes", "held_bytes"))
         revisions = values.get("revisions", [])
         revisions_item = root.entries.get("revisions") if root.entries else None

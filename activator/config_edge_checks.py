@@ -46,6 +46,24 @@ class EdgeChecker:
         if via and _VIA.fullmatch(via) is None:
             self._reader.found(item_at(item, "via"), "forwarded.via", "one word, such as activator")
 
+    def check_push(self, root: Item, values: Values) -> None:
+        push = values.get("push", {})
+        item = item_at(root, "push")
+        networks = item_at(item, "networks")
+        for place, network in enumerate(push.get("networks", [])):
+            if network is not UNREADABLE and not _is_network(network):
+                one = networks.elements[place] if networks.elements else networks
+                self._reader.found(one, f"push.networks[{place}]", "a network such as 10.0.0.0/8 or an address")
+        if push.get("token") and push.get("token_file"):
+            self._reader.found(item_at(item, "token"), "push", "one of token and token_file", "both")
+        listen = push.get("listen", "")
+        if not listen:
+            if any(push.get(key) for key in ("token", "token_file", "networks")):
+                self._reader.found(item, "push.listen", "an address such as 127.0.0.1:8014, or no push at all", "none")
+        elif not _is_loopback(listen) and not push.get("token") and not push.get("token_file"):
+            expected = "a token or token_file where others than this machine can report"
+            self._reader.found(item, "push", expected, f"neither, and {listen} is not loopback")
+
     def check_revision(self, item: Item, values: Values, path: str) -> None:
         upgrades = item_at(item, "upgrades")
         for place, protocol in enumerate(values.get("upgrades", [])):
@@ -86,6 +104,16 @@ def _is_network(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def item_at(item: Item, key: str) -> Item:

@@ -6,15 +6,17 @@ hears.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 from collections.abc import Callable
 
 from activator.clock import Now
-from activator.config import SCALE_TICK_S, SWEEP_INTERVAL_S, Config, Revision, RevisionSpec
+from activator.config import SCALE_TICK_S, SWEEP_INTERVAL_S, Config, Push, Revision, RevisionSpec
 from activator.discovery import static
 from activator.discovery.process import ProcessSupervisor, Reaping
+from activator.discovery.push import PushIntake
 from activator.scaling.local import LocalAutoscaler
-from activator.state.messages import Change, Effect, Load, PodDrained, RevisionGone, RevisionSet, Sweep, Told
+from activator.state.messages import PUSH, Change, Effect, Load, PodDrained, RevisionGone, RevisionSet, Sweep, Told
 from activator.state.probing import Prober
 from activator.state.supervision import WORKER
 from activator.state.worker import StateWorker
@@ -42,6 +44,7 @@ class Control:
         self._revisions: dict[str, Revision] = {}
         self.prober = Prober(tasks, self.submit, rng, now)
         self.worker = StateWorker(now, send, self.prober.order, self._relist, rng=rng)
+        self.intake: PushIntake | None = None
         self.processes = ProcessSupervisor(tasks, self.submit, now, reaping)
         self.scaler = LocalAutoscaler(now, self.processes.scale)
 
@@ -88,6 +91,12 @@ class Control:
         self.processes.drop_revision(key)
         self.submit(RevisionGone(key))
 
+    def take_reports(self, push: Push) -> PushIntake:
+        """What takes pods' reports of themselves."""
+        networks = tuple(ipaddress.ip_network(network) for network in push.networks)
+        self.intake = PushIntake(self.worker.submit_and_tell, self.worker.model, networks)
+        return self.intake
+
     # --- messages ---
 
     def submit(self, change: Change) -> None:
@@ -111,7 +120,7 @@ class Control:
         if source == static.SOURCE:
             for revision in self._revisions.values():
                 self.submit(static.listed(revision))
-        else:
+        elif source != PUSH:  # pods repeat themselves
             self.processes.relist()
 
     async def _run_worker(self) -> None:

@@ -35,6 +35,7 @@ from activator.outlet import WriteTurn
 from activator.proxy import Proxy
 from activator.routing import Router
 from activator.state.apply import DataHooks, DataPart, load_of
+from activator.state.audit import Auditor
 from activator.state.messages import (
     Effect,
     PodDrained,
@@ -101,6 +102,7 @@ class Data:
         hooks = _Hooks(self, DialContext(loop, self.wheel, tasks.start, turn), now, rng, tell)
         self.part = DataPart(now, self.wheel, loop.call_soon, _Events(self, tell), hooks, self.held)
         self._report = _LoadReport(self, now, tell)
+        self._auditor = Auditor(self.part, self.wheel, now, tell, loop.call_soon)
 
     async def start(self, sockets: list[ListeningSocket]) -> None:
         """Begin to accept."""
@@ -108,6 +110,7 @@ class Data:
         for one in sockets:
             await self.server.open(one)
         self._report.arm()
+        self._auditor.arm()
 
     def apply(self, effects: list[Effect]) -> None:
         """Effects of the state worker, in order."""
@@ -255,8 +258,8 @@ class _Hooks(DataHooks):
         self._data.errors_total += 1
         log.error("could not apply %r", effect, exc_info=error)
 
-    def broken(self, key: str, cause: str) -> None:
-        self._tell(RevisionBroken(key, cause))
+    def broken(self, key: str, cause: str, kind: str) -> None:
+        self._tell(RevisionBroken(key, cause, kind))
 
 
 class _LoadReport(Deadline):

@@ -23,6 +23,7 @@ def state_worker(worker: StateWorker, now_s: float) -> dict[str, Any]:
         "panics_in_a_row": supervision.worst_in_a_row(now_s),
         "next_backoff_s": supervision.next_backoff_s(now_s),
         "rebuilds": worker.rebuilds_total,
+        "mismatches": worker.mismatch_totals,
         "parked": {key: round(parked.until_s - now_s, 3) for key, parked in sorted(worker.parked.items())},
         "dead_letters": list(supervision.dead_letters),
     }

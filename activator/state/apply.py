@@ -28,6 +28,7 @@ from activator.state.messages import (
     FreeSlot,
     Load,
     PlacePod,
+    PumpLine,
     RebuildRevision,
     SetPod,
     SetRevision,
@@ -83,7 +84,7 @@ class DataHooks:
         """An effect could not be applied."""
         raise NotImplementedError
 
-    def broken(self, key: str, cause: str) -> None:
+    def broken(self, key: str, cause: str, kind: str) -> None:
         """What there is of this revision is not to be trusted."""
         raise NotImplementedError
 
@@ -109,12 +110,17 @@ class DataPart:
         self.throttlers: dict[str, RevisionThrottler] = {}
         self._active: dict[str, RevisionThrottler] = {}  # that have carried something since they were last reported
         self._drains: dict[PodTracker, _Drain] = {}  # each pod's latest, until its time is up
+        self.condemned: dict[str, str] = {}  # revisions that are not to be trusted, and why
+        self.applied: dict[str, int] = {}  # by revision: effects since its table was made
+        self._changed: set[str] = set()  # since the last audit
+        self._restructured: set[str] = set()
         self._generation: int = 0  # of the tables dropped so far, the highest
 
     def apply(self, effects: list[Effect]) -> None:
         """Apply one batch, in order."""
         touched: dict[str, RevisionThrottler] = {}
         for effect in effects:
+            self._count(effect)
             try:
                 throttler = self._apply_one(effect)
             except Exception as error:
@@ -130,18 +136,35 @@ class DataPart:
                 self._hooks.failed(throttler.key, error)
                 self.condemn(throttler.key, f"{type(error).__name__}: {error}")
 
-    def condemn(self, key: str, cause: str) -> None:
+    def condemn(self, key: str, cause: str, kind: str = "") -> None:
         """The revision is not to be trusted: whoever waits hears it now; it is made anew from the model."""
+        if key in self.condemned:
+            return
         throttler = self.throttlers.get(key)
         if throttler is not None:
+            self.condemned[key] = cause
             throttler.fail(f"its table is made anew after an internal error ({cause})")
-        self._hooks.broken(key, cause)
+        self._hooks.broken(key, cause, kind)
+
+    def take_changed(self) -> list[str]:
+        """The revisions to audit: they have carried something, or were changed, since the last call."""
+        changed = self._changed | self._active.keys()
+        self._changed = set()
+        return list(changed)
+
+    def restructured(self, key: str) -> bool:
+        """Whether effects have been applied since this was last asked."""
+        if key in self._restructured:
+            self._restructured.discard(key)
+            return True
+        return False
 
     def activated(self, key: str) -> None:
         """The first request after a silence has asked this revision for a slot."""
         throttler = self.throttlers.get(key)
         if throttler is not None:
             self._active[key] = throttler
+            self._changed.add(key)
 
     def loads(self) -> list[Load]:
         """What each revision carries that has carried anything since the last call; a last time when it is idle."""
@@ -155,6 +178,12 @@ class DataPart:
         return loads
 
     # --- within ---
+
+    def _count(self, effect: Effect) -> None:
+        key = effect.key
+        self._changed.add(key)
+        self._restructured.add(key)
+        self.applied[key] = 0 if isinstance(effect, RebuildRevision) else self.applied.get(key, 0) + 1
 
     def _apply_one(self, effect: Effect) -> RevisionThrottler | None:
         """The throttler whose line should be looked at, or None."""
@@ -173,7 +202,11 @@ class DataPart:
             self._withdraw_pod(throttler, effect)
         elif isinstance(effect, FreeSlot):
             self._free_slot(throttler, effect)
+        elif isinstance(effect, PumpLine):
+            return throttler
         elif isinstance(effect, FailRevision):
+            if throttler.key in self.condemned:
+                return None  # it fails until it is made anew, and then as the model says
             if effect.cause:
                 throttler.fail(effect.cause)
             else:
@@ -233,6 +266,7 @@ class DataPart:
             self._hooks.pod_drained(throttler.key, identity)
         for tracker in removal.leaving:
             self._drain(throttler, tracker, DRAIN_TIMEOUT_S)
+        self.condemned.pop(throttler.key, None)
         throttler.failure = effect.failure or None
         return throttler
 
@@ -248,6 +282,9 @@ class DataPart:
     def _drop_revision(self, throttler: RevisionThrottler) -> None:
         del self.throttlers[throttler.key]
         self._active.pop(throttler.key, None)
+        self.applied.pop(throttler.key, None)
+        self._restructured.discard(throttler.key)
+        self.condemned.pop(throttler.key, None)
         self._hooks.revision_dropped(throttler.key)
         table = throttler.table
         for tracker in table.slots[: table.length]:

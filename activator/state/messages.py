@@ -148,6 +148,38 @@ class RevisionBroken(Message, frozen=True, tag=True):
 
     key: str
     cause: str
+    kind: str = ""  # of the mismatch, where the auditor found it
+
+
+class LineStuck(Message, frozen=True, tag=True):
+    """Requests wait while a pod that may be picked has room."""
+
+    key: str
+
+
+class SlotForgotten(Message, frozen=True, tag=True):
+    """A pod has been kept from the picks for long, and nobody has decided about it."""
+
+    key: str
+    identity: str
+
+
+class SlotView(msgspec.Struct, frozen=True):
+    """A slot that holds a pod which is not draining."""
+
+    identity: str
+    address: str
+    state: int
+    limit: int
+    weight: int
+
+
+class TableSeen(Message, frozen=True, tag=True):
+    """All of a table, as it is after `applied` effects."""
+
+    key: str
+    applied: int
+    slots: tuple[SlotView, ...]
 
 
 Change = (
@@ -166,6 +198,9 @@ Change = (
     | PodUnplaced
     | Sweep
     | RevisionBroken
+    | LineStuck
+    | SlotForgotten
+    | TableSeen
 )
 
 
@@ -224,6 +259,12 @@ class FreeSlot(Message, frozen=True, tag=True):
     generation: int
 
 
+class PumpLine(Message, frozen=True, tag=True):
+    """Look whether somebody in line can go."""
+
+    key: str
+
+
 class RebuildRevision(Message, frozen=True, tag=True):
     """A new table with these pods, whatever there is; what is in flight goes on and is counted in the new one."""
 
@@ -236,7 +277,9 @@ class RebuildRevision(Message, frozen=True, tag=True):
         return self.spec.key
 
 
-Effect = SetRevision | DropRevision | FailRevision | PlacePod | SetPod | WithdrawPod | FreeSlot | RebuildRevision
+Effect = (
+    SetRevision | DropRevision | FailRevision | PlacePod | SetPod | WithdrawPod | FreeSlot | PumpLine | RebuildRevision
+)
 
 
 # --- effects that stay in the control part --------------------------------------------------------------------------

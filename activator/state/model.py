@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from activator.config import RevisionSpec
-from activator.state.messages import PUSH, Effect, PodStatus, ProbeOrder
+from activator.state.messages import PUSH, Effect, PodStatus, ProbeOrder, RebuildRevision
 from lb.tracker import (
     DRAINING,
     NOT_READY,
@@ -95,7 +95,7 @@ class Model:
     def __init__(self) -> None:
         self.revisions: dict[str, RevisionRecord] = {}
         self.aging: set[str] = set()  # revisions with pods of which time alone may change something
-        self.sent: dict[str, int] = {}  # by revision: effects so far
+        self.sent: dict[str, int] = {}  # by revision: effects since its table was made
 
 
 class Reduction:
@@ -108,6 +108,7 @@ class Reduction:
         self.probes: list[ProbeOrder] = []
         self.refused: bool = False  # the change made no sense in this state, and was not acted on
         self.illegal: list[tuple[int, str, int]] = []  # transitions that are not in the table: refused, to be counted
+        self.mismatches: list[tuple[str, str]] = []  # what the auditor found: its kind, and what it was
         self.calm: str = ""  # a revision in which nothing ages any more
 
 
@@ -134,7 +135,7 @@ def commit(model: Model, reduction: Reduction) -> None:
     sent = model.sent
     for effect in reduction.effects:
         key = effect.key
-        sent[key] = sent.get(key, 0) + 1
+        sent[key] = 0 if isinstance(effect, RebuildRevision) else sent.get(key, 0) + 1
     for key, revision in reduction.revisions.items():
         if revision is None:
             sent.pop(key, None)

@@ -19,6 +19,7 @@ from activator.state.messages import (
     Probed,
     RevisionSet,
     SlotDrained,
+    SlotForgotten,
     TrialEnded,
 )
 
@@ -33,7 +34,7 @@ def fold_key(change: Change) -> FoldKey:
         return (change.key, "list", change.source)
     if isinstance(change, PodRefused):  # what is known is not folded into what is inferred
         return (change.key, "dead" if change.dead else "struck", change.identity)
-    if isinstance(change, Probed | PodServed | TrialEnded | PodUnplaced):
+    if isinstance(change, Probed | PodServed | TrialEnded | PodUnplaced | SlotForgotten):
         return (change.key, type(change).__name__, change.identity)
     if isinstance(change, SlotDrained):
         return (change.key, "slot", str(change.slot), str(change.generation))

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from activator.state import health
+from activator.state import health, repair
 from activator.state.difference import place, put, set_pod
 from activator.state.lifecycle import GONE, SEEN
 from activator.state.messages import (
@@ -24,6 +24,7 @@ from activator.state.messages import (
     DropRevision,
     FailRevision,
     FreeSlot,
+    LineStuck,
     Listed,
     PodGone,
     PodRefused,
@@ -32,7 +33,6 @@ from activator.state.messages import (
     PodStatus,
     PodUnplaced,
     Probed,
-    RebuildRevision,
     RevisionBroken,
     RevisionFailed,
     RevisionGone,
@@ -40,8 +40,10 @@ from activator.state.messages import (
     RevisionSet,
     SetRevision,
     SlotDrained,
+    SlotForgotten,
     StopProbe,
     Sweep,
+    TableSeen,
     TrialEnded,
 )
 from activator.state.model import Model, PodRecord, Reduction, RevisionRecord
@@ -63,7 +65,10 @@ def reduce(model: Model, change: Change, now_s: float) -> Reduction:
     if revision is None:
         reduction.refused = True  # the revision has gone meanwhile; what is said of it comes too late
         return reduction
-    _HANDLERS[type(change)](revision, change, now_s, reduction)
+    if isinstance(change, TableSeen):
+        repair.table_seen(model, revision, change, reduction)
+    else:
+        _HANDLERS[type(change)](revision, change, now_s, reduction)
     return reduction
 
 
@@ -105,15 +110,6 @@ def _revision_recovered(
     if revision.failure:
         reduction.revisions[change.key] = replace(revision, failure="")
         reduction.effects.append(FailRevision(change.key, ""))
-
-
-def _revision_broken(revision: RevisionRecord, change: RevisionBroken, now_s: float, reduction: Reduction) -> None:
-    pods = [pod for pod in revision.pods.values() if pod.state() != DRAINING]
-    for pod in pods:
-        if pod.unplaced:  # if there is still no slot for it, that is told anew
-            reduction.pods[(revision.spec.key, pod.identity)] = replace(pod, unplaced=False)
-    placed = tuple(place(revision, pod) for pod in pods)
-    reduction.effects.append(RebuildRevision(revision.spec, placed, revision.failure))
 
 
 # --- pods, as sources see them --------------------------------------------------------------------------------------
@@ -200,7 +196,9 @@ _HANDLERS: Final[dict[type, Callable[[RevisionRecord, Any, float, Reduction], No
     Sweep: health.sweep,
     SlotDrained: _slot_drained,
     PodUnplaced: _pod_unplaced,
-    RevisionBroken: _revision_broken,
+    RevisionBroken: repair.revision_broken,
+    LineStuck: repair.line_stuck,
+    SlotForgotten: repair.slot_forgotten,
     RevisionGone: _revision_gone,
     RevisionFailed: _revision_failed,
     RevisionRecovered: _revision_recovered,

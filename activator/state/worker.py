@@ -84,6 +84,7 @@ class StateWorker:
         self.supervision = Supervision(rng)
         self.turned_s: float = now()  # the heartbeat
         self.illegal_totals: dict[tuple[int, str, int], int] = {}  # transitions that were refused
+        self.mismatch_totals: dict[str, int] = {}  # by kind: what the auditor found and a change repaired
         self.rebuilds_total: int = 0
         self.changes_total: int = 0
         self.refused_total: int = 0
@@ -178,6 +179,10 @@ class StateWorker:
         try:
             if effects:
                 self._send(effects)
+        except Exception as error:
+            for lost in {effect.key for effect in effects}:
+                self.submit(RevisionBroken(lost, f"its effects were lost: {error!r}"))
+            raise
         finally:  # each part gets what is its own, whatever befalls the other
             try:
                 if probes:
@@ -205,6 +210,9 @@ class StateWorker:
             return Outcome.SET_ASIDE
         effects.extend(reduction.effects)
         probes.extend(reduction.probes)
+        for kind, found in reduction.mismatches:
+            self.mismatch_totals[kind] = self.mismatch_totals.get(kind, 0) + 1
+            log.warning("the auditor found in %s (%s), repaired: %s", key, kind, found)
         for transition in reduction.illegal:
             self.illegal_totals[transition] = self.illegal_totals.get(transition, 0) + 1
         if isinstance(change, RevisionGone):
@@ -221,11 +229,13 @@ class StateWorker:
         log.error("a change of %s was set aside, the revision waits %.1f s: %r", key, backoff_s, change, exc_info=error)
 
     def _broken(self, key: str, change: RevisionBroken) -> None:
+        if key in self.parked:
+            return  # it will be made anew when its time has come
         now_s = self._now()
         self.rebuilds_total += 1
         backoff_s = self.supervision.panicked(key, change, change.cause, now_s)
         again = self.supervision.in_a_row(key, now_s) > 1
-        if again and key not in self.parked:
+        if again:
             self.parked[key] = Parked(now_s + backoff_s, self._superseded)
         wait = f"in {backoff_s:.1f} s" if again else "at once"
         log.error("%s is made anew from the model %s: %s", key, wait, change.cause)

@@ -7,8 +7,11 @@ from typing import NamedTuple
 
 import activator
 from activator.clock import Now
+from activator.discovery.push import PushIntake, Verdict
 from activator.listen.connection import Listening
 from activator.state.lifecycle import EVENTS
+from activator.state.probing import Ask
+from activator.state.repair import MISMATCHES
 from activator.state.worker import TURN_BOUNDS_S, StateWorker
 from activator.telemetry.families import Distribution, Family, Kind, Row, one
 from activator.telemetry.log_switch import AccessLogSwitch
@@ -26,6 +29,7 @@ class Program(NamedTuple):
     access_log: AccessLogSwitch
     errors_total: Callable[[], int]
     now: Now
+    intake: PushIntake | None = None  # of pods' reports, where they can report
 
 
 def _counter(name: str, text: str, read: Callable[[Program], float]) -> Family[Program]:
@@ -47,6 +51,14 @@ def _since_last_panic(it: Program) -> list[Row]:
 def _illegal_transitions(it: Program) -> list[Row]:
     counts = sorted(it.worker.illegal_totals.items())
     return [((_STATES[before], event, _STATES[after]), float(count)) for (before, event, after), count in counts]
+
+
+def _reports(it: Program) -> list[Row]:
+    return [] if it.intake is None else [((one.value,), float(n)) for one, n in it.intake.verdict_totals.items()]
+
+
+def _validations(it: Program) -> list[Row]:
+    return [] if it.intake is None else [((one.value,), float(n)) for one, n in it.intake.validation_totals.items()]
 
 
 CLIENTS: tuple[Family[Program], ...] = (
@@ -134,6 +146,30 @@ CONTROL: tuple[Family[Program], ...] = (
         _illegal_transitions,
         ("from", "event", "to"),
         (_STATES, EVENTS, _STATES),
+    ),
+    Family(
+        "activator_state_mismatches",
+        Kind.COUNTER,
+        "What the auditor found, and a change repaired: any of it is a defect.",
+        lambda it: [((kind,), float(count)) for kind, count in it.worker.mismatch_totals.items()],
+        ("kind",),
+        (MISMATCHES,),
+    ),
+    Family(
+        "activator_push_reports",
+        Kind.COUNTER,
+        "What pods said of themselves, by what became of it.",
+        _reports,
+        ("outcome",),
+        (tuple(one.value for one in Verdict),),
+    ),
+    Family(
+        "activator_push_validations",
+        Kind.COUNTER,
+        "Pods that were asked since they said that they are ready.",
+        _validations,
+        ("outcome",),
+        (tuple(one.value for one in Ask),),
     ),
     _gauge(
         "activator_state_parked_revisions",

@@ -343,6 +343,12 @@ class RevisionThrottler:
         """How long this waiter may, from its arrival."""
         return self._admission.limit_s(waiter, self.queue_timeout_s())
 
+    def is_stuck(self) -> bool:
+        """Whether somebody waits who could go, and nothing is about to look: that must not be."""
+        if self.line.length == 0 or self.table.room == 0 or self._pump_deferred or self._pumping:
+            return False
+        return self.line.first() is not None
+
     def refusal_detail(self) -> str:
         """What there is to say to the reason that `enqueue` or `requeue` gave last."""
         return self._admission.detail

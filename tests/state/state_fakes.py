@@ -5,6 +5,7 @@ from __future__ import annotations
 from activator.clock import TimingWheel
 from activator.config import RevisionSpec
 from activator.state.apply import DataHooks, DataPart
+from activator.state.audit import Auditor
 from activator.state.messages import (
     Change,
     Effect,
@@ -84,8 +85,8 @@ class Hooks(DataHooks):
     def failed(self, effect: object, error: Exception) -> None:
         self.failures.append(error)
 
-    def broken(self, key: str, cause: str) -> None:
-        self.told.append(RevisionBroken(key, cause))
+    def broken(self, key: str, cause: str, kind: str) -> None:
+        self.told.append(RevisionBroken(key, cause, kind))
 
 
 class Joined:
@@ -100,6 +101,7 @@ class Joined:
         self.dirty: list[str] = []
         wheel = TimingWheel(self.clock.now, self.clock.call_later, self.errors.append)
         self.part = DataPart(self.clock.now, wheel, self.clock.defer, self.heard, self.hooks, HeldBudget())
+        self.auditor = Auditor(self.part, wheel, self.clock.now, self.hooks.told.append, self.clock.defer)
         if reduce_change is None:
             self.worker = StateWorker(self.clock.now, self._send, self.probes.extend, self.dirty.append)
         else:

@@ -1,0 +1,58 @@
+"""The keys `push` and `health`."""
+
+from __future__ import annotations
+
+import pytest
+
+from activator.config_file import parse, resolve
+from activator.errors import ConfigError
+
+REST = "revisions: [{name: a, hosts: [a], pods: [127.0.0.1:1], health: {strikes: 5, ejection_share: 0.25}}]\n"
+
+
+def problems(push: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(f"push: {push}\n{REST}", "f", {})
+    return caught.value.problems
+
+
+def test_what_is_fine() -> None:
+    for push in (
+        "{listen: '127.0.0.1:8014'}",
+        "{listen: 'localhost:8014'}",
+        "{listen: '[::1]:0'}",
+        "{listen: '0.0.0.0:8014', token: t, networks: [10.0.0.0/8, '::1']}",
+        "{listen: '0.0.0.0:8014', token_file: /run/token}",
+    ):
+        parse(f"push: {push}\n{REST}", "f", {})
+    assert parse(REST, "f", {}).push.listen == ""
+
+
+def test_a_token_is_mandatory_off_loopback() -> None:
+    for listen in ("0.0.0.0:8014", "10.0.0.1:8014", "'[::]:8014'", "activator.test:8014"):
+        (problem,) = problems(f"{{listen: {listen}}}")
+        assert "a token or token_file where others than this machine can report" in problem
+        assert problem.startswith("f:1:")
+
+
+@pytest.mark.parametrize(
+    ("push", "part"),
+    [
+        ("{token: t}", "push.listen"),
+        ("{networks: [10.0.0.0/8]}", "push.listen"),
+        ("{listen: '127.0.0.1:1', networks: [10.0.0.1/8]}", "push.networks[0]"),
+        ("{listen: '127.0.0.1:1', token: a, token_file: b}", "one of token and token_file"),
+        ("{listen: here}", "push.listen"),
+        ("{listen: '127.0.0.1:1', nonsense: 1}", "nonsense"),
+    ],
+)
+def test_mistakes(push: str, part: str) -> None:
+    assert part in " ".join(problems(push))
+
+
+def test_health_is_the_revisions() -> None:
+    (spec,) = resolve(parse(REST, "f", {}), lambda _: "random")
+    assert (spec.strikes, spec.ejection_share) == (5, 0.25)
+    for bad in ("{strikes: 0}", "{ejection_share: 1.5}", "{ejection_share: -1}", "{strike: 1}"):
+        with pytest.raises(ConfigError):
+            parse(REST.replace("{strikes: 5, ejection_share: 0.25}", bad), "f", {})
