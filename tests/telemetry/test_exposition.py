@@ -141,7 +141,7 @@ def test_names_follow_the_conventions() -> None:
 
 def test_control_plane_labels_name_nobody() -> None:
     for family in PROGRAM_FAMILIES:
-        assert set(family.labels) <= {"reason", "version", "compiled", "from", "event", "to"}
+        assert set(family.labels) <= {"reason", "version", "compiled", "from", "event", "to", "kind", "outcome"}
 
 
 def test_slices_are_bounded() -> None:
