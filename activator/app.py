@@ -235,7 +235,7 @@ class App:
             from activator.telemetry.metrics import Exposition  # prometheus-client: only when asked for
             from activator.telemetry.program_families import Program
 
-            data = self.data
+            data, control = self.data, self.control
             program = Program(
                 data.listening,
                 data.held,

@@ -24,8 +24,8 @@ from activator.state.messages import (
 from activator.state.model import Model, PodRecord, Reduction, RevisionRecord
 from lb.tracker import DRAINING, STATE_NAMES
 
-# What the auditor may find, by kind. "ledger" and "invariant" come with a change, the others are found here.
-MISMATCHES: Final = ("ledger", "invariant", "line", "suspect", "missing", "state", "surplus")
+# Of kinds: what the table says of itself, its leases, the model's view of it, its line, its suspects.
+MISMATCHES: Final = ("invariant", "ledger", "missing", "surplus", "state", "line", "suspect")
 
 
 def revision_broken(revision: RevisionRecord, change: RevisionBroken, now_s: float, reduction: Reduction) -> None:
