@@ -27,6 +27,7 @@ GROUPS = {
     "table": "test_bench_table.py",
     "memory": "test_bench_table.py",
     "fragmentation": "test_bench_fragmentation.py",
+    "state": "test_bench_state.py",
 }
 WORLDS = ("both", "compiled", "plain")
 

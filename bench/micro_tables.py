@@ -74,7 +74,13 @@ def fragmentation(found: list[Result]) -> tuple[list[str], list[list[str]]]:
     return title, rows
 
 
-RENDERERS = {"policies": policies, "table": plain_list, "memory": plain_list, "fragmentation": fragmentation}
+RENDERERS = {
+    "policies": policies,
+    "table": plain_list,
+    "memory": plain_list,
+    "fragmentation": fragmentation,
+    "state": plain_list,
+}
 
 
 def _ns(one: Result | None) -> str:

@@ -31,36 +31,45 @@ def put(
         reduction.refused = True
         return
     identity = new.identity if new is not None else old.identity if old is not None else ""
-    if new is not None and (old is None or before != after):
+    if new is not None and before != after and new.since_s != now_s:
         new = replace(new, since_s=now_s)
     reduction.pods[(revision.spec.key, identity)] = new
-    _effects(revision, identity, old, new, reduction)
-    _probes(revision.spec.key, identity, old, new, reduction)
+    _effects(revision, identity, old, new, before, after, moved, reduction)
+    _probes(revision.spec.key, identity, old, new, moved, reduction)
 
 
 def _effects(
-    revision: RevisionRecord, identity: str, old: PodRecord | None, new: PodRecord | None, reduction: Reduction
+    revision: RevisionRecord,
+    identity: str,
+    old: PodRecord | None,
+    new: PodRecord | None,
+    before: int,
+    after: int,
+    moved: bool,
+    reduction: Reduction,
 ) -> None:
-    had = old is not None and old.state() != DRAINING
-    has = new is not None and new.state() != DRAINING
-    moved = old is not None and new is not None and old.address != new.address
+    had = before != EMPTY and before != DRAINING
+    has = after != EMPTY and after != DRAINING
     if had and (not has or moved):
         reduction.effects.append(WithdrawPod(revision.spec.key, identity, DRAIN_TIMEOUT_S))
-    if has and new is not None and (not had or moved):
-        reduction.effects.append(place(revision, new))
-    elif has and had and new is not None and old is not None and not new.unplaced:
-        effect = set_pod(revision, new)
-        if effect != set_pod(revision, old):
-            reduction.effects.append(effect)
+    if new is None or not has:
+        return
+    if not had or moved:
+        limit = revision.limit_in(after)
+        reduction.effects.append(PlacePod(revision.spec.key, identity, new.address, after, limit, new.weight))
+    elif old is not None and not new.unplaced and (before != after or old.weight != new.weight):
+        reduction.effects.append(SetPod(revision.spec.key, identity, after, revision.limit_in(after), new.weight))
 
 
-def _probes(key: str, identity: str, old: PodRecord | None, new: PodRecord | None, reduction: Reduction) -> None:
-    moved = old is not None and new is not None and old.address != new.address
+def _probes(
+    key: str, identity: str, old: PodRecord | None, new: PodRecord | None, moved: bool, reduction: Reduction
+) -> None:
     probed = old is not None and old.wants_probe()
-    if probed and (new is None or moved or not new.wants_probe()):
+    wanted = new is not None and new.wants_probe()
+    if probed and (moved or not wanted):
         reduction.probes.append(StopProbe(key, identity))
         probed = False
-    if new is not None and new.wants_probe() and not probed:
+    if new is not None and wanted and not probed:
         reduction.probes.append(StartProbe(key, identity, new.address))
 
 

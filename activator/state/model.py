@@ -61,6 +61,8 @@ class PodRecord(msgspec.Struct, frozen=True):
         return PENDING
 
     def wants_probe(self) -> bool:
+        if not self.probe and not self.quarantined:
+            return False
         state = self.state()
         if state == PENDING:
             return self.probe and self.claims.get(PUSH) is not PodStatus.PENDING
@@ -84,9 +86,11 @@ class RevisionRecord(msgspec.Struct, frozen=True):
 
     def limit_of(self, pod: PodRecord) -> int:
         """How many requests the pod may carry at once."""
-        if pod.state() == RECOVERING:
-            return 1
-        return self.spec.container_concurrency or UNLIMITED
+        return self.limit_in(pod.state())
+
+    def limit_in(self, state: int) -> int:
+        """The same of a pod in this state."""
+        return 1 if state == RECOVERING else self.spec.container_concurrency or UNLIMITED
 
 
 class Model:

@@ -126,6 +126,7 @@ def _pod_seen(revision: RevisionRecord, change: PodSeen, now_s: float, reduction
             claims,
             change.probe,
             weight=change.weight,
+            since_s=now_s,
             heard_s=now_s,
             pushed_s=pushed_s,
         )

@@ -1,0 +1,110 @@
+"""The state worker: what a new pod costs from its sighting to its slot, and what a full list costs in which little or
+nothing is new."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+from activator.clock import TimingWheel
+from activator.config import RevisionSpec
+from activator.state.apply import DataHooks, DataPart
+from activator.state.messages import Listed, PodSeen, PodStatus, RevisionSet
+from activator.state.worker import StateWorker
+from activator.throttle.budget import HeldBudget
+from activator.throttle.revision import RevisionThrottler
+from activator.throttle.slot_events import SlotEvents
+from bench.micro.drills import in_rounds
+from bench.seed_figures import ADD_POD_NS, LIST_NS
+from lb.policy import Policy
+from lb.registry import create
+from lb.rng import Rng
+from lb.tracker import PodTracker
+
+KEY = "ns/rev"
+PODS = 500
+COMERS = 1_000
+LISTS = 20  # in a round
+
+
+class Quiet(DataHooks):
+    """Nobody above: what is measured ends at the table."""
+
+    def make_policy(self, name: str) -> Policy:
+        return create(name, Rng(1))
+
+    def revision_set(self, throttler: RevisionThrottler) -> None:
+        pass
+
+    def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
+        pass
+
+
+class Timer:
+    def cancel(self) -> None:
+        pass
+
+
+def make_worker(pods: int) -> StateWorker:
+    """A worker and a data part joined by a call, with so many pods that are ready."""
+    wheel = TimingWheel(lambda: 1.0, lambda delay_s, callback: Timer(), _raise)
+    part = DataPart(lambda: 1.0, wheel, lambda callback: None, SlotEvents(), Quiet(), HeldBudget())
+    worker = StateWorker(lambda: 1.0, part.apply, lambda orders: None, lambda source: None)
+    worker.submit(RevisionSet(RevisionSpec(key=KEY, container_concurrency=10, max_scale=PODS + COMERS)))
+    worker.submit(listed(pods, PodStatus.READY, pods))
+    worker.turn()
+    table = part.throttlers[KEY].table
+    assert (table.used, table.room) == (pods, pods)
+    return worker
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def seen(number: int, status: PodStatus) -> PodSeen:
+    return PodSeen(KEY, "list", f"pod-{number}", f"10.0.{number // 250}.{number % 250}:8012", status)
+
+
+def listed(pods: int, status: PodStatus, changed: int) -> Listed:
+    """All pods ready but the first so many, which are as `status` says."""
+    return Listed(
+        KEY, "list", tuple(seen(number, status if number < changed else PodStatus.READY) for number in range(pods))
+    )
+
+
+@pytest.mark.benchmark(group="state")
+def test_add_pod(benchmark: BenchmarkFixture) -> None:
+    """1,000 pods come to 500, each told and applied on its own: fold, reduce, apply."""
+    comers = [seen(number, PodStatus.READY) for number in range(PODS, PODS + COMERS)]
+
+    def setup() -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return (make_worker(PODS),), {}
+
+    def operation(worker: StateWorker) -> None:
+        for comer in comers:
+            worker.submit(comer)
+            worker.turn()
+
+    in_rounds(benchmark, operation, times=COMERS, rounds=20, setup=setup, beside={"seed_ns": ADD_POD_NS})
+
+
+@pytest.mark.benchmark(group="state")
+@pytest.mark.parametrize("changed", ["0", "1", "all"])
+@pytest.mark.parametrize("pods", [100, 500])
+def test_list(benchmark: BenchmarkFixture, pods: int, changed: str) -> None:
+    """A full list, again and again; the changed ones come and go as ready."""
+    worker = make_worker(pods)
+    count = {"0": 0, "1": 1, "all": pods}[changed]
+    lists = [listed(pods, status, count) for status in (PodStatus.NOT_READY, PodStatus.READY)] * (LISTS // 2)
+
+    def operation() -> None:
+        for one in lists:
+            worker.submit(one)
+            worker.turn()
+
+    in_rounds(benchmark, operation, times=LISTS, rounds=50, beside={"seed_ns": LIST_NS[pods]})
+    assert not worker.supervision.panics_total
+    assert worker.changes_total > LISTS
