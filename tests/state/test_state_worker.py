@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from activator.config import PANIC_BACKOFF_INITIAL_S, PANIC_BACKOFF_MAX_S, PANIC_RESET_AFTER_S
-from activator.state.messages import Change, Listed, PodGone, PodSeen, PodStatus, ProbeOrder, RevisionSet
+from activator.state.messages import Change, Listed, PodGone, PodSeen, PodStatus, ProbeOrder, RevisionSet, SlotDrained
 from activator.state.model import Model, Reduction
 from activator.state.queue import ChangeQueue
 from activator.state.reduce import key_of, reduce
 from activator.state.worker import Outcome
 from tests.state.state_fakes import KEY, SPEC, Joined, seen
+from tests.throttle.throttle_fakes import Request
 
 
 def test_a_thousand_updates_of_one_pod_cost_one_application() -> None:
@@ -176,3 +178,45 @@ def test_a_defect_of_the_loop_itself_does_not_close_the_worker() -> None:
 def test_every_change_belongs_to_a_revision() -> None:
     assert key_of(RevisionSet(SPEC)) == KEY
     assert key_of(seen("p1")) == KEY
+
+
+def test_a_flood_is_bounded_by_pods_and_costs_one_application_each() -> None:
+    """10,000 updates a second over 1,000 pods for ten seconds, looked at ten times a second."""
+    joined = Joined()
+    joined.do(RevisionSet(replace(SPEC, max_scale=1000)))
+    identities = [f"p{number}" for number in range(1000)]
+    addresses = [f"10.1.{number // 250}.{number % 250}:80" for number in range(1000)]
+    ready = [seen(identity, address=address) for identity, address in zip(identities, addresses)]
+    unready = [replace(one, status=PodStatus.NOT_READY) for one in ready]
+    joined.do(*ready)
+    before = joined.worker.changes_total
+    for tenth in range(100):
+        for number in range(1000):
+            joined.worker.submit(unready[number] if (tenth + number) % 2 else ready[number])
+            assert len(joined.worker.queue) <= 1000
+        joined.do()
+    assert joined.worker.changes_total - before <= 100 * 1000
+    joined.do(*(one for _ in range(100) for one in (*unready, *ready)))
+    assert joined.worker.changes_total - before <= 101 * 1000, "200,000 of them were folded into 1,000"
+    assert joined.worker.dropped_total == 0
+    assert set(joined.slots().values()) == {"ready"}
+    assert len(joined.slots()) == 1000
+
+
+def test_a_lease_speaks_of_its_pod_when_the_slot_has_been_given_to_another() -> None:
+    """The seed read the slot in the end of a request, when it could be another pod's already."""
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    request = Request(joined.throttler())
+    request.ask(joined.clock.now())
+    lease = request.lease
+    assert lease is not None
+    joined.do(PodGone(KEY, "list", "p1"))
+    joined.do(SlotDrained(KEY, int(lease.tracker.slot), lease.generation, forced=True), seen("p2"))
+    assert lease.tracker.identity == "p2", "the slot is another pod's"
+    assert (lease.identity, lease.address) == ("p1", "10.0.0.1:80")
+    second = Request(joined.throttler())
+    second.ask(joined.clock.now())
+    request.release()
+    table = joined.throttler().table
+    assert (table.late_releases, table.in_flight) == (1, 1), "the release of p1 took nothing from p2"

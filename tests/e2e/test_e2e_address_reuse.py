@@ -1,0 +1,155 @@
+"""Addresses that are used again: pods die and their ports are taken by pods of another revision while requests run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from random import Random
+
+import uvloop
+
+from activator.config import Config, RevisionSpec
+from activator.data import Data
+from activator.listen.listener import open_socket
+from activator.state.messages import Load, PodDrained, PodGone, PodSeen, PodStatus, RevisionSet, Told
+from activator.state.worker import Outcome, StateWorker
+from activator.tasks import TaskGroupOwner
+from lb.rng import Rng
+
+REVISIONS = ("a", "b")
+PORTS = 10
+ROUNDS = 100  # each port dies in each: 1,000 pods
+
+
+class Pod:
+    """A server that answers each request with the revision it belongs to."""
+
+    def __init__(self, revision: str) -> None:
+        self.revision = revision
+        self.port = 0
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def start(self, port: int) -> None:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, reuse_address=True)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n" + self.revision.encode())
+        writer.close()
+        self._writers.discard(writer)
+
+    async def die(self) -> None:
+        """At once, with every connection."""
+        self._server.close()
+        for writer in list(self._writers):
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+class Running:
+    """A state worker and a data part with a real listener."""
+
+    def __init__(self) -> None:
+        self.tasks = TaskGroupOwner(lambda name, error: None)
+        self.data = Data(Config(admin=""), time.monotonic, self._hear, Rng(1), self.tasks)
+        self.worker = StateWorker(time.monotonic, self.data.apply, lambda orders: None, lambda source: None)
+        self.gone_s: dict[tuple[str, int], float] = {}  # when the end of a pod of this revision here was applied
+        self.answers = {"right": 0, "before": 0, "failed": 0}
+        self.wrong: list[str] = []
+        self.stopping = False
+
+    def _hear(self, message: Told) -> None:
+        if not isinstance(message, Load | PodDrained):
+            self.worker.submit(message)
+
+    async def start(self) -> None:
+        self.tasks.start("worker", self.worker.run())
+        socket = open_socket("127.0.0.1:0")
+        await self.data.start([socket])
+        host, _, port = socket.address.rpartition(":")
+        self.address = (host, int(port))
+        for name in REVISIONS:
+            spec = RevisionSpec(key=f"ns/{name}", hosts=(name,), policy="round-robin", connect_timeout_s=5.0)
+            self.worker.submit(RevisionSet(spec))
+
+    async def comes(self, pod: Pod, identity: str) -> None:
+        address = f"127.0.0.1:{pod.port}"
+        seen = PodSeen(f"ns/{pod.revision}", "list", identity, address, PodStatus.READY)
+        assert await self.worker.submit_and_tell(seen) is Outcome.APPLIED
+
+    async def goes(self, pod: Pod, identity: str) -> None:
+        gone = PodGone(f"ns/{pod.revision}", "list", identity)
+        assert await self.worker.submit_and_tell(gone) is Outcome.APPLIED
+        self.gone_s[pod.revision, pod.port] = time.monotonic()
+
+    async def client(self, revision: str) -> None:
+        """Asks on and on; whoever answers must be of the revision, once the change has been applied."""
+        while not self.stopping:
+            began_s = time.monotonic()
+            answered = await self._ask(revision)
+            if answered == revision:
+                self.answers["right"] += 1
+            elif not answered:
+                self.answers["failed"] += 1
+            elif began_s > max(self.gone_s.values(), default=0.0):
+                self.wrong.append(f"{revision} was answered by {answered}")
+            else:
+                self.answers["before"] += 1
+
+    async def _ask(self, revision: str) -> str:
+        reader, writer = await asyncio.open_connection(*self.address)
+        try:
+            writer.write(f"GET / HTTP/1.1\r\nHost: {revision}\r\nConnection: close\r\n\r\n".encode())
+            head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+            return body.decode() if head.startswith(b"HTTP/1.1 200") else ""
+        finally:
+            writer.close()
+
+
+def test_no_request_is_answered_by_the_pod_that_took_the_address() -> None:
+    async def scenario() -> Running:
+        running = Running()
+        await running.start()
+        steady = [Pod(name) for name in REVISIONS]
+        for pod in steady:
+            await pod.start(0)
+            await running.comes(pod, f"steady-{pod.revision}")
+        pods = [Pod(REVISIONS[number % 2]) for number in range(PORTS)]
+        names = [f"first-{number}" for number in range(PORTS)]
+        for pod, name in zip(pods, names):
+            await pod.start(0)
+            await running.comes(pod, name)
+        clients = [asyncio.create_task(running.client(REVISIONS[number % 2])) for number in range(8)]
+        rng = Random(1)
+        for life in range(ROUNDS):
+            for place in rng.sample(range(PORTS), PORTS):
+                old = pods[place]
+                await old.die()
+                new = Pod(REVISIONS[1 - REVISIONS.index(old.revision)])
+                await running.goes(old, names[place])
+                await new.start(old.port)
+                names[place] = f"life-{life}-{place}"
+                await running.comes(new, names[place])
+                pods[place] = new
+        running.stopping = True
+        await asyncio.gather(*clients)
+        for throttler in running.data.part.throttlers.values():
+            throttler.table.check_invariants()
+            assert throttler.table.in_flight == len(throttler.leases) == 0
+        await running.data.drain(5.0, 5.0)
+        for pod in [*pods, *steady]:
+            await pod.die()
+        await running.tasks.close()
+        return running
+
+    running = uvloop.run(scenario())  # the program's own loop
+    assert running.wrong == []
+    assert running.answers["right"] > 500, running.answers
+    assert running.answers["before"] == 0, "the port was taken only after the change"
+    assert running.worker.panics_total == 0
+    assert running.worker.mismatch_totals == {}
