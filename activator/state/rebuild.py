@@ -51,8 +51,8 @@ def replace_table(throttler: RevisionThrottler, table: TrackerTable, pods: tuple
                 removal.attachments[tracker.identity, tracker.address] = tracker.attachment
     homes = _place(table, pods)
     moves = _moves(throttler, table, homes, removal)
-    old.abandon()
     throttler.move(table, moves)
+    old.abandon()  # last: were the leases' slots given up before, a failure in between would lose them
     for name in held:
         if name not in homes:
             removal.gone.append(name[0])

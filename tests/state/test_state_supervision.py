@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -20,6 +23,7 @@ from activator.state.supervision import WORKER, Supervision
 from activator.state.worker import Outcome
 from lb.rng import Rng
 from lb.tracker import PodTracker
+from tests.sources import ROOT
 from tests.state.state_fakes import KEY, SPEC, Joined, Pool, seen
 from tests.throttle.throttle_fakes import Request
 
@@ -275,3 +279,18 @@ def test_whoever_waits_for_a_parked_change_hears_in_the_end() -> None:
         return [future.result() for future in (first, parked, listed)]
 
     assert asyncio.run(scenario()) == [Outcome.SET_ASIDE, Outcome.SUPERSEDED, Outcome.APPLIED]
+
+
+def test_an_exception_at_any_line_of_reduce_and_apply_disturbs_nobody() -> None:
+    """In a process of its own and in plain Python, where a tracer sees every line."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.state.fault_harness"],
+        cwd=ROOT,
+        env={**os.environ, "ACTIVATOR_COMPILE": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines, _, verdict = done.stdout.strip().splitlines()[-1].partition(" lines, ")
+    assert (verdict, done.returncode) == ("0 failed", 0), done.stdout + done.stderr
+    assert int(lines) > 1000
