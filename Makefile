@@ -53,6 +53,7 @@ lint: $(VENV)/.installed  ## style, types and layers
 
 docs: $(VENV)/.installed  ## writes the tables in docs/ that are made from the code
 	ACTIVATOR_COMPILE=0 $(PY) -m activator.state.lifecycle docs/state-worker.md
+	ACTIVATOR_COMPILE=0 $(PY) -m activator.telemetry.catalogue > docs/metrics.md
 
 format: $(VENV)/.installed  ## puts the sources in shape
 	$(PY) -m ruff check --fix .
