@@ -235,7 +235,7 @@ class App:
             from activator.telemetry.metrics import Exposition  # prometheus-client: only when asked for
             from activator.telemetry.program_families import Program
 
-            data, control = self.data, self.control
+            data = self.data
             program = Program(
                 data.listening,
                 data.held,

@@ -66,7 +66,7 @@ def test_ewma(stack: ExitStack, run_activator: RunActivator) -> None:
     both = [stack.enter_context(ScriptedPod(serve)), stack.enter_context(ScriptedPod(slow))]
     activator = ready(run_activator, both, policy="ewma")
     found = answered(activator, 200)
-    assert found[both[1].address] < 60
+    assert found[both[1].address] < 100, "of 200; usually it is two or three"
     assert sum(found.values()) == 200
 
 
@@ -82,7 +82,8 @@ def test_consistent_hash(
     first = ready(run_activator, pods, policy="consistent-hash", hash_on=hash_on)
     homes = {user: answered(first, 3, header.format(user)) for user in range(40)}
     assert all(len(found) == 1 for found in homes.values())
-    assert len({address for found in homes.values() for address in found}) == 4
+    many = [answered(first, 1, header.format(user)) for user in range(300)]
+    assert len({address for found in many for address in found}) >= 3, "ports are chance's, and so are the shares"
     assert len(answered(first, 60)) == 4
     second = ready(run_activator, pods[::-1], policy="consistent-hash", hash_on=hash_on)
     assert {user: answered(second, 3, header.format(user)) for user in range(40)} == homes

@@ -254,7 +254,7 @@ def test_a_slow_reader_stops_the_fast_writer(run_activator: RunActivator) -> Non
 
 def test_an_idle_tunnel_is_cut_after_its_limit(run_activator: RunActivator) -> None:
     with ScriptedPod(echoing) as pod:
-        slow = revision(pod.address, upgrades=["x-echo"], timeouts={"tunnel_idle": "300ms", "total": "100ms"})
+        slow = revision(pod.address, upgrades=["x-echo"], timeouts={"tunnel_idle": "4s", "total": "3s"})
         activator = run_activator(configured([slow]))
         activator.wait_ready_pods("a")
         with Client(activator.address) as client:
