@@ -168,7 +168,6 @@ def _caddy(folder: Path, upstream_port: int) -> Started:
         f"""{{
     admin off
     auto_https off
-    persist_config off
     log {{
         output discard
     }}
