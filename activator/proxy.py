@@ -129,7 +129,11 @@ class ProxiedExchange(Exchange):
 
     def begin(self) -> None:
         self.read_s = self.arrived_s
-        self._route()
+        try:
+            self._route()
+        except Exception as error:  # of a policy that somebody brought along, say: this request's end, nobody else's
+            self._proxy.on_error(error)
+            self._fail(Reason.INTERNAL, "")
         self.read_s = 0.0
 
     def _route(self) -> None:

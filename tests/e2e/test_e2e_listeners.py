@@ -6,7 +6,6 @@ import json
 import signal
 import socket
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Client, ask, request
 from tests.e2e.pods import PodSide, ScriptedPod
 from tests.e2e.running import Activator, configured, eventually
+from tests.e2e.test_e2e_tls import Files, trusting
 
 
 def serve(side: PodSide) -> None:
@@ -123,6 +123,27 @@ def test_no_connection_is_refused_while_listeners_change(run_activator: RunActiv
     assert set(statuses) == {200}
 
 
+def test_an_address_that_changes_to_tls_keeps_its_socket(run_activator: RunActivator, tmp_path: Path) -> None:
+    """Whoever connects meanwhile waits in the socket's queue, and is served by whichever listener comes to it."""
+    stays = free_address()
+    files = Files(tmp_path)
+    with ScriptedPod(serve) as pod:
+        base = configured([revision(pod.address)])
+        running = Reloadable(run_activator, tmp_path, {**base, "listen": stays})
+        running.activator.wait_ready_pods("a")
+        with Client(stays) as kept:
+            assert kept.ask(request()).status == 200
+            running.reload({**base, "listen": files.listener(stays)})
+            running.activator.wait_log(" serving on ", 2)
+            with Client(stays) as secured:
+                secured.secure(trusting(), "localhost")
+                assert secured.ask(request()).status == 200
+            assert kept.ask(request()).status == 200, "what was accepted goes on as it was"
+        running.reload({**base, "listen": stays})
+        running.activator.wait_log(" serving on ", 3)
+        assert ask(stays, request()).status == 200
+
+
 def test_a_delay_before_the_drain(run_activator: RunActivator) -> None:
     """Not ready at once, so that balancers go elsewhere; serving on, since they take a while to notice."""
     with ScriptedPod(serve) as pod:
@@ -174,41 +195,6 @@ def test_a_body_that_trickles_is_cut_off(run_activator: RunActivator) -> None:
             assert (answer.status, answer.reason) == (408, "request_timeout")
             assert answer.header("connection") == "close"
         activator.wait_idle("a")
-
-
-def test_who_waits_for_a_100_is_not_slow(run_activator: RunActivator) -> None:
-    with ScriptedPod(continued) as pod:
-        activator = run_activator(configured([revision(pod.address)]))
-        activator.wait_ready_pods("a")
-        with Client(activator.address) as client:
-            client.send(request(method="POST", headers="Expect: 100-continue\r\nContent-Length: 4\r\n"))
-            time.sleep(6.0)  # longer than the grace of the rate
-            pod.go_on()
-            head = client.socket.recv(65536)
-            assert head.startswith(b"HTTP/1.1 100 "), head
-            client.send(b"body")
-            assert client.answer("POST").status == 200
-
-
-def continued(side: PodSide) -> None:
-    asked = side.head()
-    side.wait()
-    side.send(b"HTTP/1.1 100 Continue\r\n\r\n")
-    side.body(asked)
-    side.answer()
-
-
-def test_a_post_does_not_go_out_on_a_connection_that_was_idle_for_long(run_activator: RunActivator) -> None:
-    with ScriptedPod(serve) as pod:
-        activator = run_activator(configured([revision(pod.address)]))
-        activator.wait_ready_pods("a")
-        with Client(activator.address) as client:
-            assert client.ask(request()).status == 200
-            time.sleep(1.2)
-            assert client.ask(request(method="POST", body=b"x")).status == 200
-            assert client.ask(request()).status == 200
-        assert pod.requests[0].connection == 0
-        assert pod.requests[1].connection == 1
 
 
 @pytest.mark.parametrize(("said", "kept"), [("timeout=1", False), ("timeout=60, max=1000", True)])

@@ -12,12 +12,14 @@ from activator.listen.listener import Server, open_socket
 from activator.origin import Origins
 from activator.outlet import WriteTurn
 from activator.wire.request import RequestLimits
-from tests.proxy.proxy_fakes import Pool, World
+from tests.proxy.proxy_fakes import Pool, World, response_head
 from tests.written_transport import WrittenTransport
 
 GET = b"GET / HTTP/1.1\r\nHost: app.test\r\n\r\n"
 LAST = b"GET / HTTP/1.1\r\nHost: app.test\r\nConnection: close\r\n\r\n"
 UPLOAD = b"POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 1000000\r\n\r\n" + b"u" * 50
+
+AWAITING = b"POST / HTTP/1.1\r\nHost: app.test\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n"
 
 
 class Visit:
@@ -143,6 +145,19 @@ def test_a_body_that_was_begun_ahead_has_to_go_on() -> None:
     visit.world.clock.pass_time(3 * BODY_RATE_GRACE_S)
     visit.turn.end()
     assert b"408 Request Timeout" in visit.transport.sent
+    visit.end()
+
+
+def test_who_waits_for_a_100_is_not_slow_before_it() -> None:
+    visit = Visit()
+    visit.connection.data_received(AWAITING)
+    visit.world.clock.pass_time(5 * BODY_RATE_GRACE_S)
+    visit.turn.end()
+    assert visit.transport.sent == b""
+    visit.world.throttler_holder().response_interim(response_head(100, 0))
+    visit.world.clock.pass_time(3 * BODY_RATE_GRACE_S)
+    visit.turn.end()
+    assert b"408 Request Timeout" in visit.transport.sent, "now it is the client who is waited for"
     visit.end()
 
 

@@ -10,9 +10,11 @@ from activator.affinity import Affinity
 from activator.config import RuleSpec
 from activator.errors import Reason
 from lb.hashing import hash_bytes
+from lb.policy import Policy
 from lb.registry import create
 from lb.rng import Rng
-from lb.tracker import READY
+from lb.table import TrackerTable
+from lb.tracker import READY, PodTracker
 from tests.lb.lb_oracles import HearingPolicy, order_of
 from tests.proxy.proxy_fakes import Client, Pool, World, request_head, response_head
 
@@ -455,3 +457,28 @@ def test_what_the_policy_is_told_of_how_long_a_request_took() -> None:
     exchange.client_gone()
     heard = [latency_s for what, _, latency_s in policy.heard if what == "release"]
     assert heard == [pytest.approx(0.25), pytest.approx(-0.5), 0.0]
+
+
+class Raising(Policy):
+    """A policy of somebody's own, with a defect."""
+
+    name = "raising"
+
+    def pick(self, table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
+        raise ZeroDivisionError("a defect")
+
+
+def test_a_policy_that_raises_ends_the_one_request_it_was_asked_for() -> None:
+    world = World()
+    world.pod()
+    good = world.table.policy
+    world.table.set_policy(Raising(Rng(1)))
+    _, client = world.begin()
+    assert (client.status, client.reason, client.ended) == (500, "internal", True)
+    assert [type(error) for error in world.errors] == [ZeroDivisionError]
+    world.errors.clear()
+    world.table.set_policy(good)
+    exchange, client = world.begin()
+    world.answer(exchange)
+    assert client.status == 200
+    world.check_idle()

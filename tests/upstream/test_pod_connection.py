@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from activator.config import FLUSH_S
+from activator.config import FLUSH_S, RISKY_IDLE_S
 from activator.outlet import WriteTurn
 from activator.transport import Transport
 from activator.upstream.dial import DialContext, PodAddress
@@ -181,6 +181,25 @@ def test_who_wants_a_fresh_connection_is_handed_no_kept_one() -> None:
     dialled.connection_made(WrittenTransport())
     dialled.data_received(ANSWER)
     assert second.over and second_client.has_ended()
+    pool.close()
+    world.check_idle()
+
+
+def test_what_is_not_idempotent_goes_out_on_no_connection_that_was_idle_for_long() -> None:
+    world = World()
+    pool = UndialledPool(world)
+    first, _ = world.begin()
+    connection = PodConnection(pool, world.clock.now, turn_of(world))
+    connection.connection_made(WrittenTransport())
+    connection.data_received(ANSWER)
+    assert first.over and pool.statistics()["idle"] == 1
+    world.clock.pass_time(RISKY_IDLE_S + 0.1)
+    risky, _ = world.begin(request_head("POST", length=0))
+    assert pool.statistics()["idle"] == 1 and pool.statistics()["waiting"] == 1
+    safe, _ = world.begin()
+    assert pool.statistics()["idle"] == 0, "it may be repeated"
+    for one in (risky, safe):
+        one.client_gone()
     pool.close()
     world.check_idle()
 
