@@ -22,9 +22,26 @@ from activator.tasks import pause
 log = logging.getLogger("activator.certificates")
 
 TLS_VERSIONS: Final = ("1.2", "1.3")
+NO_AUTHORITIES: Final = "-----BEGIN NOTHING-----"  # in place of authorities: nobody is believed
 _MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 Stamp = tuple[tuple[int, int, int], ...]  # of each file: its inode, size and time of change
+
+
+class MemoryFile:
+    """A file that has no place on any disk, for what takes only files; its `path` is good within this process."""
+
+    def __init__(self, name: str) -> None:
+        self._descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+        self.path = f"/proc/self/fd/{self._descriptor}"
+
+    def write(self, content: bytes) -> None:
+        """Replace what it holds."""
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, content, 0)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
 
 
 class ServerCertificate:
@@ -46,13 +63,17 @@ class ServerCertificate:
             await pause(CERTIFICATE_CHECK_S)
             self.look()
 
+    def problem(self) -> str:
+        """Why what the files hold by now cannot be used; empty if it can."""
+        return problem_with(self._tls.certificate, self._tls.key)
+
     def look(self) -> None:
         """Use what the files hold by now, if that has changed and is good."""
         stamp = _stamp(self._tls)
         if stamp == self._seen:
             return
         self._seen = stamp
-        problem = problem_with(self._tls.certificate, self._tls.key)
+        problem = self.problem()
         if problem:
             self.refused_total += 1
             log.warning("the new certificate of %s is not used, the old one stays: %s", self._tls.address, problem)
@@ -91,11 +112,11 @@ def problem_with(certificate: str, key: str) -> str:
 
 
 def problem_with_authorities(path: str) -> str:
-    """Why this file cannot be used as the authorities that pods are verified by; empty if it can."""
+    """Why this file, or this PEM, cannot be used as the authorities that pods are verified by; empty if it can."""
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+        _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), path)
     except ssl.SSLError as error:
-        return f"{path} holds no certificates in PEM ({error.reason})"
+        return f"{'it' if is_pem(path) else path} holds no certificates in PEM ({error.reason})"
     except OSError as error:
         return f"{path}: {os.strerror(error.errno or 0)}"
     return ""
@@ -103,15 +124,47 @@ def problem_with_authorities(path: str) -> str:
 
 def pod_context(tls: PodTls) -> ssl.SSLContext:
     """For connections to pods. Raises OSError or ssl.SSLError where the files have gone since they were checked."""
-    context = ssl.create_default_context(cafile=tls.ca or None)
+    if tls.ca == NO_AUTHORITIES:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    elif is_pem(tls.ca):
+        context = ssl.create_default_context(cadata=tls.ca)
+    else:
+        context = ssl.create_default_context(cafile=tls.ca or None)
+    if tls.san:
+        context.sslobject_class = _checking(tls.san)
     if not tls.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if tls.certificate:
         context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = _MINIMUM[tls.min_version]
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def is_pem(text: str) -> bool:
+    """Certificates themselves, rather than the name of a file that has them."""
+    return "-----BEGIN " in text
+
+
+def _trust(context: ssl.SSLContext, authorities: str) -> None:
+    if is_pem(authorities):
+        context.load_verify_locations(cadata=authorities)
+    else:
+        context.load_verify_locations(authorities)
+
+
+def _checking(san: str) -> type[ssl.SSLObject]:
+    """A connection's TLS whose handshake fails where the peer's certificate lacks this name."""
+
+    class NameCheckingObject(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            found = (self.getpeercert() or {}).get("subjectAltName", ())
+            if ("DNS", san) not in found:
+                raise ssl.SSLCertVerificationError(f"the certificate does not have the name {san}")
+
+    return NameCheckingObject
 
 
 def _server_context(tls: Tls) -> ssl.SSLContext:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from activator.config import DisciplineSpec, RuleSpec
-from activator.config_checks import canonical_host, split_address
-from activator.config_file import parse, resolve
+from activator.configuration.checks import canonical_host, split_address
+from activator.configuration.file import parse, resolve
 from activator.errors import ConfigError
 from activator.state.messages import SetRevision, decode, encode
 
@@ -182,21 +182,46 @@ GOOD = revision("")
         (f"revisions: [{revision('', source='process: {command: [x], readiness: {http_get: x}}')}]", "begins with /"),
         (f"revisions: [{revision('', source='process: {command: [x], environment: {A=B: x}}')}]", "names of variables"),
         (f"workers: 2\nrevisions: [{GOOD}]", "a:1: workers: more than one is planned, not yet available"),
-        (f"access_log: true\nrevisions: [{GOOD}]", 'a:1: access_log: found "true", expected false, json, common or'),
-        (f"access_log: jsn\nrevisions: [{GOOD}]", 'a:1: access_log: found "jsn", expected json, common, or a template'),
+        (f"metrics: {{knative: {{protocol: grpc}}}}\nrevisions: [{GOOD}]", "metrics.knative.protocol: found"),
+        (f"metrics: {{knative: {{endpoint: here}}}}\nrevisions: [{GOOD}]", "an address such as 0.0.0.0:9090"),
+        (
+            f"metrics: {{knative: {{protocol: http/protobuf, endpoint: ':9090'}}}}\nrevisions: [{GOOD}]",
+            "metrics.knative.endpoint: found",
+        ),
+        (f"metrics: {{knative: {{export_interval: 0s}}}}\nrevisions: [{GOOD}]", "expected more than 0s"),
+        (f"log: {{format: xml}}\nrevisions: [{GOOD}]", "log.format: found"),
+        (f"log: {{levels: {{state: loud}}}}\nrevisions: [{GOOD}]", "log.levels.state: found"),
+        (f"log: {{levels: {{nobody: debug}}}}\nrevisions: [{GOOD}]", "expected parts out of access_log"),
+        (f"tracing: {{exporter: zipkin}}\nrevisions: [{GOOD}]", 'tracing.exporter: found "zipkin", expected one of'),
+        (f"tracing: {{endpoint: collector:4318}}\nrevisions: [{GOOD}]", "expected a URL such as http://127.0.0.1:4318"),
+        (f"tracing: {{endpoint: 'http://a:0'}}\nrevisions: [{GOOD}]", "expected a URL such as http://127.0.0.1:4318"),
+        (f"tracing: {{sampling_rate: 2}}\nrevisions: [{GOOD}]", "tracing.sampling_rate: found"),
+        (
+            f"access_log: true\nrevisions: [{GOOD}]",
+            'a:1: access_log: found "true", expected false, json, common, kn',
+        ),
+        (f"access_log: jsn\nrevisions: [{GOOD}]", 'a:1: access_log: found "jsn", expected json, common, knative, or a'),
         (f"access_log: '{{stat}}'\nrevisions: [{GOOD}]", "expected fields out of time, client, method"),
         (f"access_log: '{{status.real}}'\nrevisions: [{GOOD}]", "expected fields out of time, client, method"),
         (f"access_log: '{{status:9}}'\nrevisions: [{GOOD}]", "expected fields out of time, client, method"),
         (f"access_log: '{{status'\nrevisions: [{GOOD}]", "expected names of fields in braces"),
         (f'access_log: "{{status}}\\n"\nrevisions: [{GOOD}]', "expected one line of printable characters"),
-        (f"kubernetes: {{}}\nrevisions: [{GOOD}]", "a:1: kubernetes: a cluster is planned, not yet available"),
+        ("kubernetes: {mode: k8s}", 'a:1: kubernetes.mode: found "k8s", expected knative'),
+        ("kubernetes: {sharing: all}", 'a:1: kubernetes.sharing: found "all", expected none or knative'),
+        ("kubernetes: {reconcile_interval: 0}", "kubernetes.reconcile_interval: found"),
+        ("kubernetes: {autoscaler: 'http://x'}", "expected ws://host:port"),
         (
             f"listen: {{address: 'h:1', certificate: c, key: k}}\nrevisions: [{GOOD}]",
             "listen.certificate: found c: No such file or directory",
         ),
         *(
+            (f"revisions: [{revision(f'{key}: -1')}]", f'{key}: found "-1", expected a whole number of at least 0')
+            for key in ("container_concurrency", "max_scale")
+        ),
+        *(
             (f"revisions: [{revision(f'queue: {{{queue}}}')}]", problem)
             for queue, problem in [
+                ("depth: -1", 'queue.depth: found "-1", expected a whole number of at least 0'),
                 ("discipline: fair", "queue.header: found none, expected the request header that carries the key"),
                 ("discipline: priority, header: ''", "queue.header: found none, expected the request header"),
                 ("discipline: priority, header: 'X Y'", 'queue.header: found "X Y", expected the name of a request'),

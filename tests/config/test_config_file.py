@@ -6,11 +6,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from activator import config_file
 from activator.config import Config, Pod, RevisionSpec, resolve_process
+from activator.configuration import file as config_file
 from activator.errors import ConfigError
 
 POLICIES = {"random", "choice-of-2", "round-robin", "least-connections", "first-available"}
@@ -209,8 +209,26 @@ def answers(text: str, environ: dict[str, str]) -> None:
         problems = error.problems
     else:
         problems = []
-        assert len(resolve(config)) == len(config.revisions) > 0
+        assert len(resolve(config)) == len(config.revisions)
+        assert config.revisions or config.kubernetes is not None  # else there is nobody to serve
     assert all(problem and "\n" not in problem for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("text", "environ"),
+    [
+        ("0\n\n0", {}),  # a text of two lines
+        (SMALLEST, {"ACTIVATOR_LISTEN": "\n"}),
+        ('{"a\\nb": 1}', {}),  # a key of two
+        ("listen:\nkubernetes:\nprocess:\nrevisions:", {}),  # nothing where something is expected
+        ("kubernetes:", {}),  # nor is that a cluster
+        ("kubernetes:\nrevisions: [{name: a, hosts: [a], probe:, tls:, process:, hash_on:}]", {}),
+    ],
+)
+def test_a_mistake_is_one_line_whatever_was_written(text: str, environ: dict[str, str]) -> None:
+    answers(text, environ)
+    with pytest.raises(ConfigError):
+        parse(text, **environ)
 
 
 @given(st.text())
@@ -224,6 +242,7 @@ def test_any_punctuation_is_answered(text: str) -> None:
 
 
 @given(TREES)
+@example({"kubernetes": {}})  # its revisions are the cluster's
 def test_any_tree_is_answered(tree: object) -> None:
     answers(msgspec.yaml.encode(tree).decode(), {})
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activator.config_file import parse, resolve
+from activator.configuration.file import parse, resolve
 from activator.errors import ConfigError
 
 REST = "revisions: [{name: a, hosts: [a], pods: [127.0.0.1:1], health: {strikes: 5, ejection_share: 0.25}}]\n"
@@ -48,6 +48,34 @@ def test_a_token_is_mandatory_off_loopback() -> None:
 )
 def test_mistakes(push: str, part: str) -> None:
     assert part in " ".join(problems(push))
+
+
+def test_where_pods_report_themselves_a_revision_needs_neither_pods_nor_a_process() -> None:
+    rest = "revisions: [{name: a, hosts: [a], probe: {path: /who, identity_header: X-Pod}}]\n"
+    (spec,) = resolve(parse(f"push: {{listen: '127.0.0.1:0'}}\n{rest}", "f", {}), lambda _: "random")
+    assert (spec.max_scale, spec.probe.identity_header) == (0, "X-Pod")
+    (spec,) = resolve(parse(rest, "f", {"ACTIVATOR_PUSH__LISTEN": "127.0.0.1:0"}), lambda _: "random")
+    with pytest.raises(ConfigError) as caught:
+        parse(rest, "f", {})
+    assert caught.value.problems == [
+        (
+            "f:1: revisions[0]: found neither pods nor process, "
+            "expected one of them, or push.listen where pods report themselves"
+        )
+    ]
+
+
+def test_what_a_revision_does_not_say_of_health_the_file_says_for_all() -> None:
+    text = (
+        "health: {strikes: 7, ejection_share: 0.2}\nrevisions:\n"
+        "  - {name: a, hosts: [a], pods: ['h:1']}\n"
+        "  - {name: b, hosts: [b], pods: ['h:1'], health: {strikes: 1}}\n"
+        "  - {name: c, hosts: [c], pods: ['h:1'], health: {ejection_share: 0}}\n"
+    )
+    specs = resolve(parse(text, "f", {}), lambda _: "random")
+    assert [(spec.strikes, spec.ejection_share) for spec in specs] == [(7, 0.2), (1, 0.2), (7, 0.0)]
+    with pytest.raises(ConfigError):
+        parse(text.replace("strikes: 7", "strikes: 0"), "f", {})
 
 
 def test_health_is_the_revisions() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from activator.config import Config
-from activator.config_file import parse
-from activator.config_reader import parse_duration, parse_size
+from activator.configuration.file import parse
+from activator.configuration.reader import parse_duration, parse_size
 from activator.errors import ConfigError
 
 

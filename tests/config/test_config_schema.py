@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from activator.config import Config
-from activator.config_file import schema
+from activator.configuration.file import schema
 from activator.durations import parse_seconds
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import yaml
 
-from activator import config_tree
-from activator.config_tree import Item, read_tree
+from activator.configuration.tree import ITEMS_MAX, LOADER, RESERVED, Item, read_tree
 
 
 def plain(item: Item) -> object:
@@ -25,9 +26,9 @@ def tree_of(text: str, **environ: str) -> object:
     return plain(root)
 
 
-def problems_of(text: str, **environ: str) -> list[str]:
+def problems_of(text: str, items_max: int = ITEMS_MAX, loader: Any = LOADER, **environ: str) -> list[str]:
     problems: list[str] = []
-    read_tree(text, "a", environ, problems)
+    read_tree(text, "a", environ, problems, items_max, loader)
     return problems
 
 
@@ -76,19 +77,17 @@ def test_what_is_no_tree(text: str, problem: str) -> None:
     assert problem in told
 
 
-def test_aliases_of_aliases_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(config_tree, "ITEMS_MAX", 10_000)
+def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12)]
-    (told,) = problems_of("\n".join(lines))
+    (told,) = problems_of("\n".join(lines), items_max=10_000)
     assert "too many values" in told
 
 
 @pytest.mark.parametrize("loader", ["SafeLoader", "CSafeLoader"])
 @pytest.mark.parametrize("text", ["[" * 1_000, "{a: " * 1_000, "- " * 1_000, "[" * 1_000 + "]" * 1_000])
-def test_any_depth_is_answered(monkeypatch: pytest.MonkeyPatch, loader: str, text: str) -> None:
-    monkeypatch.setattr(config_tree, "_LOADER", getattr(yaml, loader, yaml.SafeLoader))
-    (told,) = problems_of(text)
+def test_any_depth_is_answered(loader: str, text: str) -> None:
+    (told,) = problems_of(text, loader=getattr(yaml, loader, yaml.SafeLoader))
     assert told.startswith("a:")
 
 
@@ -130,7 +129,7 @@ def test_a_place_beyond_the_list_is_told() -> None:
 @pytest.mark.parametrize(
     "variable",
     [
-        *sorted(config_tree.RESERVED),
+        *sorted(RESERVED),
         "ACTIVATOR_SERVICE_HOST",
         "ACTIVATOR_SERVICE_PORT",
         "ACTIVATOR_SERVICE_PORT_HTTP",

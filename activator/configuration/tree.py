@@ -1,0 +1,300 @@
+"""The configuration as it was written: a tree of items, each of which knows where it stands.
+
+Rules
+  1. Nothing is interpreted here. A scalar is its text as written, so `name: no` is the word "no" and not false.
+  2. The environment is laid over the file: `ACTIVATOR_LIMITS__HEADER_BYTES` is the key header_bytes in limits, a number
+     is a place in a list (`ACTIVATOR_REVISIONS__0__POLICY`), and a value in brackets or braces is YAML.
+  3. Whatever the text, the answer is a tree or problems; aliases may not make a tree that is larger than they are read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import yaml
+
+PREFIX: Final = "ACTIVATOR_"
+# Read elsewhere: by `lb.world` and by the tests.
+RESERVED: Final = frozenset(
+    {
+        "ACTIVATOR_COMPILE",
+        "ACTIVATOR_EXPECT_COMPILED",
+        "ACTIVATOR_CI",
+        "ACTIVATOR_DEEP",
+        # Knative's own, for its listener with TLS.
+        "ACTIVATOR_TLS_MIN_VERSION",
+        "ACTIVATOR_TLS_MAX_VERSION",
+        "ACTIVATOR_TLS_CIPHER_SUITES",
+        "ACTIVATOR_TLS_CURVE_PREFERENCES",
+        "ACTIVATOR_TEST_KUBECONFIG",
+    }
+)
+# Kubernetes puts these into every container for a Service whose name begins with "activator".
+_SERVICE_LINK: Final = re.compile(
+    r"ACTIVATOR_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+CASE_KEPT_BELOW: Final = "environment"  # names of a process's variables; every other key is lower case
+ITEMS_MAX: Final = 500_000  # 10,000 revisions need a third of it
+DEPTH_MAX: Final = 50
+NULLS: Final = ("", "~", "null", "Null", "NULL")
+LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times faster where libyaml is there
+
+
+class Item:
+    """A value and where it stands. Exactly one of `text`, `entries` and `elements` is not None, or none: a null."""
+
+    def __init__(
+        self,
+        where: str,
+        text: str | None = None,
+        entries: dict[str, Item] | None = None,
+        elements: list[Item] | None = None,
+    ) -> None:
+        self.where = where
+        self.text = text
+        self.entries = entries
+        self.elements = elements
+        self.key_where = where  # where its key stands
+
+    def describe(self) -> str:
+        """What a user would call it."""
+        if self.text is not None:
+            return f'"{_shortened(self.text)}"'
+        if self.entries is not None:
+            return "a mapping"
+        return "nothing" if self.elements is None else "a list"
+
+
+def read_tree(
+    text: str,
+    name: str,
+    environ: Mapping[str, str],
+    problems: list[str],
+    items_max: int = ITEMS_MAX,
+    loader: Any = LOADER,
+) -> Item | None:
+    """The file's text with the environment laid over it; mistakes are added to `problems`. None: it is no tree."""
+    root = _parse_yaml(text, name, problems, items_max, loader)
+    if root is None:
+        return None
+    if root.text is None and root.entries is None and root.elements is None:
+        root.entries = {}
+    lay_environment_over(root, environ, problems)
+    return root
+
+
+def lay_environment_over(root: Item, environ: Mapping[str, str], problems: list[str]) -> None:
+    """Put every `ACTIVATOR_…` variable at its place in the tree."""
+    for variable in sorted(environ):
+        if variable.startswith(PREFIX) and variable not in RESERVED and not _SERVICE_LINK.fullmatch(variable):
+            _lay_over(root, variable, environ[variable], problems)
+
+
+def _parse_yaml(
+    text: str, name: str, problems: list[str], items_max: int = ITEMS_MAX, loader: Any = LOADER
+) -> Item | None:
+    maker = _TreeMaker(name, problems, items_max)
+    try:
+        # Events, not `yaml.compose`: that calls itself for every bracket, and with libyaml the process then dies.
+        for event in yaml.parse(text, Loader=loader):
+            maker.take(event)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = 1 if mark is None else mark.line + 1
+        hint = "; a value that begins with * needs quotes" if "alias" in f"{error.context} {error.problem}" else ""
+        problems.append(_no_yaml(f"{name}:{line}", f"{error.problem or error.context}{hint}"))
+        return None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: what no decoder takes, such as a lone surrogate
+        problems.append(_no_yaml(f"{name}:1", " ".join(str(error).split())))
+        return None
+    except _NoTreeError as error:
+        problems.append(str(error))
+        return None
+    return maker.root or Item(f"{name}:1")
+
+
+def _no_yaml(where: str, detail: str) -> str:
+    return f"{where}: found text that is not YAML ({detail}), expected YAML"
+
+
+class _NoTreeError(Exception):
+    """The text is YAML and yet no tree; the message is the problem."""
+
+
+class _Open:
+    """A list or mapping whose end has not been met."""
+
+    def __init__(self, item: Item, anchor: str | None) -> None:
+        self.item = item
+        self.anchor = anchor
+        self.key: str | None = None  # of a mapping: the key whose value comes next
+        self.key_where = ""
+        self.is_at_value = False
+
+
+class _TreeMaker:
+    """Turns PyYAML's events into items."""
+
+    def __init__(self, name: str, problems: list[str], items_max: int) -> None:
+        self._items_max = items_max
+        self.root: Item | None = None
+        self._name = name
+        self._problems = problems
+        self._open: list[_Open] = []
+        self._anchors: dict[str, Item] = {}
+        self._items = 0
+
+    def take(self, event: yaml.Event) -> None:
+        where = f"{self._name}:{1 if event.start_mark is None else event.start_mark.line + 1}"
+        match event:
+            case yaml.ScalarEvent():
+                is_null = not event.style and event.implicit[0] and event.value in NULLS
+                self._add(Item(where, text=None if is_null else event.value), event.anchor)
+            case yaml.SequenceStartEvent():
+                self._begin(Item(where, elements=[]), event.anchor)
+            case yaml.MappingStartEvent():
+                self._begin(Item(where, entries={}), event.anchor)
+            case yaml.SequenceEndEvent() | yaml.MappingEndEvent():
+                closed = self._open.pop()
+                self._add(closed.item, closed.anchor)
+            case yaml.AliasEvent():
+                if event.anchor not in self._anchors:
+                    raise _NoTreeError(_no_yaml(where, f"the alias *{event.anchor} has no anchor before it"))
+                self._add(self._copy(self._anchors[event.anchor], where, len(self._open)), None)
+            case yaml.DocumentStartEvent() if self.root is not None:
+                raise _NoTreeError(f"{where}: found a second document, expected one")
+
+    def _begin(self, item: Item, anchor: str | None) -> None:
+        self._open.append(_Open(item, anchor))
+        self._count(item.where, len(self._open))
+
+    def _add(self, item: Item, anchor: str | None) -> None:
+        self._count(item.where, len(self._open))
+        if anchor is not None:
+            self._anchors[anchor] = item
+        if not self._open:
+            self.root = item
+            return
+        above = self._open[-1]
+        if above.item.elements is not None:
+            above.item.elements.append(item)
+        elif above.is_at_value:
+            above.is_at_value = False
+            if above.key is not None and above.item.entries is not None:
+                item.key_where = above.key_where
+                above.item.entries[above.key] = item
+        else:
+            above.is_at_value = True
+            above.key = self._key(item, above.item)
+            above.key_where = item.where
+
+    def _key(self, item: Item, mapping: Item) -> str | None:
+        """The key that `item` is; None if its value is to be passed over."""
+        if item.elements is not None or (item.entries is not None):
+            self._problems.append(f"{item.where}: found {item.describe()} as a key, expected a word")
+            return None
+        key = item.text or ""
+        first = (mapping.entries or {}).get(key)
+        if first is None:
+            return key
+        line = first.key_where.rpartition(":")[2]
+        self._problems.append(f'{item.where}: found the key "{key}" again, expected only the one in line {line}')
+        return None
+
+    def _copy(self, item: Item, where: str, depth: int) -> Item:
+        # A copy, since the environment may be laid over one of the places and not over the other.
+        self._count(where, depth)
+        copy = Item(where, text=item.text)
+        if item.elements is not None:
+            copy.elements = [self._copy(one, where, depth + 1) for one in item.elements]
+        if item.entries is not None:
+            copy.entries = {key: self._copy(one, where, depth + 1) for key, one in item.entries.items()}
+        return copy
+
+    def _count(self, where: str, depth: int) -> None:
+        self._items += 1
+        if depth > DEPTH_MAX or self._items > self._items_max:
+            limits = f"at most {DEPTH_MAX} levels and {self._items_max} values"
+            raise _NoTreeError(f"{where}: found too many values in values, expected {limits}")
+
+
+def _lay_over(root: Item, variable: str, value: str, problems: list[str]) -> None:
+    path = _path_of(variable)
+    above = root
+    for component in path[:-1]:
+        child = _child(above, component, variable, problems)
+        if child is None:
+            return
+        above = child
+    _put(above, path[-1], _value_of(variable, value), problems)
+
+
+def _path_of(variable: str) -> list[str]:
+    path: list[str] = []
+    for component in variable.removeprefix(PREFIX).split("__"):
+        path.append(component if path and path[-1] == CASE_KEPT_BELOW else component.lower())
+    return path
+
+
+def _child(above: Item, component: str, variable: str, problems: list[str]) -> Item | None:
+    """The item called `component`, made where there is none; None if there can be none, which is a problem."""
+    if above.elements is not None or (component.isdecimal() and not above.entries):
+        place = _place_in(above, component, variable, problems)
+        if place is None or above.elements is None:
+            return None
+        if place == len(above.elements):
+            above.elements.append(Item(variable, entries={}))
+        return above.elements[place]
+    if above.entries is None:
+        above.text = None
+        above.entries = {}
+    if component not in above.entries:
+        above.entries[component] = Item(variable, entries={})
+    return above.entries[component]
+
+
+def _put(above: Item, component: str, item: Item, problems: list[str]) -> None:
+    if above.elements is not None or (component.isdecimal() and not above.entries):
+        place = _place_in(above, component, item.where, problems)
+        if place is not None and above.elements is not None:
+            above.elements[place : place + 1] = [item]
+        return
+    if above.entries is None:
+        above.text = None
+        above.entries = {}
+    above.entries[component] = item
+
+
+def _place_in(above: Item, component: str, variable: str, problems: list[str]) -> int | None:
+    if above.elements is None:
+        above.text = None
+        above.entries = None
+        above.elements = []
+    count = len(above.elements)
+    if component.isascii() and component.isdecimal() and len(component) < 8 and int(component) <= count:
+        return int(component)
+    problems.append(f'{variable}: found "{component}", expected a place in the list, from 0 to {count}')
+    return None
+
+
+def _value_of(variable: str, value: str) -> Item:
+    if value.lstrip()[:1] in ("[", "{"):
+        unread: list[str] = []
+        item = _parse_yaml(value, variable, unread)
+        if item is not None and not unread:
+            _move(item, variable)
+            return item
+        # `[::1]:8080` is no YAML and needs no quotes here; what is neither is told by whoever reads the text.
+    return Item(variable, text=value)
+
+
+def _move(item: Item, where: str) -> None:
+    item.where = item.key_where = where
+    for child in [*(item.entries or {}).values(), *(item.elements or [])]:
+        _move(child, where)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else text[:57] + "..."

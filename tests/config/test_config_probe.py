@@ -1,0 +1,71 @@
+"""The key `probe`."""
+
+from __future__ import annotations
+
+import pytest
+
+from activator.config import ProbeSpec
+from activator.configuration.file import parse, resolve
+from activator.errors import ConfigError
+
+PODS = "pods: ['127.0.0.1:1']"
+PROCESS = "process: {command: [x]}"
+
+
+def spec_of(probe: str) -> ProbeSpec:
+    text = f"revisions:\n  - {{name: a, hosts: [a], {PODS}, {probe}}}\n"
+    (spec,) = resolve(parse(text, "f", {}), lambda _: "random")
+    return spec.probe
+
+
+def problems(probe: str, runs: str = PODS) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(f"revisions:\n  - name: a\n    hosts: [a]\n    {runs}\n    probe: {probe}\n", "f", {})
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("probe", "spec"),
+    [
+        ("max_scale: 1", ProbeSpec()),
+        ("probe: {}", ProbeSpec()),
+        ("probe: {kind: tcp}", ProbeSpec("tcp")),
+        ("probe: {path: /up?x=1}", ProbeSpec("http", "/up?x=1")),
+        ("probe: {kind: http, host: pod.test}", ProbeSpec("http", "", "pod.test")),
+        ("probe: {kind: queue-proxy}", ProbeSpec("queue-proxy")),
+    ],
+)
+def test_what_is_fine(probe: str, spec: ProbeSpec) -> None:
+    assert spec_of(probe) == spec
+
+
+@pytest.mark.parametrize(
+    ("probe", "problem"),
+    [
+        ("{kind: grpc}", 'f:5: revisions[0].probe.kind: found "grpc", expected one of tcp, http, queue-proxy'),
+        ("{path: up}", 'f:5: revisions[0].probe.path: found "up", expected a path that begins with /, without spaces'),
+        ("{path: '/a b'}", 'f:5: revisions[0].probe.path: found "/a b", expected a path that begins with /, without'),
+        ("{path: '/ä'}", "f:5: revisions[0].probe.path: found"),
+        ("{kind: tcp, path: /}", "f:5: revisions[0].probe.path: found path and kind tcp, expected kind: http, which"),
+        (
+            "{kind: queue-proxy, host: h}",
+            "f:5: revisions[0].probe.host: found host and kind queue-proxy, expected",
+        ),
+        ("{host: h}", "f:5: revisions[0].probe.host: found none, expected a path to ask for"),
+        ("{path: /, host: 'a b'}", 'f:5: revisions[0].probe.host: found "a b", expected a host such as pod.internal'),
+        ("{path: /, identity_header: 'a b'}", "f:5: revisions[0].probe.identity_header: found"),
+        ("{identity_header: X-Pod}", "f:5: revisions[0].probe.identity_header: found fixed pods, expected pods that"),
+        ("{kind: 1, path: 2}", "f:5: revisions[0].probe.kind"),
+        ("{paht: /}", 'f:5: revisions[0].probe: found the unknown key "paht", expected "path"'),
+        ("/up", 'f:5: revisions[0].probe: found "/up", expected a mapping'),
+    ],
+)
+def test_mistakes_are_one_line_each(probe: str, problem: str) -> None:
+    found = problems(probe)
+    assert found[0].startswith(problem), found
+    assert len(found) == (2 if "a b" in probe and "identity" in probe else 1)
+
+
+def test_a_local_process_is_asked_as_its_readiness_says() -> None:
+    (problem,) = problems("{path: /}", PROCESS)
+    assert problem.startswith("f:5: revisions[0].probe: found a probe and a process, expected process.readiness")
