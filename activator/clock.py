@@ -30,6 +30,9 @@ class Timer(Protocol):
     def cancel(self) -> None: ...
 
 
+Later = Callable[[float, Callable[[], None]], Timer]  # `loop.call_later`
+
+
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Deadline:
     """Something that may run out of time: subclass it and say in `expired` what then happens."""
@@ -55,7 +58,7 @@ class TimingWheel:
     def __init__(
         self,
         now: Now,
-        call_later: Callable[[float, Callable[[], None]], Timer],
+        call_later: Later,
         on_error: Callable[[Exception], None],
     ) -> None:
         self._now = now

@@ -95,12 +95,19 @@ class ActivatorError(Exception):
     """Base of what the program raises on purpose; its text is one line that says what to do."""
 
 
+def one_line(text: str) -> str:
+    """The text without anything that does more than to be seen: what cannot be printed stands as an escape."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 class ConfigError(ActivatorError):
-    """The configuration was refused; `problems` has one line per mistake."""
+    """The configuration was refused; `problems` has one line per mistake, whatever stands in the values it quotes."""
 
     def __init__(self, problems: list[str]) -> None:
-        super().__init__("\n".join(problems))
-        self.problems = problems
+        self.problems = [one_line(problem) for problem in problems]
+        super().__init__("\n".join(self.problems))
 
 
 class StartError(ActivatorError):

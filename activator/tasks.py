@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from activator.clock import Timer
+
 OnTaskError = Callable[[str, BaseException], None]
 
 
@@ -18,7 +20,7 @@ class TaskGroupOwner:
     """The tasks of one part of the program, ended together by `close`."""
 
     def __init__(self, on_error: OnTaskError) -> None:
-        self._on_error = on_error
+        self.on_error = on_error
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -41,7 +43,7 @@ class TaskGroupOwner:
             return
         error = task.exception()
         if error is not None:
-            self._on_error(task.get_name(), error)
+            self.on_error(task.get_name(), error)
 
 
 async def pause(seconds: float) -> None:
@@ -57,3 +59,8 @@ async def wait_for(event: asyncio.Event, seconds: float) -> bool:
         return True
     except TimeoutError:
         return False
+
+
+def call_later(delay_s: float, callback: Callable[[], None]) -> Timer:
+    """The running loop's, for whoever is made before there is one."""
+    return asyncio.get_running_loop().call_later(delay_s, callback)

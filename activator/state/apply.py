@@ -19,7 +19,7 @@ from mypy_extensions import mypyc_attr
 
 from activator.affinity import Affinity
 from activator.clock import Deadline, Now, TimingWheel
-from activator.config import DRAIN_TIMEOUT_S, GRANTS_PER_TURN_MAX, RevisionSpec
+from activator.config import GRANTS_PER_TURN_MAX, RevisionSpec
 from activator.errors import Reason
 from activator.state.messages import (
     DropRevision,
@@ -30,6 +30,7 @@ from activator.state.messages import (
     PlacePod,
     PumpLine,
     RebuildRevision,
+    ReclaimLeases,
     SetPod,
     SetRevision,
     WithdrawPod,
@@ -170,10 +171,11 @@ class DataPart:
     def loads(self) -> list[Load]:
         """What each revision carries that has carried anything since the last call; a last time when it is idle."""
         loads = []
+        now_s = self._now()
         for key, throttler in list(self._active.items()):
-            load = load_of(throttler)
+            load = load_of(throttler, now_s)
             loads.append(load)
-            if load.in_flight == 0 and load.queued == 0:
+            if load.in_flight == 0 and load.queued == 0 and load.concurrency == 0:
                 throttler.active = False
                 del self._active[key]
         return loads
@@ -184,35 +186,37 @@ class DataPart:
         key = effect.key
         self._changed.add(key)
         self._restructured.add(key)
-        self.applied[key] = 0 if isinstance(effect, RebuildRevision) else self.applied.get(key, 0) + 1
+        self.applied[key] = 0 if type(effect) is RebuildRevision else self.applied.get(key, 0) + 1
 
     def _apply_one(self, effect: Effect) -> RevisionThrottler | None:
         """The throttler whose line should be looked at, or None."""
-        if isinstance(effect, SetRevision):
+        if type(effect) is SetRevision:
             return self._set_revision(effect.spec)
-        if isinstance(effect, RebuildRevision):
+        if type(effect) is RebuildRevision:
             return self._rebuild(effect)
         throttler = self.throttlers.get(effect.key)
         if throttler is None:
             return None
-        if isinstance(effect, SetPod):
+        if type(effect) is SetPod:
             return self._set_pod(throttler, effect)
-        if isinstance(effect, PlacePod):
+        if type(effect) is PlacePod:
             return self._place_pod(throttler, effect)
-        if isinstance(effect, WithdrawPod):
+        if type(effect) is WithdrawPod:
             self._withdraw_pod(throttler, effect)
-        elif isinstance(effect, FreeSlot):
+        elif type(effect) is FreeSlot:
             self._free_slot(throttler, effect)
-        elif isinstance(effect, PumpLine):
+        elif type(effect) is PumpLine:
             return throttler
-        elif isinstance(effect, FailRevision):
+        elif type(effect) is ReclaimLeases:
+            throttler.reclaim()
+        elif type(effect) is FailRevision:
             if throttler.key in self.condemned:
                 return None  # it fails until it is made anew, and then as the model says
             if effect.cause:
                 throttler.fail(effect.cause)
             else:
                 throttler.recover()
-        elif isinstance(effect, DropRevision):
+        elif type(effect) is DropRevision:
             self._drop_revision(throttler)
         return None
 
@@ -266,14 +270,14 @@ class DataPart:
         for identity in removal.gone:
             self._hooks.pod_drained(throttler.key, identity)
         for tracker in removal.leaving:
-            self._drain(throttler, tracker, DRAIN_TIMEOUT_S)
+            self._drain(throttler, tracker, throttler.spec.drain_timeout_s)
         self.condemned.pop(throttler.key, None)
         throttler.failure = effect.failure or None
         return throttler
 
     def _settle_pod(self, throttler: RevisionThrottler, pod: PlacePod, attachment: object | None) -> None:
         tracker = throttler.table.find_identity(pod.identity)
-        if tracker is None:
+        if tracker is None or tracker.address != pod.address:  # else it is what the pod was, elsewhere
             self._hooks.pod_unplaced(throttler.key, pod.identity)
         elif attachment is not None:
             tracker.attachment = attachment
@@ -287,12 +291,13 @@ class DataPart:
         self._restructured.discard(throttler.key)
         self.condemned.pop(throttler.key, None)
         self._hooks.revision_dropped(throttler.key)
+        # First: who waits for a connection to one of the pods is to hear of it, and must not join the line again.
+        throttler.remove()
         table = throttler.table
         for tracker in table.slots[: table.length]:
             if tracker.attachment is not None and tracker.state != DRAINING:
-                self._drain(throttler, tracker, DRAIN_TIMEOUT_S)
+                self._drain(throttler, tracker, throttler.spec.drain_timeout_s)
         self._generation = max(self._generation, table.generation)
-        throttler.remove()
 
     def _place_pod(self, throttler: RevisionThrottler, effect: PlacePod) -> RevisionThrottler | None:
         table = throttler.table
@@ -306,7 +311,7 @@ class DataPart:
         table.set_weight(tracker, effect.weight)
         self._hooks.pod_placed(tracker, throttler.spec)
         throttler.pod_placed()
-        return self._noticed(throttler, effect.state)
+        return self._noticed(throttler, effect.state, effect.limit)
 
     def _set_pod(self, throttler: RevisionThrottler, effect: SetPod) -> RevisionThrottler | None:
         tracker = throttler.table.find_identity(effect.identity)
@@ -316,10 +321,10 @@ class DataPart:
         throttler.table.set_limit(tracker, effect.limit)
         self._moved(tracker.state, effect.state)
         throttler.table.set_state(tracker, effect.state)
-        return self._noticed(throttler, effect.state)
+        return self._noticed(throttler, effect.state, effect.limit)
 
-    def _noticed(self, throttler: RevisionThrottler, state: int) -> RevisionThrottler | None:
-        if state in {READY, RECOVERING}:
+    def _noticed(self, throttler: RevisionThrottler, state: int, limit: int) -> RevisionThrottler | None:
+        if limit > 0 and state in {READY, RECOVERING}:
             throttler.pod_ready()
             return throttler
         return None
@@ -345,6 +350,8 @@ class DataPart:
             self._moved(DRAINING, EMPTY)
             self._hooks.pod_drained(throttler.key, identity)
             return
+        if throttler.removed and tracker.in_flight == 0:
+            return  # all that it carried waited for a connection, and has left as the pool was closed
         former = self._drains.get(tracker)
         if former is not None:  # the pod has flapped: this drain has all of its time
             self._wheel.cancel(former)
@@ -372,7 +379,7 @@ class DataPart:
         self._drains.pop(tracker, None)
         if tracker.generation != generation or tracker.state != DRAINING:
             return
-        throttler.revoke(identity, Reason.POD_REMOVED, "")
+        throttler.revoke(identity, Reason.POD_REMOVED, "", tracker.address)
         if not throttler.removed:  # else the slot goes with its table
             self._hooks.drain_expired(throttler.key, tracker.slot, generation)
 
@@ -394,9 +401,23 @@ class _Drain(Deadline):
         self._part.drain_expired(self._throttler, self._identity, self._tracker, self._generation)
 
 
-def load_of(throttler: RevisionThrottler) -> Load:
+def load_of(throttler: RevisionThrottler, now_s: float) -> Load:
     """What a revision carries now."""
-    return Load(throttler.key, throttler.table.in_flight, throttler.line.length, throttler.requests_total)
+    seconds = 0.0
+    concurrency = 0
+    if throttler.has_traffic():
+        traffic = throttler.traffic
+        seconds = traffic.request_seconds_at(now_s)
+        concurrency = traffic.concurrency
+    return Load(
+        throttler.key,
+        throttler.table.in_flight,
+        throttler.line.length,
+        throttler.requests_total,
+        concurrency,
+        seconds,
+        now_s,
+    )
 
 
 def _any_placed(table: TrackerTable) -> bool:

@@ -5,19 +5,31 @@ Rules
      others: a thousand that sleep cost nothing. A look is cut into turns of the loop of AUDIT_SLOTS_PER_TURN slots.
   2. It changes nothing. What it finds goes to the state worker as a change, which repairs it, counts it by its kind and
      logs what was found.
-  3. It runs between two callbacks of the loop, where everything must add up: there is no "not yet".
+  3. Whatever a look raises condemns the revision that was looked at; the others are looked at all the same.
+  4. It runs between two callbacks of the loop, where everything must add up: there is no "not yet".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from activator.clock import Deadline, Now, TimingWheel
 from activator.config import AUDIT_INTERVAL_S, AUDIT_SLOTS_PER_TURN, SUSPECT_S
 from activator.state.apply import DataPart
-from activator.state.messages import Change, LineStuck, RevisionBroken, SlotForgotten, SlotView, TableSeen
+from activator.state.messages import (
+    Change,
+    LeasesForsaken,
+    LineStuck,
+    RevisionBroken,
+    SlotForgotten,
+    SlotView,
+    TableSeen,
+)
 from activator.throttle.revision import RevisionThrottler
 from lb.tracker import DRAINING, EMPTY, PodTracker
+
+FORSAKEN_NAMED_MAX: Final = 5  # pods, in one line of the log
 
 
 class Auditor(Deadline):
@@ -64,18 +76,24 @@ class Auditor(Deadline):
                 return
 
     def look_at(self, throttler: RevisionThrottler) -> None:
-        """One revision, whole."""
+        """One revision, whole; what cannot even be looked at is not to be trusted."""
         self.looked_total += 1
-        key = throttler.key
         try:
             throttler.table.check_invariants()
+            self._compare(throttler)
         except Exception as error:
-            self._part.condemn(key, f"{type(error).__name__}: {error}", "invariant")
-            return
+            self._part.condemn(throttler.key, f"{type(error).__name__}: {error}", "invariant")
+
+    def _compare(self, throttler: RevisionThrottler) -> None:
+        key = throttler.key
         wrong = _ledger(throttler)
         if wrong:
             self._tell(RevisionBroken(key, wrong, "ledger"))
             return
+        forsaken = throttler.forsaken()
+        if forsaken:
+            pods = ", ".join(sorted({lease.identity for lease in forsaken})[:FORSAKEN_NAMED_MAX])
+            self._tell(LeasesForsaken(key, f"{len(forsaken)} leases without a request at {pods}"))
         if throttler.is_stuck():
             self._tell(LineStuck(key))
         now_s = self._now()

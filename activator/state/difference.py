@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from activator.config import DRAIN_TIMEOUT_S
 from activator.state.lifecycle import is_legal
 from activator.state.messages import PlacePod, SetPod, StartProbe, StopProbe, WithdrawPod
-from activator.state.model import PodRecord, Reduction, RevisionRecord
+from activator.state.model import Reduction
+from activator.state.records import PodRecord, RevisionRecord
 from lb.tracker import DRAINING, EMPTY
 
 
@@ -35,7 +35,7 @@ def put(
         new = replace(new, since_s=now_s)
     reduction.pods[(revision.spec.key, identity)] = new
     _effects(revision, identity, old, new, before, after, moved, reduction)
-    _probes(revision.spec.key, identity, old, new, moved, reduction)
+    _probes(revision, identity, old, new, moved, reduction)
 
 
 def _effects(
@@ -51,26 +51,41 @@ def _effects(
     had = before != EMPTY and before != DRAINING
     has = after != EMPTY and after != DRAINING
     if had and (not has or moved):
-        reduction.effects.append(WithdrawPod(revision.spec.key, identity, DRAIN_TIMEOUT_S))
+        reduction.effects.append(WithdrawPod(revision.spec.key, identity, revision.spec.drain_timeout_s))
     if new is None or not has:
         return
     if not had or moved:
-        limit = revision.limit_in(after)
+        limit = revision.limit_in(new, after)
         reduction.effects.append(PlacePod(revision.spec.key, identity, new.address, after, limit, new.weight))
-    elif old is not None and not new.unplaced and (before != after or old.weight != new.weight):
-        reduction.effects.append(SetPod(revision.spec.key, identity, after, revision.limit_in(after), new.weight))
+    elif old is not None and not new.unplaced and (before != after or _is_set_otherwise(old, new)):
+        limit = revision.limit_in(new, after)
+        reduction.effects.append(SetPod(revision.spec.key, identity, after, limit, new.weight))
+
+
+def _is_set_otherwise(old: PodRecord, new: PodRecord) -> bool:
+    return old.weight != new.weight or old.limit != new.limit
 
 
 def _probes(
-    key: str, identity: str, old: PodRecord | None, new: PodRecord | None, moved: bool, reduction: Reduction
+    revision: RevisionRecord,
+    identity: str,
+    old: PodRecord | None,
+    new: PodRecord | None,
+    moved: bool,
+    reduction: Reduction,
 ) -> None:
     probed = old is not None and old.wants_probe()
     wanted = new is not None and new.wants_probe()
     if probed and (moved or not wanted):
-        reduction.probes.append(StopProbe(key, identity))
+        reduction.probes.append(StopProbe(revision.spec.key, identity))
         probed = False
     if new is not None and wanted and not probed:
-        reduction.probes.append(StartProbe(key, identity, new.address))
+        reduction.probes.append(start_probe(revision, new))
+
+
+def start_probe(revision: RevisionRecord, pod: PodRecord) -> StartProbe:
+    """The order to ask the pod as its revision says."""
+    return StartProbe(revision.spec.key, pod.identity, pod.address, revision.spec.probe, revision.spec.tls)
 
 
 def place(revision: RevisionRecord, pod: PodRecord) -> PlacePod:

@@ -6,7 +6,8 @@ Rules
   2. Back leads one way only: a probe is answered, then one trial request at a time.
   3. Nothing here asks what state a pod is in before it acts: what comes too late is no legal transition, and the table
      refuses it (lifecycle.py).
-  4. No pod is dropped for its age while a source lists it: it is asked again.
+  4. No pod is dropped for its age while a source lists it: it is asked again, unless its source has not left it to us
+     to find out whether it answers.
 """
 
 from __future__ import annotations
@@ -17,19 +18,20 @@ from activator.config import DRAIN_TIMEOUT_S, POD_STALE_AFTER_S, PUSH_FRESH_S, P
 from activator.state.difference import put, set_pod
 from activator.state.lifecycle import ANSWERED, DEAD, EXPIRED, SERVED, STRUCK, TRIAL_FAILED, TRIAL_PASSED
 from activator.state.messages import PUSH, PodRefused, PodServed, PodStatus, Probed, Sweep, TrialEnded
-from activator.state.model import PodRecord, Reduction, RevisionRecord
+from activator.state.model import Reduction
+from activator.state.records import PodRecord, RevisionRecord
 from lb.tracker import DRAINING, NOT_READY, QUARANTINED, READY, RECOVERING
 
 
 def probed(revision: RevisionRecord, change: Probed, now_s: float, reduction: Reduction) -> None:
     old = revision.pods.get(change.identity)
-    if old is None:
+    if old is None or (change.address and change.address != old.address):
         reduction.refused = True
         return
     if old.quarantined:
-        new = replace(old, quarantined=False, recovering=True)
+        new = replace(old, quarantined=False, recovering=True, doubted=False)
     else:
-        new = replace(old, proven=True)
+        new = replace(old, proven=True, doubted=False)
     put(revision, old, new, ANSWERED, now_s, reduction)
 
 
@@ -40,7 +42,7 @@ def pod_refused(revision: RevisionRecord, change: PodRefused, now_s: float, redu
         return
     strikes = old.strikes + 1
     if change.dead or old.recovering or (strikes >= revision.spec.strikes and _may_eject(revision, old)):
-        new = replace(old, quarantined=True, recovering=False, strikes=0)
+        new = replace(old, quarantined=True, recovering=False, strikes=0, cause=_cause(old, change, strikes))
         put(revision, old, new, DEAD if change.dead else STRUCK, now_s, reduction)
         return
     put(revision, old, replace(old, strikes=strikes), STRUCK, now_s, reduction)
@@ -61,10 +63,10 @@ def trial_ended(revision: RevisionRecord, change: TrialEnded, now_s: float, redu
     if old is None:
         reduction.refused = True
     elif change.succeeded:
-        new = replace(old, recovering=False, proven=True, strikes=0)
+        new = replace(old, recovering=False, proven=True, strikes=0, cause="")
         put(revision, old, new, TRIAL_PASSED, now_s, reduction)
     else:
-        new = replace(old, recovering=False, quarantined=True, strikes=0)
+        new = replace(old, recovering=False, quarantined=True, strikes=0, cause="failed its trial")
         put(revision, old, new, TRIAL_FAILED, now_s, reduction)
 
 
@@ -94,14 +96,24 @@ def _grown_older(pod: PodRecord, now_s: float) -> PodRecord | None:
     if pod.state() == NOT_READY and now_s - pod.since_s >= POD_STALE_AFTER_S:
         if not listed:
             return None
-        if PUSH not in pod.claims:
+        if PUSH not in pod.claims and pod.probe:
             claims = {source: _asked_again(status) for source, status in pod.claims.items()}
-            return replace(pod, claims=claims, probe=True, proven=False)
+            return replace(pod, claims=claims, proven=False)
     return pod
 
 
 def _asked_again(status: PodStatus) -> PodStatus:
     return PodStatus.PENDING if status is PodStatus.NOT_READY else status
+
+
+def _cause(pod: PodRecord, change: PodRefused, strikes: int) -> str:
+    """Why it goes into quarantine, in a few words and the one of the log."""
+    met = f": {change.reason}" if change.reason else ""
+    if change.dead:
+        return "refused a connection" + met
+    if pod.recovering:
+        return "failed its trial" + met
+    return f"{strikes} strikes in a row" + (f", the last{met}" if met else "")
 
 
 def _may_eject(revision: RevisionRecord, pod: PodRecord) -> bool:
@@ -115,6 +127,6 @@ def _may_eject(revision: RevisionRecord, pod: PodRecord) -> bool:
         known += 1
         if state in (QUARANTINED, RECOVERING):
             out += 1
-        elif state == READY and other.identity != pod.identity:
+        elif state == READY and other.identity != pod.identity and other.limit != 0:
             ready += 1
     return ready > 0 and out < max(1, int(known * revision.spec.ejection_share))

@@ -6,91 +6,8 @@ that cannot be reduced leaves the model as it was.
 
 from __future__ import annotations
 
-import msgspec
-
-from activator.config import RevisionSpec
-from activator.state.messages import PUSH, Effect, PodStatus, ProbeOrder, RebuildRevision
-from lb.tracker import (
-    DRAINING,
-    NOT_READY,
-    PENDING,
-    QUARANTINED,
-    READY,
-    RECOVERING,
-    UNLIMITED,
-)
-
-
-class PodRecord(msgspec.Struct, frozen=True):
-    """One pod: what each source claims of it, and what we found out ourselves."""
-
-    identity: str
-    address: str
-    claims: dict[str, PodStatus]  # by source
-    probe: bool  # a source asked us to find out whether it answers
-    proven: bool = False  # it has answered
-    quarantined: bool = False
-    recovering: bool = False
-    strikes: int = 0  # connections in a row that were silent or broke
-    weight: int = 1
-    unplaced: bool = False  # every slot of the table is held
-    since_s: float = 0.0  # of its state
-    heard_s: float = 0.0  # first heard of
-    pushed_s: float = 0.0  # when it last said something of itself; 0.0: it does not count (any more)
-
-    def state(self) -> int:
-        """The state of the pod's slot, as `lb.tracker` has it.
-
-        What a pod says of itself beats what others say of whether it is ready; that it goes, anyone may say.
-        """
-        claims = self.claims
-        statuses = claims.values()
-        if not claims or PodStatus.DRAINING in statuses:
-            return DRAINING
-        own = claims.get(PUSH)
-        if own is PodStatus.NOT_READY or (own is None and PodStatus.NOT_READY in statuses):
-            return NOT_READY
-        if self.quarantined:
-            return QUARANTINED
-        if self.recovering:
-            return RECOVERING
-        if own is PodStatus.PENDING:
-            return PENDING
-        if self.proven or PodStatus.READY in statuses:
-            return READY
-        return PENDING
-
-    def wants_probe(self) -> bool:
-        if not self.probe and not self.quarantined:
-            return False
-        state = self.state()
-        if state == PENDING:
-            return self.probe and self.claims.get(PUSH) is not PodStatus.PENDING
-        return state == QUARANTINED
-
-    def is_listed(self) -> bool:
-        """Whether a source asserts it that is not the pod itself."""
-        return any(source != PUSH for source in self.claims)
-
-    def ages(self) -> bool:
-        """Whether time alone may change what is believed of it."""
-        return self.pushed_s > 0.0 or self.state() == NOT_READY
-
-
-class RevisionRecord(msgspec.Struct, frozen=True):
-    """One revision; `pods` is replaced item by item in `commit` and read everywhere else."""
-
-    spec: RevisionSpec
-    pods: dict[str, PodRecord]
-    failure: str = ""  # why it cannot start, while it cannot
-
-    def limit_of(self, pod: PodRecord) -> int:
-        """How many requests the pod may carry at once."""
-        return self.limit_in(pod.state())
-
-    def limit_in(self, state: int) -> int:
-        """The same of a pod in this state."""
-        return 1 if state == RECOVERING else self.spec.container_concurrency or UNLIMITED
+from activator.state.messages import Effect, Listed, ProbeOrder, RebuildRevision
+from activator.state.records import PodRecord, RevisionRecord
 
 
 class Model:
@@ -100,6 +17,8 @@ class Model:
         self.revisions: dict[str, RevisionRecord] = {}
         self.aging: set[str] = set()  # revisions with pods of which time alone may change something
         self.sent: dict[str, int] = {}  # by revision: effects since its table was made
+        # By revision: a list that its pods are as it says; gone with the next change of any of them.
+        self.lists: dict[str, Listed] = {}
 
 
 class Reduction:
@@ -114,6 +33,7 @@ class Reduction:
         self.illegal: list[tuple[int, str, int]] = []  # transitions that are not in the table: refused, to be counted
         self.mismatches: list[tuple[str, str]] = []  # what the auditor found: its kind, and what it was
         self.calm: str = ""  # a revision in which nothing ages any more
+        self.listed: Listed | None = None  # once this is written, the pods are as this list says
 
 
 def commit(model: Model, reduction: Reduction) -> None:
@@ -122,11 +42,13 @@ def commit(model: Model, reduction: Reduction) -> None:
         if revision is None:
             model.revisions.pop(key, None)
             model.aging.discard(key)
+            model.lists.pop(key, None)
         else:
             model.revisions[key] = revision
     if reduction.calm:
         model.aging.discard(reduction.calm)
     for (key, identity), pod in reduction.pods.items():
+        model.lists.pop(key, None)
         record = model.revisions.get(key)
         if record is None:
             continue
@@ -136,10 +58,12 @@ def commit(model: Model, reduction: Reduction) -> None:
             record.pods[identity] = pod
             if pod.ages():
                 model.aging.add(key)
+    if reduction.listed is not None:
+        model.lists[reduction.listed.key] = reduction.listed
     sent = model.sent
     for effect in reduction.effects:
         key = effect.key
-        sent[key] = 0 if isinstance(effect, RebuildRevision) else sent.get(key, 0) + 1
+        sent[key] = 0 if type(effect) is RebuildRevision else sent.get(key, 0) + 1
     for key, revision in reduction.revisions.items():
         if revision is None:
             sent.pop(key, None)

@@ -1,7 +1,13 @@
-"""Asking a pod whether it answers: its port accepts, or a path answers 2xx or 3xx.
+"""Asking pods until they answer: who is asked when, how patiently, and how many at once.
 
-"Ready" has to mean that a real exchange on the data port worked. Part of the control side: the waits here are ordinary
-asyncio waits with a timeout each.
+Rules
+  1. One bad pod never delays another: each has a task of its own, and of who has not answered within a moment
+     (PROBE_MOMENT_S) nothing is counted against the others. Pods that are hurried have places of their own: thousands
+     that are silent, as where much is broken, keep no request waiting.
+  2. Who does not answer is asked less and less often. When requests wait, a bounded number of pods is hurried: asked
+     every few milliseconds, and once more beside a question that hangs, since whoever stands before the program
+     (Knative's queue-proxy does) may let a question hang that it would answer now.
+  3. The timeout of a question follows how long the last answers took.
 """
 
 from __future__ import annotations
@@ -9,12 +15,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from enum import Enum
 
-from activator.clock import Now
+from activator.clock import NEVER, Later, Now
 from activator.config import (
+    HASTE_MAX,
     PROBE_BACKOFF_INITIAL_S,
     PROBE_BACKOFF_MAX_S,
+    PROBE_HURRIED_LONG_S,
+    PROBE_HURRIED_LONG_STEP_S,
+    PROBE_HURRIED_STEP_MAX_S,
+    PROBE_HURRIED_STEP_MIN_S,
+    PROBE_HURRIED_STEP_SHARE,
+    PROBE_HURRY_FORGET_S,
+    PROBE_HURRY_S,
+    PROBE_MOMENT_S,
+    PROBE_SECOND_AFTER_S,
     PROBE_TIMEOUT_MAX_S,
     PROBE_TIMEOUT_MIN_S,
     PROBE_TIMEOUT_RTTS,
@@ -22,88 +37,15 @@ from activator.config import (
     PROBES_AT_ONCE_MAX,
     PROBES_HURRIED_MAX,
 )
-from activator.message import Fields, Headers, RequestHead, ResponseHead
+from activator.state.asking import Ask, Question, ask
 from activator.state.messages import Change, Probed, ProbeOrder, StartProbe
-from activator.tasks import TaskGroupOwner, wait_for
-from activator.wire.response import ResponseParser, ResponseSink
-from activator.wire.serialise import request_bytes
+from activator.tasks import TaskGroupOwner, call_later, wait_for
 from lb.rng import Rng
-
-_READ_BYTES = 16 * 1024
 
 log = logging.getLogger("activator.probing")
 
-
-def split_address(address: str) -> tuple[str, int]:
-    """`10.0.0.1:80` and `[::1]:80` taken apart."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
-async def answers(address: str, http_get: str, timeout_s: float) -> bool:
-    """Whether the pod takes a connection, and answers `http_get` well if that is not empty. Never raises."""
-    host, port = split_address(address)
-    writer: asyncio.StreamWriter | None = None
-    try:
-        async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host, port)
-            if not http_get:
-                return True
-            return await _get(reader, writer, address, http_get)
-    except (OSError, TimeoutError):
-        return False
-    finally:
-        if writer is not None:
-            writer.close()
-
-
-class _FirstHead(ResponseSink):
-    def __init__(self) -> None:
-        self.status = 0
-
-    def interim_head(self, head: ResponseHead) -> None:
-        pass
-
-    def response_head(self, head: ResponseHead) -> None:
-        self.status = head.status
-
-    def response_body(self, data: bytes) -> None:
-        pass
-
-    def response_end(self, trailers: Headers) -> None:
-        pass
-
-
-async def _get(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str, path: str) -> bool:
-    sink = _FirstHead()
-    parser = ResponseParser(sink)
-    parser.expect(False)
-    host = address.encode()
-    headers: Headers = [(b"Host", host), (b"User-Agent", b"activator-probe"), (b"Connection", b"close")]
-    writer.write(request_bytes(RequestHead(b"GET", path.encode(), host, Fields.from_pairs(headers), -1, False)))
-    while sink.status == 0:
-        data = await reader.read(_READ_BYTES)
-        if not data or parser.feed(data) is not None:
-            return False
-    return 200 <= sink.status < 400
-
-
-class Ask(Enum):
-    """What came of asking a pod once."""
-
-    ANSWERED = "answered"
-    REFUSED = "refused"  # known at once
-    SILENT = "silent"  # not within the timeout
-
-
-async def ask(address: str, http_get: str, timeout_s: float) -> Ask:
-    """As `answers`, with silence told from refusal. Never raises for what a network or a pod does."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            # A bound of its own, far beyond the other, so that what ends here is known to be silence.
-            return Ask.ANSWERED if await answers(address, http_get, 10.0 * timeout_s) else Ask.REFUSED
-    except TimeoutError:
-        return Ask.SILENT
+AskPod = Callable[[Question, float], Coroutine[None, None, Ask]]
+Wait = Callable[[asyncio.Event, float], Coroutine[None, None, bool]]
 
 
 class Patience:
@@ -124,12 +66,28 @@ class Patience:
         return float(min(first_s * 2.0 ** min(silences, 8), PROBE_TIMEOUT_MAX_S))
 
 
-class Prober:
-    """Asks the pods it is told to ask, each with a backoff of its own, until they answer.
+class Haste:
+    """Since when requests wait for a revision, without a pause that counts."""
 
-    One bad pod never delays another: each is a task of its own, and only the asking itself is bounded, by
-    PROBES_AT_ONCE_MAX. When requests wait, `hurry` cuts backoffs short. `ask_pod` asks one pod once,
-    `wait` sits out a backoff.
+    def __init__(self) -> None:
+        self.since_s: float = 0.0
+        self._last_s: float = -NEVER
+
+    def waits(self, now_s: float) -> None:
+        # That a busy loop was late to tell is no pause: the steps would be short again when it can bear that least.
+        if now_s - self._last_s > PROBE_HURRY_FORGET_S:
+            self.since_s = now_s
+        self._last_s = now_s
+
+    def is_on(self, now_s: float) -> bool:
+        """They waited a moment ago."""
+        return now_s - self._last_s <= PROBE_HURRY_S
+
+
+class Prober:
+    """Asks the pods it is told to ask until they answer, and submits `Probed`.
+
+    `ask_pod` asks one pod once; `wait` sits out a pause that an event may end; `later` is the loop's `call_later`.
     """
 
     def __init__(
@@ -138,79 +96,186 @@ class Prober:
         submit: Callable[[Change], None],
         rng: Rng,
         now: Now,
-        ask_pod: Callable[[str, str, float], Coroutine[None, None, Ask]] = ask,
-        wait: Callable[[asyncio.Event, float], Coroutine[None, None, bool]] = wait_for,
+        ask_pod: AskPod = ask,
+        wait: Wait = wait_for,
+        later: Later = call_later,
     ) -> None:
         self._tasks = tasks
         self._submit = submit
         self._rng = rng
-        self._now = now
-        self._ask_pod = ask_pod
-        self._wait = wait
-        self._at_once = asyncio.Semaphore(PROBES_AT_ONCE_MAX)
-        self._running: dict[str, dict[str, asyncio.Task[None]]] = {}  # by revision and identity
-        self._pausing: dict[str, dict[str, asyncio.Event]] = {}  # by revision: who sits out a backoff
+        self.now = now
+        self.ask_pod = ask_pod
+        self.wait = wait
+        self._later = later
+        self._places = {hurried: asyncio.Semaphore(PROBES_AT_ONCE_MAX) for hurried in (False, True)}
+        self._asked: dict[str, dict[str, _AskedPod]] = {}  # by revision and identity
         self._patience: dict[str, Patience] = {}
+        self._haste: dict[str, Haste] = {}
+        self.hurried: int = 0  # pods, now
         self.asked_totals: dict[Ask, int] = dict.fromkeys(Ask, 0)
         self.errors_total: int = 0
 
     def order(self, orders: list[ProbeOrder]) -> None:
         """Start and stop probes."""
         for order in orders:
-            running = self._running.setdefault(order.key, {})
-            former = running.pop(order.identity, None)
-            if former is not None:
-                former.cancel()
+            asked = self._asked.setdefault(order.key, {})
+            former = asked.pop(order.identity, None)
+            if former is not None and former.task is not None:
+                former.task.cancel()
             if isinstance(order, StartProbe):
-                running[order.identity] = self._tasks.start("probe", self._until_it_answers(order))
-            elif not running:
-                del self._running[order.key]
+                pod = _AskedPod(self, order)
+                haste = self._haste.get(order.key)
+                if haste is not None and haste.is_on(self.now()):  # requests wait for a pod as this one comes
+                    pod.hurry(self.now(), haste.since_s)
+                pod.task = self._tasks.start("probe", self._until_it_answers(pod))
+                asked[order.identity] = pod
+            elif not asked:
+                del self._asked[order.key]
                 self._patience.pop(order.key, None)
 
     def hurry(self, key: str) -> None:
-        """Requests wait for this revision: ask now, not after the backoff; a bounded number of pods."""
-        pausing = self._pausing.get(key)
-        if pausing:
-            for event in list(pausing.values())[:PROBES_HURRIED_MAX]:
-                event.set()
+        """Requests wait for this revision: ask now, not after the backoff; a bounded number of pods, in turns."""
+        now_s = self.now()
+        haste = self._haste.get(key)
+        if haste is None:
+            if len(self._haste) >= HASTE_MAX:
+                self._haste.clear()
+            haste = self._haste[key] = Haste()
+        haste.waits(now_s)
+        asked = self._asked.get(key)
+        if asked:
+            for identity in list(asked)[:PROBES_HURRIED_MAX]:
+                pod = asked.pop(identity)
+                asked[identity] = pod
+                pod.hurry(now_s, haste.since_s)
 
-    async def _until_it_answers(self, order: StartProbe) -> None:
-        backoff_s = PROBE_BACKOFF_INITIAL_S
-        silences = 0
-        while True:
-            found = await self._ask_once(order, silences)
-            if found is Ask.ANSWERED:
-                break
-            silences = silences + 1 if found is Ask.SILENT else 0
-            # Jitter: pods that died together part.
-            hurried = await self._pause(order, backoff_s * (0.5 + float(self._rng.below(512)) / 1024.0))
-            backoff_s = PROBE_BACKOFF_INITIAL_S if hurried else min(backoff_s * 2.0, PROBE_BACKOFF_MAX_S)
-        self._submit(Probed(order.key, order.identity))
+    async def _until_it_answers(self, pod: _AskedPod) -> None:
+        try:
+            await pod.ask_until_it_answers()
+        finally:
+            pod.close()
+        self._submit(Probed(pod.order.key, pod.order.identity, pod.order.address))
 
-    async def _ask_once(self, order: StartProbe, silences: int) -> Ask:
+    # --- what an asked pod needs ---
+
+    def start_asking(self, pod: _AskedPod) -> asyncio.Task[None]:
+        return self._tasks.start("question", self._ask_once(pod))
+
+    def jitter(self) -> float:
+        """Pods that died together part."""
+        return 0.5 + float(self._rng.below(512)) / 1024.0
+
+    async def _ask_once(self, pod: _AskedPod) -> None:
+        order = pod.order
         patience = self._patience.setdefault(order.key, Patience())
-        async with self._at_once:
-            begun_s = self._now()
-            try:
-                found = await self._ask_pod(order.address, "", patience.timeout_s(silences))
-            except Exception:  # a defect: the pod is asked again all the same
-                self.errors_total += 1
-                log.exception("could not ask the pod %s of %s", order.identity, order.key)
-                found = Ask.REFUSED
+        question = Question(order.address, order.probe, order.tls, order.identity, order.key, pod.hurried)
+        places = self._places[question.hurried]
+        await places.acquire()
+        place = _Place(places, self._later)
+        begun_s = self.now()
+        found = Ask.REFUSED
+        try:
+            found = await self.ask_pod(question, patience.timeout_s(pod.silences))
+        except Exception:  # a defect: the pod is asked again all the same
+            self.errors_total += 1
+            log.exception("could not ask the pod %s of %s", order.identity, order.key)
+        finally:
+            place.give_back()
         self.asked_totals[found] += 1
         if found is Ask.ANSWERED:
-            patience.answered(self._now() - begun_s)
-        return found
+            patience.answered(self.now() - begun_s)
+        pod.heard(found, asyncio.current_task())
 
-    async def _pause(self, order: StartProbe, seconds: float) -> bool:
-        """Sit out a backoff; True if it was cut short."""
-        event = asyncio.Event()
-        pausing = self._pausing.setdefault(order.key, {})
-        pausing[order.identity] = event
-        try:
-            return await self._wait(event, seconds)
-        finally:
-            if pausing.get(order.identity) is event:
-                del pausing[order.identity]
-            if not pausing:
-                self._pausing.pop(order.key, None)
+
+class _Place:
+    """One of the places for pods that are asked in the same moment; held no longer than that moment."""
+
+    def __init__(self, places: asyncio.Semaphore, later: Later) -> None:
+        self._places = places
+        self._held = True
+        self._timer = later(PROBE_MOMENT_S, self.give_back)
+
+    def give_back(self) -> None:
+        self._timer.cancel()
+        if self._held:
+            self._held = False
+            self._places.release()
+
+
+class _AskedPod:
+    """One pod that is asked until it answers: when the next question is due, and whether two may be under way."""
+
+    def __init__(self, prober: Prober, order: StartProbe) -> None:
+        self.order = order
+        self.task: asyncio.Task[None] | None = None
+        self.silences = 0  # in a row
+        self._prober = prober
+        self._begun_s = prober.now()
+        self._wake = asyncio.Event()  # something was heard, or requests wait
+        self._questions: set[asyncio.Task[None]] = set()
+        self._due_s = -NEVER  # not before: the next question
+        self._backoff_s = PROBE_BACKOFF_INITIAL_S
+        self.hurried = False
+        self._hurried_since_s = 0.0
+        self._hurried_until_s = 0.0
+        self._over = False  # it has answered, or nobody wants to know any more
+
+    async def ask_until_it_answers(self) -> None:
+        """Returns when the pod has answered."""
+        while not self._over:
+            now_s = self._prober.now()
+            if self.hurried and now_s >= self._hurried_until_s:
+                self.hurried = False
+                self._prober.hurried -= 1
+            may_ask = len(self._questions) < (2 if self.hurried else 1)
+            if may_ask and now_s >= self._due_s:
+                self._due_s = now_s + PROBE_SECOND_AFTER_S
+                question = self._prober.start_asking(self)
+                self._questions.add(question)
+                question.add_done_callback(self._questions.discard)
+                continue
+            self._wake.clear()
+            # Every question ends within its timeout, and then something is heard.
+            await self._prober.wait(self._wake, self._due_s - now_s if may_ask else PROBE_TIMEOUT_MAX_S)
+
+    def heard(self, found: Ask, question: asyncio.Task[None] | None) -> None:
+        """A question has ended."""
+        if question is not None:
+            self._questions.discard(question)
+        if found is Ask.ANSWERED:
+            self._over = True
+        else:
+            self.silences = self.silences + 1 if found is Ask.SILENT else 0
+            self._due_s = self._prober.now() + self._pause_s()
+        self._wake.set()
+
+    def hurry(self, now_s: float, since_s: float) -> None:
+        """Requests wait, and have since then."""
+        self._hurried_since_s = max(since_s, self._begun_s)
+        self._hurried_until_s = now_s + PROBE_HURRY_S
+        if self.hurried or self._over:
+            return
+        self.hurried = True
+        self._prober.hurried += 1
+        self._due_s = now_s if not self._questions else min(self._due_s, now_s + PROBE_SECOND_AFTER_S)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Nobody wants to know any more."""
+        self._over = True
+        if self.hurried:
+            self.hurried = False
+            self._prober.hurried -= 1
+        for question in list(self._questions):
+            question.cancel()
+
+    def _pause_s(self) -> float:
+        if not self.hurried:
+            backoff_s = self._backoff_s
+            self._backoff_s = min(backoff_s * 2.0, PROBE_BACKOFF_MAX_S)
+            return backoff_s * self._prober.jitter()
+        since_s = self._prober.now() - self._hurried_since_s
+        step_s = min(max(since_s * PROBE_HURRIED_STEP_SHARE, PROBE_HURRIED_STEP_MIN_S), PROBE_HURRIED_STEP_MAX_S)
+        if since_s >= PROBE_HURRIED_LONG_S:
+            step_s = PROBE_HURRIED_LONG_STEP_S
+        return step_s * max(1.0, self._prober.hurried / PROBES_HURRIED_MAX)

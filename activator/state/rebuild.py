@@ -49,9 +49,9 @@ def replace_table(throttler: RevisionThrottler, table: TrackerTable, pods: tuple
             held.append((tracker.identity, tracker.address))
             if tracker.attachment is not None and tracker.state != DRAINING:
                 removal.attachments[tracker.identity, tracker.address] = tracker.attachment
-    homes = _place(table, pods)
-    moves = _moves(throttler, table, homes, removal)
-    throttler.move(table, moves)
+    homes = _place_leaving(throttler, table, pods, removal)
+    _place(table, pods, homes)
+    throttler.move(table, _moves(throttler, homes))
     old.abandon()  # last: were the leases' slots given up before, a failure in between would lose them
     for name in held:
         if name not in homes:
@@ -59,30 +59,40 @@ def replace_table(throttler: RevisionThrottler, table: TrackerTable, pods: tuple
     return removal
 
 
-def _place(table: TrackerTable, pods: tuple[PlacePod, ...]) -> dict[Name, PodTracker]:
+def _place_leaving(
+    throttler: RevisionThrottler, table: TrackerTable, pods: tuple[PlacePod, ...], removal: Removal
+) -> dict[Name, PodTracker]:
+    """Slots for what is in flight at pods that are no more; first, since of one name the newest slot is the pod's."""
+    staying = {(pod.identity, pod.address) for pod in pods}
     homes: dict[Name, PodTracker] = {}
+    for lease in throttler.leases:
+        name = (lease.identity, lease.address)
+        if not _is_counted(lease) or name in staying or name in homes:
+            continue
+        home = table.add(lease.identity, lease.address, 0, PENDING)
+        if home is not None:
+            homes[name] = home
+            removal.leaving.append(home)
+    return homes
+
+
+def _place(table: TrackerTable, pods: tuple[PlacePod, ...], homes: dict[Name, PodTracker]) -> None:
     for pod in pods:
         tracker = table.add(pod.identity, pod.address, pod.limit, pod.state)
         if tracker is not None:
             table.set_weight(tracker, pod.weight)
             homes[pod.identity, pod.address] = tracker
-    return homes
 
 
-def _moves(
-    throttler: RevisionThrottler, table: TrackerTable, homes: dict[Name, PodTracker], removal: Removal
-) -> dict[Lease, PodTracker]:
+def _moves(throttler: RevisionThrottler, homes: dict[Name, PodTracker]) -> dict[Lease, PodTracker]:
     moves: dict[Lease, PodTracker] = {}
     for lease in throttler.leases:
-        if lease.tracker.generation != lease.generation:
-            continue  # its slot was taken from it before: its release is late, as it would have been
-        name = (lease.identity, lease.address)
-        home = homes.get(name)
-        if home is None:
-            home = table.add(lease.identity, lease.address, 0, PENDING)
-            if home is None:
-                continue
-            homes[name] = home
-            removal.leaving.append(home)
-        moves[lease] = home
+        home = homes.get((lease.identity, lease.address))
+        if home is not None and _is_counted(lease):
+            moves[lease] = home
     return moves
+
+
+def _is_counted(lease: Lease) -> bool:
+    """Else its slot was taken from it before: its release is late, as it would have been."""
+    return lease.tracker.generation == lease.generation

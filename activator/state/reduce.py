@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from activator.state import health, repair
-from activator.state.difference import place, put, set_pod
+from activator.state.difference import place, put, set_pod, start_probe
 from activator.state.lifecycle import GONE, SEEN
 from activator.state.messages import (
     PUSH,
@@ -24,6 +24,7 @@ from activator.state.messages import (
     DropRevision,
     FailRevision,
     FreeSlot,
+    LeasesForsaken,
     LineStuck,
     Listed,
     PodGone,
@@ -46,27 +47,25 @@ from activator.state.messages import (
     TableSeen,
     TrialEnded,
 )
-from activator.state.model import Model, PodRecord, Reduction, RevisionRecord
+from activator.state.model import Model, Reduction
+from activator.state.records import PodRecord, RevisionRecord
 from lb.tracker import DRAINING
-
-
-def key_of(change: Change) -> str:
-    """The revision that a change is about."""
-    return change.spec.key if isinstance(change, RevisionSet) else change.key
 
 
 def reduce(model: Model, change: Change, now_s: float) -> Reduction:
     """Raises whatever a defect raises; the worker sets the change aside."""
     reduction = Reduction()
-    if isinstance(change, RevisionSet):
+    if type(change) is RevisionSet:
         _revision_set(model, change, reduction)
         return reduction
     revision = model.revisions.get(change.key)
     if revision is None:
         reduction.refused = True  # the revision has gone meanwhile; what is said of it comes too late
         return reduction
-    if isinstance(change, TableSeen):
+    if type(change) is TableSeen:
         repair.table_seen(model, revision, change, reduction)
+    elif type(change) is Listed:
+        _listed(revision, change, model.lists.get(change.key), now_s, reduction)
     else:
         _HANDLERS[type(change)](revision, change, now_s, reduction)
     return reduction
@@ -85,9 +84,12 @@ def _revision_set(model: Model, change: RevisionSet, reduction: Reduction) -> No
     reduction.effects.append(SetRevision(spec))
     if old is None:
         return
+    asks_otherwise = (spec.probe, spec.tls) != (old.spec.probe, old.spec.tls)
     for pod in new.pods.values():
         if pod.state() != DRAINING and new.limit_of(pod) != old.limit_of(pod):
             reduction.effects.append(set_pod(new, pod))
+        if asks_otherwise and pod.wants_probe():
+            reduction.probes.append(start_probe(new, pod))  # in place of the one that runs
 
 
 def _revision_gone(revision: RevisionRecord, change: RevisionGone, now_s: float, reduction: Reduction) -> None:
@@ -126,6 +128,8 @@ def _pod_seen(revision: RevisionRecord, change: PodSeen, now_s: float, reduction
             claims,
             change.probe,
             weight=change.weight,
+            limit=change.limit,
+            restarts=change.restarts,
             since_s=now_s,
             heard_s=now_s,
             pushed_s=pushed_s,
@@ -133,11 +137,35 @@ def _pod_seen(revision: RevisionRecord, change: PodSeen, now_s: float, reduction
     elif pushed_s > 0.0:
         new = _said_of_itself(old, change.status, now_s)
     else:
-        if old.claims.get(change.source) is change.status and old.weight == change.weight:
+        if _says_nothing_new(old, change):
             return
-        claims = {**old.claims, change.source: change.status}
-        new = replace(old, claims=claims, weight=change.weight, probe=old.probe or change.probe)
+        new = _as_seen(old, change)
     put(revision, old, new, SEEN, now_s, reduction)
+
+
+def _says_nothing_new(old: PodRecord, change: PodSeen) -> bool:
+    return (
+        old.claims.get(change.source) is change.status
+        and old.weight == change.weight
+        and old.limit == change.limit
+        and old.restarts >= change.restarts
+    )
+
+
+def _as_seen(old: PodRecord, change: PodSeen) -> PodRecord:
+    new = replace(
+        old,
+        claims={**old.claims, change.source: change.status},
+        weight=change.weight,
+        limit=change.limit,
+        probe=change.probe or (old.probe and len(old.claims) > 1),  # of the only source the newest word counts
+        restarts=max(old.restarts, change.restarts),
+    )
+    if 0 <= old.restarts < change.restarts:
+        # Another program at the same address, under the same name: what was found out speaks of the one before, but
+        # for a quarantine, which ends as every quarantine does.
+        return replace(new, proven=False, strikes=0, doubted=not old.quarantined and not old.recovering)
+    return new
 
 
 def _said_of_itself(old: PodRecord, status: PodStatus, now_s: float) -> PodRecord:
@@ -158,13 +186,39 @@ def _pod_gone(revision: RevisionRecord, change: PodGone, now_s: float, reduction
     put(revision, old, new if new.is_listed() else None, GONE, now_s, reduction)
 
 
-def _listed(revision: RevisionRecord, change: Listed, now_s: float, reduction: Reduction) -> None:
-    listed = {pod.identity for pod in change.pods}
-    for seen in change.pods:
-        _pod_seen(revision, seen, now_s, reduction)
-    for pod in revision.pods.values():
-        if change.source in pod.claims and pod.identity not in listed:
-            _pod_gone(revision, PodGone(change.key, change.source, pod.identity), now_s, reduction)
+def _listed(revision: RevisionRecord, change: Listed, last: Listed | None, now_s: float, reduction: Reduction) -> None:
+    """`last`: a list that the pods are as it says."""
+    news = None if last is None or last.source != change.source else _news(last.pods, change.pods)
+    if news is not None:
+        for seen in news:
+            _pod_seen(revision, seen, now_s, reduction)
+        is_remembered = True
+    else:
+        listed = {pod.identity for pod in change.pods}
+        for seen in change.pods:
+            _pod_seen(revision, seen, now_s, reduction)
+        for pod in revision.pods.values():
+            if change.source in pod.claims and pod.identity not in listed:
+                _pod_gone(revision, PodGone(change.key, change.source, pod.identity), now_s, reduction)
+        is_remembered = len(listed) == len(change.pods)
+    if is_remembered and not reduction.refused:
+        reduction.listed = change
+
+
+def _news(before: tuple[PodSeen, ...], after: tuple[PodSeen, ...]) -> list[PodSeen] | None:
+    """What is said otherwise, pod by pod; None where they are not the same pods in the same order.
+
+    What is said by the same object again is understood at a glance; what is equal, at one comparison.
+    """
+    if len(before) != len(after):
+        return None
+    news: list[PodSeen] = []
+    for was, seen in zip(before, after):
+        if was is not seen and was != seen:
+            if was.identity != seen.identity:
+                return None
+            news.append(seen)
+    return news
 
 
 # --- slots ----------------------------------------------------------------------------------------------------------
@@ -189,7 +243,6 @@ def _pod_unplaced(revision: RevisionRecord, change: PodUnplaced, now_s: float, r
 _HANDLERS: Final[dict[type, Callable[[RevisionRecord, Any, float, Reduction], None]]] = {
     PodSeen: _pod_seen,
     PodGone: _pod_gone,
-    Listed: _listed,
     Probed: health.probed,
     PodRefused: health.pod_refused,
     PodServed: health.pod_served,
@@ -199,6 +252,7 @@ _HANDLERS: Final[dict[type, Callable[[RevisionRecord, Any, float, Reduction], No
     PodUnplaced: _pod_unplaced,
     RevisionBroken: repair.revision_broken,
     LineStuck: repair.line_stuck,
+    LeasesForsaken: repair.leases_forsaken,
     SlotForgotten: repair.slot_forgotten,
     RevisionGone: _revision_gone,
     RevisionFailed: _revision_failed,

@@ -9,23 +9,25 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from activator.config import DRAIN_TIMEOUT_S
 from activator.state.difference import place, set_pod
 from activator.state.messages import (
+    LeasesForsaken,
     LineStuck,
     PumpLine,
     RebuildRevision,
+    ReclaimLeases,
     RevisionBroken,
     SlotForgotten,
     SlotView,
     TableSeen,
     WithdrawPod,
 )
-from activator.state.model import Model, PodRecord, Reduction, RevisionRecord
+from activator.state.model import Model, Reduction
+from activator.state.records import PodRecord, RevisionRecord
 from lb.tracker import DRAINING, STATE_NAMES
 
-# Of kinds: what the table says of itself, its leases, the model's view of it, its line, its suspects.
-MISMATCHES: Final = ("invariant", "ledger", "missing", "surplus", "state", "line", "suspect")
+# Of kinds: what the table says of itself, its leases, what is at pods, the model's view of it, its line, its suspects.
+MISMATCHES: Final = ("invariant", "ledger", "upstream", "missing", "surplus", "state", "line", "suspect")
 
 
 def revision_broken(revision: RevisionRecord, change: RevisionBroken, now_s: float, reduction: Reduction) -> None:
@@ -42,6 +44,11 @@ def revision_broken(revision: RevisionRecord, change: RevisionBroken, now_s: flo
 def line_stuck(revision: RevisionRecord, change: LineStuck, now_s: float, reduction: Reduction) -> None:
     reduction.mismatches.append(("line", "requests wait and a pod has room"))
     reduction.effects.append(PumpLine(change.key))
+
+
+def leases_forsaken(revision: RevisionRecord, change: LeasesForsaken, now_s: float, reduction: Reduction) -> None:
+    reduction.mismatches.append(("upstream", change.found))
+    reduction.effects.append(ReclaimLeases(change.key))
 
 
 def slot_forgotten(revision: RevisionRecord, change: SlotForgotten, now_s: float, reduction: Reduction) -> None:
@@ -72,7 +79,7 @@ def table_seen(model: Model, revision: RevisionRecord, change: TableSeen, reduct
             reduction.effects.append(set_pod(revision, pod))
     for identity, address in seen:
         reduction.mismatches.append(("surplus", f"{identity} at {address} is not in the model"))
-        reduction.effects.append(WithdrawPod(key, identity, DRAIN_TIMEOUT_S))
+        reduction.effects.append(WithdrawPod(key, identity, revision.spec.drain_timeout_s))
 
 
 def _placed(revision: RevisionRecord) -> list[PodRecord]:

@@ -10,11 +10,14 @@ Rules
 
 from __future__ import annotations
 
+import logging
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
 
+from activator.clock import Now
 from activator.config import (
     DEAD_LETTERS_MAX,
     PANIC_BACKOFF_FACTOR,
@@ -23,8 +26,12 @@ from activator.config import (
     PANIC_BUDGET,
     PANIC_RESET_AFTER_S,
 )
+from activator.tasks import pause
 from lb.rng import Rng
 
+log = logging.getLogger("activator.state")
+
+TASK: Final = "task:"  # before the name of a task of the control part, as a key
 WORKER: Final = ""  # the key under which the worker's own failures stand
 _LETTER_CHARS_MAX: Final = 2_000  # a full list of thousands of pods would fill the page
 
@@ -43,6 +50,7 @@ class Panics(msgspec.Struct, frozen=True):
     last_s: float
     in_a_row: int
     backoff_s: float  # without jitter, so that it grows by its factor
+    beyond_s: float = 0.0  # since when there have been more than PANIC_BUDGET; 0.0: there have not
 
 
 class Supervision:
@@ -65,13 +73,19 @@ class Supervision:
             panics = Panics(now_s, 1, PANIC_BACKOFF_INITIAL_S)
         else:
             backoff_s = min(last.backoff_s * PANIC_BACKOFF_FACTOR, PANIC_BACKOFF_MAX_S)
-            panics = Panics(now_s, last.in_a_row + 1, backoff_s)
+            count = last.in_a_row + 1
+            beyond_s = last.beyond_s or (now_s if count > PANIC_BUDGET else 0.0)
+            panics = Panics(now_s, count, backoff_s, beyond_s)
         self._panics[key] = panics
         return panics.backoff_s * self._jitter()
 
     def forget(self, key: str) -> None:
         """The revision has gone."""
         self._panics.pop(key, None)
+
+    def failing_revisions(self) -> set[str]:
+        """Those that have panicked and are still there."""
+        return {key for key in self._panics if not _is_own(key)}
 
     def in_a_row(self, key: str, now_s: float) -> int:
         """Panics of this key, none of them longer than PANIC_RESET_AFTER_S after the one before."""
@@ -92,15 +106,29 @@ class Supervision:
         """How long ago the last panic was; None: there was none."""
         return None if self.last_panic_s is None else now_s - self.last_panic_s
 
-    def over_budget(self, now_s: float) -> list[str]:
-        """Who has panicked more than PANIC_BUDGET times in a row, as reasons not to be ready."""
-        reasons = []
+    def over_budget(self, revisions: int, now_s: float) -> list[str]:
+        """Who has panicked more than PANIC_BUDGET times in a row, as reasons not to be ready.
+
+        A few of all revisions are none: every replica meets the same poison, and all would be taken out at once.
+        """
+        failing = {key: count for key in self._panics if (count := self.in_a_row(key, now_s)) > PANIC_BUDGET}
+        own = [key for key in failing if _is_own(key)]
+        told = failing if _are_most(len(failing) - len(own), revisions) else own
+        return [f"{_whose(key)} has failed {failing[key]} times in a row" for key in told]
+
+    def is_hopeless(self, revisions: int, grace_s: float, now_s: float) -> bool:
+        """Whether what is beyond its budget has gone on failing for the grace, and it is time to begin anew.
+
+        That costs all revisions: so it must be the worker itself or a task of the control part, or half of them.
+        """
+        failing = 0
         for key in self._panics:
-            count = self.in_a_row(key, now_s)
-            if count > PANIC_BUDGET:
-                whose = "the state worker" if key == WORKER else f"the state of {key}"
-                reasons.append(f"{whose} has failed {count} times in a row")
-        return reasons
+            recent = self._recent(key, now_s)
+            if recent is not None and recent.beyond_s > 0.0 and recent.last_s - recent.beyond_s >= grace_s:
+                if _is_own(key):
+                    return True
+                failing += 1
+        return _are_most(failing, revisions)
 
     def _recent(self, key: str, now_s: float) -> Panics | None:
         last = self._panics.get(key)
@@ -108,3 +136,36 @@ class Supervision:
 
     def _jitter(self) -> float:
         return 1.0 if self._rng is None else 0.75 + float(self._rng.below(512)) / 1024.0
+
+
+async def keep_running(
+    name: str,
+    run: Callable[[], Awaitable[None]],
+    supervision: Supervision,
+    now: Now,
+    wait: Callable[[float], Awaitable[None]] = pause,
+) -> None:
+    """Run a task that should never end; after an exception again, with the backoff of its name."""
+    key = name if name == WORKER else TASK + name
+    while True:
+        try:
+            await run()
+        except Exception as error:
+            backoff_s = supervision.panicked(key, _whose(key), error, now())
+            log.exception("%s failed; it starts again in %.1f s", _whose(key), backoff_s)
+            await wait(backoff_s)
+
+
+def _is_own(key: str) -> bool:
+    """The worker's or a task's: every revision depends on it."""
+    return key == WORKER or key.startswith(TASK)
+
+
+def _are_most(failing: int, revisions: int) -> bool:
+    return failing > 0 and 2 * failing >= revisions
+
+
+def _whose(key: str) -> str:
+    if key == WORKER:
+        return "the state worker"
+    return f"the task {key.removeprefix(TASK)}" if key.startswith(TASK) else f"the state of {key}"

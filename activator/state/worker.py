@@ -1,7 +1,9 @@
 """The one writer: takes changes, reduces them, commits the model, sends effects to the data part.
 
 Rules
-  1. A batch is what is there, at most `CHANGES_PER_BATCH_MAX`; then the loop turns.
+  1. A batch is what is there, at most `CHANGES_PER_BATCH_MAX`, and no more than a short time suffices for, which grows
+     with what waits (`CHANGES_BATCH_S`); then the loop turns. A request takes several turns: in a flood each of them is
+     as long as a batch. What requests have written by then does not wait for the batch (`before_batch`).
   2. An exception in a change sets that change aside (bounded, visible in /debug) and parks the changes of *its
      revision* for a growing while; all other revisions go on at once. Requests in flight are never touched. What the
      data part has of a revision and cannot trust (`RevisionBroken`) is made anew from the model: the first time at
@@ -9,6 +11,10 @@ Rules
   3. Time is monotonic seconds everywhere: the seed of this project once mixed units in this very place and restarted
      its worker for ever.
   4. Whoever waits for a change hears of it exactly once: applied, superseded, refused, set aside or shut down.
+  5. What a change that was set aside or dropped would have said is not lost with it: when the revision's backoff is
+     over, the change's source says all of that revision anew, and what nobody would say again is tried again itself,
+     after what waited. What is said of a revision keeps its order, parked or not.
+     So a poison costs one attempt per backoff, and the model converges as soon as it is one no more.
 """
 
 from __future__ import annotations
@@ -22,21 +28,57 @@ from typing import Final
 from activator.clock import Now
 from activator.config import (
     CHANGE_QUEUE_MAX,
+    CHANGES_AT_ONCE,
+    CHANGES_BATCH_S,
+    CHANGES_BATCH_STEP,
     CHANGES_PER_BATCH_MAX,
 )
 from activator.histogram import Histogram
-from activator.state.messages import Change, Effect, ProbeOrder, RevisionBroken, RevisionGone
+from activator.state.messages import (
+    Change,
+    DropRevision,
+    Effect,
+    Listed,
+    PodGone,
+    PodSeen,
+    Probed,
+    ProbeOrder,
+    RevisionBroken,
+    RevisionFailed,
+    RevisionGone,
+    RevisionRecovered,
+    RevisionSet,
+    SlotDrained,
+)
 from activator.state.model import Model, Reduction, commit
 from activator.state.queue import ChangeQueue, FoldKey, fold_key
-from activator.state.reduce import key_of, reduce
+from activator.state.reduce import reduce
 from activator.state.supervision import Supervision
 from activator.tasks import pause
 from lb.rng import Rng
 
 # Of the two histograms below: from a single change to a full batch on a slow machine.
-TURN_BOUNDS_S: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)
+TURN_BOUNDS_S: Final[tuple[float, ...]] = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    1.0,
+    10.0,
+)
 
-HEARTBEAT_S = 1.0  # the loop turns at least this often, and liveness looks at it
+# Lost changes that their sources make good, and those that nobody says again; what matters of the others is found anew.
+_OF_SOURCES: Final = (RevisionSet, RevisionGone, RevisionFailed, RevisionRecovered, PodSeen, PodGone, Listed)
+_SAID_ONCE: Final = (Probed, SlotDrained, RevisionBroken)
+
+HEARTBEAT_S: Final = 1.0  # the loop turns at least this often, and liveness looks at it
 
 log = logging.getLogger("activator.state")
 
@@ -53,31 +95,52 @@ class Outcome(Enum):
     SHUT_DOWN = "shut_down"
 
 
-class Parked:
-    """The changes of one revision, waiting until its backoff is over."""
+_APPLIED: Final[Outcome] = Outcome.APPLIED  # before Python 3.12 a look at a member of an Enum is a call, 120 ns
 
-    def __init__(self, until_s: float, superseded: Callable[[FoldKey], None]) -> None:
+
+def _nothing() -> None:
+    pass
+
+
+def _is_outdated(lost: Change, newer: list[Change]) -> bool:
+    """It was said of what is no more, or has been said again: but for what the auditor found, which folds with that."""
+    if any(type(change) is RevisionGone for change in newer):
+        return True
+    key = fold_key(lost)
+    return not (type(lost) is RevisionBroken and lost.kind) and any(fold_key(change) == key for change in newer)
+
+
+class Parked:
+    """The changes of one revision, waiting until its backoff is over; `lost`: the one that was set aside."""
+
+    def __init__(self, until_s: float, superseded: Callable[[FoldKey], None], lost: Change | None = None) -> None:
         self.until_s = until_s
+        self.lost = lost
         self.changes = ChangeQueue(CHANGE_QUEUE_MAX, superseded)
 
 
 class StateWorker:
-    """`send` delivers effects to the data part, `probe` orders to the prober; `source_dirty` forces a relist."""
+    """`send` delivers effects to the data part, `probe` orders to the prober; `source_dirty(source, key)` makes a
+    source say anew all that it knows of a revision (empty: whoever names the revision, which is to be told whole);
+    `before_batch` lets what cannot wait go first.
+    """
 
     def __init__(
         self,
         now: Now,
         send: Callable[[list[Effect]], None],
         probe: Callable[[list[ProbeOrder]], None],
-        source_dirty: Callable[[str], None],
+        source_dirty: Callable[[str, str], None],
         reduce_change: Reduce = reduce,
         rng: Rng | None = None,
+        before_batch: Callable[[], None] = _nothing,
     ) -> None:
         self._now = now
         self._send = send
         self._probe = probe
         self._source_dirty = source_dirty
         self._reduce = reduce_change
+        self._before_batch = before_batch
         self.model = Model()
         self.queue = ChangeQueue(CHANGE_QUEUE_MAX, self._superseded)
         self.parked: dict[str, Parked] = {}
@@ -92,6 +155,7 @@ class StateWorker:
         self.dropped_total: int = 0
         self.queue_wait = Histogram(TURN_BOUNDS_S)  # of each batch's oldest change
         self.processing = Histogram(TURN_BOUNDS_S)  # of each batch
+        self._first_due: int = 0  # changes that waited when the worker looked for the first time
         self._waiting_since_s: float | None = None  # somebody in the queue, at the longest
         self._wake = asyncio.Event()
         self._completions: dict[FoldKey, list[asyncio.Future[Outcome]]] = {}
@@ -103,16 +167,18 @@ class StateWorker:
         """Put a change into the queue. From the event loop's thread only."""
         if self._closed:
             return
-        key = key_of(change)
-        if isinstance(change, RevisionBroken):
+        key = change.key
+        if type(change) is RevisionBroken:
             self._broken(key, change)
         parked = self.parked.get(key)
-        queue = self.queue if parked is None else parked.changes
-        if parked is None and self._waiting_since_s is None:
+        queue = self.queue
+        if parked is not None:
+            queue = parked.changes
+            self._follow(key, parked)
+        elif self._waiting_since_s is None:
             self._waiting_since_s = self._now()
         if not queue.put(change):
-            self.dropped_total += 1
-            self._source_dirty(getattr(change, "source", ""))
+            self._drop(change)
             self._settle(fold_key(change), Outcome.REFUSED)
         self._wake.set()
 
@@ -129,8 +195,8 @@ class StateWorker:
         return future
 
     def is_settled(self) -> bool:
-        """At least one batch has been applied, and revisions that are parked aside nothing waits."""
-        return self.batches_total > 0
+        """What was asked for before anything else has been applied; of a cluster without a revision that is nothing."""
+        return (self._first_due > 0 and self.changes_total >= self._first_due) or len(self.queue) == 0
 
     @property
     def panics_total(self) -> int:
@@ -161,21 +227,29 @@ class StateWorker:
         self._wake.clear()
         now_s = self._now()
         self._unpark(now_s)
-        batch = self.queue.take(CHANGES_PER_BATCH_MAX)
-        if not batch:
+        if len(self.queue) == 0:
             return False
+        self._before_batch()
+        if self._first_due == 0:
+            self._first_due = len(self.queue)
         if self._waiting_since_s is not None:
             self.queue_wait.observe(now_s - self._waiting_since_s)
-        self._waiting_since_s = now_s if len(self.queue) else None
         effects: list[Effect] = []
         probes: list[ProbeOrder] = []
         settled: list[tuple[FoldKey, Outcome]] = []
-        for change in batch:
-            outcome = self._handle(change, now_s, effects, probes)
-            if outcome is not None and self._completions:
-                settled.append((fold_key(change), outcome))
+        taken = 0
+        until_s = now_s + CHANGES_BATCH_S * (1 + len(self.queue) // CHANGES_BATCH_STEP)
+        while changes := self.queue.take(CHANGES_AT_ONCE):
+            taken += len(changes)
+            for change in changes:
+                outcome = self._handle(change, now_s, effects, probes)
+                if outcome is not None and self._completions:
+                    settled.append((fold_key(change), outcome))
+            if taken >= CHANGES_PER_BATCH_MAX or self._now() >= until_s:
+                break
+        self._waiting_since_s = now_s if len(self.queue) else None
         self.batches_total += 1
-        self.changes_total += len(batch)
+        self.changes_total += taken
         try:
             if effects:
                 self._send(effects)
@@ -191,22 +265,31 @@ class StateWorker:
                 for key, outcome in settled:
                     self._settle(key, outcome)
             self.processing.observe(self._now() - now_s)
-        log.debug("%d changes, %d effects", len(batch), len(effects))
+        log.debug("%d changes, %d effects", taken, len(effects))
         return True
 
     def _handle(self, change: Change, now_s: float, effects: list[Effect], probes: list[ProbeOrder]) -> Outcome | None:
-        key = key_of(change)
+        key = change.key
         parked = self.parked.get(key)
         if parked is not None:
             if parked.changes.put(change):
                 return None
-            self._source_dirty(getattr(change, "source", ""))
+            self._drop(change)
             return Outcome.REFUSED
         try:
             reduction = self._reduce(self.model, change, now_s)
-            commit(self.model, reduction)
         except Exception as error:
             self._set_aside(change, error, now_s)
+            return Outcome.SET_ASIDE
+        try:
+            commit(self.model, reduction)
+        except Exception as error:
+            # What is written is true, but in part: the revision is made anew from it. What does no harm is sent all
+            # the same: nobody would think of it again.
+            probes.extend(reduction.probes)
+            effects.extend([effect for effect in reduction.effects if type(effect) is DropRevision])
+            self._set_aside(change, error, now_s)
+            self.submit(RevisionBroken(key, f"its records were written in part: {error!r}"))
             return Outcome.SET_ASIDE
         effects.extend(reduction.effects)
         probes.extend(reduction.probes)
@@ -215,17 +298,17 @@ class StateWorker:
             log.warning("the auditor found in %s (%s), repaired: %s", key, kind, found)
         for transition in reduction.illegal:
             self.illegal_totals[transition] = self.illegal_totals.get(transition, 0) + 1
-        if isinstance(change, RevisionGone):
+        if type(change) is RevisionGone:
             self.supervision.forget(key)
         if reduction.refused:
             self.refused_total += 1
             return Outcome.REFUSED
-        return Outcome.APPLIED
+        return _APPLIED
 
     def _set_aside(self, change: Change, error: Exception, now_s: float) -> None:
-        key = key_of(change)
+        key = change.key
         backoff_s = self.supervision.panicked(key, change, error, now_s)
-        self.parked[key] = Parked(now_s + backoff_s, self._superseded)
+        self.parked[key] = Parked(now_s + backoff_s, self._superseded, change)
         log.error("a change of %s was set aside, the revision waits %.1f s: %r", key, backoff_s, change, exc_info=error)
 
     def _broken(self, key: str, change: RevisionBroken) -> None:
@@ -243,10 +326,36 @@ class StateWorker:
     def _unpark(self, now_s: float) -> None:
         for key in [key for key, parked in self.parked.items() if parked.until_s <= now_s]:
             parked = self.parked.pop(key)
-            for change in parked.changes.take(len(parked.changes)):
-                if not self.queue.put(change):
-                    self._settle(fold_key(change), Outcome.REFUSED)
-                    self._source_dirty(getattr(change, "source", ""))
+            lost = parked.lost
+            # What is still in the queue came after what was taken out of it and parked; had anything been said
+            # since, it would have been moved (`_follow`).
+            waiting = [*parked.changes.take(len(parked.changes)), *self.queue.take_of(key)]
+            if isinstance(lost, RevisionSet) and key not in self.model.revisions:
+                waiting.insert(0, lost)  # what was said after it makes no sense without it
+            elif isinstance(lost, _SAID_ONCE) and not _is_outdated(lost, waiting):
+                waiting.append(lost)  # the others first: should it raise again, they would wait for ever
+            self._put_all(self.queue, waiting)
+            if isinstance(lost, _OF_SOURCES):
+                self._ask_anew(lost)
+
+    def _follow(self, key: str, parked: Parked) -> None:
+        """What was said before the revision was parked and still waits among the others goes before what comes now."""
+        self._put_all(parked.changes, self.queue.take_of(key))
+
+    def _put_all(self, queue: ChangeQueue, changes: list[Change]) -> None:
+        # All of them first: what is said anew is newer than each.
+        for change in [change for change in changes if not queue.put(change)]:
+            self._settle(fold_key(change), Outcome.REFUSED)
+            self._drop(change)
+
+    def _drop(self, change: Change) -> None:
+        """There is no place for it."""
+        self.dropped_total += 1
+        self._ask_anew(change)
+
+    def _ask_anew(self, lost: Change) -> None:
+        """Let the source of a change that came to nothing say what is so now."""
+        self._source_dirty(getattr(lost, "source", ""), lost.key)
 
     async def _sleep(self) -> None:
         delay_s = HEARTBEAT_S

@@ -17,7 +17,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from activator.config import PANIC_BACKOFF_MAX_S
-from activator.state import apply, difference, health, rebuild, reduce, repair
+from activator.state import apply, difference, health, model, rebuild, reduce, repair
 from activator.state.messages import (
     Change,
     Listed,
@@ -35,7 +35,7 @@ from lb.tracker import DRAINING, EMPTY, STATE_NAMES
 from tests.state.state_fakes import KEY, SPEC, Joined, seen
 from tests.throttle.throttle_fakes import Request
 
-FILES = {module.__file__ for module in (apply, difference, health, rebuild, reduce, repair)}
+FILES = {module.__file__ for module in (apply, difference, health, model, rebuild, reduce, repair)}
 OTHER = "ns/other"
 LAST_OTHERS = Listed(OTHER, "list", (seen("o1", key=OTHER),))
 LAST_WORDS = Listed(KEY, "list", (seen("p1"), seen("p3"), seen("p4", PodStatus.NOT_READY)))

@@ -28,7 +28,7 @@ from lb.rng import Rng
 from lb.slots import Trim
 from lb.tracker import EMPTY, STATE_NAMES, PodTracker
 from tests.manual_clock import ManualClock
-from tests.throttle.throttle_fakes import Heard
+from tests.throttle.throttle_fakes import Heard, Request, asking
 
 KEY = "ns/rev"
 SPEC = RevisionSpec(key=KEY, container_concurrency=2, policy="round-robin", max_scale=4)
@@ -98,19 +98,22 @@ class Joined:
         self.hooks = Hooks()
         self.errors: list[Exception] = []
         self.probes: list[ProbeOrder] = []
-        self.dirty: list[str] = []
+        self.dirty: list[tuple[str, str]] = []  # sources that were asked to say a revision anew
         wheel = TimingWheel(self.clock.now, self.clock.call_later, self.errors.append)
         self.part = DataPart(self.clock.now, wheel, self.clock.defer, self.heard, self.hooks, HeldBudget())
         self.auditor = Auditor(self.part, wheel, self.clock.now, self.hooks.told.append, self.clock.defer)
         if reduce_change is None:
-            self.worker = StateWorker(self.clock.now, self._send, self.probes.extend, self.dirty.append)
+            self.worker = StateWorker(self.clock.now, self._send, self.probes.extend, self.source_dirty)
         else:
-            self.worker = StateWorker(self.clock.now, self._send, self.probes.extend, self.dirty.append, reduce_change)
+            self.worker = StateWorker(self.clock.now, self._send, self.probes.extend, self.source_dirty, reduce_change)
 
     def _send(self, effects: list[Effect]) -> None:
         carried: list[Effect] = [decode(encode(effect)) for effect in effects]  # type: ignore[misc]
         assert carried == effects
         self.part.apply(carried)
+
+    def source_dirty(self, source: str, key: str) -> None:
+        self.dirty.append((source, key))
 
     def do(self, *changes: Change) -> None:
         """Submit, and let the worker work until nothing is left."""
@@ -124,6 +127,10 @@ class Joined:
 
     def throttler(self, key: str = KEY) -> RevisionThrottler:
         return self.part.throttlers[key]
+
+    def ask(self, key: str = KEY) -> Request:
+        """A request that has asked for a slot."""
+        return asking(self.throttler(key), self.clock.now())
 
     def slots(self, key: str = KEY) -> dict[str, str]:
         """identity → state, as the table has it."""

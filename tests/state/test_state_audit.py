@@ -5,9 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from activator.config import AUDIT_INTERVAL_S, RevisionSpec
-from activator.state.messages import Effect, PodRefused, RevisionSet, SetPod
+from activator.config import AUDIT_INTERVAL_S, PANIC_BACKOFF_MAX_S, RevisionSpec
+from activator.errors import Reason
+from activator.state.messages import Change, Effect, PodRefused, RevisionBroken, RevisionSet, SetPod
+from activator.state.model import Model, Reduction
+from activator.state.reduce import reduce
 from activator.state.worker import StateWorker
+from activator.throttle.lease import Lease
 from tests.state.state_fakes import KEY, SPEC, Joined, seen
 from tests.throttle.throttle_fakes import Request
 
@@ -52,9 +56,7 @@ def test_a_slot_that_counts_other_than_its_leases_is_counted_anew() -> None:
     tracker = joined.throttler().table.slots[0]
     joined.throttler().table.release(tracker, tracker.generation, 0.0)
     joined.throttler().table.check_invariants()  # the table is at one with itself: only the leases know better
-    waiting = [Request(joined.throttler()) for _ in range(3)]
-    for request in waiting:
-        request.ask(joined.clock.now())
+    waiting = [joined.ask() for _ in range(3)]
     assert audited(joined) == {"ledger": 1}
     table = joined.throttler().table
     assert table.in_flight == len(joined.throttler().leases)
@@ -68,6 +70,40 @@ def test_a_slot_that_counts_other_than_its_leases_is_counted_anew() -> None:
     assert (table.in_flight, table.late_releases) == (0, 0)
 
 
+class Forgetful(Request):
+    """Has nothing at its pod any more, and has not given its slot back; `hears`: it does when it is told to."""
+
+    forgets = False
+    hears = False
+
+    def is_served(self, lease: Lease) -> bool:
+        return not self.forgets
+
+    def revoked(self, reason: Reason, detail: str) -> None:
+        if self.hears:
+            super().revoked(reason, detail)
+
+
+@pytest.mark.parametrize("hears", [False, True])
+def test_a_slot_held_for_a_request_that_is_at_no_pod_is_taken_back(hears: bool) -> None:
+    joined, requests = with_requests(3)
+    forgetful = Forgetful(joined.throttler())
+    forgetful.hears = hears
+    forgetful.ask(joined.clock.now())
+    waiting = Request(joined.throttler())
+    waiting.ask(joined.clock.now())
+    assert (audited(joined), waiting.ends) == ({}, [])
+    forgetful.forgets = True
+    assert audited(joined) == {"upstream": 1}
+    assert waiting.ends == ["granted"]
+    assert forgetful.ends == (["granted", "revoked"] if hears else ["granted"])
+    assert joined.throttler().table.in_flight == len(joined.throttler().leases) == 4
+    assert audited(joined) == {"upstream": 1}
+    for request in (*requests, waiting):
+        request.release()
+    assert (joined.throttler().table.in_flight, joined.throttler().table.late_releases) == (0, 0)
+
+
 def test_a_broken_invariant_condemns_the_revision() -> None:
     joined, requests = with_requests(5)
     joined.throttler().table.capacity = 99
@@ -75,6 +111,26 @@ def test_a_broken_invariant_condemns_the_revision() -> None:
     assert requests[4].ends == ["revision_failed"]
     assert audited(joined) == {"invariant": 1}
     joined.throttler().table.check_invariants()
+
+
+def test_a_revision_that_cannot_be_looked_at_is_condemned_and_the_others_go_on_being_looked_at() -> None:
+    joined, requests = with_requests(5)
+    others = [f"ns/other{number}" for number in range(3)]
+    joined.do(*(RevisionSet(RevisionSpec(key=key)) for key in others))
+    assert audited(joined) == {}
+    leases = joined.throttler().leases
+    leases[None] = requests[0]  # type: ignore[index]
+    for key in (KEY, *others):
+        joined.part.activated(key)
+    joined.auditor.expired(joined.clock.now())
+    assert KEY in joined.part.condemned
+    assert requests[4].ends == ["revision_failed"]
+    assert joined.auditor.looked_total == 8, "one that raised has not ended the looking"
+    del leases[None]  # type: ignore[arg-type]
+    joined.do()
+    assert (KEY in joined.part.condemned, joined.throttler().failure) == (False, None)
+    assert audited(joined) == {"invariant": 1}
+    assert joined.auditor.looked_total == 12
 
 
 def test_a_rebuild_that_was_lost_is_asked_for_again() -> None:
@@ -85,6 +141,28 @@ def test_a_rebuild_that_was_lost_is_asked_for_again() -> None:
     assert joined.throttler().failure is not None
     audited(joined)
     assert joined.throttler().failure is None
+
+
+@pytest.mark.parametrize("raises", [False, True], ids=("told again", "set aside, and told again"))
+def test_what_the_auditor_found_is_counted_though_the_rebuild_is_asked_for_again_without_saying_why(
+    raises: bool,
+) -> None:
+    joined, _ = with_requests(1)
+    failing = [RevisionBroken] if raises else []
+
+    def reduce_or_raise(model: Model, change: Change, now_s: float) -> Reduction:
+        if failing and type(change) is failing.pop():
+            raise RuntimeError("injected")
+        return reduce(model, change, now_s)
+
+    joined.worker._reduce = reduce_or_raise
+    joined.worker.submit(RevisionBroken(KEY, "1 leases and 2 in flight", "ledger"))
+    if raises:
+        assert joined.worker.turn()
+    joined.worker.submit(RevisionBroken(KEY, "told again"))
+    joined.clock.pass_time(2.0 * PANIC_BACKOFF_MAX_S)
+    joined.do()
+    assert (joined.worker.parked, joined.worker.mismatch_totals) == ({}, {"ledger": 1})
 
 
 def test_a_suspect_that_nobody_decides_about_is_given_back() -> None:
@@ -117,7 +195,7 @@ class Losing(Joined):
     def __init__(self) -> None:
         super().__init__()
         self.losing = False
-        self.worker = StateWorker(self.clock.now, self._lossy, self.probes.extend, self.dirty.append)
+        self.worker = StateWorker(self.clock.now, self._lossy, self.probes.extend, self.source_dirty)
 
     def _lossy(self, effects: list[Effect]) -> None:
         if self.losing:

@@ -1,36 +1,28 @@
-"""What requests find out of pods, and how pods come back: strikes, the share, trials, probes, old age."""
+"""What requests find out of pods, and how pods come back: strikes, the share, trials, restarts, limits, old age."""
 
 from __future__ import annotations
 
-import asyncio
-
+import pytest
 from msgspec.structs import replace
 
-from activator.config import (
-    POD_STALE_AFTER_S,
-    PROBE_TIMEOUT_MAX_S,
-    PROBE_TIMEOUT_MIN_S,
-    PROBE_TIMEOUT_S,
-    PROBES_HURRIED_MAX,
-)
+from activator.config import POD_STALE_AFTER_S, PUSH_PROVISIONAL_S
 from activator.state.messages import (
+    PUSH,
     Change,
+    Listed,
     PodRefused,
     PodServed,
     PodStatus,
     Probed,
+    RevisionBroken,
     RevisionSet,
     StartProbe,
     StopProbe,
     Sweep,
     TrialEnded,
 )
-from activator.state.probing import Ask, Patience, Prober
-from activator.tasks import TaskGroupOwner
-from lb.rng import Rng
-from tests.shuffled_loop import run_shuffled
+from lb.tracker import UNLIMITED
 from tests.state.state_fakes import KEY, SPEC, Joined, seen
-from tests.throttle.throttle_fakes import Request
 
 
 def strike(joined: Joined, identity: str, times: int) -> None:
@@ -52,16 +44,13 @@ def test_a_request_that_is_answered_resets_the_strikes() -> None:
 def test_the_throttler_tells_of_the_first_answer_after_a_strike_and_of_no_other() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
-    requests = [Request(joined.throttler()) for _ in range(2)]
-    for request in requests:
-        request.ask(joined.clock.now())
+    requests = [joined.ask() for _ in range(2)]
     lease = requests[0].lease
     assert lease is not None
     joined.throttler().pod_struck(lease)
     requests[0].release(succeeded=False)
     requests[1].release()
-    third = Request(joined.throttler())
-    third.ask(joined.clock.now())
+    third = joined.ask()
     third.release()
     told = [event[:2] for event in joined.heard.events if event[0] in {"refused", "served"}]
     assert told == [("refused", "p1"), ("served", "p1")]
@@ -105,16 +94,13 @@ def test_knowledge_and_inference_in_one_batch_are_not_folded_into_one() -> None:
 def test_a_pod_in_quarantine_keeps_its_ledger_and_comes_back_by_a_single_trial() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
-    held = Request(joined.throttler())
-    held.ask(joined.clock.now())
+    held = joined.ask()
     joined.do(PodRefused(KEY, "p1", 1, True))
     tracker = joined.throttler().table.find_identity("p1")
     assert tracker is not None
     assert (int(tracker.in_flight), joined.throttler().table.capacity) == (1, 0)
     joined.do(Probed(KEY, "p1"))
-    waiting = [Request(joined.throttler()) for _ in range(2)]
-    for request in waiting:
-        request.ask(joined.clock.now())
+    waiting = [joined.ask() for _ in range(2)]
     assert [request.ends for request in waiting] == [[], []], "what is in flight is the one request it may have"
     held.release()
     assert [request.ends for request in waiting] == [["granted"], []]
@@ -122,9 +108,25 @@ def test_a_pod_in_quarantine_keeps_its_ledger_and_comes_back_by_a_single_trial()
     assert waiting[1].ends == ["granted"]
 
 
-def test_a_pod_that_nobody_lists_is_removed_when_it_is_stale_and_a_listed_one_is_asked_again() -> None:
+@pytest.mark.parametrize("status", [PodStatus.NOT_READY, PodStatus.PENDING, PodStatus.DRAINING])
+def test_a_pod_that_nobody_lists_is_removed_however_often_it_repeats_itself(status: PodStatus) -> None:
     joined = Joined()
-    joined.do(RevisionSet(SPEC), seen("p1", PodStatus.NOT_READY))
+    joined.do(RevisionSet(SPEC), seen("p1", status, source=PUSH))
+    for _ in range(int(PUSH_PROVISIONAL_S)):
+        assert "p1" in joined.worker.model.revisions[KEY].pods
+        joined.clock.pass_time(1.0)
+        joined.do(seen("p1", status, source=PUSH), Sweep(KEY))
+    assert joined.worker.model.revisions[KEY].pods == {} and joined.slots() == {}
+    assert joined.worker.model.aging == {KEY}
+    joined.do(Sweep(KEY))
+    assert joined.worker.model.aging == set(), "a revision in which nothing grows old is not looked at again"
+
+
+def test_a_listed_pod_that_is_not_ready_for_long_is_asked_again_and_never_dropped_for_its_age() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1", probe=True))
+    joined.clock.pass_time(POD_STALE_AFTER_S)
+    joined.do(seen("p1", PodStatus.NOT_READY, probe=True))  # its age starts here
     joined.clock.pass_time(POD_STALE_AFTER_S - 1.0)
     joined.do(Sweep(KEY))
     assert joined.slots() == {"p1": "not_ready"}
@@ -132,124 +134,109 @@ def test_a_pod_that_nobody_lists_is_removed_when_it_is_stale_and_a_listed_one_is
     joined.do(Sweep(KEY))
     assert joined.slots() == {"p1": "pending"}
     assert joined.probes == [StartProbe(KEY, "p1", "10.0.0.1:80")]
-    joined.do(seen("p1", PodStatus.NOT_READY))
+    joined.do(seen("p1", PodStatus.NOT_READY, probe=True))
     assert joined.probes[1:] == [StopProbe(KEY, "p1")], "its source confirms what it said: that counts again"
 
 
-# The prober.
+def test_a_program_started_anew_under_the_same_name_is_asked_again_and_keeps_its_ledger() -> None:
+    """As when the events in between were lost: the list that the source makes anew says it."""
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), Listed(KEY, "list", (seen("p1", restarts=1), seen("p2", restarts=0))))
+    held = joined.ask()
+    assert held.lease is not None and held.lease.identity == "p1"
+    strike(joined, "p1", 2)
+    joined.do(Listed(KEY, "list", (seen("p1", restarts=2), seen("p2", restarts=0))))
+    assert joined.slots() == {"p1": "pending", "p2": "ready"}
+    assert joined.probes == [StartProbe(KEY, "p1", "10.0.0.1:80")]
+    tracker = joined.throttler().table.find_identity("p1")
+    assert tracker is not None and tracker.in_flight == 1
+    joined.do(Listed(KEY, "list", (seen("p1", restarts=2), seen("p2", restarts=0))))
+    assert joined.slots()["p1"] == "pending", "said again, it is no news"
+    joined.do(Probed(KEY, "p1"))
+    assert joined.slots() == {"p1": "ready", "p2": "ready"}
+    assert joined.probes[1:] == [StopProbe(KEY, "p1")]
+    assert joined.worker.model.revisions[KEY].pods["p1"].strikes == 0, "those were the former program's"
+    held.release()
+    assert (joined.throttler().table.in_flight, joined.throttler().table.late_releases) == (0, 0)
 
 
-class Pods:
-    """Pods that answer when the test says so."""
-
-    def __init__(self) -> None:
-        self.up: set[str] = set()
-        self.asked: list[str] = []
-        self.timeouts: list[float] = []
-        self.at_once = 0
-        self.most_at_once = 0
-        self.broken = False
-
-    async def ask(self, address: str, http_get: str, timeout_s: float) -> Ask:
-        self.asked.append(address)
-        self.timeouts.append(timeout_s)
-        self.at_once += 1
-        self.most_at_once = max(self.most_at_once, self.at_once)
-        try:
-            await asyncio.sleep(0)
-            if self.broken:
-                self.broken = False
-                raise ValueError("a defect")
-            return Ask.ANSWERED if address in self.up else Ask.SILENT
-        finally:
-            self.at_once -= 1
+def test_a_restart_ends_no_quarantine_and_what_a_source_does_not_know_doubts_nobody() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1", restarts=1), seen("p2", source="watch"), seen("p2", restarts=7))
+    assert joined.slots() == {"p1": "ready", "p2": "ready"}, "the first number is where counting begins"
+    joined.do(PodRefused(KEY, "p1", 1, True), seen("p1", restarts=2))
+    assert joined.slots()["p1"] == "quarantined"
+    joined.do(Probed(KEY, "p1"), seen("p1", restarts=3))
+    assert joined.slots()["p1"] == "recovering"
+    joined.do(TrialEnded(KEY, "p1", 1, True), seen("p1", restarts=2), seen("p1"))
+    assert joined.slots()["p1"] == "ready", "a number that is lower comes late"
 
 
-async def turns(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
+def test_a_pod_carries_what_its_source_says_and_else_what_its_revision_does() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"), seen("p2", limit=7), seen("p3", limit=0))
+    table = joined.throttler().table
+    assert table.capacity == 2 + 7 + 0
+    requests = [joined.ask() for _ in range(10)]
+    assert [request.ends for request in requests] == [["granted"]] * 9 + [[]], "p3 is not ours"
+    joined.do(seen("p3", limit=1))
+    assert (requests[9].ends, table.capacity) == (["granted"], 10)
+    joined.do(seen("p2", limit=0), seen("p3", limit=0), RevisionSet(replace(SPEC, container_concurrency=5)))
+    assert table.capacity == 5, "the revision's limit is that of those who have none of their own"
+    joined.do(RevisionBroken(KEY, "as if"))
+    table = joined.throttler().table
+    limits = {tracker.identity: int(tracker.limit) for tracker in table.slots[:3]}
+    assert (limits, table.in_flight) == ({"p1": 5, "p2": 0, "p3": 0}, 10), "a table made anew has them too"
+    joined.auditor.look_at(joined.throttler())
+    joined.do()
+    assert joined.worker.mismatch_totals == {}
+    for request in requests:
+        request.release()
 
 
-async def endless(event: asyncio.Event, seconds: float) -> bool:
-    """A backoff that only haste ends."""
-    return await event.wait()
+def test_a_limit_without_bound_is_bounded_and_a_trial_is_one_request() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(replace(SPEC, container_concurrency=0)), seen("p1", limit=UNLIMITED * 9))
+    table = joined.throttler().table
+    assert table.capacity == UNLIMITED
+    joined.do(PodRefused(KEY, "p1", 1, True), Probed(KEY, "p1"))
+    assert (joined.slots(), table.capacity) == ({"p1": "recovering"}, 1)
+    joined.do(seen("p1", limit=0))
+    assert table.capacity == 0
 
 
-class Probing:
-    def __init__(self) -> None:
-        self.pods = Pods()
-        self.told: list[Change] = []
-        self.errors: list[BaseException] = []
-        self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
-        self.prober = Prober(self.tasks, self.told.append, Rng(1), lambda: 0.0, self.pods.ask, endless)
+def test_a_pod_that_is_not_ours_starts_nothing_and_is_nobodys_company() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1", limit=0))
+    assert not joined.throttler().was_ready, "who waits still waits for a start"
+    joined.do(seen("p2"))
+    assert joined.throttler().was_ready
+    strike(joined, "p2", 9)
+    assert joined.slots()["p2"] == "ready", "the last that may be picked is not ejected"
 
 
-def test_when_requests_wait_the_next_probe_comes_at_once() -> None:
-    async def scenario() -> None:
-        probing = Probing()
-        probing.prober.order([StartProbe(KEY, f"p{number}", str(number)) for number in range(40)])
-        await turns(20)
-        assert len(probing.pods.asked) == 40
-        probing.prober.hurry("ns/other")
-        await turns(20)
-        assert len(probing.pods.asked) == 40
-        probing.prober.hurry(KEY)
-        await turns(20)
-        assert len(probing.pods.asked) == 40 + PROBES_HURRIED_MAX, "bounded"
-        probing.pods.up = {str(number) for number in range(40)}
-        for _ in range(3):
-            probing.prober.hurry(KEY)
-            await turns(20)
-        assert {change.identity for change in probing.told if isinstance(change, Probed)} >= {"p0", "p39"}
-        await probing.tasks.close()
-        assert probing.errors == []
+def test_the_model_keeps_why_a_pod_is_in_quarantine_until_it_has_passed_its_trial() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"))
 
-    for seed in range(3):
-        run_shuffled(seed, scenario)
+    def cause(*changes: Change) -> str:
+        joined.do(*changes)
+        return joined.worker.model.revisions[KEY].pods["p1"].cause
 
+    def struck(reason: str) -> PodRefused:
+        return PodRefused(KEY, "p1", 1, False, reason)
 
-def test_one_silent_pod_delays_no_other_and_a_defect_ends_no_probe() -> None:
-    async def scenario() -> None:
-        probing = Probing()
-        probing.pods.up = {"1"}
-        probing.pods.broken = True
-        probing.prober.order([StartProbe(KEY, "p0", "0"), StartProbe(KEY, "p1", "1")])
-        for _ in range(6):
-            await turns(10)
-            probing.prober.hurry(KEY)
-        assert Probed(KEY, "p1") in probing.told
-        assert probing.prober.errors_total == 1
-        probing.pods.up.add("0")
-        probing.prober.hurry(KEY)
-        await turns(10)
-        assert Probed(KEY, "p0") in probing.told
-        await probing.tasks.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_thousand_probes_are_not_under_way_at_once() -> None:
-    async def scenario() -> None:
-        probing = Probing()
-        probing.prober.order([StartProbe(KEY, f"p{number}", str(number)) for number in range(1000)])
-        await turns(100)
-        assert len(probing.pods.asked) == 1000
-        assert probing.pods.most_at_once == 64
-        probing.prober.order([StopProbe(KEY, f"p{number}") for number in range(1000)])
-        await turns(5)
-        assert probing.prober._running == {}
-        assert probing.prober._pausing == {}
-        await probing.tasks.close()
-
-    asyncio.run(scenario())
-
-
-def test_the_timeout_of_a_probe_follows_the_distance() -> None:
-    patience = Patience()
-    assert patience.timeout_s(0) == PROBE_TIMEOUT_S
-    assert [patience.timeout_s(n) for n in range(1, 6)] == [2.0, 4.0, 8.0, PROBE_TIMEOUT_MAX_S, PROBE_TIMEOUT_MAX_S]
-    for _ in range(100):
-        patience.answered(0.001)
-    assert patience.timeout_s(0) == PROBE_TIMEOUT_MIN_S
-    patience.answered(0.3)
-    assert patience.timeout_s(0) == 0.3 * 16.0
+    for _ in range(2):
+        assert cause(struck("pod_closed")) == "", "only suspected"
+    assert cause(struck("first_byte_timeout")) == "3 strikes in a row, the last: first_byte_timeout"
+    assert cause(struck("connect_timeout")).startswith("3 strikes"), "it is out already"
+    assert cause(Probed(KEY, "p1")).startswith("3 strikes"), "it is tried"
+    assert cause(struck("connect_timeout")) == "failed its trial: connect_timeout"
+    assert cause(TrialEnded(KEY, "p1", 1, False)) == "failed its trial: connect_timeout", (
+        "what was told first says more"
+    )
+    assert cause(Probed(KEY, "p1"), TrialEnded(KEY, "p1", 1, False)) == "failed its trial"
+    assert cause(Probed(KEY, "p1"), TrialEnded(KEY, "p1", 1, True)) == ""
+    assert cause(PodRefused(KEY, "p1", 1, True, "connect_failed")) == "refused a connection: connect_failed"
+    assert cause(seen("p1", address="10.0.0.9:80")) == "", "it is somewhere else, and new there"
+    assert cause(PodRefused(KEY, "p1", 2, True)) == "refused a connection"

@@ -18,7 +18,8 @@ from activator.state.lifecycle import (
     with_table,
 )
 from activator.state.messages import PodRefused, PodStatus, Probed, RevisionSet, TrialEnded
-from activator.state.model import PodRecord, Reduction, RevisionRecord
+from activator.state.model import Reduction
+from activator.state.records import PodRecord, RevisionRecord
 from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING
 from tests.sources import ROOT
 from tests.state.state_fakes import KEY, SPEC, Joined, seen

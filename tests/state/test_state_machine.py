@@ -92,10 +92,10 @@ class World(Joined):
             self.do(*(TrialEnded(KEY, pod.identity, 0, True) for pod in pods if pod.recovering))
             self.settle()
 
-    def live(self) -> set[tuple[str, str, str]]:
+    def live(self) -> set[tuple[str, str, str, int]]:
         table = self.throttler().table
         return {
-            (one.identity, one.address, STATE_NAMES[one.state])
+            (one.identity, one.address, STATE_NAMES[one.state], int(one.limit))
             for one in table.slots[: table.length]
             if one.state not in {EMPTY, DRAINING}
         }
@@ -121,11 +121,17 @@ class Disagreement(RuleBasedStateMachine):
         pod=st.sampled_from(PODS),
         address=st.sampled_from(ADDRESSES),
         status=st.sampled_from(list(PodStatus)),
+        limit=st.sampled_from([-1, -1, -1, 0, 1]),
+        restarts=st.sampled_from([-1, 0, 0, 1, 2]),
         copies=st.integers(0, 3),
     )
-    def says(self, source: str, pod: str, address: str, status: PodStatus, copies: int) -> None:
+    def says(
+        self, source: str, pod: str, address: str, status: PodStatus, limit: int, restarts: int, copies: int
+    ) -> None:
         """A source has something to say, which is lost, or comes once or several times."""
-        seen = PodSeen(KEY, source, pod, address, status, probe=source != PUSH)
+        if source == PUSH:  # reports have no such words
+            limit = restarts = -1
+        seen = PodSeen(KEY, source, pod, address, status, source != PUSH, limit=limit, restarts=restarts)
         self.truth[source][pod] = seen
         self.under_way.extend([seen] * copies)
 

@@ -14,7 +14,6 @@ from activator.state.model import Model, Reduction
 from activator.state.reduce import reduce
 from lb.tracker import STATE_NAMES
 from tests.state.state_fakes import KEY, SPEC, Joined, seen
-from tests.throttle.throttle_fakes import Request
 
 
 def moved(joined: Joined) -> dict[tuple[str, str], int]:
@@ -26,8 +25,7 @@ def test_the_ways_of_pods() -> None:
     joined.do(RevisionSet(SPEC), seen("p1", PodStatus.PENDING), seen("p2"))
     joined.do(seen("p2"), Probed(KEY, "p1"), seen("p1"))
     assert moved(joined) == {("empty", "pending"): 1, ("empty", "ready"): 1, ("pending", "ready"): 1}
-    request = Request(joined.throttler())
-    request.ask(joined.clock.now())
+    request = joined.ask()
     joined.do(PodGone(KEY, "list", "p1"), PodGone(KEY, "list", "p2"))
     assert moved(joined)["ready", "draining"] == 2
     assert moved(joined)["draining", "empty"] == 1

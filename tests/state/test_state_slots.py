@@ -12,10 +12,19 @@ import pytest
 from msgspec.structs import replace
 
 from activator.clock import TimingWheel
-from activator.config import DRAIN_TIMEOUT_S, RevisionSpec
+from activator.config import CHANGES_BATCH_STEP, DRAIN_TIMEOUT_S, RevisionSpec
 from activator.data import _Hooks
 from activator.state.apply import DataPart
-from activator.state.messages import PodGone, RevisionGone, RevisionSet, SlotDrained, Told
+from activator.state.messages import (
+    PodGone,
+    PodStatus,
+    Probed,
+    RevisionBroken,
+    RevisionGone,
+    RevisionSet,
+    SlotDrained,
+    Told,
+)
 from activator.state.worker import StateWorker
 from activator.throttle.budget import HeldBudget
 from activator.throttle.revision import RevisionThrottler
@@ -57,8 +66,7 @@ def test_a_second_drain_of_a_pod_has_all_of_its_time() -> None:
     """The pod flaps: what is left of its first drain must not cut the second short."""
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
-    request = Request(joined.throttler())
-    request.ask(joined.clock.now())
+    request = joined.ask()
     joined.do(PodGone(KEY, "list", "p1"))
     joined.clock.pass_time(DRAIN_TIMEOUT_S - 10.0)
     joined.do(seen("p1"), PodGone(KEY, "list", "p1"))  # folded: nothing has happened
@@ -68,6 +76,86 @@ def test_a_second_drain_of_a_pod_has_all_of_its_time() -> None:
     assert request.ends == ["granted"]
     joined.clock.pass_time(11.0)
     assert request.ends == ["granted", "revoked"]
+
+
+def test_the_end_of_a_drain_ends_nothing_at_the_address_that_the_pod_has_moved_to() -> None:
+    """Its sandbox was made anew, or it is spoken to over TLS from now on: the same pod, another address."""
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    before, after = Request(joined.throttler()), Request(joined.throttler())
+    before.ask(joined.clock.now())
+    joined.do(seen("p1", address="10.0.9.1:80"))
+    after.ask(joined.clock.now())
+    assert [one.address for one in joined.throttler().leases] == ["10.0.0.1:80", "10.0.9.1:80"]
+    joined.clock.pass_time(DRAIN_TIMEOUT_S + 1.0)
+    assert before.ends == ["granted", "revoked"] and after.ends == ["granted"]
+
+
+def test_a_pod_that_moves_away_and_back_while_it_carries_something_is_where_its_source_says() -> None:
+    """As when the slice of its first address family is made anew: the other family's address counts for a moment."""
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    for address in ("10.0.0.1:80", "[fd00::1]:80", "10.0.0.1:80"):
+        joined.do(seen("p1", address=address))
+        joined.ask()
+    joined.do(seen("p1", address="[fd00::1]:80"))
+    table = joined.throttler().table
+    live = [one.address for one in table.slots[: table.length] if one.is_routable()]
+    assert live == ["[fd00::1]:80"]
+    joined.auditor.look_at(joined.throttler())
+    joined.do()
+    assert joined.worker.mismatch_totals == {}
+
+
+def test_a_table_made_anew_finds_a_pod_where_it_is_and_not_where_it_still_carries_something() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    request = joined.ask()
+    joined.do(seen("p1", address="10.0.9.1:80"))
+    joined.do(RevisionBroken(KEY, "told so"))
+    joined.do(seen("p1", address="10.0.0.1:80"))
+    table = joined.throttler().table
+    assert [one.address for one in table.slots[: table.length] if one.is_routable()] == ["10.0.0.1:80"]
+    assert table.in_flight == 1 and request.ends == ["granted"]
+    joined.auditor.look_at(joined.throttler())
+    joined.do()
+    assert joined.worker.mismatch_totals == {}
+
+
+def test_a_table_made_anew_finds_at_an_address_the_pod_that_has_it_now() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    joined.ask()
+    joined.do(PodGone(KEY, "list", "p1"), seen("p2", address="10.0.0.1:80"))
+    joined.do(RevisionBroken(KEY, "told so"))
+    found = joined.throttler().table.find("10.0.0.1:80")
+    assert found is not None and found.identity == "p2"
+
+
+def test_what_befalls_requests_at_its_former_address_says_nothing_of_the_pod_where_it_is_now() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"))
+    throttler = joined.throttler()
+    requests = [Request(throttler) for _ in range(4)]
+    for request in requests:
+        request.ask(joined.clock.now())
+    joined.do(seen("p1", address="10.0.9.1:80"), seen("p2", address="10.0.9.2:80"))
+    for lease in list(throttler.leases):
+        throttler.pod_refused(lease, dead=True)
+        throttler.pod_struck(lease)
+    assert [event for event in joined.heard.events if event[0] == "refused"] == []
+
+
+def test_an_answer_from_its_former_address_does_not_prove_a_pod_where_it_is_now() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1", PodStatus.PENDING, probe=True))
+    joined.do(
+        seen("p1", PodStatus.PENDING, probe=True, address="10.0.9.1:80"),
+        Probed(KEY, "p1", "10.0.0.1:80"),  # on its way while the pod moved
+    )
+    assert joined.slots() == {"p1": "pending"}
+    joined.do(Probed(KEY, "p1", "10.0.9.1:80"))
+    assert joined.slots() == {"p1": "ready"}
 
 
 def test_the_drains_of_a_removed_revision_end_in_time_too() -> None:
@@ -90,7 +178,18 @@ def test_the_drains_of_a_removed_revision_end_in_time_too() -> None:
     assert throttler.table.in_flight == 0
 
 
+def made_since(before: list[object]) -> list[object]:
+    """What there is of tables and throttlers beside `before`, which other tests may have left."""
+    known = set(map(id, before))
+    return [
+        one
+        for one in gc.get_objects()
+        if isinstance(one, TrackerTable | RevisionThrottler | PodTracker) and id(one) not in known
+    ]
+
+
 def test_nothing_of_a_removed_revision_is_left_once_its_drains_have_ended() -> None:
+    before = made_since([])
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"), seen("p3"))
     pools = []
@@ -98,8 +197,7 @@ def test_nothing_of_a_removed_revision_is_left_once_its_drains_have_ended() -> N
         assert isinstance(tracker.attachment, Pool)
         pools.append(weakref.ref(tracker.attachment))
     del tracker
-    request = Request(joined.throttler())
-    request.ask(joined.clock.now())
+    request = joined.ask()
     joined.do(PodGone(KEY, "list", "p1"))
     joined.do(RevisionGone(KEY))
     joined.clock.pass_time(DRAIN_TIMEOUT_S + 1.0)
@@ -107,21 +205,38 @@ def test_nothing_of_a_removed_revision_is_left_once_its_drains_have_ended() -> N
     del request
     gc.collect()
     assert [pool() for pool in pools] == [None] * 3
-    assert [one for one in gc.get_objects() if isinstance(one, TrackerTable | RevisionThrottler)] == []
+    assert made_since(before) == []
     assert joined.clock.pending() == 0
+
+
+def test_a_removed_revision_needs_no_collector() -> None:
+    """Which looks at everything there is, and so does it hardly ever: thousands of revisions that were would stay."""
+    gc.collect()
+    gc.disable()
+    try:
+        before = made_since([])
+        joined = Joined()
+        for number in range(10):
+            key = f"ns/rev-{number}"
+            joined.do(RevisionSet(replace(SPEC, key=key)), seen("p1", key=key))
+            request = joined.ask(key)
+            request.release()
+            del request
+            joined.do(RevisionGone(key))
+        assert made_since(before) == []
+    finally:
+        gc.enable()
 
 
 def test_what_comes_late_about_a_former_table_does_not_hit_the_one_after_it() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
-    request = Request(joined.throttler())
-    request.ask(joined.clock.now())
+    joined.ask()
     joined.do(PodGone(KEY, "list", "p1"))
     old = joined.throttler().table.slots[0]
     slot, generation = int(old.slot), int(old.generation)
     joined.do(RevisionGone(KEY), RevisionSet(SPEC), seen("p2"))
-    second = Request(joined.throttler())
-    second.ask(joined.clock.now())
+    joined.ask()
     joined.do(PodGone(KEY, "list", "p2"))
     assert joined.slots() == {"p2": "draining"}
     joined.do(SlotDrained(KEY, slot, generation))
@@ -179,7 +294,7 @@ async def _concurrent_slot_operations(seed: int) -> None:
     errors: list[Exception] = []
     wheel = TimingWheel(clock.now, clock.call_later, errors.append)
     part = DataPart(clock.now, wheel, asyncio.get_running_loop().call_soon, events, hooks, HeldBudget())
-    worker = StateWorker(clock.now, part.apply, lambda _: None, lambda _: None)
+    worker = StateWorker(clock.now, part.apply, lambda _: None, lambda _source, _key: None)
     events.worker = worker
     running = asyncio.create_task(worker.run())
     worker.submit(
@@ -231,3 +346,18 @@ async def _concurrent_slot_operations(seed: int) -> None:
     assert throttler.granted_total > 0
     if table.trims == 0:
         assert table.grown > 0, "the table never had more pods than it was made for"
+
+
+def test_it_is_settled_when_all_that_was_asked_for_at_first_is_applied() -> None:
+    joined = Joined()
+    worker = joined.worker
+    assert worker.is_settled(), "nothing was asked for"
+    for number in range(10 * CHANGES_BATCH_STEP):
+        worker.submit(RevisionSet(replace(SPEC, key=f"ns/rev-{number}")))
+    assert not worker.is_settled()
+    while len(worker.queue):
+        assert not worker.is_settled()
+        worker.turn()
+    assert worker.is_settled()
+    worker.submit(RevisionSet(replace(SPEC, key="ns/later")))
+    assert worker.is_settled(), "for good"

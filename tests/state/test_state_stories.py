@@ -4,32 +4,37 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from activator.config import DRAIN_TIMEOUT_S
+from activator.config import DRAIN_TIMEOUT_S, ProbeSpec
 from activator.state.messages import (
+    FreeSlot,
     Listed,
+    PlacePod,
     PodGone,
     PodRefused,
     PodStatus,
+    PodUnplaced,
     Probed,
+    RevisionBroken,
     RevisionFailed,
     RevisionGone,
     RevisionRecovered,
     RevisionSet,
     SlotDrained,
+    SlotView,
     StartProbe,
     StopProbe,
+    TableSeen,
     TrialEnded,
 )
-from lb.tracker import UNLIMITED
+from activator.state.reduce import reduce
+from lb.tracker import READY, UNLIMITED
 from tests.state.state_fakes import KEY, SPEC, Joined, seen
-from tests.throttle.throttle_fakes import Request
 
 
 def test_a_ready_pod_takes_who_waits() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC))
-    waiting = Request(joined.throttler())
-    waiting.ask(joined.clock.now())
+    waiting = joined.ask()
     joined.do(seen("p1"))
     assert waiting.ends == ["granted"]
     assert joined.slots() == {"p1": "ready"}
@@ -49,8 +54,7 @@ def test_an_unproven_pod_is_asked_and_then_ready() -> None:
 def test_a_refused_connection_is_known_dead_and_comes_back_through_a_trial() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
-    request = Request(joined.throttler())
-    request.ask(joined.clock.now())
+    request = joined.ask()
     lease = request.lease
     assert lease is not None
     joined.throttler().pod_refused(lease, True)
@@ -60,9 +64,7 @@ def test_a_refused_connection_is_known_dead_and_comes_back_through_a_trial() -> 
     assert joined.probes == [StartProbe(KEY, "p1", "10.0.0.1:80")]
     joined.do(Probed(KEY, "p1"))
     assert joined.slots() == {"p1": "recovering"}
-    trial, second = Request(joined.throttler()), Request(joined.throttler())
-    trial.ask(joined.clock.now())
-    second.ask(joined.clock.now())
+    trial, second = joined.ask(), joined.ask()
     assert trial.ends == ["granted"]
     assert second.ends == [], "one trial at a time"
     trial.release()
@@ -93,12 +95,10 @@ def test_silence_takes_three_strikes_and_never_the_last_pod() -> None:
 def test_a_suspected_pod_is_given_back_to_the_picks_by_the_worker() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
-    request = Request(joined.throttler())
-    request.ask(joined.clock.now())
+    request = joined.ask()
     assert request.lease is not None
     joined.throttler().pod_refused(request.lease, False)
-    waiting = Request(joined.throttler())
-    waiting.ask(joined.clock.now())
+    waiting = joined.ask()
     assert waiting.ends == []
     joined.do(PodRefused(KEY, "p1", 1, False))
     assert waiting.ends == ["granted"]
@@ -114,8 +114,7 @@ def test_a_list_is_mark_and_sweep_for_its_source_only() -> None:
 def test_a_pod_that_flaps_keeps_its_ledger() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
-    request = Request(joined.throttler())
-    request.ask(joined.clock.now())
+    request = joined.ask()
     joined.do(PodGone(KEY, "list", "p1"))
     assert joined.slots() == {"p1": "draining"}
     joined.do(seen("p1"))
@@ -131,8 +130,7 @@ def test_a_pod_that_flaps_keeps_its_ledger() -> None:
 def test_a_withdrawn_pod_is_freed_at_its_last_release_and_told() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"))
-    request = Request(joined.throttler())
-    request.ask(joined.clock.now())
+    request = joined.ask()
     assert request.lease is not None
     busy = request.lease.identity
     idle = "p2" if busy == "p1" else "p1"
@@ -149,8 +147,7 @@ def test_a_withdrawn_pod_is_freed_at_its_last_release_and_told() -> None:
 def test_a_drain_that_takes_too_long_ends_what_is_left_of_it() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
-    request = Request(joined.throttler())
-    request.ask(joined.clock.now())
+    request = joined.ask()
     joined.do(PodGone(KEY, "list", "p1"))
     joined.clock.pass_time(DRAIN_TIMEOUT_S - 1.0)
     assert request.ends == ["granted"]
@@ -166,8 +163,7 @@ def test_a_drain_that_takes_too_long_ends_what_is_left_of_it() -> None:
 def test_the_same_address_with_another_identity_gets_a_slot_of_its_own() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
-    request = Request(joined.throttler())
-    request.ask(joined.clock.now())
+    joined.ask()
     joined.do(PodGone(KEY, "list", "p1"), seen("q1", address="10.0.0.1:80"))
     assert joined.slots() == {"p1": "draining", "q1": "ready"}
     newest = joined.throttler().table.find("10.0.0.1:80")
@@ -179,9 +175,7 @@ def test_the_same_address_with_another_identity_gets_a_slot_of_its_own() -> None
 def test_a_changed_limit_reaches_every_live_slot() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"))
-    requests = [Request(joined.throttler()) for _ in range(6)]
-    for request in requests:
-        request.ask(joined.clock.now())
+    requests = [joined.ask() for _ in range(6)]
     assert sum(request.ends == ["granted"] for request in requests) == 4
     joined.do(RevisionSet(replace(SPEC, container_concurrency=3)))
     assert sum(request.ends == ["granted"] for request in requests) == 6
@@ -192,20 +186,29 @@ def test_a_changed_limit_reaches_every_live_slot() -> None:
 def test_a_changed_policy_loses_neither_lease_nor_waiter() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
-    requests = [Request(joined.throttler()) for _ in range(3)]
-    for request in requests:
-        request.ask(joined.clock.now())
+    requests = [joined.ask() for _ in range(3)]
     joined.do(RevisionSet(replace(SPEC, policy="least-connections")))
     assert joined.throttler().table.in_flight == 2
     requests[0].release()
     assert requests[2].ends == ["granted"]
 
 
+def test_a_changed_probe_is_asked_anew_and_who_is_proven_stays_so() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1", PodStatus.PENDING, probe=True), seen("p2"))
+    assert joined.probes == [StartProbe(KEY, "p1", "10.0.0.1:80")]
+    probe = ProbeSpec("http", "/up")
+    joined.do(RevisionSet(replace(SPEC, probe=probe)))
+    assert joined.probes[1:] == [StartProbe(KEY, "p1", "10.0.0.1:80", probe)]
+    assert joined.slots() == {"p1": "pending", "p2": "ready"}
+    joined.do(RevisionSet(replace(SPEC, probe=probe, max_scale=9)))
+    assert len(joined.probes) == 2
+
+
 def test_a_removed_revision_takes_its_pods_and_tells_its_line() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC))
-    waiting = Request(joined.throttler())
-    waiting.ask(joined.clock.now())
+    waiting = joined.ask()
     joined.do(seen("p1", PodStatus.PENDING, probe=True))
     joined.do(RevisionGone(KEY))
     assert waiting.ends == ["revision_removed"]
@@ -224,8 +227,7 @@ def test_what_comes_for_a_revision_that_has_gone_is_refused() -> None:
 def test_failure_and_recovery_reach_the_line() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC))
-    waiting = Request(joined.throttler())
-    waiting.ask(joined.clock.now())
+    waiting = joined.ask()
     joined.do(RevisionFailed(KEY, "exited with code 3: no such model"))
     assert waiting.ends == ["revision_failed"]
     assert joined.throttler().failure == "exited with code 3: no such model"
@@ -245,6 +247,56 @@ def test_the_weight_of_a_pod_reaches_its_slot_and_changes_live() -> None:
         table.check_invariants()
     joined.do(Listed(KEY, "list", (seen("p1", weight=9), seen("p2", weight=2))))
     assert [int(tracker.weight) for tracker in table.slots[:2]] == [9, 2]
+
+
+def test_a_pod_that_moves_before_it_has_answered_is_asked_where_it_is_now() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1", PodStatus.PENDING, probe=True))
+    joined.do(seen("p1", PodStatus.PENDING, probe=True, address="10.0.1.1:80"))
+    assert joined.probes == [
+        StartProbe(KEY, "p1", "10.0.0.1:80"),
+        StopProbe(KEY, "p1"),
+        StartProbe(KEY, "p1", "10.0.1.1:80"),
+    ]
+
+
+def test_a_pod_without_a_slot_gets_the_next_that_comes_free() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"), PodUnplaced(KEY, "p2"))
+    model = joined.worker.model
+    applied = model.sent[KEY]
+    one = SlotView("p1", "10.0.0.1:80", READY, 2, 1)
+    assert reduce(model, TableSeen(KEY, applied, (one,)), 0.0).mismatches == [], "that it has none is known"
+    rebuild = reduce(model, RevisionBroken(KEY, "lost count"), 0.0)
+    assert {name: pod is not None and pod.unplaced for name, pod in rebuild.pods.items()} == {(KEY, "p2"): False}
+    placed = PlacePod(KEY, "p2", "10.0.0.2:80", READY, 2, 1)
+    assert reduce(model, SlotDrained(KEY, 9, 9), 0.0).effects == [FreeSlot(KEY, 9, 9), placed]
+    joined.do(SlotDrained(KEY, 9, 9))
+    assert reduce(model, SlotDrained(KEY, 9, 9), 0.0).effects == [FreeSlot(KEY, 9, 9)], "it has one now"
+    assert reduce(model, TableSeen(KEY, model.sent[KEY], (one,)), 0.0).mismatches == [("missing", "p2 has no slot")]
+
+
+def test_a_new_max_scale_sizes_the_table_that_is_there() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    table = joined.throttler().table
+    assert table.capacity_slots == 2 * SPEC.max_scale
+    joined.do(RevisionSet(replace(SPEC, max_scale=50)))
+    assert joined.throttler().table is table and table.capacity_slots == 100
+
+
+def test_a_start_from_zero_knows_when_there_was_a_pod_and_when_it_was_ready() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC))
+    waiting = joined.ask()
+    start = joined.throttler().start
+    assert start is not None
+    joined.clock.pass_time(2.0)
+    joined.do(seen("p1", PodStatus.PENDING, probe=True))
+    joined.clock.pass_time(3.0)
+    joined.do(Probed(KEY, "p1"))
+    assert waiting.ends == ["granted"]
+    assert (start.placed_s - start.wanted_s, start.ready_s - start.wanted_s) == (2.0, 5.0)
 
 
 def test_what_a_revision_says_of_balancing_is_applied_live() -> None:

@@ -16,13 +16,26 @@ from activator.config import (
     PANIC_BUDGET,
     PANIC_RESET_AFTER_S,
 )
-from activator.state.messages import Change, Listed, PodGone, PodSeen, PodStatus, RevisionBroken, RevisionSet
+from activator.state.messages import (
+    Change,
+    FailRevision,
+    Listed,
+    PodGone,
+    PodSeen,
+    PodStatus,
+    RevisionBroken,
+    RevisionFailed,
+    RevisionGone,
+    RevisionRecovered,
+    RevisionSet,
+)
 from activator.state.model import Model, Reduction
 from activator.state.reduce import reduce
-from activator.state.supervision import WORKER, Supervision
+from activator.state.supervision import TASK, WORKER, Supervision, keep_running
 from activator.state.worker import Outcome
 from lb.rng import Rng
 from lb.tracker import PodTracker
+from tests.manual_clock import ManualClock
 from tests.sources import ROOT
 from tests.state.state_fakes import KEY, SPEC, Joined, Pool, seen
 from tests.throttle.throttle_fakes import Request
@@ -62,12 +75,73 @@ def test_the_budget_is_per_owner_and_ends_with_health() -> None:
     for number in range(PANIC_BUDGET):
         supervision.panicked(WORKER, "", "", float(number))
         supervision.panicked(KEY, "", "", float(number))
-    assert supervision.over_budget(10.0) == []
+    assert supervision.over_budget(1, 10.0) == []
     supervision.panicked(KEY, "", "", 10.0)
-    assert supervision.over_budget(10.0) == [f"the state of {KEY} has failed {PANIC_BUDGET + 1} times in a row"]
-    assert supervision.over_budget(10.0 + PANIC_RESET_AFTER_S) == []
+    assert supervision.over_budget(1, 10.0) == [f"the state of {KEY} has failed {PANIC_BUDGET + 1} times in a row"]
+    assert supervision.over_budget(1, 10.0 + PANIC_RESET_AFTER_S) == []
     supervision.forget(KEY)
-    assert supervision.over_budget(10.0) == []
+    assert supervision.over_budget(1, 10.0) == []
+
+
+def test_one_revision_of_many_takes_nobody_out_of_service() -> None:
+    supervision = Supervision()
+
+    def fail(key: str) -> None:
+        for number in range(PANIC_BUDGET + 1):
+            supervision.panicked(key, "", "", float(number))
+
+    fail("ns/a")
+    assert supervision.over_budget(3, 10.0) == [], "the other two are served, and every replica meets the same"
+    fail("ns/b")
+    assert len(supervision.over_budget(3, 10.0)) == 2
+    assert supervision.over_budget(1000, 10.0) == []
+    fail(WORKER)
+    assert supervision.over_budget(1000, 10.0) == [f"the state worker has failed {PANIC_BUDGET + 1} times in a row"]
+
+
+def test_what_goes_on_failing_beyond_its_budget_is_hopeless_if_enough_depends_on_it() -> None:
+    def failing(*keys: str, for_s: float) -> Supervision:
+        supervision = Supervision()
+        for key in keys:
+            for second in range(PANIC_BUDGET + 1):
+                supervision.panicked(key, "", "", 1.0 + second)
+            supervision.panicked(key, "", "", 1.0 + PANIC_BUDGET + for_s)
+        return supervision
+
+    now_s = 100.0
+    for key in (WORKER, TASK + "sweeps"):
+        assert not failing(key, for_s=59.0).is_hopeless(1000, 60.0, now_s)
+        assert failing(key, for_s=60.0).is_hopeless(1000, 60.0, now_s)
+    assert not failing("ns/a", for_s=60.0).is_hopeless(3, 60.0, now_s), "the other two are served"
+    assert failing("ns/a", "ns/b", for_s=60.0).is_hopeless(3, 60.0, now_s)
+    assert failing("ns/a", for_s=60.0).is_hopeless(1, 60.0, now_s)
+    cured = failing(WORKER, for_s=1.0)
+    assert not cured.is_hopeless(1, 60.0, 1.0 + PANIC_BUDGET + 200.0), "it has not failed since"
+    assert not failing(WORKER, for_s=60.0).is_hopeless(1, 60.0, now_s + PANIC_RESET_AFTER_S)
+
+
+def test_a_task_that_fails_is_run_again_with_a_backoff_of_its_own() -> None:
+    supervision = Supervision()
+    clock = ManualClock()
+    waits: list[float] = []
+    lives = 0
+
+    async def run() -> None:
+        nonlocal lives
+        lives += 1
+        raise RuntimeError("injected")
+
+    async def wait(seconds: float) -> None:
+        waits.append(seconds)
+        clock.pass_time(seconds)
+        if lives == 8:
+            raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(keep_running("sweeps", run, supervision, clock.now, wait))
+    assert waits == [PANIC_BACKOFF_INITIAL_S * 2.0**n for n in range(8)]
+    assert supervision.over_budget(1, clock.now()) == ["the task sweeps has failed 8 times in a row"]
+    assert supervision.in_a_row(WORKER, clock.now()) == 0
 
 
 def busy() -> tuple[Joined, list[Request]]:
@@ -75,9 +149,7 @@ def busy() -> tuple[Joined, list[Request]]:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"), RevisionSet(type(SPEC)(key=OTHER)))
     joined.do(seen("o1", key=OTHER))
-    requests = [Request(joined.throttler()) for _ in range(6)]
-    for request in requests:
-        request.ask(joined.clock.now())
+    requests = [joined.ask() for _ in range(6)]
     return joined, requests
 
 
@@ -98,8 +170,7 @@ def test_a_broken_table_is_made_anew_and_what_is_in_flight_is_counted_in_it() ->
     pools = {tracker.identity: tracker.attachment for tracker in before.slots[:2]}
     joined.part.condemn(KEY, "the table lost count")
     assert [request.ends for request in requests[4:]] == [["revision_failed"]] * 2, "whoever waits hears it at once"
-    late = Request(joined.throttler())
-    late.ask(joined.clock.now())
+    late = joined.ask()
     assert late.ends == ["revision_failed"], "nobody joins a line that nobody looks after"
     joined.do()
     table = joined.throttler().table
@@ -110,8 +181,7 @@ def test_a_broken_table_is_made_anew_and_what_is_in_flight_is_counted_in_it() ->
     assert {tracker.identity: tracker.attachment for tracker in table.slots[:2]} == pools, "connections are kept"
     assert not any(isinstance(pool, Pool) and pool.closed for pool in pools.values())
     assert old.generation < min(int(tracker.generation) for tracker in table.slots[:2])
-    waiting = Request(joined.throttler())
-    waiting.ask(joined.clock.now())
+    waiting = joined.ask()
     assert waiting.ends == [], "the limit holds across the change"
     for request in requests[:4]:
         request.release()
@@ -134,6 +204,47 @@ def test_a_pod_that_leaves_while_its_table_is_broken_drains_in_the_new_one() -> 
     assert joined.throttler().table.in_flight == 0
     drained = [event for event in joined.heard.events if event[0] == "drained"]
     assert len(drained) == 1
+
+
+def test_a_pod_that_left_while_its_table_was_broken_and_carried_nothing_is_let_go() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"))
+    pools = {tracker.identity: tracker.attachment for tracker in joined.throttler().table.slots[:2]}
+    break_slot(joined, "p1")
+    joined.part.condemn(KEY, "lost count")
+    del joined.worker.model.revisions[KEY].pods["p1"]
+    joined.do()
+    assert (joined.slots(), joined.hooks.drained) == ({"p2": "ready"}, ["p1"]), "whoever runs it may end it"
+    assert {name: isinstance(pool, Pool) and pool.closed for name, pool in pools.items()} == {"p1": True, "p2": False}
+
+
+def test_why_a_revision_cannot_start_outlives_its_table_and_no_word_of_its_source_ends_its_condemnation() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"), RevisionFailed(KEY, "no image"))
+    joined.part.condemn(KEY, "lost count")
+    joined.part.apply([FailRevision(KEY, "")])
+    assert "lost count" in (joined.throttler().failure or "")
+    joined.do()
+    assert joined.throttler().failure == "no image"
+    joined.do(RevisionRecovered(KEY))
+    assert joined.throttler().failure is None
+
+
+def test_a_condemned_revision_that_goes_takes_its_condemnation_along() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    joined.part.condemn(KEY, "lost count")
+    joined.hooks.told.clear()
+    joined.do(RevisionGone(KEY))
+    assert (joined.part.condemned, joined.part.applied) == ({}, {})
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    looked = joined.auditor.looked_total
+    joined.auditor.expired(joined.clock.now())
+    assert joined.auditor.looked_total == looked + 1
+    assert joined.hooks.told == [] or not any(isinstance(one, RevisionBroken) for one in joined.hooks.told)
+    request = Request(joined.throttler())
+    request.ask(joined.clock.now())
+    assert request.ends == ["granted"]
 
 
 def test_an_effect_that_raises_condemns_its_revision_only() -> None:
@@ -168,9 +279,9 @@ def test_a_table_that_breaks_again_and_again_is_made_anew_less_and_less_often() 
         assert joined.throttler().failure is None
     assert gaps == pytest.approx([PANIC_BACKOFF_INITIAL_S * 2.0**n for n in range(1, 5)])
     joined.part.condemn(KEY, "again")
-    assert joined.worker.supervision.over_budget(joined.clock.now()) == []
+    assert joined.worker.supervision.over_budget(1, joined.clock.now()) == []
     joined.do()
-    assert joined.worker.supervision.over_budget(joined.clock.now()) != []
+    assert joined.worker.supervision.over_budget(1, joined.clock.now()) != []
 
 
 class FaultPoint:
@@ -199,9 +310,7 @@ def test_a_thousand_panics_disturb_nobody_else() -> None:
     served = 0
     for number in range(1000):
         key = keys[number % 20]
-        request, second = Request(joined.throttler(key)), Request(joined.throttler(key))
-        request.ask(joined.clock.now())
-        second.ask(joined.clock.now())
+        request, second = joined.ask(key), joined.ask(key)
         trap.left = 1
         joined.do(seen("p1", PodStatus.NOT_READY, key=key))  # raises; the pod stays as it was
         request.release()
@@ -248,7 +357,8 @@ def test_nobody_waits_for_a_change_that_a_list_or_a_full_queue_swallowed() -> No
         joined.worker.submit(Listed(KEY, "list", (seen("p2"),)))
         joined.worker.queue._changes_max = 0
         dropped = joined.worker.submit_and_tell(seen("p9"))
-        assert joined.dirty == ["list"]
+        assert joined.dirty == [("list", KEY)]
+        assert joined.worker.dropped_total == 1
         return [await asyncio.wait_for(future, 60.0) for future in (swallowed, dropped)]
 
     assert asyncio.run(scenario()) == [Outcome.SUPERSEDED, Outcome.REFUSED]

@@ -3,18 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import logging
 
 import pytest
 from msgspec.structs import replace
 
-from activator.config import PANIC_BACKOFF_INITIAL_S, PANIC_BACKOFF_MAX_S, PANIC_RESET_AFTER_S
-from activator.state.messages import Change, Listed, PodGone, PodSeen, PodStatus, ProbeOrder, RevisionSet, SlotDrained
+from activator.config import (
+    PANIC_BACKOFF_INITIAL_S,
+    PANIC_BACKOFF_MAX_S,
+    PANIC_BUDGET,
+    PANIC_RESET_AFTER_S,
+    RevisionSpec,
+)
+from activator.state.messages import (
+    Change,
+    Listed,
+    PodGone,
+    PodSeen,
+    PodStatus,
+    ProbeOrder,
+    RevisionFailed,
+    RevisionGone,
+    RevisionRecovered,
+    RevisionSet,
+)
 from activator.state.model import Model, Reduction
-from activator.state.queue import ChangeQueue
-from activator.state.reduce import key_of, reduce
-from activator.state.worker import Outcome
+from activator.state.queue import ChangeQueue, FoldKey, fold_key
+from activator.state.reduce import reduce
+from activator.state.worker import Outcome, StateWorker
+from tests.manual_clock import ManualClock
 from tests.state.state_fakes import KEY, SPEC, Joined, seen
-from tests.throttle.throttle_fakes import Request
 
 
 def test_a_thousand_updates_of_one_pod_cost_one_application() -> None:
@@ -37,14 +56,82 @@ def test_a_list_supersedes_what_its_source_said_before() -> None:
     assert queue.take(10) == [seen("p2", source="other"), listed]
 
 
-def test_a_full_queue_drops_sightings_but_never_removals_and_marks_the_source() -> None:
+def test_a_list_supersedes_what_its_source_said_since_the_list_before() -> None:
+    queue = ChangeQueue(100)
+    queue.put(Listed(KEY, "list", (seen("p1"),)))
+    queue.put(seen("p1", PodStatus.NOT_READY))
+    queue.put(seen("p2"))
+    listed = Listed(KEY, "list", (seen("p1"),))
+    queue.put(listed)
+    assert queue.take(10) == [listed], "or the older word would come after it"
+
+
+_FIRST = RevisionSpec(key=KEY, hosts=("first.test",))
+_SECOND = RevisionSpec(key=KEY, hosts=("second.test",))
+_SAID: list[Change] = [
+    RevisionSet(_FIRST),
+    RevisionSet(_SECOND),
+    RevisionGone(KEY),
+    RevisionFailed(KEY, "broken"),
+    RevisionRecovered(KEY),
+    Listed(KEY, "list", (seen("p1"),)),
+    Listed(KEY, "list", (seen("p2"),)),
+]
+
+
+def outcome(joined: Joined) -> object:
+    """What routing depends on."""
+    throttler = joined.part.throttlers.get(KEY)
+    if throttler is None:
+        return None
+    return throttler.spec.hosts, throttler.failure, {name for name, state in joined.slots().items() if state == "ready"}
+
+
+def is_sensible(said: tuple[Change, ...], existed: bool) -> bool:
+    """Sources say nothing of a revision that is not there, but that it is."""
+    for change in said:
+        if isinstance(change, RevisionSet | RevisionGone):
+            existed = isinstance(change, RevisionSet)
+        elif not existed:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_what_was_said_at_once_ends_as_what_was_said_one_by_one(existed: bool) -> None:
+    """Deleted, made anew, deleted: folding must not put what is said of the second before the end of the first."""
+    for said in [said for said in itertools.product(_SAID, repeat=4) if is_sensible(said, existed)]:
+        at_once, one_by_one = Joined(), Joined()
+        for joined in (at_once, one_by_one):
+            if existed:
+                joined.do(RevisionSet(_FIRST))
+        at_once.do(*said)
+        for change in said:
+            one_by_one.do(change)
+        assert outcome(at_once) == outcome(one_by_one), said
+
+
+def test_a_deletion_settles_what_it_takes_the_place_of() -> None:
+    superseded: list[FoldKey] = []
+    queue = ChangeQueue(100, superseded.append)
+    others = seen("p1", key="ns/other")
+    for change in (RevisionSet(_FIRST), others, seen("p1"), RevisionGone(KEY), RevisionSet(_SECOND)):
+        assert queue.put(change)
+    assert superseded == [fold_key(RevisionSet(_FIRST)), fold_key(seen("p1"))]
+    assert queue.take(1) == [others]
+    assert queue.take(10) == [RevisionGone(KEY), RevisionSet(_SECOND)]
+    assert len(queue) == 0 and queue.take(10) == []
+
+
+def test_a_full_queue_drops_sightings_but_never_removals_and_drains() -> None:
     queue = ChangeQueue(2)
     assert queue.put(seen("p1"))
     assert queue.put(seen("p2"))
     assert not queue.put(seen("p3"))
     assert queue.put(PodGone(KEY, "list", "p4"))
     assert queue.put(seen("p1", PodStatus.NOT_READY)), "a change that folds needs no room"
-    assert len(queue) == 3
+    assert queue.put(seen("p5", PodStatus.DRAINING)), "or it would go on getting requests"
+    assert len(queue) == 4
 
 
 class Trap:
@@ -80,6 +167,54 @@ def test_an_exception_sets_one_change_aside_and_the_others_go_on_at_once() -> No
     assert joined.slots() == {"p2": "ready"}, "what came meanwhile was kept"
     assert joined.worker.panics_total == 1
     assert "bad1" in joined.worker.supervision.dead_letters[0].change
+
+
+def test_what_finds_a_parked_revisions_queue_full_or_the_queue_after_its_backoff_is_counted_as_dropped() -> None:
+    trap = Trap()
+
+    def reduce_with_no_room(model: Model, change: Change, now_s: float) -> Reduction:
+        if change == RevisionSet(RevisionSpec(key=OTHER)):  # comes between the panic and the next of the same batch
+            joined.worker.parked[KEY].changes._changes_max = 0
+        return trap(model, change, now_s)
+
+    joined = Joined(reduce_with_no_room)
+    joined.do(RevisionSet(SPEC))
+    for change in (seen("bad1"), RevisionSet(RevisionSpec(key=OTHER)), seen("p2")):
+        joined.worker.submit(change)
+    assert joined.worker.turn()
+    assert (joined.worker.dropped_total, joined.dirty) == (1, [("list", KEY)])
+    joined.worker.parked[KEY].changes._changes_max = 1
+    joined.worker.submit(seen("p3"))
+    assert joined.worker.dropped_total == 1
+    joined.worker.queue._changes_max = 0
+    joined.clock.pass_time(2.0 * PANIC_BACKOFF_INITIAL_S)
+    joined.do()
+    assert (joined.worker.dropped_total, joined.slots()) == (2, {})
+    assert joined.dirty == [("list", KEY)] * 3, "two that were dropped, and what had panicked"
+
+
+def test_of_a_revision_that_has_gone_no_panic_counts_any_more() -> None:
+    joined = Joined(Trap())
+    joined.do(RevisionSet(SPEC))
+    for number in range(PANIC_BUDGET + 1):
+        joined.do(seen(f"bad{number}"))
+        joined.clock.pass_time(PANIC_BACKOFF_MAX_S)
+        joined.do()
+    supervision = joined.worker.supervision
+    assert supervision.over_budget(1, joined.clock.now()) != []
+    joined.do(RevisionGone(KEY))
+    assert supervision.over_budget(1, joined.clock.now()) == []
+    assert supervision.next_backoff_s(joined.clock.now()) == 0.0
+    joined.do(RevisionSet(SPEC), seen("bad"))
+    assert joined.worker.parked[KEY].until_s - joined.clock.now() == pytest.approx(PANIC_BACKOFF_INITIAL_S)
+
+
+def test_a_batch_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    joined = Joined()
+    with caplog.at_level(logging.DEBUG, "activator.state"):
+        joined.do(RevisionSet(SPEC), *(seen(f"p{number}") for number in range(50)))
+        joined.do(seen("p1"), seen("p2"), PodGone(KEY, "list", "p3"))
+    assert [record.getMessage() for record in caplog.records] == ["51 changes, 51 effects", "3 changes, 1 effects"]
 
 
 def test_the_backoff_grows_and_resets_over_hours() -> None:
@@ -175,9 +310,35 @@ def test_a_defect_of_the_loop_itself_does_not_close_the_worker() -> None:
     assert asyncio.run(scenario()) == {"p1": "pending", "p2": "ready"}
 
 
+def test_what_requests_have_written_does_not_wait_for_a_batch() -> None:
+    order: list[str] = []
+    clock = ManualClock()
+
+    def reducing(model: Model, change: Change, now_s: float) -> Reduction:
+        order.append("reduced")
+        return reduce(model, change, now_s)
+
+    def written_out() -> None:
+        order.append("written out")
+
+    worker = StateWorker(
+        clock.now,
+        lambda effects: order.append("applied"),
+        lambda orders: None,
+        lambda source, key: None,
+        reducing,
+        before_batch=written_out,
+    )
+    assert not worker.turn()
+    assert order == [], "there is no batch"
+    worker.submit(RevisionSet(SPEC))
+    assert worker.turn()
+    assert order == ["written out", "reduced", "applied"]
+
+
 def test_every_change_belongs_to_a_revision() -> None:
-    assert key_of(RevisionSet(SPEC)) == KEY
-    assert key_of(seen("p1")) == KEY
+    assert RevisionSet(SPEC).key == KEY
+    assert seen("p1").key == KEY
 
 
 def test_a_flood_is_bounded_by_pods_and_costs_one_application_each() -> None:
@@ -203,20 +364,61 @@ def test_a_flood_is_bounded_by_pods_and_costs_one_application_each() -> None:
     assert len(joined.slots()) == 1000
 
 
-def test_a_lease_speaks_of_its_pod_when_the_slot_has_been_given_to_another() -> None:
-    """The seed read the slot in the end of a request, when it could be another pod's already."""
+def test_a_revision_whose_every_change_panics_costs_the_others_one_attempt_and_no_wait() -> None:
+    """By count, not by the clock: what it costs in time, `python -m bench flood` measures."""
+    tried: list[Change] = []
+
+    def counting(model: Model, change: Change, now_s: float) -> Reduction:
+        tried.append(change)
+        if change.key == KEY and not isinstance(change, RevisionSet):
+            raise RuntimeError("injected")
+        return reduce(model, change, now_s)
+
+    joined = Joined(counting)
+    joined.do(RevisionSet(SPEC), RevisionSet(type(SPEC)(key=OTHER)))
+    tried.clear()
+    for number in range(400):
+        joined.worker.submit(seen(f"bad{number}"))
+    joined.worker.submit(other("o1"))
+    assert joined.worker.turn()
+    assert joined.slots(OTHER) == {"o1": "ready"}, "in the same turn"
+    assert len(tried) == 2, "the first of them, and the other's"
+    for second in range(120):
+        for number in range(10):
+            joined.worker.submit(seen(f"worse{second}-{number}"))
+        joined.do(other(f"o{second}"))
+        joined.clock.pass_time(1.0)
+    bad = [change for change in tried if change.key == KEY]
+    assert len(bad) <= 12, "the backoff grows: at most one attempt each"
+    assert len(joined.worker.parked[KEY].changes) > 1000, "what it has to say is kept, bounded, and in nobody's way"
+
+
+def test_a_list_in_which_little_is_new_is_read_as_one_in_which_all_is() -> None:
+    """What stands in it as the same objects is passed over, unless anything was said of a pod in between."""
+    p1, p2, p3 = seen("p1"), seen("p2"), seen("p3")
     joined = Joined()
-    joined.do(RevisionSet(SPEC), seen("p1"))
-    request = Request(joined.throttler())
-    request.ask(joined.clock.now())
-    lease = request.lease
-    assert lease is not None
-    joined.do(PodGone(KEY, "list", "p1"))
-    joined.do(SlotDrained(KEY, int(lease.tracker.slot), lease.generation, forced=True), seen("p2"))
-    assert lease.tracker.identity == "p2", "the slot is another pod's"
-    assert (lease.identity, lease.address) == ("p1", "10.0.0.1:80")
-    second = Request(joined.throttler())
-    second.ask(joined.clock.now())
-    request.release()
-    table = joined.throttler().table
-    assert (table.late_releases, table.in_flight) == (1, 1), "the release of p1 took nothing from p2"
+    joined.do(RevisionSet(SPEC), Listed(KEY, "list", (p1, p2)))
+
+    def lists(*pods: PodSeen, source: str = "list") -> dict[str, str]:
+        joined.do(Listed(KEY, source, pods))
+        return joined.slots()
+
+    model = joined.worker.model
+    assert model.lists[KEY].pods == (p1, p2)
+    assert lists(p1, replace(p2, status=PodStatus.NOT_READY)) == {"p1": "ready", "p2": "not_ready"}
+    assert lists(p1, p2) == {"p1": "ready", "p2": "ready"}
+    assert lists(p1, p2, p3) == {"p1": "ready", "p2": "ready", "p3": "ready"}
+    assert lists(p3, p1) == {"p1": "ready", "p3": "ready"}
+    joined.do(replace(p1, status=PodStatus.NOT_READY))
+    assert KEY not in model.lists
+    assert lists(p3, p1) == {"p1": "ready", "p3": "ready"}, "the last word counts, also where it is an old one"
+    joined.do(PodGone(KEY, "list", "p3"))
+    assert lists(p3, p1) == {"p1": "ready", "p3": "ready"}
+    other_words = [replace(pod, source="watch", status=PodStatus.NOT_READY) for pod in (p3, p1)]
+    assert lists(*other_words, source="watch") == {"p1": "not_ready", "p3": "not_ready"}
+    assert lists(p3, p1) == {"p1": "not_ready", "p3": "not_ready"}, "both sources' words count"
+    assert lists(source="watch") == {"p1": "ready", "p3": "ready"}
+    assert lists(p1, replace(p1, status=PodStatus.NOT_READY)) == {"p1": "not_ready"}
+    assert KEY not in model.lists, "a list that contradicts itself is read anew each time"
+    joined.do(RevisionGone(KEY))
+    assert model.lists == {}
