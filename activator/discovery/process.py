@@ -39,6 +39,7 @@ from activator.config import (
     Revision,
 )
 from activator.discovery.reaper import MARK
+from activator.state.asking import answers
 from activator.state.messages import (
     Change,
     Listed,
@@ -48,7 +49,7 @@ from activator.state.messages import (
     RevisionFailed,
     RevisionRecovered,
 )
-from activator.state.probing import answers
+from activator.state.supervision import TASK
 from activator.tasks import TaskGroupOwner, pause
 
 log = logging.getLogger("activator.process")
@@ -104,10 +105,11 @@ class Reaping:
 class LocalProcess:
     """One process; `stopping` from the moment nobody wants it any more."""
 
-    def __init__(self, key: str, identity: str, port: int) -> None:
+    def __init__(self, key: str, identity: str, port: int, drain_timeout_s: float) -> None:
         self.key = key
         self.identity = identity
         self.port = port
+        self.drain_timeout_s = drain_timeout_s
         self.address = f"127.0.0.1:{port}"
         self.ready = False
         self.stopping = False
@@ -139,7 +141,7 @@ class Fleet:
         self.wanted = 0
         self.processes: dict[str, LocalProcess] = {}
         self.crashes = 0  # failed starts in a row
-        self.failed = False
+        self.failure = ""  # why it cannot start; empty: it can, or may try
         self.not_before_s = 0.0  # the crash backoff
 
     def running(self) -> list[LocalProcess]:
@@ -150,10 +152,21 @@ class Fleet:
 
 
 class ProcessSupervisor:
-    """Keeps as many processes of each revision as are wanted."""
+    """Keeps as many processes of each revision as are wanted.
 
-    def __init__(self, tasks: TaskGroupOwner, submit: Callable[[Change], None], now: Now, reaping: Reaping) -> None:
+    `panicked(key, what, error, now_s)` hears of errors of ours and says how long to wait then.
+    """
+
+    def __init__(
+        self,
+        tasks: TaskGroupOwner,
+        submit: Callable[[Change], None],
+        now: Now,
+        reaping: Reaping,
+        panicked: Callable[[str, object, object, float], float],
+    ) -> None:
         self._tasks = tasks
+        self._panicked = panicked
         self._submit = submit
         self._now = now
         self._reaping = reaping
@@ -197,14 +210,14 @@ class ProcessSupervisor:
         if process is not None:
             process.drained.set()
 
-    def relist(self) -> None:
-        """Say again what there is."""
-        for fleet in self._fleets.values():
-            pods = [
-                PodSeen(fleet.key, SOURCE, process.identity, process.address, process.status)
-                for process in fleet.running()
-            ]
-            self._submit(Listed(fleet.key, SOURCE, tuple(pods)))
+    def relist(self, key: str) -> None:
+        """Say again what there is of this revision, be it nothing."""
+        fleet = self._fleets.get(key)
+        running = [] if fleet is None else fleet.running()
+        pods = [PodSeen(key, SOURCE, process.identity, process.address, process.status) for process in running]
+        self._submit(Listed(key, SOURCE, tuple(pods)))
+        failure = "" if fleet is None else fleet.failure
+        self._submit(RevisionFailed(key, failure) if failure else RevisionRecovered(key))
 
     async def close(self) -> None:
         """Stop everything; returns when every process has ended."""
@@ -232,6 +245,18 @@ class ProcessSupervisor:
     # --- towards it ---
 
     def _reconcile(self, fleet: Fleet) -> None:
+        try:
+            self._move_towards(fleet)
+        except Exception as error:  # no free port, say: while the load stays the same nobody else would look again
+            fleet.not_before_s = self._now() + self._went_wrong(fleet, "processes", error)
+            self._tasks.start("restart", self._after_backoff(fleet))
+
+    def _went_wrong(self, fleet: Fleet, what: str, error: Exception) -> float:
+        backoff_s = self._panicked(f"{TASK}processes of {fleet.key}", what, error, self._now())
+        log.error("an error of ours with %s of %s; again in %.1f s", what, fleet.key, backoff_s, exc_info=error)
+        return backoff_s
+
+    def _move_towards(self, fleet: Fleet) -> None:
         running = fleet.running()
         missing = fleet.wanted - len(running)
         if missing > 0:
@@ -247,7 +272,8 @@ class ProcessSupervisor:
 
     def _start(self, fleet: Fleet) -> None:
         self._born += 1
-        process = LocalProcess(fleet.key, f"{fleet.key}#{self._born}", self._free_port())
+        drain_s = max(DRAIN_TIMEOUT_S, float(fleet.revision.timeouts.total))  # as RevisionSpec.drain_timeout_s
+        process = LocalProcess(fleet.key, f"{fleet.key}#{self._born}", self._free_port(), drain_s)
         fleet.processes[process.identity] = process
         self._submit(PodSeen(fleet.key, SOURCE, process.identity, process.address, PodStatus.PENDING))
         self._tasks.start(f"process {process.identity}", self._live(fleet, process))
@@ -267,6 +293,10 @@ class ProcessSupervisor:
         except OSError as error:
             cause = _why_no_start(fleet.revision, error)
             fleet.crashes = max(fleet.crashes, CRASHES_MAX - 1)  # it would not be otherwise the next time
+        except Exception as error:
+            self._went_wrong(fleet, process.identity, error)
+            cause = f"an internal error ({error!r})"
+            process.signal_group(signal.SIGKILL)
         finally:
             self._bury(fleet, process)
         if cause and not process.stopping and not self._closed:
@@ -314,8 +344,8 @@ class ProcessSupervisor:
             cwd=settings.directory or None,
             start_new_session=True,
         )
-        self._reaping.born(child.pid)
         process.child = child
+        self._reaping.born(child.pid)
         process.started_s = self._now()
         log.info("started %s on port %d, process %d", process.identity, process.port, child.pid)
         return child
@@ -340,8 +370,8 @@ class ProcessSupervisor:
             self.first_start = (process.started_s, self._now())
         fleet.crashes = 0
         fleet.not_before_s = 0.0
-        if fleet.failed:
-            fleet.failed = False
+        if fleet.failure:
+            fleet.failure = ""
             self._submit(RevisionRecovered(fleet.key))
         self._submit(PodSeen(fleet.key, SOURCE, process.identity, process.address, PodStatus.READY))
         self._reconcile(fleet)
@@ -350,7 +380,7 @@ class ProcessSupervisor:
         """Let it finish what it carries, then end it."""
         drained = asyncio.ensure_future(process.drained.wait())  # noqa: TID251 - cancelled below
         if process.ready:
-            timeout_s = DRAIN_TIMEOUT_S + _DRAIN_SLACK_S
+            timeout_s = process.drain_timeout_s + _DRAIN_SLACK_S
             waits: set[asyncio.Future[Any]] = {drained, exited}
             await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         drained.cancel()
@@ -386,7 +416,7 @@ class ProcessSupervisor:
         backoff_s = min(CRASH_BACKOFF_INITIAL_S * 2.0 ** (fleet.crashes - 1), CRASH_BACKOFF_MAX_S)
         fleet.not_before_s = self._now() + backoff_s
         if fleet.crashes >= CRASHES_MAX and not any(one.ready for one in fleet.running()):
-            fleet.failed = True
+            fleet.failure = cause
             self._submit(RevisionFailed(fleet.key, cause))
         self._tasks.start("restart", self._after_backoff(fleet))
 
@@ -394,8 +424,8 @@ class ProcessSupervisor:
         # A loop's timer may fire some milliseconds early, and while the load stays the same nobody else looks again.
         while (left_s := fleet.not_before_s - self._now()) > 0.0:
             await pause(left_s)
-        if fleet.failed:
-            fleet.failed = False
+        if fleet.failure:
+            fleet.failure = ""
             self._submit(RevisionRecovered(fleet.key))  # the next request may try again
         self._reconcile_if_known(fleet)
 

@@ -20,9 +20,10 @@ from typing import Final, Literal
 import msgspec
 
 from activator.config import PROBE_TIMEOUT_S, PUSH_ANSWER_S, PUSH_VALIDATIONS_MAX, PUSH_WAITING_MAX
+from activator.state.asking import Ask, Question, ask
 from activator.state.messages import PUSH, Change, PodSeen, PodStatus
-from activator.state.model import Model, PodRecord
-from activator.state.probing import Ask, ask
+from activator.state.model import Model
+from activator.state.records import PodRecord
 from activator.state.worker import Outcome
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -103,8 +104,10 @@ class PushIntake:
         submit_and_tell: Callable[[Change], asyncio.Future[Outcome]],
         model: Model,
         networks: tuple[Network, ...],
-        ask_pod: Callable[[str, str, float], Coroutine[None, None, Ask]] = ask,
+        ask_pod: Callable[[Question, float], Coroutine[None, None, Ask]] = ask,
+        answer_within_s: float = PUSH_ANSWER_S,
     ) -> None:
+        self._answer_within_s = answer_within_s
         self._submit_and_tell = submit_and_tell
         self._model = model
         self._networks = networks
@@ -141,17 +144,19 @@ class PushIntake:
         if name in self._newest:
             self._newest[name] = report  # whoever is asking about the pod will see that it is out of date
         if report.state == "ready" and _is_to_be_asked(known, address):
-            verdict = await self._validate(name, report, address)
+            spec = revision.spec
+            question = Question(address, spec.probe, spec.tls, report.pod)
+            verdict = await self._validate(name, report, question)
             if verdict is not None:
                 return verdict
         return await self._apply(PodSeen(key, PUSH, report.pod, address, _STATUS[report.state]))
 
     async def _apply(self, change: PodSeen) -> Verdict:
         future = self._submit_and_tell(change)
-        done, _ = await asyncio.wait({future}, timeout=PUSH_ANSWER_S)
+        done, _ = await asyncio.wait({future}, timeout=self._answer_within_s)
         return _VERDICTS[future.result()] if done else Verdict.WAITING
 
-    async def _validate(self, name: tuple[str, str], report: Report, address: str) -> Verdict | None:
+    async def _validate(self, name: tuple[str, str], report: Report, question: Question) -> Verdict | None:
         """Ask the pod; None: it has answered, and this is still the newest that was said of it."""
         if self._waiting >= PUSH_WAITING_MAX:
             return Verdict.BUSY
@@ -161,7 +166,7 @@ class PushIntake:
             async with self._at_once:
                 if self._newest.get(name) is not report:
                     return Verdict.SUPERSEDED
-                found = await self._ask_pod(address, "", PROBE_TIMEOUT_S)
+                found = await self._ask_pod(question, PROBE_TIMEOUT_S)
             self.validation_totals[found] = self.validation_totals.get(found, 0) + 1
             if self._newest.get(name) is not report:
                 return Verdict.SUPERSEDED

@@ -7,6 +7,7 @@ by probes. A name is resolved once, when the file is read: the pod is the addres
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterable
 
 from activator.config import Revision
 from activator.errors import ConfigError
@@ -27,6 +28,12 @@ def canonical(address: str) -> str:
     family, _, _, _, sockaddr = found[0]
     ip = str(sockaddr[0])
     return f"[{ip}]:{port}" if family == socket.AF_INET6 else f"{ip}:{port}"
+
+
+def lists(revisions: Iterable[Revision]) -> dict[str, Listed]:
+    """The fixed pods of each, by key. Raises ConfigError for a name that has no address."""
+    made = [listed(revision) for revision in revisions]
+    return {one.key: one for one in made}
 
 
 def listed(revision: Revision) -> Listed:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from activator.config import DRAIN_TIMEOUT_S, PUSH_FRESH_S, PUSH_PROVISIONAL_S, PUSH_VALIDATIONS_MAX
+from activator.config import DRAIN_TIMEOUT_S, PUSH_FRESH_S, PUSH_PROVISIONAL_S, PUSH_VALIDATIONS_MAX, PUSH_WAITING_MAX
 from activator.discovery.push import Network, PushIntake, Report, Verdict, parse_address
+from activator.state.asking import Ask, Question
 from activator.state.messages import PUSH, Listed, PodGone, PodRefused, PodStatus, RevisionSet, Sweep
-from activator.state.probing import Ask
 from tests.shuffled_loop import run_shuffled
 from tests.state.state_fakes import KEY, SPEC, Joined, seen
 
@@ -33,13 +33,13 @@ class Reporting:
         self.gate.set()
         self.intake = PushIntake(self.joined.worker.submit_and_tell, self.joined.worker.model, networks, self._ask)
 
-    async def _ask(self, address: str, http_get: str, timeout_s: float) -> Ask:
-        self.asked.append(address)
+    async def _ask(self, question: Question, timeout_s: float) -> Ask:
+        self.asked.append(question.address)
         self.at_once += 1
         self.most_at_once = max(self.most_at_once, self.at_once)
         await self.gate.wait()
         self.at_once -= 1
-        return self.answers.get(address, Ask.ANSWERED)
+        return self.answers.get(question.address, Ask.ANSWERED)
 
     def start(self, pod: str, state: Any, address: str = f"{PEER}:80", peer: str = PEER) -> asyncio.Task[Verdict]:
         return asyncio.create_task(self.intake.take(Report("rev", pod, address, state, "ns"), peer))
@@ -136,6 +136,54 @@ async def test_validations_at_once_are_bounded() -> None:
         await world.turns(1)
     assert world.most_at_once == PUSH_VALIDATIONS_MAX
     assert {task.result() for task in tasks} == {Verdict.APPLIED}
+
+
+@story
+async def test_a_pod_that_says_that_it_is_elsewhere_now_is_asked_there() -> None:
+    world = Reporting((ipaddress.ip_network("10.0.0.0/8"),))
+    assert await world.say("p1", "ready") is Verdict.APPLIED
+    elsewhere = "10.0.1.1:80"
+    world.answers[elsewhere] = Ask.SILENT
+    assert await world.say("p1", "ready", elsewhere) is Verdict.NOT_VALIDATED
+    table = world.joined.throttler().table
+    assert (table.find(elsewhere), world.joined.slots()) == (None, {"p1": "ready"}), "what is known of it stands"
+    world.answers[elsewhere] = Ask.ANSWERED
+    assert await world.say("p1", "ready", elsewhere) is Verdict.APPLIED
+    assert world.asked == [f"{PEER}:80", elsewhere, elsewhere]
+    moved = table.find(elsewhere)
+    assert moved is not None and moved.identity == "p1" and table.find(f"{PEER}:80") is None
+
+
+def test_those_who_wait_to_be_asked_are_bounded_too() -> None:
+    async def scenario() -> None:
+        world = Reporting((ipaddress.ip_network("10.0.0.0/8"),))
+        world.gate.clear()
+        waiting = [world.start(f"p{number}", "ready", f"10.0.1.1:{number + 1}") for number in range(PUSH_WAITING_MAX)]
+        await world.turns(1)
+        assert await world.say("late", "ready") is Verdict.BUSY
+        assert await world.say("other", "starting") is Verdict.APPLIED, "what need not be asked goes on"
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        world.gate.set()
+        assert await world.say("late", "ready") is Verdict.APPLIED, "whoever gave up has left its place"
+
+    asyncio.run(scenario())
+
+
+def test_a_report_that_is_not_applied_soon_is_answered_all_the_same() -> None:
+    """As where its revision is parked after an error of ours: it is accepted, and is applied in its time."""
+
+    async def scenario() -> None:
+        joined = Joined()
+        joined.do(RevisionSet(SPEC))
+        intake = PushIntake(joined.worker.submit_and_tell, joined.worker.model, (), answer_within_s=0.001)
+        assert await intake.take(Report("rev", "p1", f"{PEER}:80", "starting", "ns"), PEER) is Verdict.WAITING
+        joined.do()
+        assert joined.slots() == {"p1": "pending"}
+        assert intake.verdict_totals == {Verdict.WAITING: 1}
+
+    asyncio.run(scenario())
 
 
 @story
