@@ -4,6 +4,8 @@ Rules
   1. Written by the request path, read when somebody asks for metrics; nothing is worked out in between.
   2. Buckets are a chain walked from the shortest: what is quick costs a step or two, and what is slow can afford it.
   3. A bound belongs to its bucket (less or equal, as Prometheus has it), and the last bucket has none.
+  4. Exemplars are left by those who are traced, after they have been observed; who is not traced pays nothing for them.
+     A bucket keeps its last one only, and a histogram without any keeps no place for them.
 """
 
 from __future__ import annotations
@@ -26,6 +28,16 @@ class Bucket:
 
 
 @final
+class Exemplar:
+    """One that was observed, and whose trace tells more. `time_s`: when, in seconds since 1970."""
+
+    def __init__(self, trace_id: str, value: float, time_s: float) -> None:
+        self.trace_id = trace_id
+        self.value = value
+        self.time_s = time_s
+
+
+@final
 class Histogram:
     """`bounds` rise, without the infinite one; the unit is the caller's."""
 
@@ -36,6 +48,7 @@ class Histogram:
             bucket = Bucket(bound)
             bucket.following = self._first
             self._first = bucket
+        self._exemplars: dict[float, Exemplar] | None = None  # by the bound of their bucket
 
     def observe(self, value: float) -> None:
         """One more; what is not a number would count as the least."""
@@ -44,6 +57,21 @@ class Histogram:
             bucket = bucket.following
         bucket.count += 1
         self.sum += value
+
+    def exemplify(self, value: float, trace_id: str, time_s: float) -> None:
+        """What has just been observed stands for its bucket, in the place of whoever did."""
+        bucket = self._first
+        while value > bucket.bound:
+            bucket = bucket.following
+        exemplars = self._exemplars
+        if exemplars is None:
+            exemplars = self._exemplars = {}
+        exemplars[bucket.bound] = Exemplar(trace_id, value, time_s)
+
+    def exemplars(self) -> dict[float, Exemplar]:
+        """Those of now, by the bound of their bucket."""
+        exemplars = self._exemplars
+        return {} if exemplars is None else exemplars.copy()
 
     def buckets(self) -> list[tuple[float, int]]:
         """Each bound, the infinite one last, with how many were not above it."""

@@ -1,4 +1,4 @@
-"""One line for each request that had a place in the program, when it is over: json, common, or a user's template.
+"""One line for each request that had a place in the program, when it is over: json, common, knative, or a template.
 
 Rules
   1. A line is a line: whatever a client sent, no control character, line end or direction mark gets into it; what
@@ -14,22 +14,22 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
+from mypy_extensions import i64
 
-from activator.clock import Now
-from activator.config import ACCESS_LOG_BATCH_BYTES, ACCESS_LOG_BATCH_S, ACCESS_LOG_FIELD_MAX
-from activator.errors import Reason
+from activator.clock import Later, Now
+from activator.config import ACCESS_LOG_BATCH_BYTES, ACCESS_LOG_BATCH_S
 from activator.exchange import ClientStream, Exchange
 from activator.proxy import ExchangeObserver, ProxiedExchange
+from activator.telemetry.json_line import JsonLine
 from activator.telemetry.log_entry import Entry
-from activator.telemetry.log_template import template_fields
+from activator.telemetry.log_fields import header_of, printable, reason_of, status_of, without_zone
+from activator.telemetry.log_template import KNATIVE, REQUEST_TEMPLATE, template_fields
 from activator.telemetry.log_writer import LogWriter
-
-CLIENT_GONE_STATUS: Final = 499
+from activator.telemetry.request_template import RequestTemplate, knative_template
+from activator.tracing import trace_id_of
 
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-Later = Callable[[float, Callable[[], None]], object]
 _FROM_HEADERS: Final = frozenset({"request_id", "trace_id", "user_agent", "referer"})
 
 
@@ -45,27 +45,30 @@ class AccessLog(ExchangeObserver):
         self._later = later
         self._writer = writer
         self._failed = failed
-        self._lines: list[str] = []
-        self._gathered = 0  # characters
+        # Lines, encoded one by one while they are warm in the cache: 0.16 us each; gathered as text, then joined and
+        # encoded by the batch, 0.48.
+        self._batch = bytearray()
+        self._room: i64 = 0  # that may be gathered, as it was when this batch began
         self._flush_ordered = False
         self.dropped_total = 0
 
     def ended(self, exchange: Exchange, client: ClientStream) -> None:
         if not isinstance(exchange, ProxiedExchange):
             return
-        if not self._writer.has_room(self._gathered):
+        gathered: i64 = len(self._batch)
+        if gathered == 0:
+            self._room = self._writer.room_bytes
+        if gathered > self._room:
             self.dropped_total += 1
             return
         try:
-            form = self._format
-            line = form.line(entry_of(exchange, client, self._clock.text(), form.with_headers))
+            line = self._format.line(exchange, client, self._clock.text()).encode()
         except Exception as error:
             self.dropped_total += 1
             self._failed(error)
             return
-        self._lines.append(line)
-        self._gathered += len(line)
-        if self._gathered >= ACCESS_LOG_BATCH_BYTES:
+        self._batch += line
+        if gathered + len(line) >= ACCESS_LOG_BATCH_BYTES:
             self.flush()
         elif not self._flush_ordered:
             self._flush_ordered = True
@@ -73,11 +76,9 @@ class AccessLog(ExchangeObserver):
 
     def flush(self) -> None:
         """Hand over what has been gathered."""
-        if self._lines:
-            self._lines.append("")  # the last line ends too
-            batch = "\n".join(self._lines).encode()
-            self._lines.clear()
-            self._gathered = 0
+        if self._batch:
+            batch = self._batch
+            self._batch = bytearray()
             self._writer.write(batch)
 
     def _flush_ordered_now(self) -> None:
@@ -89,25 +90,18 @@ def entry_of(exchange: ProxiedExchange, client: ClientStream, now: str, with_hea
     """What there is to say of a request that is over; of its headers only where somebody wants it."""
     head = exchange.head
     lease = exchange.last_lease
-    reason = exchange.reason
     key = exchange.revision_key()
     slash = key.find("/")
-    status = int(exchange.status)
-    if status == 0 and reason is Reason.CLIENT_GONE:
-        status = CLIENT_GONE_STATUS
-    client_ip = client.client_ip()
-    if "%" in client_ip:
-        client_ip = client_ip[: client_ip.index("%")]  # a zone may be any text
     entry = Entry(
         now,
-        client_ip,
+        without_zone(client.client_ip()),
         printable(head.method),
         printable(head.authority),
         printable(head.target),
         client.protocol(),
-        status,
+        status_of(exchange),
         round(exchange.done_s - exchange.arrived_s, 6),
-        "" if reason is None else reason.value,
+        reason_of(exchange),
         key[:slash] if slash > 0 else "",
         key[slash + 1 :],
         "" if lease is None else lease.identity,
@@ -124,25 +118,10 @@ def entry_of(exchange: ProxiedExchange, client: ClientStream, now: str, with_hea
 
 def _add_headers(entry: Entry, block: bytes) -> None:
     lowered = block.lower()
-    entry.request_id = _printable_field(block, lowered, b"\r\nx-request-id:")
-    entry.user_agent = _printable_field(block, lowered, b"\r\nuser-agent:")
-    entry.referer = _printable_field(block, lowered, b"\r\nreferer:")
-    entry.trace_id = trace_id_of(_field(block, lowered, b"\r\ntraceparent:"))
-
-
-def _field(block: bytes, lowered: bytes, start: bytes) -> bytes:
-    """Fields.get, for several of one block that has been lowered once."""
-    place = lowered.find(start)
-    if place < 0:
-        return b""
-    place += len(start)
-    end = block.find(b"\r\n", place)
-    return block[place : end if end >= 0 else len(block)].strip(b" \t")
-
-
-def _printable_field(block: bytes, lowered: bytes, start: bytes) -> str:
-    value = _field(block, lowered, start)
-    return printable(value) if value else ""
+    entry.request_id = printable(header_of(block, lowered, b"\r\nx-request-id:"))
+    entry.user_agent = printable(header_of(block, lowered, b"\r\nuser-agent:"))
+    entry.referer = printable(header_of(block, lowered, b"\r\nreferer:"))
+    entry.trace_id = trace_id_of(header_of(block, lowered, b"\r\ntraceparent:"))
 
 
 def _add_phases(entry: Entry, exchange: ProxiedExchange) -> None:
@@ -169,13 +148,27 @@ class LineFormat:
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
-        self._encode = msgspec.json.Encoder().encode
-        self._fields = [] if kind in {"json", "common"} else template_fields(kind)
-        self.with_headers: bool = kind == "json" or not _FROM_HEADERS.isdisjoint(self._fields)
+        self._json = JsonLine() if kind == "json" else None
+        self._request_template: RequestTemplate | None = None
+        self._fields: list[str] = []
+        if kind == KNATIVE:
+            self._request_template = RequestTemplate(knative_template())
+        elif kind.startswith(REQUEST_TEMPLATE):
+            self._request_template = RequestTemplate(kind.removeprefix(REQUEST_TEMPLATE))
+        elif kind not in {"json", "common"}:
+            self._fields = template_fields(kind)
+        self._with_headers: bool = not _FROM_HEADERS.isdisjoint(self._fields)
 
-    def line(self, entry: Entry) -> str:
-        if self._kind == "json":
-            return self._encode(entry).decode()
+    def line(self, exchange: ProxiedExchange, client: ClientStream, time_text: str) -> str:
+        """Of a request that is over, with the line's end."""
+        if self._json is not None:
+            return self._json.line(exchange, client, time_text)
+        if self._request_template is not None:
+            return f"{self._request_template.line(exchange, client)}\n"
+        return f"{self.text(entry_of(exchange, client, time_text, self._with_headers))}\n"
+
+    def text(self, entry: Entry) -> str:
+        """Of what was said of it; not JSON."""
         if self._kind == "common":
             return _common(entry)
         return self._kind.format_map({field: _shown(getattr(entry, field)) for field in self._fields})
@@ -201,36 +194,23 @@ def _quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
-def printable(value: bytes) -> str:
-    """What a peer sent, as text without anything that does more than to be seen."""
-    text = value[:ACCESS_LOG_FIELD_MAX].decode("utf-8", "backslashreplace")
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
-
-
-def trace_id_of(traceparent: bytes) -> str:
-    """The second part of a W3C traceparent; empty unless it is one."""
-    if len(traceparent) < 55:
-        return ""
-    trace_id = traceparent[3:35]
-    if trace_id.translate(None, b"0123456789abcdef") or trace_id == b"0" * 32 or traceparent[2:3] != b"-":
-        return ""
-    return trace_id.decode()
-
-
 class _WallClock:
-    """The time of day as text; the part down to the second is made once a second."""
+    """The time of day as text; the part down to the second is made once a second, the rest once a millisecond."""
 
     def __init__(self, wall: Now) -> None:
         self._wall = wall
-        self._second = -1
+        self._second: i64 = -1
+        self._of_second = ""
+        self._millisecond: i64 = -1
         self._text = ""
 
     def text(self) -> str:
-        now_s = self._wall()
-        second = int(now_s)
-        if second != self._second:
-            self._second = second
-            self._text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        return f"{self._text}.{int((now_s - second) * 1000.0):03d}Z"
+        millisecond = i64(self._wall() * 1000.0)
+        if millisecond != self._millisecond:
+            self._millisecond = millisecond
+            second: i64 = millisecond // 1000
+            if second != self._second:
+                self._second = second
+                self._of_second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._text = f"{self._of_second}.{str(millisecond - second * 1000 + 1000)[1:]}Z"
+        return self._text

@@ -2,23 +2,25 @@
 
 Rules
   1. Labels are namespace, revision and closed sets (state, reason, code class, phase); never a pod, a path, a host or
-     anything else that a request carries.
+     anything else that a request carries. The trace of an exemplar is no label: it makes no series.
   2. Names and units follow Prometheus' conventions; a counter stands here without `_total`, which the exposition adds.
   3. Each family says what it is for: `docs/metrics.md` is written from here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from math import inf
-from typing import Generic, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Final, Generic, NamedTuple, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from activator.histogram import Histogram
+from activator.histogram import Exemplar, Histogram
 
 REVISION_LABELS = ("namespace", "revision")
+_NO_EXEMPLARS: Final[Mapping[float, Exemplar]] = MappingProxyType({})
 
 Source = TypeVar("Source")
 
@@ -37,14 +39,15 @@ class Fold(Enum):
 
 
 class Distribution(NamedTuple):
-    """A histogram as it was read: how many were not above each bound, and the sum of all."""
+    """A histogram as it was read: how many were not above each bound, the sum of all, and whose traces tell of them."""
 
     buckets: tuple[tuple[float, int], ...]
     total: float
+    exemplars: Mapping[float, Exemplar] = _NO_EXEMPLARS  # by the bound of their bucket
 
     @classmethod
     def of(cls, histogram: Histogram) -> Distribution:
-        return cls(tuple(histogram.buckets()), histogram.sum)
+        return cls(tuple(histogram.buckets()), histogram.sum, histogram.exemplars())
 
     @classmethod
     def empty(cls, bounds: Iterable[float]) -> Distribution:
@@ -53,7 +56,20 @@ class Distribution(NamedTuple):
     def plus(self, other: Distribution) -> Distribution:
         """Both together; their bounds are the same, being those of one family."""
         both = zip(self.buckets, other.buckets, strict=True)
-        return Distribution(tuple((bound, one + more) for (bound, one), (_, more) in both), self.total + other.total)
+        buckets = tuple((bound, one + more) for (bound, one), (_, more) in both)
+        return Distribution(buckets, self.total + other.total, _later(self.exemplars, other.exemplars))
+
+
+def _later(exemplars: Mapping[float, Exemplar], others: Mapping[float, Exemplar]) -> Mapping[float, Exemplar]:
+    """Of each bucket the last: Prometheus takes none that is older than the one before."""
+    if not others:
+        return exemplars
+    found = dict(exemplars)
+    for bound, other in others.items():
+        before = found.get(bound)
+        if before is None or other.time_s > before.time_s:
+            found[bound] = other
+    return found
 
 
 Value = float | Distribution
@@ -71,6 +87,7 @@ class Family(NamedTuple, Generic[Source]):
     values: tuple[tuple[str, ...], ...] = ()  # of each label, all that it can be; empty: as configured
     bounds: tuple[float, ...] = ()  # of a histogram
     fold: Fold = Fold.SUM
+    adds: str = ""  # of the control plane: what this says that the metric nearest to it, which all have, does not
 
     def metric(self, source_labels: tuple[str, ...]) -> Metric:
         """Without samples yet."""
@@ -110,3 +127,15 @@ def add(metric: Metric, labels: tuple[str, ...], value: Value) -> None:
 def one(read: Callable[[Source], float]) -> Callable[[Source], list[Row]]:
     """A family without labels of its own."""
     return lambda source: [((), float(read(source)))]
+
+
+def counter(name: str, text: str, read: Callable[[Source], float], adds: str = "") -> Family[Source]:
+    """A counter without labels of its own."""
+    return Family(name, Kind.COUNTER, text, one(read), adds=adds)
+
+
+def gauge(
+    name: str, text: str, read: Callable[[Source], float], fold: Fold = Fold.SUM, adds: str = ""
+) -> Family[Source]:
+    """A gauge without labels of its own."""
+    return Family(name, Kind.GAUGE, text, one(read), fold=fold, adds=adds)

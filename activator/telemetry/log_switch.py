@@ -6,10 +6,10 @@ import logging
 import sys
 from collections.abc import Callable
 
-from activator.clock import Now
+from activator.clock import Later, Now
 from activator.config import ACCESS_LOG_BACKLOG_BYTES_MAX, ACCESS_LOG_CLOSE_S
 from activator.proxy import Proxy
-from activator.telemetry.access_log import AccessLog, Later
+from activator.telemetry.access_log import AccessLog
 from activator.telemetry.log_writer import LogWriter
 
 log = logging.getLogger("activator.access_log")

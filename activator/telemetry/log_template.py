@@ -39,6 +39,10 @@ FIELDS: Final[dict[str, str]] = {
 }
 
 
+KNATIVE: Final = "knative"  # Knative's default template, by name
+REQUEST_TEMPLATE: Final = "go:"  # before a template of Knative's kind, which only a cluster can give
+
+
 class TemplateError(ValueError):
     """What is wrong with a template, in words that fit after "found …, expected"."""
 
@@ -59,5 +63,5 @@ def template_fields(template: str) -> list[str]:
             raise TemplateError(f"fields out of {', '.join(FIELDS)}")
         fields.append(name)
     if not fields:
-        raise TemplateError("json, common, or a template with at least one field in braces, such as {status}")
+        raise TemplateError("json, common, knative, or a template with at least one field in braces, such as {status}")
     return fields

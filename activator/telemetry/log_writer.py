@@ -23,7 +23,7 @@ class LogWriter:
     def __init__(self, descriptor: int, bytes_max: int) -> None:
         self._descriptor = descriptor
         self._bytes_max = bytes_max
-        self._batches: SimpleQueue[bytes | None] = SimpleQueue()
+        self._batches: SimpleQueue[bytes | bytearray | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._failing = False
         # Each is written by one of the two threads only, so neither needs a lock.
@@ -36,12 +36,13 @@ class LogWriter:
         """What has been handed over and not been dealt with."""
         return self._given_bytes - self._taken_bytes
 
-    def has_room(self, count: int) -> bool:
-        """Whether so many bytes more may wait."""
-        return self.backlog_bytes + count <= self._bytes_max
+    @property
+    def room_bytes(self) -> int:
+        """How many more may wait; below 0: too many do."""
+        return self._bytes_max - self.backlog_bytes
 
-    def write(self, batch: bytes) -> None:
-        """Whole lines. Never blocks."""
+    def write(self, batch: bytes | bytearray) -> None:
+        """Whole lines, which are the writer's from now on. Never blocks."""
         if self._thread is None:
             self._thread = Thread(target=self._run, name="access log", daemon=True)
             self._thread.start()
@@ -66,7 +67,7 @@ class LogWriter:
             self._write(batch)
             self._taken_bytes += len(batch)
 
-    def _write(self, batch: bytes) -> None:
+    def _write(self, batch: bytes | bytearray) -> None:
         rest = memoryview(batch)
         try:
             while rest:

@@ -2,7 +2,7 @@
 
 It is rendered family by family in slices of a bounded number of samples, between which the loop may turn: with a
 thousand revisions the text has a hundred thousand lines. A sample is as it was when its slice was rendered; a histogram
-is never cut in two.
+is never cut in two. A slice may be empty: something was added up, and there is more to add.
 """
 
 from __future__ import annotations
@@ -16,15 +16,21 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from activator.config import METRICS_REVISIONS_MAX
-from activator.telemetry.families import REVISION_LABELS, Family, add
-from activator.telemetry.named import OTHER, Roster, labels_of
+from activator.telemetry.cluster_families import CLUSTER_FAMILIES
+from activator.telemetry.controller_families import CONTROLLER_FAMILIES
+from activator.telemetry.families import REVISION_LABELS, Family, Kind, Source, add
+from activator.telemetry.named import Roster
 from activator.telemetry.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.revision_families import REVISION_FAMILIES
+from activator.telemetry.sample_text import FamilyText
 from activator.throttle.revision import RevisionThrottler
 
-SAMPLES_PER_SLICE: Final = 500  # rendering one takes 5 us
+SAMPLES_PER_SLICE: Final = 1000  # a millisecond or two
+FOLDED_PER_SLICE: Final = 100  # revisions in `_other`, of one family; a histogram takes 20 us to add
 
+_OPENMETRICS: Final = "application/openmetrics-text"  # the one format that has exemplars
 _END_OF_OPENMETRICS: Final = b"# EOF\n"
+Encode = Callable[[Collector], bytes]
 
 
 class Exposition:
@@ -36,58 +42,73 @@ class Exposition:
         program: Program,
         named_max: int = METRICS_REVISIONS_MAX,
     ) -> None:
+        self.histograms = True  # those of revisions are shown
         self._throttlers = throttlers
         self._program = program
         self._roster = Roster(REVISION_FAMILIES, named_max)
+        self._texts = [(family, FamilyText(family)) for family in REVISION_FAMILIES]
         self._process = ProcessCollector(registry=CollectorRegistry(auto_describe=False))
 
     def render(self, accept: str = "") -> tuple[Iterator[bytes], str]:
         """The slices, each made when it is asked for, and the content type that fits what is accepted."""
         encode, content_type = choose_encoder(accept)
-        return self._slices(encode), content_type
+        return self._slices(encode, content_type.startswith(_OPENMETRICS)), content_type
 
-    def _slices(self, encode: Callable[[Collector], bytes]) -> Iterator[bytes]:
+    def _slices(self, encode: Encode, exemplars: bool) -> Iterator[bytes]:
         self._roster.update(self._throttlers)
         ended = False
-        for pieces in self._families():
-            for number, piece in enumerate(pieces):
-                text = encode(_Only(piece))
-                if text.endswith(_END_OF_OPENMETRICS):
-                    ended = True
-                    text = text[: -len(_END_OF_OPENMETRICS)]
-                yield text if number == 0 else _without_description(text)
+        for metric in self._program_metrics():
+            text = encode(Only(metric))
+            ended = text.endswith(_END_OF_OPENMETRICS)
+            yield text.removesuffix(_END_OF_OPENMETRICS)
+        for family, writer in self._texts:
+            if family.kind is Kind.HISTOGRAM and not self.histograms:
+                continue
+            description = encode(Only(family.metric(REVISION_LABELS)))
+            yield description.removesuffix(_END_OF_OPENMETRICS)
+            yield from samples_of(self._roster, family, writer, exemplars)
         if ended:
             yield _END_OF_OPENMETRICS
 
-    def _families(self) -> Iterator[Iterator[Metric]]:
-        for metric in self._process.collect():
-            yield iter([metric])
+    def _program_metrics(self) -> Iterator[Metric]:
+        yield from self._process.collect()
         for family in PROGRAM_FAMILIES:
-            metric = family.metric(())
-            for values, value in family.read(self._program):
-                add(metric, values, value)
-            yield iter([metric])
-        for of_revisions in REVISION_FAMILIES:
-            yield self._pieces(of_revisions)
-
-    def _pieces(self, family: Family[RevisionThrottler]) -> Iterator[Metric]:
-        """One family in pieces, the first of them even if there is nothing in it."""
-        metric = family.metric(REVISION_LABELS)
-        for throttler in self._roster.named:
-            for values, value in family.read(throttler):
-                add(metric, (*labels_of(throttler), *values), value)
-            if len(metric.samples) >= SAMPLES_PER_SLICE:
-                yield metric
-                metric = family.metric(REVISION_LABELS)
-        rows = self._roster.gone(family)
-        for throttler in self._roster.others:
-            rows = family.folded([*rows, *family.read(throttler)])
-        for values, value in rows:
-            add(metric, (*OTHER, *values), value)
-        yield metric
+            yield _read(family, self._program)
+        cluster = self._program.cluster
+        if cluster is not None:
+            for of_cluster in CLUSTER_FAMILIES:
+                yield _read(of_cluster, cluster)
+        for of_controllers in CONTROLLER_FAMILIES:
+            yield _read(of_controllers, self._program.controllers)
 
 
-class _Only(Collector):
+def samples_of(
+    roster: Roster, family: Family[RevisionThrottler], writer: FamilyText, exemplars: bool = False
+) -> Iterator[bytes]:
+    """The lines of one family, in slices."""
+    lines: list[str] = []
+    for throttler, labels in roster.named:
+        writer.write(lines, labels, family.read(throttler), exemplars)
+        if len(lines) >= SAMPLES_PER_SLICE:
+            yield "".join(lines).encode()
+            lines.clear()
+    rows = roster.gone(family)
+    for number, throttler in enumerate(roster.others, start=1):
+        rows = family.folded([*rows, *family.read(throttler)])
+        if number % FOLDED_PER_SLICE == 0:
+            yield b""
+    writer.write(lines, roster.others_text, rows, exemplars)
+    yield "".join(lines).encode()
+
+
+def _read(family: Family[Source], source: Source) -> Metric:
+    metric = family.metric(())
+    for values, value in family.read(source):
+        add(metric, values, value)
+    return metric
+
+
+class Only(Collector):
     """A registry of one metric."""
 
     def __init__(self, metric: Metric) -> None:
@@ -95,10 +116,3 @@ class _Only(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield self._metric
-
-
-def _without_description(text: bytes) -> bytes:
-    """The samples alone: a family is described once."""
-    while text.startswith(b"#"):
-        text = text[text.index(b"\n") + 1 :]
-    return text

@@ -11,19 +11,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from activator.telemetry.families import Family, Kind, Row
+from activator.telemetry.families import REVISION_LABELS, Family, Kind, Row
+from activator.telemetry.sample_text import pairs_text
 from activator.throttle.revision import RevisionThrottler
 
 OTHER: Final = ("_other", "_other")  # namespace and name; neither can be a revision's own
 
 
 class Roster:
-    """`named_max`: how many revisions are shown by name."""
+    """`named_max`: how many revisions are shown by name; `labels`: what the two that name one are called."""
 
-    def __init__(self, families: tuple[Family[RevisionThrottler], ...], named_max: int) -> None:
+    def __init__(
+        self,
+        families: tuple[Family[RevisionThrottler], ...],
+        named_max: int,
+        labels: tuple[str, ...] = REVISION_LABELS,
+    ) -> None:
+        self._label_names = labels
+        self.others_text = pairs_text(labels, OTHER)
         self._families = families
         self._named_max = named_max
         self._named: dict[str, RevisionThrottler] = {}
+        self._labels: dict[str, str] = {}  # of those shown by name, as text
         self._others: dict[str, RevisionThrottler] = {}
         self._gone: dict[str, list[Row]] = {}  # by family: what revisions counted in `_other` that are there no more
 
@@ -32,6 +41,7 @@ class Roster:
         for key, throttler in list(self._named.items()):
             if throttlers.get(key) is not throttler:
                 del self._named[key]
+                del self._labels[key]
         for key, throttler in list(self._others.items()):
             if throttlers.get(key) is not throttler:
                 del self._others[key]
@@ -39,12 +49,16 @@ class Roster:
         for key, throttler in throttlers.items():
             if key in self._named or key in self._others:
                 continue
-            shown = self._named if len(self._named) < self._named_max else self._others
-            shown[key] = throttler
+            if len(self._named) < self._named_max:
+                self._named[key] = throttler
+                self._labels[key] = pairs_text(self._label_names, labels_of(throttler))
+            else:
+                self._others[key] = throttler
 
     @property
-    def named(self) -> list[RevisionThrottler]:
-        return list(self._named.values())
+    def named(self) -> list[tuple[RevisionThrottler, str]]:
+        """Those that are shown by name, each with its labels as text."""
+        return [(throttler, self._labels[key]) for key, throttler in self._named.items()]
 
     @property
     def others(self) -> list[RevisionThrottler]:
@@ -53,9 +67,6 @@ class Roster:
     def gone(self, family: Family[RevisionThrottler]) -> list[Row]:
         """What is to be added to `_other` for those who have left."""
         return self._gone.get(family.name, [])
-
-    def is_folding(self) -> bool:
-        return bool(self._others or self._gone)
 
     def _keep(self, throttler: RevisionThrottler) -> None:
         for family in self._families:

@@ -7,16 +7,21 @@ from typing import NamedTuple
 
 import activator
 from activator.clock import Now
+from activator.controllers import Controllers
 from activator.discovery.push import PushIntake, Verdict
+from activator.histogram import Histogram
 from activator.listen.connection import Listening
 from activator.state.apply import DataPart
+from activator.state.asking import Ask
 from activator.state.lifecycle import EVENTS
-from activator.state.probing import Ask, Prober
+from activator.state.probing import Prober
 from activator.state.repair import MISMATCHES
 from activator.state.worker import TURN_BOUNDS_S, StateWorker
-from activator.telemetry.families import Distribution, Family, Kind, Row, one
+from activator.telemetry.cluster_families import ClusterView
+from activator.telemetry.families import Distribution, Family, Kind, Row, counter, gauge
 from activator.telemetry.log_switch import AccessLogSwitch
 from activator.telemetry.revision_families import REASONS
+from activator.telemetry.trace_switch import SPAN_OUTCOMES, TraceSwitch
 from activator.throttle.budget import HeldBudget
 from lb.tracker import EMPTY, STATE_NAMES
 
@@ -32,15 +37,17 @@ class Program(NamedTuple):
     access_log: AccessLogSwitch
     errors_total: Callable[[], int]
     now: Now
+    controllers: Controllers
+    traces: TraceSwitch
     intake: PushIntake | None = None  # where pods may report themselves
+    cluster: ClusterView | None = None  # where revisions come from a cluster
 
 
-def _counter(name: str, text: str, read: Callable[[Program], float]) -> Family[Program]:
-    return Family(name, Kind.COUNTER, text, one(read))
-
-
-def _gauge(name: str, text: str, read: Callable[[Program], float]) -> Family[Program]:
-    return Family(name, Kind.GAUGE, text, one(read))
+def _of_turns(name: str, text: str, read: Callable[[Program], Histogram], adds: str) -> Family[Program]:
+    """Of turns of the state worker."""
+    return Family(
+        name, Kind.HISTOGRAM, text, lambda it: [((), Distribution.of(read(it)))], bounds=TURN_BOUNDS_S, adds=adds
+    )
 
 
 _STATES = ("unknown", *STATE_NAMES[EMPTY + 1 :])
@@ -67,14 +74,14 @@ def _report_validations(it: Program) -> list[Row]:
 
 
 CLIENTS: tuple[Family[Program], ...] = (
-    _gauge("activator_client_connections", "Open client connections.", lambda it: len(it.listening.connections)),
-    _counter("activator_client_connections_accepted", "Client connections.", lambda it: it.listening.accepted_total),
-    _counter(
+    gauge("activator_client_connections", "Open client connections.", lambda it: len(it.listening.connections)),
+    counter("activator_client_connections_accepted", "Client connections.", lambda it: it.listening.accepted_total),
+    counter(
         "activator_client_connections_shed", "Client connections over the limit.", lambda it: it.listening.shed_total
     ),
-    _gauge("activator_exchanges", "Requests begun and not ended.", lambda it: it.listening.proxy.active),
-    _gauge("activator_held_bytes", "Request bodies held in memory, of all revisions.", lambda it: it.held.held_bytes),
-    _gauge("activator_held_requests", "Requests that wait for a slot.", lambda it: it.held.held_requests),
+    gauge("activator_exchanges", "Requests begun and not ended.", lambda it: it.listening.proxy.active),
+    gauge("activator_held_bytes", "Request bodies held in memory, of all revisions.", lambda it: it.held.held_bytes),
+    gauge("activator_held_requests", "Requests that wait for a slot.", lambda it: it.held.held_requests),
     Family(
         "activator_refused_requests",
         Kind.COUNTER,
@@ -86,63 +93,84 @@ CLIENTS: tuple[Family[Program], ...] = (
 )
 
 CONTROL: tuple[Family[Program], ...] = (
-    _gauge("activator_state_queue_length", "Changes that wait for the state worker.", lambda it: len(it.worker.queue)),
-    _counter("activator_state_changes", "Changes the state worker has taken.", lambda it: it.worker.changes_total),
-    _counter(
+    gauge(
+        "activator_state_queue_length",
+        "Changes that wait for the state worker.",
+        lambda it: len(it.worker.queue),
+        adds="`workqueue_depth` is that of the sources' queues of objects; this is behind all of them.",
+    ),
+    counter(
+        "activator_state_changes",
+        "Changes the state worker has taken.",
+        lambda it: it.worker.changes_total,
+        adds="`workqueue_adds_total` counts objects; one object is many changes, or none.",
+    ),
+    counter(
         "activator_state_changes_folded",
         "Changes folded into later ones of the same pod before they were taken.",
         lambda it: it.worker.queue.folded_total,
+        adds="`workqueue_adds_total` leaves out what was folded: only this tells a flood from calm.",
     ),
-    _counter(
+    counter(
         "activator_state_changes_dropped",
         "Changes that found the queue full; their source was told to list anew.",
         lambda it: it.worker.dropped_total,
+        adds="`workqueue_…` queues never refuse anything.",
     ),
-    _counter(
+    counter(
         "activator_state_changes_refused",
         "Changes that made no sense in the state they met, and were not acted on.",
         lambda it: it.worker.refused_total,
+        adds='`controller_runtime_reconcile_total{result="error"}` counts passes; these made no error, only no sense.',
     ),
-    _counter("activator_state_batches", "Batches the state worker has taken.", lambda it: it.worker.batches_total),
-    Family(
+    counter(
+        "activator_state_batches",
+        "Batches the state worker has taken.",
+        lambda it: it.worker.batches_total,
+        adds="With `activator_state_changes_total` the size of a batch, which no `workqueue_…` has.",
+    ),
+    _of_turns(
         "activator_state_update_queue_seconds",
-        Kind.HISTOGRAM,
         "How long the oldest change of each batch had waited.",
-        lambda it: [((), Distribution.of(it.worker.queue_wait))],
-        bounds=TURN_BOUNDS_S,
+        lambda it: it.worker.queue_wait,
+        adds="`workqueue_queue_duration_seconds` ends where a source takes the object; this is the rest of the way.",
     ),
-    Family(
+    _of_turns(
         "activator_state_update_processing_seconds",
-        Kind.HISTOGRAM,
         "How long each batch held the loop: reducing, applying, handing slots over.",
-        lambda it: [((), Distribution.of(it.worker.processing))],
-        bounds=TURN_BOUNDS_S,
+        lambda it: it.worker.processing,
+        adds="`workqueue_work_duration_seconds` may wait for the API; this is time in which no request is served.",
     ),
-    _counter(
+    counter(
         "activator_state_worker_panics",
         "Changes that raised and were set aside: defects; their revisions wait, all others go on.",
         lambda it: it.worker.supervision.panics_total,
+        adds="`controller_runtime_reconcile_panics_total` would be a controller's; here one change is set aside.",
     ),
     Family(
         "activator_state_worker_last_panic_seconds",
         Kind.GAUGE,
         "How long ago the last panic was; nothing while there was none.",
         _since_last_panic,
+        adds="`activator_state_worker_panics_total` forgets with the series' range; this does not.",
     ),
-    _gauge(
+    gauge(
         "activator_state_worker_panics_in_a_row",
         "Panics in a row, of the revision that has most.",
         lambda it: it.worker.supervision.worst_in_a_row(it.now()),
+        adds="The total cannot tell one revision that always fails from many that failed once.",
     ),
-    _gauge(
+    gauge(
         "activator_state_worker_next_backoff_seconds",
         "The longest backoff, if its owner panicked now.",
         lambda it: it.worker.supervision.next_backoff_s(it.now()),
+        adds="`workqueue_…` does not show its rate limiter.",
     ),
-    _counter(
+    counter(
         "activator_state_rebuilds",
         "Tables made anew from the model, since an invariant was broken.",
         lambda it: it.worker.rebuilds_total,
+        adds="Nothing of a controller runtime has tables.",
     ),
     Family(
         "activator_state_mismatches",
@@ -151,6 +179,7 @@ CONTROL: tuple[Family[Program], ...] = (
         lambda it: [((kind,), float(count)) for kind, count in sorted(it.worker.mismatch_totals.items())],
         ("kind",),
         (MISMATCHES,),
+        adds="Nothing of a controller runtime audits itself.",
     ),
     Family(
         "activator_push_reports",
@@ -159,6 +188,7 @@ CONTROL: tuple[Family[Program], ...] = (
         _reports,
         ("outcome",),
         (tuple(verdict.value for verdict in Verdict),),
+        adds="`workqueue_adds_total` knows of what was listed; pods that report themselves are no objects.",
     ),
     Family(
         "activator_push_validations",
@@ -167,6 +197,7 @@ CONTROL: tuple[Family[Program], ...] = (
         _report_validations,
         ("outcome",),
         (tuple(found.value for found in Ask),),
+        adds="`activator_pod_ready_validations_total` is of pods with a slot; these have none yet.",
     ),
     Family(
         "activator_state_illegal_transitions",
@@ -175,6 +206,7 @@ CONTROL: tuple[Family[Program], ...] = (
         _illegal_transitions,
         ("from", "event", "to"),
         (_STATES, EVENTS, _STATES),
+        adds="`activator_state_changes_refused_total` says how many, this which.",
     ),
     Family(
         "activator_pod_ready_validations",
@@ -183,6 +215,7 @@ CONTROL: tuple[Family[Program], ...] = (
         lambda it: [((outcome.value,), float(count)) for outcome, count in it.prober.asked_totals.items()],
         ("outcome",),
         (tuple(outcome.value for outcome in Ask),),
+        adds="`rest_client_requests_total` counts calls of the API; these go to pods.",
     ),
     Family(
         "activator_pod_state_transitions",
@@ -194,11 +227,13 @@ CONTROL: tuple[Family[Program], ...] = (
         ],
         ("from", "to"),
         (STATE_NAMES, STATE_NAMES),
+        adds="`activator_pods` is a moment; pods that flap between two readings show only here.",
     ),
-    _gauge(
+    gauge(
         "activator_state_parked_revisions",
         "Revisions whose changes wait after one that raised.",
         lambda it: len(it.worker.parked),
+        adds="`workqueue_retries_total` says how often, this how many wait now.",
     ),
 )
 
@@ -211,12 +246,20 @@ OWN: tuple[Family[Program], ...] = (
         ("version", "compiled"),
         ((), ("yes", "no")),
     ),
-    _counter(
+    counter(
         "activator_access_log_lost_lines",
         "Lines missing in the access log: whoever reads it was too slow, or it could not be written.",
         lambda it: it.access_log.lost_total,
     ),
-    _counter(
+    Family(
+        "activator_trace_spans",
+        Kind.COUNTER,
+        "Spans by what became of them: sent, failed (nobody took them), dropped (too many waited).",
+        lambda it: [((outcome,), float(count)) for outcome, count in it.traces.totals.items()],
+        ("outcome",),
+        (SPAN_OUTCOMES,),
+    ),
+    counter(
         "activator_errors", "Errors of its own that nobody could answer for: defects.", lambda it: it.errors_total()
     ),
 )

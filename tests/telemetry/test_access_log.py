@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -16,11 +17,14 @@ from hypothesis import strategies as st
 from activator.config import ACCESS_LOG_BATCH_BYTES, ACCESS_LOG_BATCH_S, ACCESS_LOG_FIELD_MAX
 from activator.errors import Reason
 from activator.message import Fields
-from activator.telemetry.access_log import AccessLog, LineFormat, printable, trace_id_of
+from activator.telemetry.access_log import AccessLog, LineFormat, entry_of
+from activator.telemetry.json_line import seconds
 from activator.telemetry.log_entry import Entry
+from activator.telemetry.log_fields import printable
 from activator.telemetry.log_switch import AccessLogSwitch
 from activator.telemetry.log_template import FIELDS, TemplateError, template_fields
 from activator.telemetry.log_writer import LogWriter
+from activator.tracing import trace_id_of
 from lb.tracker import READY
 from tests.proxy.proxy_fakes import Client, World, request_head, response_head
 from tests.sources import ROOT
@@ -37,8 +41,8 @@ class Lines(LogWriter):
         super().__init__(-1, bytes_max)
         self.batches: list[bytes] = []
 
-    def write(self, batch: bytes) -> None:
-        self.batches.append(batch)
+    def write(self, batch: bytes | bytearray) -> None:
+        self.batches.append(bytes(batch))
 
     def lines(self) -> list[str]:
         text = b"".join(self.batches).decode()
@@ -263,6 +267,52 @@ def test_nothing_gets_out_of_its_line(target: bytes, agent: bytes, host: bytes, 
         assert unescaped_quotes(line) == 2 * len(FIELDS)
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["GET", 'PO"ST']), any_text, any_text, any_text, st.floats(0.0, 2.0), st.integers(0, 3)
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_json_says_what_there_is_to_say(requests: list[tuple[str, bytes, bytes, bytes, float, int]]) -> None:
+    """Several of one log, since it remembers pieces of lines."""
+    logged = Logged()
+    logged.world.pod(limit=9)
+    expected = []
+    for method, target, host, agent, took_s, kind in requests:
+        head = request_head()
+        exchange, client = logged.world.begin(head)
+        head.method, head.target, head.authority = method.encode(), target, host
+        head.headers = Fields.from_pairs([(b"User-Agent", agent.replace(b"\r\n", b"")), (b"Referer", target[:1])])
+        if kind > 1:
+            head.headers.append(b"X-Request-Id", agent[:3].hex().encode())
+        logged.world.clock.pass_time(took_s)
+        if kind == 0:
+            exchange.client_gone()
+        elif kind == 1:
+            exchange.pod_failed(Reason.POD_CLOSED, "", False)
+        elif not exchange.over:
+            logged.world.answer(exchange, 404)
+        entry = entry_of(exchange, client, "2026-11-21T21:34:56.062Z", True)
+        expected.append(msgspec.json.decode(msgspec.json.encode(entry)))
+    entries = logged.entries()
+    for found, wanted in zip(entries, expected, strict=True):
+        assert set(found) == set(wanted)
+        for name, value in wanted.items():
+            assert found[name] == (pytest.approx(value, abs=2e-6) if name.endswith("_s") else value)
+
+
+@given(st.floats(0.0, 1e9))
+@example(0.9999996)
+@example(59.9999999)
+def test_seconds_are_written_to_the_microsecond(value_s: float) -> None:
+    text = seconds(value_s)
+    assert json.loads(text) == pytest.approx(value_s, abs=1e-6)
+    assert len(text.partition(".")[2]) == 6
+
+
 def unescaped_quotes(line: str) -> int:
     count = place = 0
     while place < len(line):
@@ -312,7 +362,7 @@ def test_a_template_is_refused_or_can_be_filled(template: str) -> None:
     except TemplateError:
         return
     entry = Entry("2026-11-21T21:34:56.062Z", "192.0.2.1", "GET", "h", "/", "HTTP/1.1", 200, 0.1)
-    assert LineFormat(template).line(entry).isprintable()
+    assert LineFormat(template).text(entry).isprintable()
 
 
 def test_every_field_is_an_entry_and_documented() -> None:
@@ -341,7 +391,7 @@ def test_a_reader_that_does_not_read_holds_nobody_up(pipe: tuple[int, int]) -> N
     writer = LogWriter(descriptor, bytes_max=1 << 20)
     line = b"x" * 9999 + b"\n"
     given_lines = 0
-    while writer.has_room(len(line)):  # the pipe holds less than that: the thread is stuck in its write long before
+    while writer.room_bytes >= len(line):  # the pipe holds less than that: the thread is stuck in its write long before
         writer.write(line)
         given_lines += 1
     assert given_lines >= 100

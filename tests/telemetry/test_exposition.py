@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import random
+import re
+import shutil
+import subprocess
 from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
 from activator.config import RevisionSpec
+from activator.controllers import Controllers
 from activator.errors import Reason
 from activator.listen.connection import Listening
 from activator.state.apply import DataPart
@@ -20,12 +26,15 @@ from activator.state.probing import Prober
 from activator.state.worker import StateWorker
 from activator.tasks import TaskGroupOwner
 from activator.telemetry.catalogue import markdown
-from activator.telemetry.families import Family
+from activator.telemetry.cluster_families import CLUSTER_FAMILIES
+from activator.telemetry.controller_families import CONTROLLER_FAMILIES
+from activator.telemetry.families import Family, Kind, add
 from activator.telemetry.log_switch import AccessLogSwitch
-from activator.telemetry.metrics import SAMPLES_PER_SLICE, Exposition
-from activator.telemetry.named import Roster
-from activator.telemetry.program_families import PROGRAM_FAMILIES, Program
+from activator.telemetry.metrics import FOLDED_PER_SLICE, SAMPLES_PER_SLICE, Exposition
+from activator.telemetry.named import Roster, labels_of
+from activator.telemetry.program_families import CONTROL, PROGRAM_FAMILIES, Program
 from activator.telemetry.revision_families import REVISION_FAMILIES
+from activator.telemetry.trace_switch import TraceSwitch
 from activator.throttle.budget import HeldBudget
 from activator.throttle.revision import RevisionThrottler
 from lb.registry import create
@@ -37,17 +46,28 @@ from tests.sources import ROOT
 from tests.state.state_fakes import Hooks
 from tests.throttle.throttle_fakes import Heard
 
+OTHERS_NAMES = ("controller_runtime_", "workqueue_", "rest_client_")
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 def program(world: World) -> Program:
     listening = SimpleNamespace(connections={}, accepted_total=3, shed_total=0, proxy=world.proxy)
-    worker = StateWorker(world.clock.now, lambda _: None, lambda _: None, lambda _: None)
+    worker = StateWorker(world.clock.now, lambda _: None, lambda _: None, lambda _source, _key: None)
     prober = Prober(TaskGroupOwner(lambda name, error: None), lambda change: None, Rng(1), world.clock.now)
     part = DataPart(world.clock.now, world.wheel, world.clock.defer, world.heard, Hooks(), world.held)
     access_log = AccessLogSwitch(world.proxy, world.clock.now, world.clock.call_later, world.errors.append)
+    controllers = Controllers(world.clock.now)
     return Program(
-        cast("Listening", listening), world.held, worker, prober, part, access_log, lambda: 0, world.clock.now
+        cast("Listening", listening),
+        world.held,
+        worker,
+        prober,
+        part,
+        access_log,
+        lambda: 0,
+        world.clock.now,
+        controllers,
+        TraceSwitch(world.proxy, controllers, {}, Rng(1), bytes, lambda: 0, world.clock.now, world.errors.append),
     )
 
 
@@ -116,6 +136,28 @@ def test_what_was_done_is_what_is_read(accept: str) -> None:
     assert value(families, "activator_cold_start_phase_seconds_count", phase="ready", **of) == 0.0
 
 
+def test_histograms_are_left_out_where_nobody_wants_them() -> None:
+    world = World()
+    world.proxy.histograms = False
+    exposition = Exposition({world.throttler.key: world.throttler}, program(world))
+    exposition.histograms = False
+    first, _ = world.begin()  # waits for a pod
+    world.clock.pass_time(0.5)
+    world.pod()
+    world.answer(first)
+    families = list(text_string_to_metric_families(text_of(exposition)))
+    of_revisions = [one for one in families if any("revision" in sample.labels for sample in one.samples)]
+    assert "histogram" not in {one.type for one in of_revisions}
+    assert value(families, "activator_requests_total", namespace="ns", revision="app") == 1.0
+    assert value(families, "activator_response_body_bytes_total", namespace="ns", revision="app") == 5.0
+    exposition.histograms = world.proxy.histograms = True
+    second, _ = world.begin()
+    world.answer(second)
+    families = list(text_string_to_metric_families(text_of(exposition)))
+    assert value(families, "activator_request_duration_seconds_count", revision="app") == 1.0, "from now on"
+    assert value(families, "activator_queue_wait_seconds_count", revision="app") == 0.0
+
+
 def test_every_family_is_described_once_and_documented() -> None:
     exposition = Exposition(throttlers(40), program(World()))
     text = text_of(exposition)
@@ -124,7 +166,7 @@ def test_every_family_is_described_once_and_documented() -> None:
     page = markdown()
     for family in text_string_to_metric_families(text):
         assert family.documentation
-        if family.name.startswith("activator_"):
+        if family.name.startswith(("activator_", *OTHERS_NAMES)):
             shown = f"{family.name}_total" if family.type == "counter" else family.name
             assert f"`{shown}`" in page
         else:
@@ -136,9 +178,9 @@ def test_the_page_is_the_code() -> None:
 
 
 def test_names_follow_the_conventions() -> None:
-    families: tuple[Family[Any], ...] = (*REVISION_FAMILIES, *PROGRAM_FAMILIES)
+    families: tuple[Family[Any], ...] = (*REVISION_FAMILIES, *PROGRAM_FAMILIES, *CLUSTER_FAMILIES, *CONTROLLER_FAMILIES)
     for family in families:
-        assert family.name.startswith("activator_") and family.name == family.name.lower()
+        assert family.name.startswith(("activator_", *OTHERS_NAMES)) and family.name == family.name.lower()
         assert not family.name.endswith(("_total", "_count", "_sum", "_bucket", "_ms", "_milliseconds"))
         assert family.text.endswith(".")
         assert bool(family.bounds) == (family.kind.value == "histogram")
@@ -147,9 +189,61 @@ def test_names_follow_the_conventions() -> None:
             assert list(family.bounds) == sorted(set(family.bounds))
 
 
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
+def test_promtool_finds_nothing_to_say() -> None:
+    text = text_of(Exposition(throttlers(2, requests=3), program(World())))
+    command = ["promtool", "check", "metrics"]
+    told = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60.0, check=False)
+    assert (told.returncode, told.stdout + told.stderr) == (0, "")
+
+
 def test_control_plane_labels_name_nobody() -> None:
     for family in PROGRAM_FAMILIES:
         assert set(family.labels) <= {"reason", "version", "compiled", "outcome", "from", "event", "to", "kind"}
+    for of_cluster in CLUSTER_FAMILIES:
+        assert set(of_cluster.labels) <= {"kind"}
+        assert all(of_cluster.values), "every label is of a closed set"
+    for of_controllers in CONTROLLER_FAMILIES:
+        assert set(of_controllers.labels) <= {"controller", "result", "verb", "code", "target_kind", "error_type"}
+        assert all(of_controllers.values), "every label is of a closed set"
+
+
+def test_what_is_ours_in_the_control_plane_says_what_it_adds() -> None:
+    families: tuple[Family[Any], ...] = (*CONTROL, *CONTROLLER_FAMILIES, *CLUSTER_FAMILIES)
+    known = {f"{one.name}_total" if one.kind is Kind.COUNTER else one.name for one in (*families, *REVISION_FAMILIES)}
+    for family in families:
+        assert family.name.startswith(OTHERS_NAMES) or family.adds.endswith("."), family.name
+        compared = re.findall(r"`(\w+)[`{]", family.adds)
+        assert set(compared) <= known | {"controller_runtime_reconcile_panics_total"}, family.name
+
+
+@given(st.dictionaries(st.text(min_size=1, max_size=9), st.integers(0, 5), min_size=1, max_size=3))
+@example({'a"b\\\n\u00e9': 1})
+def test_lines_are_as_the_library_writes_them(named: dict[str, int]) -> None:
+    shown = {}
+    for (name, requests), throttler in zip(named.items(), throttlers(3).values(), strict=False):
+        throttler.key = f"ns/{name}"
+        throttler.requests_total = requests
+        throttler.traffic.duration.observe(requests / 7.0)
+        throttler.failed_totals[Reason.QUEUE_FULL] = requests
+        shown[throttler.key] = throttler
+    written = list(text_string_to_metric_families(text_of(Exposition(shown, program(World())))))
+    for family in REVISION_FAMILIES:
+        expected = family.metric(("namespace", "revision"))
+        for throttler in shown.values():
+            for values, read in family.read(throttler):
+                add(expected, (*labels_of(throttler), *values), read)
+        (found,) = [one for one in written if one.name == expected.name]
+        assert found.type == expected.type
+        assert {(one.name, *sorted(one.labels.items()), one.value) for one in found.samples} == {
+            (one.name, *sorted(one.labels.items()), one.value) for one in expected.samples
+        }
+
+
+def test_many_that_are_shown_as_one_are_added_up_in_slices() -> None:
+    count = 3 * FOLDED_PER_SLICE
+    slices, _ = Exposition(throttlers(count), program(World()), named_max=0).render()
+    assert sum(not one for one in slices) >= 3 * len(REVISION_FAMILIES)
 
 
 def test_slices_are_bounded() -> None:
@@ -159,32 +253,53 @@ def test_slices_are_bounded() -> None:
     assert most <= SAMPLES_PER_SLICE + 100  # one revision's rows of one family come on top at most
 
 
-def test_requests_of_every_kind_make_no_series() -> None:
-    world = World()
-    for number in range(1, 4):
-        world.pod(f"p{number}")
+@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.deep)])
+def test_requests_of_every_kind_make_no_series(count: int) -> None:
+    """Random paths, hosts, methods, headers, clients, answers and ends, on pods that come and go."""
+    world = World(queue_depth=5)
     exposition = Exposition({world.throttler.key: world.throttler}, program(world))
     rng = random.Random(5)
+    pods: list[str] = []
+    made = 0
 
-    def some_requests(count: int) -> None:
-        for _ in range(count):
-            host = rng.choice(["app.test", f"{rng.random()}.test"])
-            head = request_head(rng.choice(["GET", "PUT", "DELETE", "OPTIONS"]), host)
-            head.headers.append(f"X-{rng.randrange(1 << 30)}".encode(), b"1")
-            head.target = f"/{rng.random()}".encode()
-            exchange, client = world.begin(head)
-            world.clock.pass_time(rng.random() * 0.01)
-            if rng.random() < 0.1:
-                exchange.client_gone()
-            elif host == "app.test":
-                world.answer(exchange, rng.choice([200, 204, 301, 404, 500, 599]))
-            else:
-                assert client.reason == Reason.NO_ROUTE.value
+    def change_pods() -> None:
+        nonlocal made
+        if len(pods) < 3 or (len(pods) < 20 and rng.random() < 0.5):
+            made += 1
+            pods.append(f"p{made}")
+            world.pod(pods[-1], limit=2)
+        else:
+            world.table.drain(world.tracker(pods.pop(rng.randrange(len(pods)))))
 
-    some_requests(300)
+    def one_request() -> None:
+        host = rng.choice(["app.test", "app.test", f"{rng.random()}.test"])
+        head = request_head(rng.choice(["GET", "PUT", "DELETE", "OPTIONS", "PROPFIND"]), host)
+        head.headers.append(f"X-{rng.randrange(1 << 30)}".encode(), b"1")
+        head.target = f"/{rng.random()}".encode()
+        exchange, client = world.begin(head)
+        if rng.random() < 0.01:
+            world.clock.pass_time(rng.random())
+        chance = rng.random()
+        if client.reason == Reason.NO_ROUTE.value or exchange.over:
+            return
+        if chance < 0.1:
+            exchange.client_gone()
+        elif chance < 0.2:
+            exchange.pod_failed(rng.choice([Reason.POD_CLOSED, Reason.BAD_RESPONSE]), "", False)
+        else:
+            world.answer(exchange, rng.choice([200, 204, 301, 404, 500, 599]))
+
+    def some_requests(number: int) -> None:
+        for place in range(number):
+            if place % 20 == 0:
+                change_pods()
+            one_request()
+
+    some_requests(1_000)
     before = series(text_of(exposition))
-    some_requests(3000)
+    some_requests(count)
     assert series(text_of(exposition)) == before
+    assert made > 30
 
 
 def test_beyond_the_cap_revisions_are_one() -> None:
@@ -214,7 +329,7 @@ def test_what_is_counted_together_never_falls() -> None:
     roster = Roster(REVISION_FAMILIES, 3)
     exposition = Exposition(shown, program(World()), named_max=3)
     total = before = 0.0
-    for _ in range(200):
+    for _ in range(60):
         key = rng.choice(list(every))
         if key in shown and rng.random() < 0.5:
             del shown[key]

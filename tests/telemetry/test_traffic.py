@@ -89,14 +89,20 @@ def start_pod(world: World, pending_s: float, ready_s: float) -> Pool:
     return pool
 
 
-def test_the_phases_of_a_cold_start() -> None:
-    world = World()
-    exchange, _ = world.begin()
+def answer_cold(world: World) -> tuple[Pool, Client]:
+    """A request that is answered after all phases of a start: 1.0, 2.0, 0.0, 0.5 and 0.25 s."""
+    exchange, client = world.begin()
     pool = start_pod(world, 1.0, 2.0)
     world.clock.pass_time(0.5)
     pool.connect(exchange)
     world.clock.pass_time(0.25)
     world.answer(exchange)
+    return pool, client
+
+
+def test_the_phases_of_a_cold_start() -> None:
+    world = World()
+    answer_cold(world)
     cold = world.throttler.traffic.cold
     assert [seen(cold[phase]) for phase in PHASES] == [(1, 1.0), (1, 2.0), (1, 0.0), (1, 0.5), (1, 0.25)]
     assert world.throttler.cold_starts_total == 1
@@ -163,12 +169,7 @@ def timing_of(client: Client) -> dict[str, float]:
 def test_the_client_is_told_where_the_time_went_if_asked_for() -> None:
     for wanted in (False, True):
         world = World(server_timing=wanted)
-        exchange, client = world.begin()
-        pool = start_pod(world, 1.0, 2.0)
-        world.clock.pass_time(0.5)
-        pool.connect(exchange)
-        world.clock.pass_time(0.25)
-        world.answer(exchange)
+        pool, client = answer_cold(world)
         told = {"start": 1.0, "ready": 2.0, "queue": 0.0, "connect": 0.5, "first_byte": 0.25}
         assert timing_of(client) == (told if wanted else {})
         warm, client = world.begin()

@@ -1,0 +1,311 @@
+"""Every figure is read from where it is counted: each source holds a number of its own, and no family is left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from types import SimpleNamespace as Of
+from typing import Any
+
+import pytest
+
+import activator
+from activator.discovery.push import Verdict
+from activator.errors import Reason
+from activator.histogram import Histogram
+from activator.state.asking import Ask
+from activator.state.lifecycle import SEEN
+from activator.state.worker import TURN_BOUNDS_S
+from activator.telemetry.cluster_families import CLUSTER_FAMILIES
+from activator.telemetry.families import Distribution, Family, Value
+from activator.telemetry.program_families import PROGRAM_FAMILIES, Program
+from activator.telemetry.revision_families import REVISION_FAMILIES
+from activator.throttle.traffic import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
+from activator.upstream.pool import PodPool
+from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, UNLIMITED
+
+NOW_S = 1_000.0
+Figures = dict[tuple[str, ...], float]
+
+
+def took(seconds: float, bounds: tuple[float, ...]) -> Histogram:
+    """A histogram that is known by its sum."""
+    histogram = Histogram(bounds)
+    histogram.observe(seconds)
+    return histogram
+
+
+class Pool(PodPool):
+    """With connections in each state."""
+
+    def __init__(self, counts: list[int]) -> None:
+        self._counts = counts
+
+    def count_into(self, totals: list[int]) -> None:
+        for place, count in enumerate(self._counts):
+            totals[place] += count
+
+
+class Queue:
+    """Of changes."""
+
+    folded_total = 9
+
+    def __len__(self) -> int:
+        return 37
+
+
+def a_program() -> Program:
+    parts: Any = Of(
+        listening=Of(
+            connections=dict.fromkeys(range(1)),
+            accepted_total=2,
+            shed_total=3,
+            proxy=Of(active=4, refused_requests={Reason.NO_ROUTE: 5, Reason.BAD_REQUEST: 6}),
+        ),
+        held=Of(held_bytes=7, held_requests=8),
+        worker=Of(
+            queue=Queue(),
+            changes_total=10,
+            dropped_total=11,
+            refused_total=12,
+            batches_total=13,
+            queue_wait=took(14.0, TURN_BOUNDS_S),
+            processing=took(15.0, TURN_BOUNDS_S),
+            supervision=Of(
+                panics_total=16,
+                since_last_s=lambda now_s: now_s - 17.0,
+                worst_in_a_row=lambda now_s: now_s + 18.0,
+                next_backoff_s=lambda now_s: now_s + 19.0,
+            ),
+            rebuilds_total=20,
+            mismatch_totals={"ledger": 21, "line": 22},
+            illegal_totals={(EMPTY, SEEN, READY): 23},
+            parked=dict.fromkeys(range(24)),
+        ),
+        prober=Of(asked_totals={Ask.ANSWERED: 25, Ask.REFUSED: 26, Ask.SILENT: 27}),
+        part=Of(transitions={(READY, DRAINING): 28, (DRAINING, EMPTY): 29}),
+        access_log=Of(lost_total=30),
+        traces=Of(totals={"sent": 31, "failed": 32, "dropped": 33}),
+        intake=Of(verdict_totals={Verdict.APPLIED: 34}, validation_totals={Ask.SILENT: 35}),
+    )
+    return Program(
+        parts.listening,
+        parts.held,
+        parts.worker,
+        parts.prober,
+        parts.part,
+        parts.access_log,
+        lambda: 36,
+        lambda: NOW_S,
+        Of(),  # type: ignore[arg-type]
+        parts.traces,
+        parts.intake,
+    )
+
+
+PROGRAM: dict[str, float | Figures] = {
+    "activator_client_connections": 1.0,
+    "activator_client_connections_accepted": 2.0,
+    "activator_client_connections_shed": 3.0,
+    "activator_exchanges": 4.0,
+    "activator_refused_requests": {("no_route",): 5.0, ("bad_request",): 6.0},
+    "activator_held_bytes": 7.0,
+    "activator_held_requests": 8.0,
+    "activator_state_queue_length": 37.0,
+    "activator_state_changes_folded": 9.0,
+    "activator_state_changes": 10.0,
+    "activator_state_changes_dropped": 11.0,
+    "activator_state_changes_refused": 12.0,
+    "activator_state_batches": 13.0,
+    "activator_state_update_queue_seconds": 14.0,
+    "activator_state_update_processing_seconds": 15.0,
+    "activator_state_worker_panics": 16.0,
+    "activator_state_worker_last_panic_seconds": NOW_S - 17.0,
+    "activator_state_worker_panics_in_a_row": NOW_S + 18.0,
+    "activator_state_worker_next_backoff_seconds": NOW_S + 19.0,
+    "activator_state_rebuilds": 20.0,
+    "activator_state_mismatches": {("ledger",): 21.0, ("line",): 22.0},
+    "activator_state_illegal_transitions": {("unknown", "seen", "ready"): 23.0},
+    "activator_state_parked_revisions": 24.0,
+    "activator_pod_ready_validations": {("answered",): 25.0, ("refused",): 26.0, ("silent",): 27.0},
+    "activator_pod_state_transitions": {("ready", "draining"): 28.0, ("draining", "empty"): 29.0},
+    "activator_access_log_lost_lines": 30.0,
+    "activator_trace_spans": {("sent",): 31.0, ("failed",): 32.0, ("dropped",): 33.0},
+    "activator_push_reports": {("applied",): 34.0},
+    "activator_push_validations": {("silent",): 35.0},
+    "activator_errors": 36.0,
+    "activator_build_info": {(activator.__version__, "yes" if activator.COMPILED else "no"): 1.0},
+}
+
+
+def a_cluster() -> Any:
+    reflectors = [Of(errors_total=Counter({"410": 1, "cut": 2})), Of(errors_total=Counter({"403": 4}))]
+    relisters = [
+        Of(repairs_total=Counter(missed_add=10, missed_change=20, missed_delete=30)),
+        Of(repairs_total=Counter(missed_add=1, missed_recreate=40, version_only=50)),
+    ]
+    return Of(
+        view_age_s=lambda: 8.0,
+        watches=Of(reflectors=reflectors, relisters=relisters),
+        stream=Of(is_connected=True, errors_total=61, sent_total=62, dropped_total=63),
+        fallback=Of(fallbacks_total=64),
+        scale_fallback=Of(scaled_total=65),
+    )
+
+
+CLUSTER: dict[str, float | Figures] = {
+    "activator_cluster_view_age_seconds": 8.0,
+    "activator_cluster_watch_errors": 7.0,
+    "activator_cluster_repairs": {
+        ("missed_add",): 11.0,
+        ("missed_change",): 20.0,
+        ("missed_delete",): 30.0,
+        ("missed_recreate",): 40.0,
+        ("version_only",): 50.0,
+    },
+    "activator_autoscaler_connected": 1.0,
+    "activator_autoscaler_connection_errors": 61.0,
+    "activator_autoscaler_batches": 62.0,
+    "activator_autoscaler_batches_dropped": 63.0,
+    "activator_mesh_fallbacks": 64.0,
+    "activator_scale_fallbacks": 65.0,
+}
+
+
+def a_revision() -> Any:
+    states = (READY, READY, READY, PENDING, PENDING, NOT_READY, RECOVERING, QUARANTINED, DRAINING, EMPTY)
+    slots = [Of(state=state, attachment=None) for state in states]
+    slots[0].attachment = Pool([1, 2, 3, 4])
+    slots[1].attachment = Pool([10, 20, 30, 40])
+    beyond = Of(state=READY, attachment=Pool([100, 100, 100, 100]))
+    traffic = Of(
+        duration=took(1.0, REQUEST_BOUNDS_S),
+        first_byte=took(2.0, REQUEST_BOUNDS_S),
+        wait=took(3.0, WAIT_BOUNDS_S),
+        cold={"ready": took(4.0, COLD_BOUNDS_S), "connect": took(5.0, COLD_BOUNDS_S)},
+        request_bytes=6,
+        response_bytes=7,
+        tunnels_total=8,
+        tunnels=9,
+    )
+    return Of(
+        requests_total=10,
+        codes={101: 1, 200: 2, 204: 3, 404: 4, 503: 5, 799: 6},
+        failed_totals={Reason.QUEUE_FULL: 11},
+        retries={Reason.CONNECT_FAILED: 12},
+        client_gone_total=13,
+        line=Of(length=14),
+        spec=Of(queue_depth=15, policy="ewma"),
+        held=Of(held_bytes=16),
+        granted_total=17,
+        exempted_total=18,
+        errors_total=19,
+        cold_starts_total=20,
+        failure="it cannot start",
+        has_traffic=lambda: True,
+        traffic=traffic,
+        table=Of(
+            slots=[*slots, beyond],
+            length=len(slots),
+            in_flight=21,
+            capacity=22,
+            capacity_slots=23,
+            holes=24,
+            trailing=25,
+            fragmentation=0.26,
+            trims=27,
+            grown=28,
+            tables_full=29,
+            late_releases=30,
+        ),
+    )
+
+
+REVISION: dict[str, float | Figures] = {
+    "activator_request_duration_seconds": 1.0,
+    "activator_first_byte_seconds": 2.0,
+    "activator_queue_wait_seconds": 3.0,
+    "activator_cold_start_phase_seconds": {
+        ("start",): 0.0,
+        ("ready",): 4.0,
+        ("queue",): 0.0,
+        ("connect",): 5.0,
+        ("first_byte",): 0.0,
+    },
+    "activator_request_body_bytes": 6.0,
+    "activator_response_body_bytes": 7.0,
+    "activator_upgrades": 8.0,
+    "activator_upgrade_tunnels": 9.0,
+    "activator_requests": 10.0,
+    "activator_responses": {("1xx",): 1.0, ("2xx",): 5.0, ("4xx",): 4.0, ("5xx",): 5.0, ("other",): 6.0},
+    "activator_failures": {("queue_full",): 11.0},
+    "activator_retries": {("connect_failed",): 12.0},
+    "activator_client_gone": 13.0,
+    "activator_queued": 14.0,
+    "activator_queue_limit": 15.0,
+    "activator_policy": {("ewma",): 1.0},
+    "activator_queue_held_bytes": 16.0,
+    "activator_grants": 17.0,
+    "activator_exempted": 18.0,
+    "activator_waiter_errors": 19.0,
+    "activator_cold_starts": 20.0,
+    "activator_revision_failed": 1.0,
+    "activator_in_flight": 21.0,
+    "activator_capacity": 22.0,
+    "activator_pods": {
+        ("pending",): 2.0,
+        ("ready",): 3.0,
+        ("not_ready",): 1.0,
+        ("recovering",): 1.0,
+        ("quarantined",): 1.0,
+        ("draining",): 1.0,
+    },
+    "activator_pod_connections": {("open",): 11.0, ("idle",): 22.0, ("dialling",): 33.0, ("waiting",): 44.0},
+    "activator_sparse_array_length": 10.0,
+    "activator_sparse_array_slots": 23.0,
+    "activator_sparse_array_holes": 24.0,
+    "activator_sparse_array_trailing": 25.0,
+    "activator_sparse_array_fragmentation_ratio": 0.26,
+    "activator_sparse_array_trims": 27.0,
+    "activator_sparse_array_growths": 28.0,
+    "activator_sparse_array_full": 29.0,
+    "activator_late_releases": 30.0,
+}
+
+
+def figure(value: Value) -> float:
+    return value.total if isinstance(value, Distribution) else value
+
+
+@pytest.mark.parametrize(
+    ("families", "source", "expected"),
+    [
+        (PROGRAM_FAMILIES, a_program(), PROGRAM),
+        (CLUSTER_FAMILIES, a_cluster(), CLUSTER),
+        (REVISION_FAMILIES, a_revision(), REVISION),
+    ],
+    ids=("program", "cluster", "revision"),
+)
+def test_each_figure_is_read_from_its_place(
+    families: Iterable[Family[Any]], source: Any, expected: dict[str, float | Figures]
+) -> None:
+    read: dict[str, float | Figures] = {}
+    for family in families:
+        figures = {labels: figure(value) for labels, value in family.read(source)}
+        read[family.name] = figures if family.labels else figures[()]
+    assert read == expected
+
+
+def test_what_is_not_there_is_not_shown() -> None:
+    program = a_program()
+    worker: Any = program.worker
+    worker.supervision.since_last_s = lambda now_s: None
+    rows = {one.name: list(one.read(program._replace(intake=None))) for one in PROGRAM_FAMILIES}
+    for name in ("state_worker_last_panic_seconds", "push_reports", "push_validations"):
+        assert rows[f"activator_{name}"] == []
+    revision = a_revision()
+    revision.table.capacity, revision.failure = UNLIMITED, None
+    figures = {one.name: list(one.read(revision)) for one in REVISION_FAMILIES}
+    assert figures["activator_capacity"] == [((), float("inf"))]
+    assert figures["activator_revision_failed"] == [((), 0.0)]
