@@ -51,7 +51,7 @@ function slot(one) {
   const limit = one.limit >= 2 ** 30 ? Math.max(one.in_flight, 1) : Math.max(one.limit, 1);
   fill.style.height = Math.min(100 * one.in_flight / limit, 100) + '%';
   made.title = 'slot ' + one.slot + ': ' + one.pod + ' at ' + one.address + ', ' + one.state + ', ' +
-    one.in_flight + ' in flight';
+    one.in_flight + ' in flight' + (one.reason ? ', ' + one.reason : '');
   made.append(fill);
   return made;
 }
@@ -88,6 +88,8 @@ function shown(revision) {
   made.append(title, figures);
   if (revision.failure) made.append(element('div', 'bad', 'cannot start: ' + revision.failure));
   if (revision.waits_for) made.append(element('div', 'busy', 'waits for ' + revision.waits_for));
+  if (revision.without_slot.length)
+    made.append(element('div', 'busy', revision.without_slot.length + ' pods without a slot: every slot is held'));
   const slots = element('div', 'slots');
   revision.slots.slice(0, SLOTS_SHOWN).forEach(one => slots.append(slot(one)));
   made.append(curves(key, revision), slots);

@@ -9,6 +9,7 @@ Rules
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Protocol
@@ -19,9 +20,13 @@ from aiohttp import web
 
 from activator.admin.inspection import tasks
 from activator.admin.page import HEADERS, PAGE
+from activator.admin.profiler import Profiler, ProfilerBusyError
+from activator.clock import Now
+from activator.config import LOG_LEVELS, LOG_PARTS, PROFILE_SECONDS, PROFILE_SECONDS_MAX
 from activator.errors import StartError
 from activator.listen.listener import address_of, bind
-from activator.tasks import pause
+from activator.telemetry.app_log import AppLog
+from activator.telemetry.sliced_answer import answer_in_slices
 
 ADMIN_HEADER: Final = "Activator-Admin"
 _INDEX: Final = """activator
@@ -32,9 +37,13 @@ GET  /metrics          Prometheus
 GET  /debug/revisions  revisions, queues, slots
 GET  /debug/config     the configuration in force
 GET  /debug/tasks      what runs beside the requests
+GET  /debug/log        what the program says of itself: levels by part
+POST /debug/log?part=state&level=debug   until the next reload   (with the header Activator-Admin: 1)
+POST /debug/profile?seconds=5            for speedscope          (with the header Activator-Admin: 1)
 POST /drain            finish what is in flight, then exit   (with the header Activator-Admin: 1)
 POST /reload           read the file again                   (with the header Activator-Admin: 1)
 """
+
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -60,6 +69,11 @@ class Inside(Protocol):
         """Plain data: what `GET /debug/config` shows."""
         ...
 
+    @property
+    def log(self) -> AppLog | None:
+        """The program's own log, where it is ours to set."""
+        ...
+
     def stop(self) -> None: ...
 
     def reload(self) -> list[str]: ...
@@ -68,8 +82,9 @@ class Inside(Protocol):
 class AdminServer:
     """aiohttp on a listener of its own."""
 
-    def __init__(self, inside: Inside) -> None:
+    def __init__(self, inside: Inside, now: Now) -> None:
         self._inside = inside
+        self._profiler = Profiler(now)
         self._runner: web.AppRunner | None = None
 
     async def start(self, address: str) -> str:
@@ -88,6 +103,9 @@ class AdminServer:
                 web.get("/debug/revisions", self._revisions),
                 web.get("/debug/config", self._configuration),
                 web.get("/debug/tasks", self._tasks),
+                web.get("/debug/log", self._log),
+                web.post("/debug/log", self._set_log),
+                web.post("/debug/profile", self._profile),
                 web.post("/drain", self._drain),
                 web.post("/reload", self._reload),
             ]
@@ -98,6 +116,7 @@ class AdminServer:
         return address_of(sock)
 
     async def close(self) -> None:
+        self._profiler.stop()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -119,14 +138,7 @@ class AdminServer:
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
         slices, content_type = self._inside.metrics(request.headers.get("Accept", ""))
-        response = web.StreamResponse(headers={"Content-Type": content_type})
-        response.enable_compression()
-        await response.prepare(request)
-        for one in slices:
-            await response.write(one)
-            await pause(0.0)  # requests are served between two slices
-        await response.write_eof()
-        return response
+        return await answer_in_slices(request, slices, content_type)
 
     async def _revisions(self, request: web.Request) -> web.Response:
         return _json(self._inside.snapshot())
@@ -136,6 +148,34 @@ class AdminServer:
 
     async def _tasks(self, request: web.Request) -> web.Response:
         return _json(tasks())
+
+    async def _log(self, request: web.Request) -> web.Response:
+        app_log = self._inside.log
+        return _json({} if app_log is None else app_log.levels())
+
+    async def _set_log(self, request: web.Request) -> web.Response:
+        app_log = self._inside.log
+        part, level = request.query.get("part", ""), request.query.get("level", "")
+        if app_log is None or level not in LOG_LEVELS or (part and part not in LOG_PARTS):
+            expected = f"level: one of {', '.join(LOG_LEVELS)}; part: none, or one of {', '.join(LOG_PARTS)}"
+            return _json({"problems": [f"expected {expected}"]}, status=400)
+        app_log.set_level(part, level)
+        return _json(app_log.levels())
+
+    async def _profile(self, request: web.Request) -> web.Response:
+        try:
+            seconds = float(request.query.get("seconds", PROFILE_SECONDS))
+        except ValueError:
+            seconds = 0.0
+        if not 0.0 < seconds <= PROFILE_SECONDS_MAX:
+            return _json({"problems": [f"seconds: a number above 0, at most {PROFILE_SECONDS_MAX:g}"]}, status=400)
+        try:
+            return _json(await asyncio.to_thread(self._profiler.take, seconds))
+        except ProfilerBusyError:
+            return _json({"problems": ["a profile is being taken already"]}, status=409)
+        except asyncio.CancelledError:
+            self._profiler.stop()  # nobody waits for it any more
+            raise
 
     async def _drain(self, request: web.Request) -> web.Response:
         self._inside.stop()

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 from activator.admin.state_page import state_worker
 from activator.state.apply import DataPart
+from activator.state.records import PodRecord
 from activator.state.worker import StateWorker
 from activator.throttle.revision import RevisionThrottler
 from activator.upstream.pool import PodPool
-from lb.tracker import EMPTY, STATE_NAMES, PodTracker
+from lb.tracker import DRAINING, EMPTY, QUARANTINED, RECOVERING, STATE_NAMES, PodTracker
+
+NO_SLOT: Final = "every slot of the table is held"
 
 
 def revisions(
     part: DataPart, worker: StateWorker, processes: dict[str, dict[str, int]], now_s: float
 ) -> dict[str, Any]:
     """Everything about all revisions."""
-    return {
-        "revisions": [revision(throttler, processes.get(key)) for key, throttler in part.throttlers.items()],
-        "state_worker": state_worker(worker, now_s),
-    }
+    shown = []
+    for key, throttler in part.throttlers.items():
+        record = worker.model.revisions.get(key)
+        shown.append(revision(throttler, processes.get(key), {} if record is None else record.pods))
+    return {"revisions": shown, "state_worker": state_worker(worker, now_s)}
 
 
-def revision(throttler: RevisionThrottler, processes: dict[str, int] | None) -> dict[str, Any]:
-    """One revision: totals, queue, table, slots."""
+def revision(
+    throttler: RevisionThrottler, processes: dict[str, int] | None, pods: Mapping[str, PodRecord]
+) -> dict[str, Any]:
+    """One revision: totals, queue, table, slots; `pods`: what is believed of them."""
     table = throttler.table
     namespace, _, name = throttler.key.partition("/")
     shown: dict[str, Any] = {
@@ -51,7 +58,12 @@ def revision(throttler: RevisionThrottler, processes: dict[str, int] | None) -> 
             "trims": table.trims,
             "late_releases": table.late_releases,
         },
-        "slots": [slot(tracker) for tracker in table.slots[: table.length] if tracker.state != EMPTY],
+        "slots": [
+            slot(tracker, pods.get(tracker.identity))
+            for tracker in table.slots[: table.length]
+            if tracker.state != EMPTY
+        ],
+        "without_slot": [without_slot(pod) for pod in pods.values() if pod.unplaced and pod.state() != DRAINING],
     }
     if processes is not None:
         shown["processes"] = processes
@@ -73,13 +85,14 @@ def queue(throttler: RevisionThrottler) -> dict[str, Any]:
     }
 
 
-def slot(tracker: PodTracker) -> dict[str, Any]:
+def slot(tracker: PodTracker, pod: PodRecord | None) -> dict[str, Any]:
     """One pod."""
     shown: dict[str, Any] = {
         "slot": tracker.slot,
         "pod": tracker.identity,
         "address": tracker.address,
         "state": STATE_NAMES[tracker.state],
+        "reason": reason(tracker, pod),
         "in_flight": tracker.in_flight,
         "limit": tracker.limit,
         "weight": tracker.weight,
@@ -89,6 +102,18 @@ def slot(tracker: PodTracker) -> dict[str, Any]:
     if isinstance(tracker.attachment, PodPool):
         shown["connections"] = tracker.attachment.statistics()
     return shown
+
+
+def reason(tracker: PodTracker, pod: PodRecord | None) -> str:
+    """Why the pod is in quarantine, or on trial; empty for every other."""
+    if pod is None or pod.address != tracker.address or tracker.state not in (QUARANTINED, RECOVERING):
+        return ""
+    return pod.cause
+
+
+def without_slot(pod: PodRecord) -> dict[str, Any]:
+    """A pod that waits for a slot."""
+    return {"pod": pod.identity, "address": pod.address, "state": STATE_NAMES[pod.state()], "reason": NO_SLOT}
 
 
 def waits_for(throttler: RevisionThrottler) -> str:

@@ -3,27 +3,41 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 
 def table(answer: bytes) -> str:
     """Text for a terminal as wide as it is."""
-    snapshot = msgspec.json.decode(answer)
     console = Console(file=io.StringIO())
-    if not snapshot["revisions"]:
-        return "no revisions"
-    for revision in snapshot["revisions"]:
-        console.print(_revision(revision))
-        if revision["slots"]:
-            console.print(_slots(revision["slots"]))
+    console.print(shown(answer))
     written = console.file
     assert isinstance(written, io.StringIO)
     return written.getvalue().rstrip()
+
+
+def watch(ask: Callable[[], bytes], wait: Callable[[], bool], console: Console) -> None:
+    """The same, asked again and again in its place, until `wait` says that it is enough."""
+    with Live(shown(ask()), console=console, auto_refresh=False, screen=console.is_terminal) as live:
+        while wait():
+            live.update(shown(ask()), refresh=True)
+
+
+def shown(answer: bytes) -> Group | Text:
+    """What `/debug/revisions` says, to be printed."""
+    snapshot = msgspec.json.decode(answer)
+    parts: list[Text | Table] = []
+    for revision in snapshot["revisions"]:
+        parts.append(_revision(revision))
+        if revision["slots"] or revision["without_slot"]:
+            parts.append(_slots(revision["slots"], revision["without_slot"]))
+    return Group(*parts) if parts else Text("no revisions")
 
 
 def _revision(revision: dict[str, Any]) -> Text:
@@ -40,9 +54,12 @@ def _revision(revision: dict[str, Any]) -> Text:
     return line
 
 
-def _slots(slots: list[dict[str, Any]]) -> Table:
-    shown = Table("slot", "pod", "address", "state", "in flight", "limit", box=None, padding=(0, 2, 0, 0))
+def _slots(slots: list[dict[str, Any]], without_slot: list[dict[str, Any]]) -> Table:
+    shown = Table("slot", "pod", "address", "state", "in flight", "limit", "reason", box=None, padding=(0, 2, 0, 0))
     for slot in slots:
         limit = "-" if slot["limit"] >= 1 << 30 else str(slot["limit"])
-        shown.add_row(str(slot["slot"]), slot["pod"], slot["address"], slot["state"], str(slot["in_flight"]), limit)
+        in_flight = str(slot["in_flight"])
+        shown.add_row(str(slot["slot"]), slot["pod"], slot["address"], slot["state"], in_flight, limit, slot["reason"])
+    for pod in without_slot:
+        shown.add_row("-", pod["pod"], pod["address"], pod["state"], "-", "-", pod["reason"])
     return shown

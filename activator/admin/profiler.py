@@ -1,0 +1,103 @@
+"""Where the program spends its time, looked at from a thread: stacks of all threads every few milliseconds.
+
+The answer is a file for speedscope (https://www.speedscope.app), one profile for each thread. Compiled functions have
+no frames of their own: their time is that of the interpreted function, or of the loop, that called them.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from types import FrameType
+from typing import Any, Final
+
+import activator
+from activator.clock import Now
+from activator.config import PROFILE_INTERVAL_S, PROFILE_STACK_MAX
+
+_SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
+
+_Frame = tuple[str, str, int]  # name, file, line
+
+
+class ProfilerBusyError(Exception):
+    """There is a profile being taken already."""
+
+
+class Profiler:
+    """Takes one profile at a time."""
+
+    def __init__(self, now: Now) -> None:
+        self._now = now
+        self._taking = threading.Lock()
+        self._stopped = threading.Event()
+
+    def take(self, seconds: float) -> dict[str, Any]:
+        """Look for so long, in the thread that calls. Raises ProfilerBusyError."""
+        if not self._taking.acquire(blocking=False):
+            raise ProfilerBusyError
+        try:
+            self._stopped.clear()
+            return self._take(seconds)
+        finally:
+            self._taking.release()
+
+    def stop(self) -> None:
+        """Whoever is looking may end at once."""
+        self._stopped.set()
+
+    def _take(self, seconds: float) -> dict[str, Any]:
+        stacks = _Stacks()
+        own = threading.get_ident()
+        began_s = last_s = self._now()
+        while last_s - began_s < seconds and not self._stopped.wait(PROFILE_INTERVAL_S):
+            now_s = self._now()
+            for thread, frame in sys._current_frames().items():
+                if thread != own:
+                    stacks.add(thread, frame, now_s - last_s)
+            last_s = now_s
+        return stacks.speedscope(last_s - began_s)
+
+
+class _Stacks:
+    """What was seen, by thread."""
+
+    def __init__(self) -> None:
+        self._frames: dict[_Frame, int] = {}
+        self._seen: dict[int, tuple[list[list[int]], list[float]]] = {}
+
+    def add(self, thread: int, frame: FrameType | None, weight_s: float) -> None:
+        stack: list[int] = []
+        while frame is not None and len(stack) < PROFILE_STACK_MAX:
+            code = frame.f_code
+            key = (code.co_qualname, code.co_filename, code.co_firstlineno)
+            stack.append(self._frames.setdefault(key, len(self._frames)))
+            frame = frame.f_back
+        stack.reverse()
+        samples, weights = self._seen.setdefault(thread, ([], []))
+        samples.append(stack)
+        weights.append(weight_s)
+
+    def speedscope(self, length_s: float) -> dict[str, Any]:
+        names = {thread.ident: thread.name for thread in threading.enumerate()}
+        return {
+            "$schema": _SCHEMA,
+            "name": f"activator, {length_s:.1f} s",
+            "exporter": f"activator {activator.__version__}",
+            "activeProfileIndex": 0,
+            "shared": {"frames": [{"name": name, "file": file, "line": line} for name, file, line in self._frames]},
+            "profiles": [
+                {
+                    "type": "sampled",
+                    "name": names.get(thread) or f"thread {thread}",
+                    "unit": "seconds",
+                    "startValue": 0,
+                    "endValue": sum(weights),
+                    "samples": samples,
+                    "weights": weights,
+                }
+                for thread, (samples, weights) in sorted(
+                    self._seen.items(), key=lambda one: names.get(one[0]) != "MainThread"
+                )
+            ],
+        }

@@ -1,0 +1,108 @@
+"""What probes are told: liveness is that the state worker's loop turns, readiness lists what is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from activator.admin.server import AdminServer
+from activator.control import STALLED_AFTER_S, Control
+from activator.discovery.process import Reaping
+from activator.state.messages import RevisionSet
+from activator.state.worker import HEARTBEAT_S
+from activator.tasks import TaskGroupOwner, pause
+from lb.rng import Rng
+from tests.manual_clock import ManualClock
+from tests.state.state_fakes import SPEC
+
+
+class Inside:
+    """A program in any condition."""
+
+    log = None
+
+    def __init__(self) -> None:
+        self.alive = True
+        self.reasons: list[str] = []
+
+    def is_alive(self) -> bool:
+        return self.alive
+
+    def waiting_for(self) -> list[str]:
+        return self.reasons
+
+    def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
+        return iter(()), "text/plain"
+
+    def snapshot(self) -> object:
+        return {}
+
+    def configuration(self) -> object:
+        return {}
+
+    def stop(self) -> None:
+        pass
+
+    def reload(self) -> list[str]:
+        return []
+
+
+def test_liveness_and_readiness_are_apart() -> None:
+    async def scenario() -> list[tuple[int, str]]:
+        inside = Inside()
+        server = AdminServer(inside, lambda: 0.0)
+        address = await server.start("127.0.0.1:0")
+        answers = []
+        async with aiohttp.ClientSession() as session:
+            for inside.alive, inside.reasons in ((True, []), (True, ["draining", "a list"]), (False, [])):
+                for path in ("healthz", "readyz"):
+                    async with session.get(f"http://{address}/{path}") as answer:
+                        answers.append((answer.status, await answer.text()))
+        await server.close()
+        return answers
+
+    assert asyncio.run(scenario()) == [
+        (200, "ok\n"),
+        (200, "ok\n"),
+        (200, "ok\n"),
+        (503, "draining\na list\n"),
+        (503, "the state worker makes no progress\n"),
+        (200, "ok\n"),
+    ]
+
+
+class Tasks(TaskGroupOwner):
+    """Starts nothing: the test turns what there is."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda name, error: None)
+
+    def start(self, name: str, coroutine: Any) -> Any:
+        coroutine.close()
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_it_is_alive_as_long_as_the_worker_turns(busy: bool) -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        control = Control(clock.now, lambda effects: None, lambda: None, Rng(1), Tasks(), Reaping(None, ""))
+        tasks = TaskGroupOwner(lambda name, error: None)
+        assert STALLED_AFTER_S > 5.0 * HEARTBEAT_S, "a worker without work turns often enough"
+        clock.pass_time(STALLED_AFTER_S - 0.1)
+        assert control.is_alive()
+        clock.pass_time(0.2)
+        assert not control.is_alive()
+        if busy:
+            control.submit(RevisionSet(SPEC))
+        tasks.start("worker", control.worker.run())
+        await pause(0.0)
+        assert control.is_alive()
+        await tasks.close()
+        clock.pass_time(STALLED_AFTER_S + 0.1)
+        assert not control.is_alive(), "it has ended, and nobody runs it again"
+
+    asyncio.run(scenario())

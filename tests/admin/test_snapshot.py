@@ -1,0 +1,66 @@
+"""What `/debug/revisions` and `activator status` say of pods that get nothing: why, pod by pod."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from activator.admin.snapshot import revisions
+from activator.admin.status import table
+from activator.state.messages import PodGone, PodRefused, PodStatus, PodUnplaced, Probed, RevisionSet
+from tests.state.state_fakes import KEY, SPEC, Joined, seen
+
+REFUSED = "refused a connection: connect_failed"
+NO_SLOT = "every slot of the table is held"
+
+
+def answer(joined: Joined) -> bytes:
+    return msgspec.json.encode(revisions(joined.part, joined.worker, {}, joined.clock.now()))
+
+
+def shown(joined: Joined) -> dict[str, Any]:
+    (revision,) = msgspec.json.decode(answer(joined))["revisions"]
+    found: dict[str, Any] = revision
+    return found
+
+
+def reasons(joined: Joined) -> dict[str, tuple[str, str]]:
+    return {slot["pod"]: (slot["state"], slot["reason"]) for slot in shown(joined)["slots"]}
+
+
+def test_why_a_pod_is_in_quarantine() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"), PodRefused(KEY, "p1", 1, True, "connect_failed"))
+    assert reasons(joined) == {"p1": ("quarantined", REFUSED), "p2": ("ready", "")}
+    text = table(answer(joined))
+    assert "reason" in text and "connect_failed" in text
+    joined.do(Probed(KEY, "p1"))
+    assert reasons(joined)["p1"] == ("recovering", REFUSED)
+    joined.do(PodGone(KEY, "list", "p2"), seen("p1", PodStatus.NOT_READY))
+    assert reasons(joined) == {"p1": ("not_ready", "")}, "that is what its source says of it"
+
+
+def test_a_slot_that_drains_says_nothing_of_the_pod_that_has_moved_away() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    request = joined.ask()
+    joined.do(seen("p1", address="10.0.0.9:80"), PodRefused(KEY, "p1", 2, True))
+    found = {slot["address"]: slot["reason"] for slot in shown(joined)["slots"]}
+    assert found == {"10.0.0.1:80": "", "10.0.0.9:80": "refused a connection"}
+    request.release()
+
+
+def test_why_a_pod_has_no_slot() -> None:
+    joined = Joined()
+    slots = 2 * SPEC.max_scale
+    joined.do(RevisionSet(SPEC), *(seen(f"p{number}") for number in range(slots)))
+    joined.throttler().table._array.slots_max = slots  # else it would take 131,072 pods
+    joined.do(seen("late", PodStatus.PENDING, probe=True))
+    joined.do(*(PodUnplaced(KEY, identity) for identity in joined.hooks.unplaced))
+    assert len(shown(joined)["slots"]) == slots
+    expected = {"pod": "late", "address": "10.0.0.0:80", "state": "pending", "reason": NO_SLOT}
+    assert shown(joined)["without_slot"] == [expected]
+    assert "every slot" in table(answer(joined))
+    joined.do(PodGone(KEY, "list", "late"))
+    assert shown(joined)["without_slot"] == []
