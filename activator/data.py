@@ -22,19 +22,22 @@ from activator.config import (
     HELD_BODY_BYTES,
     LOAD_REPORT_INTERVAL_S,
     TARGET_BYTES_MAX,
+    TLS_CONTEXTS_MAX,
     TRAILERS_BYTES_MAX,
     Config,
     Forwarded,
     PodTls,
+    ProbeSpec,
     RevisionSpec,
 )
 from activator.listen.connection import Listening
-from activator.listen.listener import ListeningSocket, Server
-from activator.origin import FORWARDED, X_FORWARDED, Origins
+from activator.listen.listener import Server
+from activator.origin import FOR_ONLY, FORWARDED, X_FORWARDED, Origins
 from activator.outlet import WriteTurn
 from activator.proxy import Proxy
 from activator.routing import Router
 from activator.state.apply import DataHooks, DataPart, load_of
+from activator.state.asking import probe_head, split_address
 from activator.state.audit import Auditor
 from activator.state.messages import (
     Effect,
@@ -47,12 +50,12 @@ from activator.state.messages import (
     Told,
     TrialEnded,
 )
-from activator.state.probing import split_address
 from activator.tasks import TaskGroupOwner
 from activator.throttle.budget import HeldBudget
 from activator.throttle.revision import RevisionThrottler
 from activator.throttle.slot_events import SlotEvents
 from activator.upstream.dial import DialContext, PodAddress
+from activator.upstream.introduction import Naming
 from activator.upstream.pool import PodPool
 from activator.wire.request import RequestLimits
 from lb.policy import Policy
@@ -75,8 +78,8 @@ class Data:
         loop = asyncio.get_running_loop()
         self.errors_total: int = 0
         self.wheel = TimingWheel(now, loop.call_later, self.failed)
-        turn = WriteTurn(loop.call_soon, self.failed)
-        self.router = Router(config.trust_revision_headers)
+        turn = self._turn = WriteTurn(loop.call_soon, self.failed)
+        self.router = Router(config.trust_revision_headers or config.kubernetes is not None)
         self.held = HeldBudget(config.limits.held_bytes, config.limits.held_requests)
         self.proxy = Proxy(self.router, self.wheel, now, self.held, HELD_BODY_BYTES, ATTEMPTS_MAX, self.failed)
         limits = RequestLimits(
@@ -97,24 +100,28 @@ class Data:
             _origins(config.forwarded),
             config.limits.body_rate,
             turn,
+            float(config.limits.idle),
         )
         self.server: Server | None = None
         hooks = _Hooks(self, DialContext(loop, self.wheel, tasks.start, turn), now, rng, tell)
-        self.part = DataPart(now, self.wheel, loop.call_soon, _Events(self, tell), hooks, self.held)
+        self.part = DataPart(now, self.wheel, loop.call_soon, _Events(self, tell, now), hooks, self.held)
         self._report = _LoadReport(self, now, tell)
         self._auditor = Auditor(self.part, self.wheel, now, tell, loop.call_soon)
 
-    async def start(self, sockets: list[ListeningSocket]) -> None:
-        """Begin to accept."""
+    def start(self) -> Server:
+        """What is to accept."""
         self.server = Server(self.listening)
-        for one in sockets:
-            await self.server.open(one)
         self._report.arm()
         self._auditor.arm()
+        return self.server
 
     def apply(self, effects: list[Effect]) -> None:
         """Effects of the state worker, in order."""
         self.part.apply(effects)
+
+    def write_out(self) -> None:
+        """Send what has been written, now: something else is about to take its time before the turn ends."""
+        self._turn.end()
 
     def announce_drain(self) -> None:
         """Go on serving, and tell clients with each answer not to come back on this connection."""
@@ -151,6 +158,7 @@ def _connections_max(wanted: int) -> int:
 
 def _origins(forwarded: Forwarded) -> Origins:
     writes = {"x-forwarded": X_FORWARDED, "forwarded": FORWARDED, "both": X_FORWARDED | FORWARDED, "none": 0}
+    writes["x-forwarded-for"] = FOR_ONLY
     return Origins(
         tuple(ipaddress.ip_network(network) for network in forwarded.trust),
         writes[forwarded.headers],
@@ -163,15 +171,19 @@ def _origins(forwarded: Forwarded) -> Origins:
 class _Events(SlotEvents):
     """What throttlers learn, as messages."""
 
-    def __init__(self, data: Data, tell: Tell) -> None:
+    def __init__(self, data: Data, tell: Tell, now: Now) -> None:
         self._data = data
         self._tell = tell
+        self._now = now
 
     def activated(self, key: str) -> None:
         self._data.part.activated(key)
+        self.wanted(key)  # whoever scales the revision hears of its first request at once, whether it waits or not
 
     def wanted(self, key: str) -> None:
-        self._tell(load_of(self._data.part.throttlers[key]))
+        throttler = self._data.part.throttlers.get(key)
+        if throttler is not None:
+            self._tell(load_of(throttler, self._now()))
 
     def drained(self, key: str, slot: int, generation: int) -> None:
         self._tell(SlotDrained(key, slot, generation))
@@ -182,8 +194,8 @@ class _Events(SlotEvents):
     def trial_ended(self, key: str, identity: str, generation: int, succeeded: bool) -> None:
         self._tell(TrialEnded(key, identity, generation, succeeded))
 
-    def refused(self, key: str, identity: str, generation: int, dead: bool) -> None:
-        self._tell(PodRefused(key, identity, generation, dead))
+    def refused(self, key: str, identity: str, generation: int, dead: bool, reason: str) -> None:
+        self._tell(PodRefused(key, identity, generation, dead, reason))
 
     def served(self, key: str, identity: str, generation: int) -> None:
         self._tell(PodServed(key, identity, generation))
@@ -202,21 +214,33 @@ class _Hooks(DataHooks):
         self._rng = rng
         self._tell = tell
         self._contexts: dict[PodTls, ssl.SSLContext] = {}
+        self._tls: dict[str, PodTls | None] = {}  # of each revision
 
     def make_policy(self, name: str) -> Policy:
         return create(name, Rng(self._rng.below(1 << 30)))
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
         self._data.router.set(throttler)
+        tls = throttler.spec.tls
+        if tls != self._tls.get(throttler.key):
+            self._tls[throttler.key] = tls
+            for tracker in throttler.table.slots[: throttler.table.length]:
+                if isinstance(tracker.attachment, PodPool):
+                    tracker.attachment.move(self._address_of(tracker, throttler.spec))
 
     def revision_dropped(self, key: str) -> None:
         self._data.router.drop(key)
+        self._tls.pop(key, None)
 
     def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
+        address = self._address_of(tracker, spec)
+        naming = _naming(spec.probe, tracker)
+        tracker.attachment = PodPool(self._dials, self._now, address, spec.connect_timeout_s, naming)
+
+    def _address_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodAddress:
         host, port = split_address(tracker.address)
         server_name = "" if spec.tls is None else spec.tls.server_name
-        address = PodAddress(host, port, self._context_of(spec.tls), server_name)
-        tracker.attachment = PodPool(self._dials, self._now, address, spec.connect_timeout_s)
+        return PodAddress(host, port, self._context_of(spec.tls), server_name)
 
     def _context_of(self, tls: PodTls | None) -> ssl.SSLContext | None:
         """One context for all pods with the same settings."""
@@ -226,6 +250,8 @@ class _Hooks(DataHooks):
         if context is None:
             from activator.certificates import pod_context
 
+            if len(self._contexts) >= TLS_CONTEXTS_MAX:  # of authorities that were replaced meanwhile, most of them
+                self._contexts.clear()
             context = self._contexts[tls] = pod_context(tls)
         return context
 
@@ -260,6 +286,13 @@ class _Hooks(DataHooks):
 
     def broken(self, key: str, cause: str, kind: str) -> None:
         self._tell(RevisionBroken(key, cause, kind))
+
+
+def _naming(probe: ProbeSpec, tracker: PodTracker) -> Naming | None:
+    if not probe.identity_header:
+        return None
+    head = probe_head(probe, tracker.address, keep_alive=True)
+    return Naming(head, probe.identity_header.lower().encode(), tracker.identity.encode())
 
 
 class _LoadReport(Deadline):

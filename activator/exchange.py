@@ -67,6 +67,10 @@ class ClientStream:
         """What the client speaks, with its version."""
         return "HTTP/1.1"
 
+    def secure(self) -> bool:
+        """It speaks it over TLS."""
+        return False
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PodStream:

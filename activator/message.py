@@ -6,7 +6,7 @@ Rules
      onward frames it anew. Trailer does appear, since trailers are handed on; and `TE: trailers` does where the client
      said it (gRPC servers insist on it), with the `Connection: TE` that must accompany it in HTTP/1.
   2. Names and values are the bytes that were received, order and case kept; a reader who compares names lowers them.
-  3. Made once by `wire/`, afterwards read by everybody; only `origin.py` adds headers.
+  3. Made once by `wire/`, afterwards read by everybody; only `origin.py` and `tracing.py` add headers.
 
 (content_length, has_body) is (n, True) for a body of n bytes, (0, False) for a declared empty one,
 (UNKNOWN_LENGTH, True) for a body whose end is told by the stream, and (UNKNOWN_LENGTH, False) for no body at all.
@@ -99,7 +99,16 @@ class RequestHead:
         self.content_length = content_length
         self.has_body = has_body
         self.upgrade: bytes = b""  # the protocols the client would rather speak on this connection, lowered, in a list
+        self.named: bytes = b""  # the fields that Connection names, as a block: for us, and not in `headers`
         self.claims: list[bytes] = _NO_CLAIMS  # field lines about its origin, taken out of `headers`: see origin.py
+        self.traceparent: bytes = b""  # its field line; it stays in `headers`: see tracing.py
+
+    def received(self, lowered_name: bytes) -> bytes | None:
+        """The value of the first field of this name that the client sent to us, be it for us alone."""
+        value = self.headers.get(lowered_name)
+        if value is None and self.named:
+            value = Fields(self.named).get(lowered_name)
+        return value
 
 
 class ResponseHead:

@@ -27,6 +27,7 @@ _TWO_DIGITS: Final = [b"%02x" % number for number in range(256)]
 
 X_FORWARDED: Final = 1
 FORWARDED: Final = 2
+FOR_ONLY: Final = 4  # X-Forwarded-For, as Knative's activator does
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -34,7 +35,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 class Origins:
     """What is the same for all connections of a worker.
 
-    `trusted`: the networks whose claims are believed. `writes`: X_FORWARDED, FORWARDED, both (3) or neither (0).
+    `trusted`: the networks whose claims are believed. `writes`: X_FORWARDED, FORWARDED, both (3), FOR_ONLY or none (0).
     `via`: the name by which this proxy goes in Via, or nothing. `seed`: 64 random bits that no other process has.
     """
 
@@ -128,6 +129,8 @@ class Origin:
             pairs.append((b"X-Forwarded-Proto", self._scheme()))
             if authority:
                 pairs.append((b"X-Forwarded-Host", authority))
+        if origins.writes & FOR_ONLY and peer:
+            pairs.append((b"X-Forwarded-For", peer))
         if origins.writes & FORWARDED and peer:
             pairs.append((b"Forwarded", self._element(authority)))
         if origins.via:
@@ -147,7 +150,7 @@ class Origin:
             host = _value_of(claims, b"x-forwarded-host") or head.authority
             if host:
                 pairs.append((b"X-Forwarded-Host", host))
-        elif addresses:
+        elif addresses or origins.writes & FOR_ONLY:
             pairs.append((b"X-Forwarded-For", b", ".join([*addresses, peer])))
         elements = _list_of(claims, b"forwarded")
         if elements or origins.writes & FORWARDED:

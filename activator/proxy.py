@@ -26,7 +26,8 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from activator.clock import NEVER, Now, TimingWheel
-from activator.config import RISKY_IDLE_S
+from activator.config import RISKY_IDLE_S, RevisionSpec
+from activator.dialect import KnativeDialect, OwnAnswer
 from activator.errors import Reason, status_of
 from activator.exchange import ClientStream, Exchange, PodStream
 from activator.message import Headers, RequestHead, ResponseHead
@@ -37,12 +38,15 @@ from activator.throttle.held_body import HeldBody
 from activator.throttle.lease import Lease
 from activator.throttle.revision import RevisionThrottler
 from activator.throttle.starting import Start, server_timing
+from activator.tracing import Sampler, TraceContext
 from activator.upstream.pool import PodPool
 
 _NO_BODY: Final[list[bytes]] = []
 _NOBODY: Final = ClientStream()  # stands in for the client of an exchange that is over
 # RFC 9110 section 9.2.2: these may be sent again when the connection closed before an answer.
 _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
+# Of a revision that takes every upgrade: HTTP itself in another version (RFC 9113 has retired h2c) and in TLS.
+_NEVER_TUNNELLED: Final = frozenset({b"h2c", b"h2", b"tls/1.0", b"tls/1.1", b"tls/1.2", b"http/2.0"})
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -77,6 +81,11 @@ class Proxy:
         self.attempts_max = attempts_max
         self.on_error = on_error
         self.observer: ExchangeObserver | None = None
+        self.sampler: Sampler | None = None  # decides which requests are traced, if any are
+        self.tracer: ExchangeObserver | None = None  # hears of those
+        self.measurer: ExchangeObserver | None = None  # tells requests apart by more than our own metrics do
+        self.histograms: bool = True  # how long requests took is kept
+        self.dialect: KnativeDialect | None = None  # where Knative's parts are the peers
         self.active: int = 0  # exchanges that have begun and not ended
         self.tunnels: int = 0  # of these, how many speak another protocol by now
         self.unrouted_total: int = 0
@@ -84,7 +93,10 @@ class Proxy:
 
     def open(self, head: RequestHead, client: ClientStream) -> ProxiedExchange:
         """A request has arrived; `begin` it when its turn comes."""
-        return ProxiedExchange(self, head, client)
+        exchange = ProxiedExchange(self, head, client)
+        if self.sampler is not None:
+            exchange.trace = self.sampler.begin(head)
+        return exchange
 
     def count_refused(self, reason: Reason) -> None:
         self.refused_requests[reason] = self.refused_requests.get(reason, 0) + 1
@@ -106,6 +118,7 @@ class ProxiedExchange(Exchange):
         self.status: i64 = 0  # of the answer; 0: there was none
         self.reason: Reason | None = None  # why it ended otherwise than with its pod's answer
         self.last_lease: Lease | None = None  # names the pod that it was given to last
+        self.trace: TraceContext | None = None  # it is traced
         self._proxy = proxy
         self._client = client
         self._throttler: RevisionThrottler | None = None
@@ -114,6 +127,7 @@ class ProxiedExchange(Exchange):
         self._pod: PodStream | None = None
         self._begun: bool = False
         self._attempts: int = 0
+        self._for_pods: bytes = b""  # of a dialect: the fields for any pod
         self._held: HeldBody | None = None  # what came before the pod was there, or may have to be sent again
         self._request_done: bool = not head.has_body
         self._request_trailers: Headers = []
@@ -140,13 +154,24 @@ class ProxiedExchange(Exchange):
         proxy = self._proxy
         self._begun = True
         proxy.active += 1
-        throttler = proxy.router.resolve(self.head)
+        dialect = proxy.dialect
+        if dialect is not None:
+            seen = dialect.look(self.head)
+            if seen.answer is not None:
+                self._answer_probe(seen.answer)
+                return
+            self._for_pods = seen.for_pods
+            key = seen.key()
+            throttler = proxy.router.named(key) if key else proxy.router.by_host(self.head.authority)
+        else:
+            throttler = proxy.router.resolve(self.head)
         if throttler is None:
             proxy.unrouted_total += 1
             self._fail(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
             return
         self._throttler = throttler
         throttler.requests_total += 1
+        throttler.traffic.begun(self.arrived_s)
         if self.head.upgrade and not self._may_upgrade(throttler):
             self._fail(Reason.UPGRADE_NOT_SUPPORTED, "")
             return
@@ -182,6 +207,9 @@ class ProxiedExchange(Exchange):
         if self._is_connecting():  # else `connected` has set the deadline
             self._arm()
 
+    def is_served(self, lease: Lease) -> bool:
+        return not self.over and lease is self._lease and (self._pod is not None or self._pool is not None)
+
     def _is_connecting(self) -> bool:
         return self._pool is not None
 
@@ -189,8 +217,15 @@ class ProxiedExchange(Exchange):
         self._pool = None
         self._pod = pod
         self._pod_full = False
-        self.connected_s = self._progress_s = self._time()
+        self.connected_s = self._time()
+        throttler = self._throttler
+        assert throttler is not None
+        self._progress_s = self.arrived_s if throttler.spec.times_from_arrival else self.connected_s
         head = self.head
+        dialect = self._proxy.dialect
+        lease = self._lease
+        if dialect is not None and lease is not None:
+            head.headers.block = dialect.addressed(self._for_pods, lease.address, throttler.key)
         if not head.has_body:
             pod.send_request(head, _NO_BODY)
         else:
@@ -216,7 +251,7 @@ class ProxiedExchange(Exchange):
         assert throttler is not None and lease is not None
         self._pool = None
         if reason is not Reason.INTERNAL:
-            throttler.pod_refused(lease, reason is Reason.CONNECT_FAILED)
+            throttler.pod_refused(lease, reason is Reason.CONNECT_FAILED, reason.value)
         if self._attempts + 1 < self._proxy.attempts_max:
             self._try_again(throttler, lease, reason)
         else:
@@ -238,6 +273,11 @@ class ProxiedExchange(Exchange):
         throttler = self._throttler
         return "" if throttler is None else throttler.key
 
+    def spec(self) -> RevisionSpec | None:
+        """What its revision is like; None: none was found."""
+        throttler = self._throttler
+        return None if throttler is None else throttler.spec
+
     def retries(self) -> int:
         """Pods that failed it before the last."""
         return self._attempts
@@ -249,7 +289,11 @@ class ProxiedExchange(Exchange):
         """
         head = self.head
         offered = head.upgrade.split(b", ")
-        head.upgrade = b", ".join([one for one in offered if one.decode("latin-1") in throttler.spec.upgrades])
+        taken = throttler.spec.upgrades
+        every = "*" in taken
+        head.upgrade = b", ".join(
+            [one for one in offered if one.decode("latin-1") in taken or (every and one not in _NEVER_TUNNELLED)]
+        )
         return bool(head.upgrade) or b"websocket" not in offered
 
     def _time(self) -> float:
@@ -465,11 +509,11 @@ class ProxiedExchange(Exchange):
                 self._fail(Reason.IDLE_TIMEOUT, "")
             else:
                 self._arm()
-        elif 0.0 < spec.total_timeout_s <= now_s - self.granted_s:
+        elif 0.0 < spec.total_timeout_s <= now_s - self._timed_from_s():
             self._fail(Reason.TOTAL_TIMEOUT, "")
-        elif self._waits_for_first_byte() and 0.0 < spec.first_byte_timeout_s <= now_s - self.connected_s:
+        elif self._waits_for_first_byte() and 0.0 < spec.first_byte_timeout_s <= now_s - self._first_byte_from_s():
             self._fail(Reason.FIRST_BYTE_TIMEOUT, "")
-        elif self._pod is not None and 0.0 < spec.idle_timeout_s <= now_s - self._progress_s:
+        elif self._idles() and 0.0 < spec.idle_timeout_s <= now_s - self._idle_from_s():
             self._fail(Reason.IDLE_TIMEOUT, "")
         else:
             self._arm()
@@ -486,15 +530,37 @@ class ProxiedExchange(Exchange):
             self._proxy.wheel.arm(self, deadline_s)
             return
         if spec.total_timeout_s > 0.0:
-            deadline_s = self.granted_s + spec.total_timeout_s
+            deadline_s = self._timed_from_s() + spec.total_timeout_s
         if spec.first_byte_timeout_s > 0.0 and self._waits_for_first_byte():
-            deadline_s = min(deadline_s, self.connected_s + spec.first_byte_timeout_s)
-        if spec.idle_timeout_s > 0.0 and self._pod is not None:
-            deadline_s = min(deadline_s, self._progress_s + spec.idle_timeout_s)
+            deadline_s = min(deadline_s, self._first_byte_from_s() + spec.first_byte_timeout_s)
+        if spec.idle_timeout_s > 0.0 and self._idles():
+            deadline_s = min(deadline_s, self._idle_from_s() + spec.idle_timeout_s)
         self._proxy.wheel.arm(self, deadline_s)
 
+    def _timed_from_s(self) -> float:
+        """Where the total timeout begins: at the pod, or at arrival as with Knative."""
+        throttler = self._throttler
+        return self.arrived_s if throttler is not None and throttler.spec.times_from_arrival else self.granted_s
+
+    def _first_byte_from_s(self) -> float:
+        throttler = self._throttler
+        return self.arrived_s if throttler is not None and throttler.spec.times_from_arrival else self.connected_s
+
     def _waits_for_first_byte(self) -> bool:
-        return self._pod is not None and not self._answered
+        return not self._answered and self._idles()
+
+    def _idles(self) -> bool:
+        """Whether silence counts: a pod has the request; or where all time counts, a connection to one is awaited."""
+        throttler = self._throttler
+        return self._pod is not None or (throttler is not None and throttler.spec.times_from_arrival)
+
+    def _idle_from_s(self) -> float:
+        return self.arrived_s if self._pod is None else self._progress_s
+
+    def _pod_was_slow(self, throttler: RevisionThrottler) -> bool:
+        """Not where most of the time to the first byte had gone by in line: that says nothing of the pod."""
+        had_s = self._time() - self.connected_s
+        return self._pod is not None and had_s >= 0.5 * throttler.spec.first_byte_timeout_s
 
     def _fail(self, reason: Reason, detail: str) -> None:
         if self.over:
@@ -503,8 +569,10 @@ class ProxiedExchange(Exchange):
         retry_after_s = 0
         if throttler is not None:
             throttler.failed_totals[reason] = throttler.failed_totals.get(reason, 0) + 1
-            if self._lease is not None and (reason is Reason.POD_CLOSED or reason is Reason.FIRST_BYTE_TIMEOUT):
-                throttler.pod_struck(self._lease)
+            if self._lease is not None and (
+                reason is Reason.POD_CLOSED or (reason is Reason.FIRST_BYTE_TIMEOUT and self._pod_was_slow(throttler))
+            ):
+                throttler.pod_struck(self._lease, reason.value)
             if status_of(reason) == 503:
                 retry_after_s = throttler.retry_after_s()
         else:
@@ -517,12 +585,29 @@ class ProxiedExchange(Exchange):
         if self._answered:
             client.abort()
             return
-        body = refusal_text(reason, detail)
+        dialect = self._proxy.dialect
+        body = refusal_text(reason, detail) if dialect is None else dialect.refusal_text(reason, detail, self.head)
         head = refusal_head(reason, body, retry_after_s)
+        if dialect is not None:
+            head.headers.append(b"X-Content-Type-Options", b"nosniff")
+        self._say(client, head, body)
+
+    def _answer_probe(self, answer: OwnAnswer) -> None:
+        """Not a request, as far as logs, counts and statistics go."""
+        client = self._client
+        self.over = True
+        self.done_s = self._time()  # from here on the client's connection is idle
+        self._client = _NOBODY
+        self._proxy.active -= 1
+        if self._held is not None:
+            self._drop_held()
+        self._say(client, answer.head(), answer.body)
+
+    def _say(self, client: ClientStream, head: ResponseHead, body: bytes) -> None:
         if self.head.method == b"HEAD":
             head.has_body = False
         client.send_head(head)
-        if head.has_body:
+        if head.has_body and body:
             client.send_body(body)
         client.send_end([])
 
@@ -557,15 +642,22 @@ class ProxiedExchange(Exchange):
             self._account(throttler)
         if proxy.observer is not None:
             proxy.observer.ended(self, client)
+        if self.trace is not None and proxy.tracer is not None:
+            proxy.tracer.ended(self, client)
+        if proxy.measurer is not None:
+            proxy.measurer.ended(self, client)
 
     def _account(self, throttler: RevisionThrottler) -> None:
         """Add the request to what its revision has carried."""
         traffic = throttler.traffic
+        traffic.ended(self.done_s)
         traffic.request_bytes += self.request_bytes
         traffic.response_bytes += self.response_bytes
         if self._tunnel:
             traffic.tunnels -= 1  # how long it stood is its own affair
-        else:
+        if not self._proxy.histograms:
+            return
+        if not self._tunnel:
             traffic.duration.observe(self.done_s - self.arrived_s)
         first_byte_s = self.first_byte_s
         if first_byte_s > 0.0:
@@ -575,3 +667,17 @@ class ProxiedExchange(Exchange):
             traffic.wait.observe(waited_until_s - self.queued_s)
             if self.start is not None and first_byte_s > 0.0:
                 traffic.cold_request(self.start.phases(self.arrived_s, self.granted_s, self.connected_s, first_byte_s))
+
+    def leave_exemplars(self, trace_id: str, time_s: float) -> None:
+        """For whoever has sent its trace: in each histogram that `_account` has added it to. `time_s`: since 1970."""
+        throttler = self._throttler
+        if throttler is None or not self._proxy.histograms:
+            return
+        traffic = throttler.traffic
+        if not self._tunnel:
+            traffic.duration.exemplify(self.done_s - self.arrived_s, trace_id, time_s)
+        if self.first_byte_s > 0.0:
+            traffic.first_byte.exemplify(self.first_byte_s - self.arrived_s, trace_id, time_s)
+        if self.queued_s > 0.0:
+            waited_until_s = self.granted_s if self.granted_s > 0.0 else self.done_s
+            traffic.wait.exemplify(waited_until_s - self.queued_s, trace_id, time_s)

@@ -27,15 +27,18 @@ class Router:
         self._suffixes: dict[bytes, RevisionThrottler] = {}  # with the leading dot
         self._fallback: RevisionThrottler | None = None
         self._by_key: dict[str, RevisionThrottler] = {}
+        self._names: dict[str, list[bytes]] = {}  # the hosts of each revision
         self._known: dict[bytes, RevisionThrottler] = {}  # authorities of late, as clients spelt them
 
     def set(self, throttler: RevisionThrottler) -> None:
         """Route the hosts of this revision to it, and no others."""
         self.drop(throttler.key)
+        hosts = throttler.spec.hosts
+        names = [host.lower().encode("ascii" if host.isascii() else "idna") for host in hosts]
         self._by_key[throttler.key] = throttler
+        self._names[throttler.key] = names
         self._known.clear()
-        for host in throttler.spec.hosts:
-            name = host.lower().encode("idna" if not host.isascii() else "ascii")
+        for name in names:
             if name == b"*":
                 self._fallback = throttler
             elif name.startswith(b"*."):
@@ -44,29 +47,42 @@ class Router:
                 self._exact[name] = throttler
 
     def drop(self, key: str) -> None:
-        """No host leads to this revision any more."""
+        """No host leads to this revision any more; costs its own hosts, however many others there are."""
         old = self._by_key.pop(key, None)
         self._known.clear()
         if old is None:
             return
-        self._exact = {host: one for host, one in self._exact.items() if one.key != key}
-        self._suffixes = {host: one for host, one in self._suffixes.items() if one.key != key}
-        if self._fallback is not None and self._fallback.key == key:
-            self._fallback = None
+        for name in self._names.pop(key):
+            if name == b"*":
+                if self._fallback is old:
+                    self._fallback = None
+            elif name.startswith(b"*."):
+                if self._suffixes.get(name[1:]) is old:
+                    del self._suffixes[name[1:]]
+            elif self._exact.get(name) is old:
+                del self._exact[name]
 
     def resolve(self, head: RequestHead) -> RevisionThrottler | None:
         """The throttler of the revision that this request is for, or None: then it is a 404."""
         if self._trust_revision_headers:
-            named = self._named(head)
+            named = self.named(_key_named(head))
             if named is not None:
                 return named
-        throttler = self._known.get(head.authority)
+        return self.by_host(head.authority)
+
+    def named(self, key: str) -> RevisionThrottler | None:
+        """The same by namespace/name."""
+        return self._by_key.get(key)
+
+    def by_host(self, authority: bytes) -> RevisionThrottler | None:
+        """The same by host alone."""
+        throttler = self._known.get(authority)
         if throttler is None:
-            throttler = self._find(head.authority)
+            throttler = self._find(authority)
             if throttler is not None:
                 if len(self._known) >= _KNOWN_MAX:
                     self._known.clear()
-                self._known[head.authority] = throttler
+                self._known[authority] = throttler
         return throttler
 
     def _find(self, authority: bytes) -> RevisionThrottler | None:
@@ -79,13 +95,6 @@ class Router:
             throttler = self._longest_suffix(host)
         return throttler if throttler is not None else self._fallback
 
-    def _named(self, head: RequestHead) -> RevisionThrottler | None:
-        name = head.headers.get(REVISION_HEADER)
-        namespace = head.headers.get(NAMESPACE_HEADER) if name else None
-        if not name or not namespace:
-            return None
-        return self._by_key.get((namespace + b"/" + name).decode("latin-1"))
-
     def _longest_suffix(self, host: bytes) -> RevisionThrottler | None:
         dot = host.find(b".")
         while dot >= 0:
@@ -94,6 +103,15 @@ class Router:
                 return throttler
             dot = host.find(b".", dot + 1)
         return None
+
+
+def _key_named(head: RequestHead) -> str:
+    """namespace/name out of the revision headers; empty where not both are there."""
+    name = head.received(REVISION_HEADER)
+    namespace = head.received(NAMESPACE_HEADER) if name else None
+    if not name or not namespace:
+        return ""
+    return (namespace + b"/" + name).decode("latin-1")
 
 
 def _without_port(authority: bytes) -> bytes:

@@ -17,13 +17,16 @@ Rules
 
 from __future__ import annotations
 
+from typing import Final
+
 from activator.clock import Deadline, Now, TimingWheel
 from activator.config import (
     BODY_RATE_GRACE_S,
     FLUSH_S,
     HEAD_TIMEOUT_S,
-    KEEP_ALIVE_IDLE_S,
     LINGER_S,
+    LINGER_SCARCE_S,
+    LINGER_SILENCE_S,
     WRITE_HIGH_WATER_BYTES,
     WRITE_LOW_WATER_BYTES,
 )
@@ -37,6 +40,8 @@ from activator.refusals import refusal_text
 from activator.transport import Transport
 from activator.wire.request import RequestLimits, RequestParser, RequestSink
 from activator.wire.serialise import plain_response
+
+_NEVER_LOOKED: Final = 1 << 62  # more than there is
 
 
 class Listening:
@@ -52,6 +57,7 @@ class Listening:
         origins: Origins,
         body_rate: int,
         turn: WriteTurn,
+        idle_s: float,
     ) -> None:
         self.proxy = proxy
         self.wheel = wheel
@@ -60,6 +66,7 @@ class Listening:
         self.connections_max = connections_max
         self.origins = origins
         self.turn = turn
+        self.idle_s = idle_s  # of a connection without a request: then it is closed
         self.body_rate = body_rate  # bytes of a request body per second, at least
         self.connections: dict[ClientConnection, None] = {}
         self.paused: dict[ClientConnection, None] = {}  # whose reading is paused
@@ -89,11 +96,12 @@ class ClientConnection(StreamOwner):
         self._request_paused: bool = False
         self._reading_paused: bool = False
         self._writing_paused: bool = False  # the client has much to take yet
-        self._unsent: int = 1 << 62  # of a connection that is being closed: what was left at the last look
+        self._unsent: int = _NEVER_LOOKED  # of a connection that is being closed: what was left at the last look
         self._discarding: bool = False
+        self._discarding_since_s: float = 0.0
         self._closed: bool = False
         self._head_since_s: float = 0.0
-        self._quiet_since_s: float = 0.0
+        self._quiet_since_s: float = 0.0  # the last answer ended, or what is thrown away came last
         self._body_since_s: float = 0.0  # since when the rate of the body is measured …
         self._body_read: int = 0  # … and how much of it has come
         self._origin: Origin | None = None
@@ -117,7 +125,10 @@ class ClientConnection(StreamOwner):
         listening.wheel.arm(self._timer, self._quiet_since_s + HEAD_TIMEOUT_S)
 
     def data_received(self, data: bytes) -> None:
-        if self._discarding or self._closed:
+        if self._closed:
+            return
+        if self._discarding:
+            self._quiet_since_s = self._listening.now()
             return
         if self._tunnel is not None:
             self._tunnel.exchange.request_body(data)
@@ -314,6 +325,9 @@ class ClientConnection(StreamOwner):
     def client_ip_of(self, head: RequestHead) -> str:
         return self._who().client_ip(head)
 
+    def secure(self) -> bool:
+        return self._who().secure
+
     def _who(self) -> Origin:
         """Who is at the other end; the kernel is asked once."""
         origin = self._origin
@@ -332,7 +346,10 @@ class ClientConnection(StreamOwner):
 
     def drain(self) -> None:
         """Close now if nothing is being answered; otherwise the answer in progress is the last."""
-        if self._current is None and self._next is None and not self._parser.in_message:
+        if self._discarding:
+            if not self._closed and self._unsent == _NEVER_LOOKED:  # else it has been given time to take the answer
+                self._judge_lingering(self._listening.now())
+        elif self._current is None and self._next is None and not self._parser.in_message:
             self._close_in_order(False, False)
 
     def is_tunnel(self) -> bool:
@@ -370,21 +387,23 @@ class ClientConnection(StreamOwner):
     # --- within ---
 
     def timer_expired(self, now_s: float) -> None:
-        if self._closed or self._discarding:
+        if self._closed:
             self._closing_takes_long(now_s)
+        elif self._discarding:
+            self._judge_lingering(now_s)
         elif self._body_since_s > 0.0 and now_s - self._body_since_s >= BODY_RATE_GRACE_S:
             self._judge_body_rate(now_s)
         elif self._head_since_s > 0.0 and now_s - self._head_since_s >= HEAD_TIMEOUT_S:
             self._refusal = WireError(Reason.REQUEST_TIMEOUT, "")
             self._begin_next()
         elif self._current is None:
-            idle_s = KEEP_ALIVE_IDLE_S
+            idle_s = self._listening.idle_s
             if now_s - self._quiet_since_s >= idle_s:
                 self._close_in_order(False, False)
             else:
                 self._listening.wheel.arm(self._timer, self._quiet_since_s + idle_s)
         else:
-            self._listening.wheel.arm(self._timer, now_s + KEEP_ALIVE_IDLE_S)
+            self._listening.wheel.arm(self._timer, now_s + self._listening.idle_s)
 
     def _answer_and_close(self, reason: Reason, detail: str) -> None:
         body = refusal_text(reason, detail)
@@ -407,7 +426,8 @@ class ClientConnection(StreamOwner):
             if half_closes:
                 outlet.write_eof()
             self._update_reading()
-            self._listening.wheel.arm(self._timer, self._listening.now() + LINGER_S)
+            self._discarding_since_s = self._quiet_since_s = self._listening.now()
+            self._judge_lingering(self._quiet_since_s)
         else:
             self._close()
 
@@ -416,6 +436,18 @@ class ClientConnection(StreamOwner):
         if self._outlet is not None:
             self._outlet.close()
             self._listening.wheel.arm(self._timer, self._listening.now() + FLUSH_S)
+
+    def _judge_lingering(self, now_s: float) -> None:
+        """As long as a client that has been answered goes on sending, it may not have seen the answer yet."""
+        listening = self._listening
+        if listening.draining or len(listening.connections) > listening.connections_max:
+            until_s = self._discarding_since_s + LINGER_SCARCE_S  # nobody holds for longer what others wait for
+        else:
+            until_s = min(self._quiet_since_s + LINGER_SILENCE_S, self._discarding_since_s + LINGER_S)
+        if now_s < until_s:
+            listening.wheel.arm(self._timer, until_s)
+        else:
+            self._closing_takes_long(now_s)
 
     def _closing_takes_long(self, now_s: float) -> None:
         transport = self._transport

@@ -64,11 +64,7 @@ class ListeningSocket:
         self.socket = sock
         self.wanted = wanted
         self.certificate = certificate
-
-    @property
-    def address(self) -> str:
-        """As bound."""
-        return address_of(self.socket)
+        self.address = address_of(sock)  # as bound
 
 
 def open_socket(wanted: str | Tls, leaving: Iterable[ListeningSocket] = ()) -> ListeningSocket:
@@ -90,6 +86,7 @@ class Server:
     def __init__(self, listening: Listening) -> None:
         self._listening = listening
         self._servers: dict[ListeningSocket, asyncio.Server] = {}
+        self._closed = False
         self._sweep = _HalfCloseSweep(listening)
         self._sweep.arm()
 
@@ -98,7 +95,10 @@ class Server:
         return list(self._servers)
 
     async def open(self, listener: ListeningSocket) -> None:
-        """Accept on this one too."""
+        """Accept on this one too; nobody is accepted any more once it has begun to drain."""
+        if self._closed:
+            listener.socket.close()
+            return
         loop = asyncio.get_running_loop()
         factory: Any = self._listening.connection
         if listener.certificate is None:
@@ -117,7 +117,7 @@ class Server:
     def close(self, listener: ListeningSocket) -> None:
         """Accept no more here; what was accepted goes on."""
         server = self._servers.pop(listener, None)
-        if server is not None:  # of two reloads at once, both may want it closed
+        if server is not None:  # else a drain has closed it
             server.close()
 
     def look_at_certificates(self) -> None:
@@ -129,7 +129,7 @@ class Server:
     async def drain(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
         """Stop accepting, let answers in progress finish. False when the time was not enough and some were cut."""
         listening = self._listening
-        listening.draining = True
+        self._closed = listening.draining = True
         for listener in self.sockets:
             self.close(listener)
         for connection in list(listening.connections):

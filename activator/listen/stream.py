@@ -52,6 +52,10 @@ class StreamOwner:
     def client_ip_of(self, head: RequestHead) -> str:
         raise NotImplementedError
 
+    def secure(self) -> bool:
+        """The connection is TLS."""
+        raise NotImplementedError
+
     def is_draining(self) -> bool:
         raise NotImplementedError
 
@@ -131,3 +135,6 @@ class Http1Stream(ClientStream):
 
     def client_ip(self) -> str:
         return self._connection.client_ip_of(self.exchange.head)
+
+    def secure(self) -> bool:
+        return self._connection.secure()

@@ -14,10 +14,13 @@ Rules
      exchange.
   5. The idle connection used last is used next, so that the others can grow old and be closed: after POD_IDLE_S, or a
      second before the pod would close them where it says when (`Keep-Alive: timeout=`).
+  6. Where there is a `naming`, a new connection carries requests only after the pod has said on it who it is
+     (introduction.py). One that says otherwise, or cannot say, counts as refused: whoever waits goes elsewhere.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from typing import Final
 
@@ -37,7 +40,10 @@ from activator.errors import Reason
 from activator.exchange import Exchange
 from activator.transport import Transport
 from activator.upstream.dial import Dial, DialContext, PodAddress
+from activator.upstream.introduction import Introduction, Naming
 from activator.upstream.pod_connection import ConnectionOwner, PodConnection
+
+log = logging.getLogger("activator.upstream")
 
 _CLOSING_S: Final = 1.0  # a request sent so shortly before the pod closes may cross its end of file
 
@@ -46,11 +52,21 @@ _CLOSING_S: Final = 1.0  # a request sent so shortly before the pod closes may c
 class PodPool(ConnectionOwner):
     """All connections of one identity, from the first dial to `close`."""
 
-    def __init__(self, context: DialContext, now: Now, address: PodAddress, connect_timeout_s: float) -> None:
+    def __init__(
+        self,
+        context: DialContext,
+        now: Now,
+        address: PodAddress,
+        connect_timeout_s: float,
+        naming: Naming | None = None,
+    ) -> None:
         self._context = context
         self._now = now
         self._address = address
         self._connect_timeout_s = connect_timeout_s
+        self._naming = naming
+        self._introducing: dict[PodConnection, Introduction] = {}  # connections whose pod is asked who it is
+        self._mistaken: bool = False  # it was somebody else, the last time
         self._idle: list[PodConnection] = []  # the longest idle first
         self._idle_max_s: float = POD_IDLE_S  # less where the pod says that it closes its connections sooner
         self._open: dict[PodConnection, None] = {}
@@ -67,6 +83,13 @@ class PodPool(ConnectionOwner):
         self._sweep = _IdleSweep(self)
         self._closed: bool = False
         self._filling: bool = False
+
+    def move(self, address: PodAddress) -> None:
+        """Dial this address from now on; connections that are there go on, idle ones end."""
+        self._address = address
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
 
     def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> None:
         """Give `exchange` a connection, now if one has been idle for less than `idle_max_s` (0: only a fresh one).
@@ -99,11 +122,15 @@ class PodPool(ConnectionOwner):
     def close(self) -> None:
         """The pod has left: idle connections are closed now, busy ones when their response is complete."""
         self._closed = True
-        self._context.wheel.cancel(self._sweep)
-        self._context.wheel.cancel(self._aging)
+        for deadline in (self._sweep, self._aging):
+            self._context.wheel.cancel(deadline)
+            deadline.pool = None  # no cycle is left for the collector, which looks at all there is or not at all
+        self._young.clear()
         for dial in list(self._dials):
             self._end_dial(dial)
             dial.abandon()
+        for introduction in list(self._introducing.values()):
+            self._end_introduction(introduction)
         idle = self._idle
         self._idle = []
         for connection in idle:
@@ -117,10 +144,17 @@ class PodPool(ConnectionOwner):
         return {
             "open": len(self._open),
             "idle": len(self._idle),
-            "dialling": len(self._dials),
+            "dialling": len(self._dials) + len(self._introducing),
             "waiting": len(self._waiting),
             "window": self._window,
         }
+
+    def count_into(self, totals: list[int]) -> None:
+        """Add how many are open, idle, dialling and waiting: metrics ask every pod, and there may be 20,000."""
+        totals[0] += len(self._open)
+        totals[1] += len(self._idle)
+        totals[2] += len(self._dials) + len(self._introducing)
+        totals[3] += len(self._waiting)
 
     # --- what connections report ---
 
@@ -136,7 +170,10 @@ class PodPool(ConnectionOwner):
         self._young.append((now_s, connection))
         if len(self._young) == 1:
             self._context.wheel.arm(self._aging, now_s + DIAL_WINDOW_AGE_S)
-        self._next(connection)
+        if self._naming is None:
+            self._next(connection)
+        else:
+            self._introduce(connection, self._naming)
 
     def answered(self, connection: PodConnection) -> None:
         self._unanswered -= 1
@@ -148,6 +185,9 @@ class PodPool(ConnectionOwner):
             self._fill()
 
     def finished(self, connection: PodConnection, reusable: bool) -> None:
+        if self._introducing and connection in self._introducing:
+            self._introduced(connection, reusable)
+            return
         if connection.keep_alive_s >= 0.0:
             self._idle_max_s = min(POD_IDLE_S, connection.keep_alive_s - _CLOSING_S)
         if reusable and not self._closed and (self._idle_max_s > 0.0 or self._waiting):
@@ -206,12 +246,49 @@ class PodPool(ConnectionOwner):
             self._filling = False
 
     def _dial_for_all(self) -> None:
-        while not self._closed and len(self._dials) < len(self._waiting) and self._unanswered < self._window:
+        while not self._closed and self._coming() < len(self._waiting) and self._unanswered < self._window:
             self._unanswered += 1
             dial = Dial(self._context, PodConnection(self, self._now, self._context.turn), self._dial_failed)
             self._dials[dial] = None
             patience_s = max(DIAL_LOST_MIN_S, self._fastest_connect_s * DIAL_LOST_RTTS)
             dial.start(self._address, min(patience_s, self._connect_timeout_s), self._now())
+
+    def _coming(self) -> int:
+        return len(self._dials) + len(self._introducing)
+
+    def _introduce(self, connection: PodConnection, naming: Naming) -> None:
+        introduction = Introduction(naming, self._introduction_failed)
+        self._introducing[connection] = introduction
+        self._context.wheel.arm(introduction, connection.heard_s + self._connect_timeout_s)
+        connection.serve(introduction)
+
+    def _introduced(self, connection: PodConnection, reusable: bool) -> None:
+        introduction = self._introducing.pop(connection)
+        introduction.over = True
+        self._context.wheel.cancel(introduction)
+        if introduction.is_right() and reusable and not self._closed:
+            self._mistaken = False
+            self._next(connection)
+            return
+        connection.close()
+        if not self._mistaken and not self._closed:  # one line, not one for each connection
+            self._mistaken = True
+            said = "is called" if not introduction.is_right() else "closes connections on which it says that it is"
+            log.warning("the pod at %s %s %r", self._address.host, said, introduction.said)
+        self._refuse(Reason.CONNECT_FAILED)
+
+    def _introduction_failed(self, introduction: Introduction, reason: Reason) -> None:
+        self._end_introduction(introduction)
+        self._refuse(reason)
+
+    def _end_introduction(self, introduction: Introduction) -> None:
+        introduction.over = True
+        self._context.wheel.cancel(introduction)
+        for connection, one in self._introducing.items():
+            if one is introduction:
+                del self._introducing[connection]
+                connection.abort()
+                return
 
     def _end_dial(self, dial: Dial) -> None:
         if dial in self._dials:
@@ -223,6 +300,9 @@ class PodPool(ConnectionOwner):
         if reason is Reason.CONNECT_TIMEOUT and self._is_lost(dial):
             self._fill()
             return
+        self._refuse(reason)
+
+    def _refuse(self, reason: Reason) -> None:
         # A refusal speaks for the pod, so everyone who waits here hears it; silence speaks for one dial only.
         is_the_pods = reason in {Reason.CONNECT_FAILED, Reason.TLS_FAILED}
         told = list(self._waiting) if is_the_pods else list(self._waiting)[:1]
@@ -258,15 +338,20 @@ class PodPool(ConnectionOwner):
             self._context.wheel.arm(self._sweep, self._idle[0].heard_s + self._idle_max_s)
 
 
-class _Aging(Deadline):
-    """Takes connections out of the window that have been open for a while."""
+class _OfPool(Deadline):
+    """A deadline of the pool's; None once it is closed."""
 
     def __init__(self, pool: PodPool) -> None:
         super().__init__()
-        self._pool = pool
+        self.pool: PodPool | None = pool
+
+
+class _Aging(_OfPool):
+    """Takes connections out of the window that have been open for a while."""
 
     def expired(self, now_s: float) -> None:
-        self._pool._age(now_s)
+        if self.pool is not None:
+            self.pool._age(now_s)
 
 
 class _Farewell(Deadline):
@@ -280,12 +365,9 @@ class _Farewell(Deadline):
         self._transport.abort()
 
 
-class _IdleSweep(Deadline):
+class _IdleSweep(_OfPool):
     """Closes the pool's connections that have been idle too long."""
 
-    def __init__(self, pool: PodPool) -> None:
-        super().__init__()
-        self._pool = pool
-
     def expired(self, now_s: float) -> None:
-        self._pool._close_old(now_s)
+        if self.pool is not None:
+            self.pool._close_old(now_s)

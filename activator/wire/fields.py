@@ -42,6 +42,7 @@ PROXY_CONNECTION: Final = 8
 ALIAS: Final = 9
 KEEP_ALIVE: Final = 10
 CLAIM: Final = 11  # what a client says of its own origin: believed or not, it is not the client who tells the pod
+TRACE: Final = 12  # end to end, but whoever traces requests wants to know of it
 
 _COLON: Final = 58
 _LF: Final = 10
@@ -70,6 +71,7 @@ _KINDS: Final[dict[bytes, int]] = {
     b"te": TE,
     b"keep-alive": KEEP_ALIVE,
     b"proxy-connection": PROXY_CONNECTION,
+    b"traceparent": TRACE,
     b"proxy-authenticate": HOP,
     b"proxy-authorization": HOP,
     b"content_length": ALIAS,
@@ -119,6 +121,7 @@ class FieldJudge:
         self.proxy_connection: bool = False  # there was one: we drop it, llhttp takes it for a Connection field
         self.protocols: bytes = b""  # of the Upgrade field
         self.keep_alive_s: float = -1.0  # how long the peer keeps the connection open while it is idle, if it says so
+        self.traceparent: bytes = b""  # the line; of several, all of them, which is no traceparent
         self._te_trailers: bool = False
         if self._named:
             self._named = []
@@ -180,16 +183,21 @@ class FieldJudge:
         """The fields to send on."""
         block = self._block
         if self._named:
-            block = _without(block, set(self._named))
+            block = _chosen(block, set(self._named), False)
         if self._te_trailers:
             block += b"\r\nTE: trailers\r\nConnection: TE"
         return Fields(block)
+
+    def named(self) -> bytes:
+        """The fields that Connection names, as a block."""
+        return _chosen(self._block, set(self._named), True) if self._named else b""
 
     def claims(self) -> list[bytes]:
         """The lines in which the client speaks of its origin, without those that Connection names."""
         if not self._named or not self._claims:
             return self._claims
-        return [line for line in self._claims if line.partition(b":")[0].lower() not in self._named]
+        named = set(self._named)  # a hostile client names thousands
+        return [line for line in self._claims if line.partition(b":")[0].lower() not in named]
 
     def trailers(self, section: bytes) -> Headers:
         """The fields of a trailer section that may be sent on; the section is without its last, empty line."""
@@ -236,6 +244,9 @@ class FieldJudge:
             self._claims.append(line)
         elif kind == KEEP_ALIVE:
             self._keep_alive(line)
+        elif kind == TRACE:
+            self.traceparent = self.traceparent + b", " + line if self.traceparent else line
+            return True
         elif kind == ALIAS:
             raise WireError(self._bad, "a field name that may be taken for a framing field")
         return False
@@ -341,10 +352,16 @@ def kind_of(data: bytes, start: i64, end: i64) -> i64:
     if first == _P:
         return _proxy_kind(data, start, end)
     if first == _T:
-        if _is_field(data, start, end, b"te"):
-            return TE
-        return _kind_or_alias(data, start, end, CODING, b"transfer-encoding", b"transfer_encoding")
+        return _kind_with_t(data, start, end)
     return _lone_kind(data, start, end, first)
+
+
+def _kind_with_t(data: bytes, start: i64, end: i64) -> i64:
+    if _is_field(data, start, end, b"te"):
+        return TE
+    if _is_field(data, start, end, b"traceparent"):
+        return TRACE
+    return _kind_or_alias(data, start, end, CODING, b"transfer-encoding", b"transfer_encoding")
 
 
 def _lone_kind(data: bytes, start: i64, end: i64, first: i64) -> i64:
@@ -400,8 +417,9 @@ def _is_coding(text: bytes) -> bool:
     return text.isalnum()
 
 
-def _without(block: bytes, names: set[bytes]) -> bytes:
-    kept = [line for line in block.split(b"\r\n")[1:] if line.partition(b":")[0].lower() not in names]
+def _chosen(block: bytes, names: set[bytes], named: bool) -> bytes:
+    """The fields of these names; or all others."""
+    kept = [line for line in block.split(b"\r\n")[1:] if (line.partition(b":")[0].lower() in names) is named]
     return b"".join([b"\r\n" + line for line in kept])
 
 

@@ -165,7 +165,12 @@ class MessageParser:
         line_end = end_of_line(data, pos, stop)
         if line_end >= 0:
             self._judge_line(data[pos:line_end])
-            end = self._fields.read(data, line_end, stop)
+            try:
+                end = self._fields.read(data, line_end, stop)
+            except WireError:
+                if data.find(_HEAD_END, line_end, stop) >= 0:
+                    raise
+                end = -1  # told when the head is complete, as if it had come byte by byte
             if end >= 0:  # the usual case: a whole head in one read
                 self._feed(data if end == len(data) and pos == 0 else data[pos:end])
                 self._end_head(len(data) - end)

@@ -174,7 +174,9 @@ class RequestParser(MessageParser):
             self.body_remaining = length
         has_body = self._state != HEAD
         head = RequestHead(line.method, line.target, authority, headers, length, has_body)
+        head.named = fields.named()
         head.claims = fields.claims()
+        head.traceparent = fields.traceparent
         if fields.protocols and fields.said_upgrade and not line.http_1_0:  # RFC 9110 7.8: from HTTP/1.0 it is ignored
             if has_body:
                 raise WireError(Reason.BAD_REQUEST, "an upgrade with a body")

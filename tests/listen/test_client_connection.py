@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
-from activator.config import BODY_RATE_GRACE_S, FLUSH_S, KEEP_ALIVE_IDLE_S, LINGER_S
+from activator.config import BODY_RATE_GRACE_S, FLUSH_S, LINGER_S, LINGER_SCARCE_S, LINGER_SILENCE_S
 from activator.listen.connection import ClientConnection, Listening
-from activator.listen.listener import Server, open_socket
 from activator.origin import Origins
 from activator.outlet import WriteTurn
 from activator.wire.request import RequestLimits
@@ -21,6 +18,8 @@ UPLOAD = b"POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 1000000\r\n\r\n"
 
 AWAITING = b"POST / HTTP/1.1\r\nHost: app.test\r\nExpect: 100-continue\r\nContent-Length: 4\r\n\r\n"
 
+IDLE_S = 75.0
+
 
 class Visit:
     """A connection to a proxy with one pod, which takes one request at a time."""
@@ -32,7 +31,7 @@ class Visit:
         world = self.world
         self.turn = WriteTurn(world.clock.defer, world.errors.append)
         self.listening = Listening(
-            world.proxy, world.wheel, world.clock.now, RequestLimits(), 10, origins, body_rate, self.turn
+            world.proxy, world.wheel, world.clock.now, RequestLimits(), 10, origins, body_rate, self.turn, IDLE_S
         )
         self.transport = WrittenTransport(half_closes)
         self.connection = ClientConnection(self.listening)
@@ -86,7 +85,7 @@ def test_who_takes_nothing_of_a_connection_that_closes_is_not_waited_for(how: st
     visit.connection.data_received(LAST if how == "asked to close" else GET)
     visit.answer()
     if how == "idle":
-        visit.world.clock.pass_time(KEEP_ALIVE_IDLE_S + 1.0)
+        visit.world.clock.pass_time(IDLE_S + 1.0)
     elif how == "end of file":
         assert not visit.connection.eof_received()
         visit.transport.close()
@@ -116,12 +115,76 @@ def test_an_early_answer_is_not_cut_while_the_client_takes_it(half_closes: bool)
     visit.answer(b"x" * 1000)
     visit.connection.data_received(b"u" * 1000)  # read and thrown away: a reset would destroy the answer
     assert not visit.transport.is_closed() and visit.transport.eof == half_closes
-    visit.world.clock.pass_time(LINGER_S + 1.0)
+    visit.world.clock.pass_time(LINGER_SILENCE_S + 1.0)
     visit.transport.take(500)
     assert not visit.transport.is_closed() and not visit.transport.is_aborted()
     visit.transport.take(5000)
     visit.world.clock.pass_time(FLUSH_S + 1.0)
     assert visit.transport.is_closed() or visit.transport.is_aborted()
+    visit.end()
+
+
+@pytest.mark.parametrize("half_closes", [True, False])
+def test_who_goes_on_sending_after_an_early_answer_is_listened_to_for_long(half_closes: bool) -> None:
+    visit = Visit(half_closes)
+    visit.connection.data_received(UPLOAD)
+    visit.answer()
+    step_s = LINGER_SILENCE_S - 1.0
+    for _ in range(int(LINGER_S / step_s)):
+        visit.world.clock.pass_time(step_s)
+        assert not visit.transport.is_closed() and not visit.transport.is_aborted()
+        visit.connection.data_received(b"u" * 1000)
+    visit.world.clock.pass_time(step_s)  # but not for ever
+    assert visit.transport.is_closed() if not half_closes else visit.transport.is_aborted()
+    visit.end()
+
+
+def test_who_goes_on_sending_does_not_hold_up_a_drain() -> None:
+    visit = Visit()
+    visit.connection.data_received(UPLOAD)
+    visit.answer()
+    visit.world.clock.pass_time(LINGER_SCARCE_S + 1.0)
+    visit.connection.data_received(b"u" * 1000)
+    assert not visit.transport.is_aborted()
+    visit.listening.draining = True
+    visit.connection.drain()
+    assert visit.transport.is_aborted()
+    visit.end()
+
+
+def test_a_drain_does_not_cut_an_early_answer_that_is_being_taken() -> None:
+    visit = Visit()
+    visit.connection.data_received(UPLOAD)
+    visit.transport.takes = False
+    visit.answer(b"x" * 1000)
+    visit.listening.draining = True
+    for _ in range(5):
+        visit.world.clock.pass_time(LINGER_SCARCE_S)
+        visit.transport.take(50)
+        visit.connection.drain()
+        visit.connection.drain()
+        assert not visit.transport.is_aborted()
+    visit.world.clock.pass_time(2 * FLUSH_S)
+    visit.world.clock.pass_time(2 * FLUSH_S)
+    assert visit.transport.is_aborted()
+    visit.end()
+
+
+def test_who_is_one_too_many_is_not_listened_to_for_long() -> None:
+    visit = Visit()
+    crowd = [ClientConnection(visit.listening) for _ in range(visit.listening.connections_max)]
+    transports = [WrittenTransport(True) for _ in crowd]
+    for connection, transport in zip(crowd, transports, strict=True):
+        connection.connection_made(transport)
+    assert b"503 Service Unavailable" in transports[-1].sent and visit.listening.shed_total == 1
+    crowd[-1].data_received(GET)
+    visit.world.clock.pass_time(LINGER_SCARCE_S - 0.5)
+    assert not transports[-1].is_aborted()
+    crowd[-1].data_received(GET)
+    visit.world.clock.pass_time(1.0)
+    assert transports[-1].is_aborted()
+    for connection in crowd:
+        connection.connection_lost(None)
     visit.end()
 
 
@@ -132,7 +195,7 @@ def test_a_last_answer_is_not_destroyed_by_what_was_sent_ahead() -> None:
     assert visit.transport.is_paused()
     visit.answer()
     assert visit.transport.eof and not visit.transport.is_closed() and not visit.transport.is_paused()
-    visit.world.clock.pass_time(LINGER_S + 1.0)
+    visit.world.clock.pass_time(LINGER_SCARCE_S + 1.0)
     assert visit.transport.is_aborted()
     visit.end()
 
@@ -167,15 +230,3 @@ def test_what_is_cut_at_the_end_of_the_program_gives_its_slot_back() -> None:
     visit.connection.abort(True)
     assert visit.transport.is_aborted()
     visit.end()
-
-
-def test_a_listener_that_two_reloads_close() -> None:
-    async def story() -> None:
-        server = Server(Visit().listening)
-        listener = open_socket("127.0.0.1:0")
-        await server.open(listener)
-        server.close(listener)
-        server.close(listener)
-        assert server.sockets == []
-
-    asyncio.run(story())

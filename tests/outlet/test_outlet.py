@@ -78,6 +78,19 @@ def test_what_a_turn_wrote_goes_out_once_at_its_end() -> None:
     assert one.told == ["ac", "d"]
 
 
+def test_a_turn_may_be_ended_before_its_time() -> None:
+    turn = Turn()
+    outlet, pipe = turn.outlet()
+    outlet.write(b"a")
+    turn.turn.end()
+    assert pipe.told == ["a"]
+    outlet.write(b"b")
+    assert pipe.told == ["a"]
+    turn.end()
+    assert pipe.told == ["a", "b"], "once each, however often the end is announced"
+    assert turn.deferred == []
+
+
 def test_nothing_written_is_no_turn() -> None:
     turn = Turn()
     outlet, pipe = turn.outlet()

@@ -157,6 +157,10 @@ class Pool(PodPool):
     def statistics(self) -> dict[str, int]:
         return {"open": len(self.pods), "idle": 0, "dialling": 0, "waiting": len(self.asked), "window": 4}
 
+    def count_into(self, totals: list[int]) -> None:
+        totals[0] += len(self.pods)
+        totals[3] += len(self.asked)
+
     def connect(self, exchange: Exchange) -> Pod:
         self.forget(exchange)
         pod = Pod(self.gives_reused and self.idle_max_s > 0.0)
@@ -217,7 +221,7 @@ class World:
         self.router = Router(False)
         self.held = HeldBudget(held_bytes)
         self.proxy = Proxy(self.router, self.wheel, self.clock.now, self.held, held_body_bytes, 3, self.errors.append)
-        self.spec = RevisionSpec(key="ns/app", hosts=("app.test",), **spec)
+        self.spec = RevisionSpec(key="ns/app", **{"hosts": ("app.test",), **spec})
         self.table = TrackerTable(create("first-available", Rng(1)), 8, 0.5)
         self.throttler = RevisionThrottler(
             self.spec, self.table, self.clock.now, self.clock.defer, self.heard, 256, self.held
@@ -273,3 +277,15 @@ class World:
 
 def pool_of(holder: PodTracker | Lease) -> Pool:
     return cast("Pool", holder.attachment)
+
+
+def check_back_pressure(exchange: ProxiedExchange, client: Client, pod: Pod) -> None:
+    """Who is too slow makes the other side pause, and nobody else."""
+    exchange.pod_blocked()
+    assert client.is_paused()
+    exchange.pod_drained()
+    assert not client.is_paused()
+    exchange.client_blocked()
+    assert pod.is_paused()
+    exchange.client_drained()
+    assert not pod.is_paused()

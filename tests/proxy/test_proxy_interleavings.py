@@ -120,6 +120,7 @@ class Interleavings(RuleBasedStateMachine):
         assert holders <= {id(exchange) for exchange, _ in self.live}
         assert world.proxy.active == len(self.live)
         assert world.table.in_flight == len(world.throttler.leases)
+        assert world.throttler.forsaken() == [], "each lease's request is at a pod, or waits for a connection to it"
         assert world.held.held_requests == world.throttler.line.length
         assert world.held.held_bytes == world.throttler.held.held_bytes
         assert world.held.held_bytes == sum(held.size for exchange, _ in self.live if (held := exchange._held))

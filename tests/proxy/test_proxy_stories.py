@@ -16,7 +16,7 @@ from lb.rng import Rng
 from lb.table import TrackerTable
 from lb.tracker import READY, PodTracker
 from tests.lb.lb_oracles import HearingPolicy, order_of
-from tests.proxy.proxy_fakes import Client, Pool, World, request_head, response_head
+from tests.proxy.proxy_fakes import Client, Pool, World, check_back_pressure, request_head, response_head
 
 
 def test_the_warm_path_has_the_request_on_its_way_at_once() -> None:
@@ -131,6 +131,7 @@ def test_a_refused_connection_goes_to_another_pod_and_keeps_its_place() -> None:
     world.answer(first)
     assert first_client.status == 200
     assert ("refused", "p1", "True") in world.heard.events
+    assert world.heard.reasons == ["connect_failed"]
     world.answer(world.throttler_holder())
     assert second_client.status == 200
     world.check_idle()
@@ -269,15 +270,7 @@ def test_back_pressure_goes_both_ways() -> None:
     world = World()
     pool = world.pod()
     exchange, client = world.begin(request_head("POST", length=30))
-    pod = pool.pods[0]
-    exchange.pod_blocked()
-    assert client.is_paused()
-    exchange.pod_drained()
-    assert not client.is_paused()
-    exchange.client_blocked()
-    assert pod.is_paused()
-    exchange.client_drained()
-    assert not pod.is_paused()
+    check_back_pressure(exchange, client, pool.pods[0])
     exchange.client_gone()
     world.check_idle()
 
@@ -481,4 +474,21 @@ def test_a_policy_that_raises_ends_the_one_request_it_was_asked_for() -> None:
     exchange, client = world.begin()
     world.answer(exchange)
     assert client.status == 200
+    world.check_idle()
+
+
+def test_a_slot_is_in_use_from_the_grant_to_the_end() -> None:
+    world = World()
+    pool = world.pod(connects=False)
+    exchange, _ = world.begin()
+    (lease,) = world.throttler.leases
+    assert exchange.is_served(lease), "it waits for a connection"
+    pool.connect(exchange)
+    assert exchange.is_served(lease)
+    world.pod("p2")
+    other, _ = world.begin()
+    assert not exchange.is_served(other.last_lease) and not other.is_served(lease), "each has its own"  # type: ignore[arg-type]
+    world.answer(exchange)
+    assert not exchange.is_served(lease)
+    world.answer(other)
     world.check_idle()

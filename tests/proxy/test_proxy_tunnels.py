@@ -6,7 +6,7 @@ import pytest
 
 from activator.message import RequestHead, ResponseHead
 from activator.proxy import ProxiedExchange
-from tests.proxy.proxy_fakes import Client, Pod, World, request_head, response_head
+from tests.proxy.proxy_fakes import Client, Pod, World, check_back_pressure, request_head, response_head
 
 
 def asking(protocols: bytes = b"websocket") -> RequestHead:
@@ -105,14 +105,7 @@ def test_a_client_that_vanishes_frees_the_slot(after: str) -> None:
 def test_back_pressure_goes_both_ways() -> None:
     world = World()
     exchange, client, pod = begin(world)
-    exchange.pod_blocked()
-    assert client.is_paused()
-    exchange.pod_drained()
-    assert not client.is_paused()
-    exchange.client_blocked()
-    assert pod.is_paused()
-    exchange.client_drained()
-    assert not pod.is_paused()
+    check_back_pressure(exchange, client, pod)
     exchange.client_gone()
     world.check_idle()
 

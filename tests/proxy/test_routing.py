@@ -76,10 +76,14 @@ def test_dropping_takes_every_host(router: Router) -> None:
     assert key_for(router, "c.test") is None
 
 
-def test_revision_headers_count_only_where_they_are_trusted() -> None:
-    head = request_head(host="a.test")
-    head.headers.append(b"Knative-Serving-Namespace", b"ns")
-    head.headers.append(b"Knative-Serving-Revision", b"named")
+@pytest.mark.parametrize(
+    "named", ["x", "knative-serving-revision", "Knative-Serving-Namespace, knative-serving-revision"]
+)
+def test_revision_headers_count_only_where_they_are_trusted(named: str) -> None:
+    """Also those that Connection names: what is for us alone is for us."""
+    head = request_head(
+        host="a.test", Connection=named, Knative_Serving_Namespace="ns", Knative_Serving_Revision="named"
+    )
     for trusted, key in ((False, "ns/exact"), (True, "ns/named")):
         router = Router(trusted)
         router.set(throttler("ns/exact", "a.test"))

@@ -177,6 +177,11 @@ def test_who_wants_a_fresh_connection_is_handed_no_kept_one() -> None:
     pool.checkout(second, 0.0, world.clock.now())
     connection.data_received(ANSWER)
     assert first.over and pool.statistics()["waiting"] == 1 and pool.statistics()["idle"] == 1
+    totals = [10, 20, 30, 40]
+    pool.count_into(totals)
+    shown = pool.statistics()
+    assert totals == [10 + shown["open"], 20 + shown["idle"], 30 + shown["dialling"], 40 + shown["waiting"]]
+    assert shown["open"] == shown["idle"] == shown["waiting"] == 1
     dialled = PodConnection(pool, world.clock.now, turn_of(world))
     dialled.connection_made(WrittenTransport())
     dialled.data_received(ANSWER)

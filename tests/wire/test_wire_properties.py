@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +66,15 @@ def test_any_bytes_as_requests(data: bytes, at: list[int]) -> None:
             assert run.sink.messages == whole.sink.messages
             assert run.parser.in_head == whole.parser.in_head
             assert run.parser.body_remaining == whole.parser.body_remaining
+
+
+@pytest.mark.parametrize("field", [b"Transfer-Encoding:", b"Transfer-Encoding: gzip", b"Content-Length:", b"X : 1"])
+def test_a_head_that_is_not_complete_is_judged_alike_however_it_comes(field: bytes) -> None:
+    data = b"GET / HTTP/1.1\r\n" + field + b"\r\n"
+    whole = RequestRun([data])
+    single = RequestRun([data[i : i + 1] for i in range(len(data))])
+    assert (whole.error is None) == (single.error is None)
+    assert RequestRun([data + b"\r\n"]).error is not None
 
 
 @given(response_bytes, cuts, st.booleans())

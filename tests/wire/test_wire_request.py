@@ -77,6 +77,16 @@ def test_bodies(rest: bytes, length: int, body: bytes, trailers: list[tuple[byte
     assert sink.heads[0].headers.pairs() == [(b"Host", b"a")]
 
 
+def test_what_connection_names_is_kept_apart() -> None:
+    fields = b"X-A: 1\r\nX-C: 3\r\nConnection: X-A, close, x-b\r\nx-B: 2\r\nX-Forwarded-For: 1.2.3.4\r\n"
+    (head,) = RequestRun([b"GET / HTTP/1.1\r\nHost: a\r\n" + fields + b"\r\n"]).sink.heads
+    assert head.named == b"\r\nX-A: 1\r\nx-B: 2"
+    assert [head.received(name) for name in (b"x-a", b"x-b", b"x-c", b"x-d")] == [b"1", b"2", b"3", None]
+    assert head.headers.get(b"x-a") is None
+    (plain,) = RequestRun([b"GET / HTTP/1.1\r\nHost: a\r\nX-A: 1\r\n\r\n"]).sink.heads
+    assert (plain.named, plain.received(b"x-a"), plain.received(b"x-b")) == (b"", b"1", None)
+
+
 @pytest.mark.parametrize(
     ("line", "target", "authority"),
     [

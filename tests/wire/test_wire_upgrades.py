@@ -112,6 +112,19 @@ def test_a_101_that_was_asked_for_begins_a_raw_stream() -> None:
         assert b"Sec-Y: 2" in written
 
 
+def test_a_length_of_zero_is_borne_and_not_passed_on() -> None:
+    for pieces in all_ways(SWITCHED.replace(b"Sec-Y: 2", b"Content-Length: 0\r\nSec-Y: 2") + RAW):
+        sink = Switching()
+        parser = ResponseParser(sink)
+        parser.expect(False, b"websocket")
+        for piece in pieces:
+            assert parser.feed(piece) is None
+        assert sink.messages[0].body == RAW
+        written = response_bytes(sink.heads[0], False, False)
+        assert b"ontent-" not in written
+        assert b"Sec-Y: 2" in written
+
+
 def test_interim_answers_before_the_switch() -> None:
     sink = Switching()
     parser = ResponseParser(sink)
