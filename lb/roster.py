@@ -4,6 +4,7 @@ Rules
   1. A slot is enrolled once, when it is given to a pod, and struck off when it is freed; draining slots are enrolled.
   2. Two slots may share an address (an IP is used again while its former pod drains) or an identity (a pod has come
      back under another address); never both. The newest is found first, the others hang behind it, newest first.
+     A draining slot whose pod comes back into it is the newest again.
   3. Striking an older slot off never hides a newer one, and striking the newest off shows the next older again.
   4. Python never makes a dictionary smaller. So they are copied when at most a quarter of their names is left, which
      the strikes before have paid for.
@@ -52,6 +53,13 @@ class Roster:
         tracker.older_of_identity = self._by_identity.get(tracker.identity)
         self._by_identity[tracker.identity] = tracker
         self._names_most = max(self._names_most, len(self._by_identity))
+
+    def renew(self, tracker: PodTracker) -> None:
+        """The slot's pod has come back into it: it is found first from now on."""
+        if self._by_identity[tracker.identity] is not tracker or self._by_address[tracker.address] is not tracker:
+            self._strike_address(tracker)
+            self._strike_identity(tracker)
+            self.enrol(tracker)
 
     def strike(self, tracker: PodTracker) -> None:
         self._strike_address(tracker)

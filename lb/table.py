@@ -8,7 +8,9 @@ Rules
   4. A release under a generation that has passed is counted and changes nothing.
   5. A pod stands in the room structure exactly while `may_take_one()`; `has_room` says so on the pod. With slow start,
      a newcomer stands among those of lb/warming.py instead.
-  6. `in_flight`, `capacity` and `room` are kept, never counted anew; `check_invariants` counts them anew.
+  6. A hook of the policy that raises changes nothing: it is counted, and `on_hook_error` hears of it. A `pick` that
+     raises is the caller's affair; it leaves the table as it was.
+  7. `in_flight`, `capacity` and `room` are kept, never counted anew; `check_invariants` counts them anew.
 
 Cost: pick, reserve, release, suspect, find, set_state, set_limit are O(1); add and free O(1) but for growth and trims,
 which the adds and frees before have paid for. set_policy, close and check_invariants walk the table.
@@ -66,6 +68,8 @@ class TrackerTable:
         # Since the table was made.
         self.tables_full: i64 = 0
         self.late_releases: i64 = 0
+        self.hook_errors: i64 = 0
+        self.on_hook_error: Callable[[Exception], None] | None = None
         # The policy, and which of its hooks do anything.
         self.policy: Policy = policy
         self.structure: RoomStructure = make_structure(policy.needs, self.slots)
@@ -88,9 +92,10 @@ class TrackerTable:
         if not avoided.has_room or self.room == 1:
             return self.pick(key, now_s)
         self._leave_room(avoided)
-        tracker = self.pick(key, now_s)
-        self._settle(avoided)
-        return tracker
+        try:
+            return self.pick(key, now_s)
+        finally:
+            self._settle(avoided)
 
     def reserve(self, tracker: PodTracker) -> None:
         """One request more in the pod; beyond its limit (a request exempted by rule) if the caller says so."""
@@ -106,7 +111,7 @@ class TrackerTable:
             elif self._counts_load and not tracker.warming:
                 self.structure.load_rose(tracker)
         if self._hears_reserve:
-            self.policy.on_reserve(tracker)
+            self._tell_of_reserve(tracker)
 
     def release(self, tracker: PodTracker, generation: i64, latency_s: float) -> int:
         """One request less in the pod that held the slot under `generation`: RELEASED, LATE or DRAINED.
@@ -128,7 +133,7 @@ class TrackerTable:
             self.room += 1
             self._put_in(tracker)
         if self._hears_release:
-            self.policy.on_release(tracker, latency_s)
+            self._tell_of_release(tracker, latency_s)
         if in_flight == 0 and tracker.state == DRAINING:
             return DRAINED
         return RELEASED
@@ -156,9 +161,11 @@ class TrackerTable:
             tracker = self._take_slot(identity, address)
             if tracker is None:
                 return None
+        elif is_news:
+            self._roster.renew(tracker)
         self._write(tracker, state, limit)
         if is_news:
-            self.policy.on_add(tracker)
+            self._tell_of(tracker)
         return tracker
 
     def find(self, address: str) -> PodTracker | None:
@@ -269,7 +276,7 @@ class TrackerTable:
             self._settle(tracker)
         for tracker in self._array.pods():
             if tracker.state != DRAINING:
-                policy.on_add(tracker)
+                self._tell_of(tracker)
 
     # What there is to see.
 
@@ -370,7 +377,35 @@ class TrackerTable:
         self._settle(tracker)
         if self.slow_starts and was_routable:
             self.warm_up.leave(self, tracker)
-        self.policy.on_remove(tracker)
+        try:
+            self.policy.on_remove(tracker)
+        except Exception as error:
+            self._hook_raised(error)
+
+    def _tell_of(self, tracker: PodTracker) -> None:
+        try:
+            self.policy.on_add(tracker)
+        except Exception as error:
+            self._hook_raised(error)
+
+    # Apart from `reserve` and `release`, which are quicker without a handler of exceptions in them.
+
+    def _tell_of_reserve(self, tracker: PodTracker) -> None:
+        try:
+            self.policy.on_reserve(tracker)
+        except Exception as error:
+            self._hook_raised(error)
+
+    def _tell_of_release(self, tracker: PodTracker, latency_s: float) -> None:
+        try:
+            self.policy.on_release(tracker, latency_s)
+        except Exception as error:
+            self._hook_raised(error)
+
+    def _hook_raised(self, error: Exception) -> None:
+        self.hook_errors += 1
+        if self.on_hook_error is not None:
+            self.on_hook_error(error)
 
     def _vacate(self, tracker: PodTracker) -> None:
         self.in_flight -= tracker.in_flight

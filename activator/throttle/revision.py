@@ -13,7 +13,7 @@ Rules
   - Newcomers never overtake: while anyone waits, `try_acquire` gives nothing. Who is next, the line's discipline says.
   - Hand-over loops, it does not recurse: a grant that fails at once and releases is seen by the loop already running.
   - A turn of the loop grants and refuses a bounded number. A waiter that raises when it is told costs itself its slot
-    and nobody else anything.
+    and nobody else anything. So does a policy that raises when it is asked for a waiter's pod.
   - Structure is not changed here. What the request path learns about pods goes to the state worker as a message.
 """
 
@@ -39,11 +39,35 @@ from activator.throttle.starting import Start
 from activator.throttle.traffic import Traffic
 from activator.throttle.waiters import Waiter
 from lb.table import DRAINED, TrackerTable
-from lb.tracker import RECOVERING, PodTracker
+from lb.tracker import DRAINING, RECOVERING, PodTracker
 
 # Whoever waits for a start that takes too long shall hear of the start, not of the line: the start's own timeout begins
 # a moment after the request arrived, and ends in a last look that takes a moment.
 _STARTUP_SLACK_S: Final = 5.0
+
+
+class Errors:
+    """What raised that belongs to somebody else: waiters when they were told, policies when they were asked.
+
+    An object of its own, so that who tells of errors does not refer to the throttler: revisions come and go, and what
+    refers to itself stays until the collector looks at all there is.
+    """
+
+    def __init__(self, key: str, events: SlotEvents) -> None:
+        self.total: int = 0
+        self._of_hooks: int = 0
+        self._key = key
+        self._events = events
+
+    def raised(self, error: Exception) -> None:
+        self.total += 1
+        self._events.failed(self._key, error)
+
+    def hook_raised(self, error: Exception) -> None:
+        self.total += 1
+        self._of_hooks += 1
+        if self._of_hooks & (self._of_hooks - 1) == 0:  # it may be every request's: told less and less often
+            self._events.failed(self._key, error)
 
 
 class RevisionThrottler:
@@ -87,7 +111,7 @@ class RevisionThrottler:
         self.client_gone_total: int = 0
         self.retries: dict[Reason, int] = {}  # requests tried again, by what was the matter the first time
         self.retry_budget = RetryBudget()
-        self.errors_total: int = 0  # waiters that raised when they were told
+        self._errors = Errors(spec.key, events)
         self._struck: dict[PodTracker, int] = {}  # pods with strikes, by the generation that they had
         self.cold_starts_total: int = 0  # starts from zero that requests waited for, and that came to a ready pod
         self._traffic: Traffic | None = None
@@ -97,10 +121,11 @@ class RevisionThrottler:
         self._process: HeldBudget = HeldBudget() if process is None else process
         self._forecast = Forecast()
         self._admission = Admission(spec, self._forecast)
-        self._refusals = Refusals(now, defer, self._process.request_left, self._waiter_raised, refusals_per_turn_max)
+        self._refusals = Refusals(now, defer, self._process.request_left, self._errors.raised, refusals_per_turn_max)
         self._grants_per_turn_max = grants_per_turn_max
         self._pumping: bool = False
         self._pump_deferred: bool = False
+        table.on_hook_error = self._errors.hook_raised
         self._arrivals: int = 0
         self._asked_s: float = 0.0
 
@@ -158,7 +183,11 @@ class RevisionThrottler:
         waiter.avoided = failed
         self.retries[reason] = self.retries.get(reason, 0) + 1
         if waiter.exempt:
-            lease = self._acquire_exempt(waiter, self._now())
+            try:
+                lease = self._acquire_exempt(waiter, self._now())
+            except Exception as error:  # of a policy: this request's end, before it has joined anything
+                self._errors.raised(error)
+                return Reason.INTERNAL
             if lease is not None:
                 self._grant(waiter, lease)
                 return None
@@ -205,22 +234,22 @@ class RevisionThrottler:
             self._forecast.slot_freed(now_s)
             self._pump_from(now_s)
 
-    def pod_refused(self, lease: Lease, dead: bool) -> None:
+    def pod_refused(self, lease: Lease, dead: bool, reason: str = "") -> None:
         """No connection to the pod: out of the picks in this very turn; the state worker decides what it is."""
         tracker = lease.tracker
-        if tracker.generation == lease.generation:
+        if self._is_at(tracker, lease):
             self.table.suspect(tracker, self._now() + SUSPECT_S)
             self._struck[tracker] = lease.generation
-        self._events.refused(self.key, lease.identity, lease.generation, dead)
+            self._events.refused(self.key, lease.identity, lease.generation, dead, reason)
 
-    def pod_struck(self, lease: Lease) -> None:
+    def pod_struck(self, lease: Lease, reason: str = "") -> None:
         """The pod took the request, then fell silent or broke the connection; that may have been the request's doing.
 
         A trial says so itself when it ends.
         """
-        if lease.tracker.generation == lease.generation and not lease.trial:
+        if self._is_at(lease.tracker, lease) and not lease.trial:
             self._struck[lease.tracker] = lease.generation
-            self._events.refused(self.key, lease.identity, lease.generation, False)
+            self._events.refused(self.key, lease.identity, lease.generation, False, reason)
 
     # --- handing over ---
 
@@ -240,7 +269,17 @@ class RevisionThrottler:
                 waiter = line.first()
                 if waiter is None:
                     return
-                tracker = self._pick_for(waiter, now_s)
+                try:
+                    tracker = self._pick_for(waiter, now_s)
+                except Exception as error:  # of a policy: the end of the one request that it was asked for
+                    self._errors.raised(error)
+                    self._leave(waiter)
+                    self._refusals.tell(waiter, Reason.INTERNAL, "")
+                    grants += 1
+                    if grants >= self._grants_per_turn_max:
+                        self._pump_soon()
+                        return
+                    continue
                 if tracker is None:
                     return
                 if grants >= self._grants_per_turn_max:
@@ -288,12 +327,31 @@ class RevisionThrottler:
         self.removed = True
         self._refuse_all(Reason.REVISION_REMOVED, "the revision was removed")
 
-    def revoke(self, identity: str, reason: Reason, detail: str) -> None:
-        """End every request that is at this pod: its drain has taken too long."""
-        held = [(lease, waiter) for lease, waiter in self.leases.items() if lease.identity == identity]
+    def revoke(self, identity: str, reason: Reason, detail: str, address: str = "") -> None:
+        """End every request that is at this pod: its drain has taken too long.
+
+        `address`: only those there, since a pod that has moved to another one goes on with what it has got since.
+        """
+        held = [
+            (lease, waiter)
+            for lease, waiter in self.leases.items()
+            if lease.identity == identity and (not address or lease.address == address)
+        ]
         for lease, waiter in held:
             if not lease.released:
                 waiter.revoked(reason, detail)
+
+    def forsaken(self) -> list[Lease]:
+        """Open leases of which nothing is at a pod, nor on its way there: their holders have forgotten them."""
+        return [lease for lease, waiter in self.leases.items() if not waiter.is_served(lease)]
+
+    def reclaim(self) -> None:
+        """Take the slots of such leases back; a holder that is still there hears of it."""
+        for lease in self.forsaken():
+            if lease in self.leases:
+                self.leases[lease].revoked(Reason.INTERNAL, "")
+            if lease in self.leases:
+                self.release(lease, 0.0, False)
 
     def reconfigure(self, spec: RevisionSpec) -> None:
         """New limits, rules or discipline for a live revision; nobody in line is lost, and all keep their arrival."""
@@ -317,6 +375,7 @@ class RevisionThrottler:
             lease.tracker = tracker
             lease.generation = tracker.generation
         self.table = table
+        table.on_hook_error = self._errors.hook_raised
         self._struck.clear()
 
     # --- what others ask ---
@@ -332,6 +391,11 @@ class RevisionThrottler:
     def has_traffic(self) -> bool:
         """Whether there is anything to read in `traffic`."""
         return self._traffic is not None
+
+    @property
+    def errors_total(self) -> int:
+        """Waiters that raised when they were told, policies when they were asked."""
+        return self._errors.total
 
     def queue_timeout_s(self) -> float:
         """How long a request may stand in line, from its arrival, that does not say so itself."""
@@ -358,6 +422,10 @@ class RevisionThrottler:
         return self._forecast.retry_after_s(self.line.length, self._now())
 
     # --- within ---
+
+    def _is_at(self, tracker: PodTracker, lease: Lease) -> bool:
+        """The pod is still where the lease was given; of one that leaves, or has moved on, it says nothing more."""
+        return tracker.generation == lease.generation and tracker.state != DRAINING
 
     def _served_after_strikes(self, lease: Lease) -> None:
         if self._struck.pop(lease.tracker) == lease.generation:
@@ -395,17 +463,13 @@ class RevisionThrottler:
         try:
             waiter.granted(lease)
         except Exception as error:
-            self._waiter_raised(error)
+            self._errors.raised(error)
             try:
                 waiter.refused(Reason.INTERNAL, "")
             except Exception as again:
-                self._waiter_raised(again)
+                self._errors.raised(again)
             if not lease.released:
                 self.release(lease, 0.0, False)
-
-    def _waiter_raised(self, error: Exception) -> None:
-        self.errors_total += 1
-        self._events.failed(self.key, error)
 
     def _refusal(self) -> Reason | None:
         self._admission.detail = ""

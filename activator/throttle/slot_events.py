@@ -29,8 +29,8 @@ class SlotEvents:
         """The one request that a recovering pod was tried with has ended."""
         raise NotImplementedError
 
-    def refused(self, key: str, identity: str, generation: int, dead: bool) -> None:
-        """A pod did not take a connection (dead), or was silent, or broke one."""
+    def refused(self, key: str, identity: str, generation: int, dead: bool, reason: str) -> None:
+        """A pod did not take a connection (dead), or was silent, or broke one; `reason`: in the word of `Reason`."""
         raise NotImplementedError
 
     def served(self, key: str, identity: str, generation: int) -> None:

@@ -39,6 +39,29 @@ class Traffic:
         self.response_bytes: i64 = 0
         self.tunnels: i64 = 0  # open now
         self.tunnels_total: i64 = 0
+        self.concurrency: i64 = 0  # requests that are here, waiting or at a pod
+        self.request_seconds: float = 0.0  # the integral of it over time, up to …
+        self.changed_s: float = 0.0
+
+    def begun(self, now_s: float) -> None:
+        """A request has come."""
+        self._advance(now_s)
+        self.concurrency += 1
+
+    def ended(self, now_s: float) -> None:
+        """… and gone."""
+        self._advance(now_s)
+        self.concurrency -= 1
+
+    def request_seconds_at(self, now_s: float) -> float:
+        """How much time requests have spent here, all together, until now."""
+        self._advance(now_s)
+        return self.request_seconds
+
+    def _advance(self, now_s: float) -> None:
+        if now_s > self.changed_s:  # a time that was read a moment ago may come after one read later
+            self.request_seconds += float(self.concurrency) * (now_s - self.changed_s)
+            self.changed_s = now_s
 
     def cold_request(self, phases: ColdPhases) -> None:
         """A request that waited for a start was answered."""

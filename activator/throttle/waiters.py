@@ -55,6 +55,10 @@ class Waiter(Deadline):
         """A slot is reserved; whoever is granted must see to it that the lease is released exactly once."""
         raise NotImplementedError
 
+    def is_served(self, lease: Lease) -> bool:
+        """Whether the slot is still in use: the request is at the pod, or waits for a connection to it."""
+        return True
+
     def refused(self, reason: Reason, detail: str) -> None:
         """The wait is over without a slot."""
         raise NotImplementedError

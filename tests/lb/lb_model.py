@@ -102,6 +102,9 @@ class TableMachine(RuleBasedStateMachine):
         for slot, pod in self.pods.items():
             if (pod.identity, pod.address) == (identity, address):
                 assert tracker is self.table.slots[slot]
+                if pod.state == DRAINING:  # back again: the newest
+                    self.age += 1
+                    pod.age = self.age
                 pod.limit = limit
                 self._set_state(pod, state)
                 return

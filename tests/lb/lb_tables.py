@@ -16,9 +16,20 @@ def make_table(
 
 
 def add(table: TrackerTable, number: int, limit: int = 2, state: int = READY) -> PodTracker:
-    tracker = table.add(f"pod-{number}", f"10.0.0.{number}:8012", limit, state)
+    return enter(table, f"pod-{number}", f"10.0.0.{number}:8012", limit, state)
+
+
+def enter(table: TrackerTable, identity: str, address: str, limit: int = 1, state: int = READY) -> PodTracker:
+    """A pod with names of its own."""
+    tracker = table.add(identity, address, limit, state)
     assert tracker is not None
     return tracker
+
+
+def leave(table: TrackerTable, tracker: PodTracker) -> None:
+    """The pod is told to go while it carries a request, and stays in its slot until that has ended."""
+    table.reserve(tracker)
+    assert not table.drain(tracker)
 
 
 def fill(table: TrackerTable, count: int) -> list[PodTracker]:

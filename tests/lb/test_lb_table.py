@@ -12,7 +12,7 @@ from lb.rng import Rng
 from lb.table import DRAINED, LATE, RELEASED, TrackerTable
 from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, READY, RECOVERING, UNLIMITED, PodTracker
 from tests.lb.lb_oracles import HearingPolicy, ScanningPolicy
-from tests.lb.lb_tables import add, fill, make_table
+from tests.lb.lb_tables import add, enter, fill, leave, make_table
 
 # Identity, address, generation.
 
@@ -68,12 +68,9 @@ def test_flapping_pod_keeps_its_ledger() -> None:
 
 def test_address_used_again_gets_a_clean_slot_beside_the_draining_one() -> None:
     table = make_table()
-    old = table.add("old", "10.0.0.1:8012", 1, READY)
-    assert old is not None
-    table.reserve(old)
-    table.drain(old)
-    new = table.add("new", "10.0.0.1:8012", 1, READY)
-    assert new is not None
+    old = enter(table, "old", "10.0.0.1:8012")
+    leave(table, old)
+    new = enter(table, "new", "10.0.0.1:8012")
     assert new is not old
     assert new.in_flight == 0
     assert table.find("10.0.0.1:8012") is new
@@ -86,12 +83,9 @@ def test_address_used_again_gets_a_clean_slot_beside_the_draining_one() -> None:
 
 def test_older_holder_shows_again_when_the_newer_is_gone() -> None:
     table = make_table()
-    old = table.add("old", "10.0.0.1:8012", 1, READY)
-    assert old is not None
-    table.reserve(old)
-    table.drain(old)
-    new = table.add("new", "10.0.0.1:8012", 1, READY)
-    assert new is not None
+    old = enter(table, "old", "10.0.0.1:8012")
+    leave(table, old)
+    new = enter(table, "new", "10.0.0.1:8012")
     table.free(new)
     assert table.find("10.0.0.1:8012") is old
     assert table.add("old", "10.0.0.1:8012", 1, READY) is old
@@ -106,13 +100,26 @@ def test_many_pods_on_one_ip() -> None:
 
 def test_identity_that_moves_leads_to_its_newest_slot() -> None:
     table = make_table()
-    here = table.add("pod", "10.0.0.1:1", 1, READY)
-    there = table.add("pod", "10.0.0.2:1", 1, READY)
-    assert here is not None
-    assert there is not None
+    here = enter(table, "pod", "10.0.0.1:1")
+    there = enter(table, "pod", "10.0.0.2:1")
     assert table.find_identity("pod") is there
     table.free(there)
     assert table.find_identity("pod") is here
+
+
+def test_identity_that_moves_back_leads_to_the_slot_that_it_is_in_again() -> None:
+    table = make_table()
+    here = enter(table, "pod", "10.0.0.1:1", 2)
+    leave(table, here)
+    there = enter(table, "pod", "10.0.0.2:1", 2)
+    leave(table, there)
+    assert table.add("pod", "10.0.0.1:1", 2, READY) is here
+    assert table.find_identity("pod") is here, "what is said of the pod is said of this slot"
+    table.check_invariants()
+    table.free(there)
+    table.free(here)
+    assert table.find_identity("pod") is None
+    table.check_invariants()
 
 
 def test_repeated_add_is_no_second_pod() -> None:

@@ -49,7 +49,7 @@ def a_grant_that_raises_keeps_its_slot() -> None:
         try:
             waiter.granted(lease)
         except DeliberateError as error:
-            self._waiter_raised(error)
+            self._errors.raised(error)
 
     patch(RevisionThrottler, "_grant", grant)
 

@@ -20,7 +20,7 @@ from lb.rng import Rng
 from lb.table import TrackerTable
 from lb.tracker import NOT_READY, READY, RECOVERING
 from tests.manual_clock import ManualClock
-from tests.throttle.throttle_fakes import Heard, Request, make
+from tests.throttle.throttle_fakes import Heard, Request, asking, make
 
 HEALTH = RuleSpec("/healthz", ("GET",), exempt=True)
 
@@ -363,18 +363,14 @@ def test_a_waiter_that_raises_when_refused_does_not_keep_the_others_from_hearing
 
 
 def many(throttler: RevisionThrottler, count: int) -> list[Request]:
-    line = [Request(throttler) for _ in range(count)]
-    for request in line:
-        request.ask(1000.0)
-    return line
+    return [asking(throttler, 1000.0) for _ in range(count)]
 
 
 def test_a_failed_revision_tells_a_bounded_number_in_each_turn() -> None:
     throttler, _, _, clock = make(depth=10_000)
     line = many(throttler, 10_000)
     throttler.fail("exited")
-    newcomer = Request(throttler)
-    newcomer.ask(clock.now())
+    newcomer = asking(throttler, clock.now())
     assert newcomer.ends == ["revision_failed"], "a newcomer hears at once"
     assert throttler.line.length == 0
     told = [REFUSALS_PER_TURN_MAX]

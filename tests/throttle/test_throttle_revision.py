@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from activator.errors import Reason
 from lb.tracker import QUARANTINED, READY, RECOVERING
-from tests.throttle.throttle_fakes import Request, make
+from tests.throttle.throttle_fakes import Request, asking, make
 
 
 def test_a_slot_at_once_and_the_next_one_waits() -> None:
     throttler, table, heard, clock = make()
     table.add("pod", "10.0.0.1:80", 1, READY)
-    first, second = Request(throttler), Request(throttler)
-    first.ask(clock.now())
-    second.ask(clock.now())
+    first, second = asking(throttler, clock.now()), asking(throttler, clock.now())
     assert first.ends == ["granted"]
     assert second.ends == []
     assert heard.events == [("activated",), ("wanted",)]
@@ -26,11 +24,8 @@ def test_a_slot_at_once_and_the_next_one_waits() -> None:
 def test_the_line_is_served_in_order_of_arrival_and_newcomers_never_overtake() -> None:
     throttler, table, _, clock = make()
     table.add("pod", "10.0.0.1:80", 1, READY)
-    holder = Request(throttler)
-    holder.ask(clock.now())
-    line = [Request(throttler, number) for number in range(5)]
-    for request in line:
-        request.ask(clock.now())
+    holder = asking(throttler, clock.now())
+    line = [asking(throttler, clock.now(), number) for number in range(5)]
     order = []
     current = holder
     for _ in range(5):
@@ -42,9 +37,7 @@ def test_the_line_is_served_in_order_of_arrival_and_newcomers_never_overtake() -
 
 def test_a_pod_that_becomes_ready_takes_as_many_as_it_has_room_for() -> None:
     throttler, table, _, clock = make()
-    line = [Request(throttler, number) for number in range(5)]
-    for request in line:
-        request.ask(clock.now())
+    line = [asking(throttler, clock.now(), number) for number in range(5)]
     table.add("pod", "10.0.0.1:80", 3, READY)
     throttler.pump()
     assert [request.ends for request in line] == [["granted"]] * 3 + [[]] * 2
@@ -52,22 +45,17 @@ def test_a_pod_that_becomes_ready_takes_as_many_as_it_has_room_for() -> None:
 
 def test_depth_bounds_the_line() -> None:
     throttler, _, _, clock = make(depth=2)
-    requests = [Request(throttler) for _ in range(3)]
-    for request in requests:
-        request.ask(clock.now())
+    requests = [asking(throttler, clock.now()) for _ in range(3)]
     assert [request.ends for request in requests] == [[], [], ["queue_full"]]
     requests[0].leave()
-    again = Request(throttler)
-    again.ask(clock.now())
+    again = asking(throttler, clock.now())
     assert again.ends == []
     assert throttler.line.length == 2
 
 
 def test_leaving_from_the_middle_keeps_the_order() -> None:
     throttler, table, _, clock = make()
-    line = [Request(throttler, number) for number in range(4)]
-    for request in line:
-        request.ask(clock.now())
+    line = [asking(throttler, clock.now(), number) for number in range(4)]
     line[1].leave()
     line[1].leave()
     table.add("pod", "10.0.0.1:80", 10, READY)
@@ -84,8 +72,7 @@ def test_a_grant_that_fails_at_once_loops_and_does_not_recurse() -> None:
             super().granted(lease)
             self.release()
 
-    holder = Request(throttler)
-    holder.ask(clock.now())
+    holder = asking(throttler, clock.now())
     line = [Failing(throttler) for _ in range(5_000)]
     for request in line:
         request.ask(clock.now())
@@ -98,9 +85,7 @@ def test_a_grant_that_fails_at_once_loops_and_does_not_recurse() -> None:
 
 def test_one_turn_hands_over_a_bounded_number() -> None:
     throttler, table, _, clock = make(per_turn=10)
-    line = [Request(throttler) for _ in range(25)]
-    for request in line:
-        request.ask(clock.now())
+    line = [asking(throttler, clock.now()) for _ in range(25)]
     table.add("pod", "10.0.0.1:80", 100, READY)
     throttler.pump()
     assert sum(bool(request.ends) for request in line) == 10
@@ -114,10 +99,8 @@ def test_one_turn_hands_over_a_bounded_number() -> None:
 def test_a_request_that_is_tried_again_keeps_its_place() -> None:
     throttler, table, heard, clock = make()
     table.add("bad", "10.0.0.1:80", 1, READY)
-    early = Request(throttler, 0)
-    early.ask(clock.now())
-    late = Request(throttler, 1)
-    late.ask(clock.now())
+    early = asking(throttler, clock.now(), 0)
+    late = asking(throttler, clock.now(), 1)
     lease = early.lease
     assert lease is not None
     throttler.pod_refused(lease, True)
@@ -135,16 +118,13 @@ def test_a_request_that_is_tried_again_keeps_its_place() -> None:
 
 def test_a_failed_revision_tells_everyone_and_recovers() -> None:
     throttler, table, _, clock = make()
-    waiting = Request(throttler)
-    waiting.ask(clock.now())
+    waiting = asking(throttler, clock.now())
     throttler.fail("exited with code 3")
     assert waiting.ends == ["revision_failed"]
-    newcomer = Request(throttler)
-    newcomer.ask(clock.now())
+    newcomer = asking(throttler, clock.now())
     assert newcomer.ends == ["revision_failed"]
     throttler.recover()
-    after = Request(throttler)
-    after.ask(clock.now())
+    after = asking(throttler, clock.now())
     assert after.ends == []
     table.add("pod", "10.0.0.1:80", 1, READY)
     throttler.pump()
@@ -155,9 +135,7 @@ def test_a_removed_revision_tells_the_line_and_lets_running_requests_end() -> No
     throttler, table, heard, clock = make()
     tracker = table.add("pod", "10.0.0.1:80", 1, READY)
     assert tracker is not None
-    running, waiting = Request(throttler), Request(throttler)
-    running.ask(clock.now())
-    waiting.ask(clock.now())
+    running, waiting = asking(throttler, clock.now()), asking(throttler, clock.now())
     table.drain(tracker)
     throttler.remove()
     assert waiting.ends == ["revision_removed"]
@@ -170,9 +148,7 @@ def test_the_last_release_of_a_draining_pod_is_told_once() -> None:
     throttler, table, heard, clock = make()
     tracker = table.add("pod", "10.0.0.1:80", 2, READY)
     assert tracker is not None
-    first, second = Request(throttler), Request(throttler)
-    first.ask(clock.now())
-    second.ask(clock.now())
+    first, second = asking(throttler, clock.now()), asking(throttler, clock.now())
     table.drain(tracker)
     first.release()
     assert not [event for event in heard.events if event[0] == "drained"]
@@ -186,13 +162,11 @@ def test_a_release_after_the_slot_went_to_another_pod_is_harmless() -> None:
     throttler, table, _, clock = make()
     tracker = table.add("old", "10.0.0.1:80", 1, READY)
     assert tracker is not None
-    request = Request(throttler)
-    request.ask(clock.now())
+    request = asking(throttler, clock.now())
     table.free(tracker)
     new = table.add("new", "10.0.0.1:80", 1, READY)
     assert new is not None
-    other = Request(throttler)
-    other.ask(clock.now())
+    other = asking(throttler, clock.now())
     assert other.lease is not None
     request.release()
     assert new.in_flight == 1
@@ -202,8 +176,7 @@ def test_a_release_after_the_slot_went_to_another_pod_is_harmless() -> None:
 def test_a_trial_is_reported_with_its_outcome() -> None:
     throttler, table, heard, clock = make()
     table.add("pod", "10.0.0.1:80", 1, RECOVERING)
-    request = Request(throttler)
-    request.ask(clock.now())
+    request = asking(throttler, clock.now())
     request.release(succeeded=False)
     assert heard.events[-1] == ("trial", "pod", "False")
 
@@ -212,9 +185,7 @@ def test_revoking_ends_exactly_the_requests_of_one_pod() -> None:
     throttler, table, _, clock = make()
     table.add("one", "10.0.0.1:80", 2, READY)
     table.add("two", "10.0.0.2:80", 2, READY)
-    requests = [Request(throttler) for _ in range(4)]
-    for request in requests:
-        request.ask(clock.now())
+    requests = [asking(throttler, clock.now()) for _ in range(4)]
     throttler.revoke("one", Reason.POD_REMOVED, "")
     revoked = [request for request in requests if "revoked" in request.ends]
     assert len(revoked) == 2
@@ -224,11 +195,8 @@ def test_revoking_ends_exactly_the_requests_of_one_pod() -> None:
 def test_retry_after_follows_the_rate_at_which_slots_come_free() -> None:
     throttler, table, _, clock = make()
     table.add("pod", "10.0.0.1:80", 1, READY)
-    holder = Request(throttler)
-    holder.ask(clock.now())
-    line = [Request(throttler) for _ in range(60)]
-    for request in line:
-        request.ask(clock.now())
+    holder = asking(throttler, clock.now())
+    line = [asking(throttler, clock.now()) for _ in range(60)]
     current = holder
     for _ in range(40):  # two a second
         clock.pass_time(0.5)
@@ -249,8 +217,7 @@ def test_quarantined_pods_keep_their_ledger() -> None:
     throttler, table, _, clock = make()
     tracker = table.add("pod", "10.0.0.1:80", 2, READY)
     assert tracker is not None
-    request = Request(throttler)
-    request.ask(clock.now())
+    request = asking(throttler, clock.now())
     table.set_state(tracker, QUARANTINED)
     assert tracker.in_flight == 1
     request.release()

@@ -19,6 +19,7 @@ class Heard(SlotEvents):
 
     def __init__(self) -> None:
         self.events: list[tuple[str, ...]] = []
+        self.reasons: list[str] = []  # of those who were refused
 
     def activated(self, key: str) -> None:
         self.events.append(("activated",))
@@ -35,8 +36,9 @@ class Heard(SlotEvents):
     def trial_ended(self, key: str, identity: str, generation: int, succeeded: bool) -> None:
         self.events.append(("trial", identity, str(succeeded)))
 
-    def refused(self, key: str, identity: str, generation: int, dead: bool) -> None:
+    def refused(self, key: str, identity: str, generation: int, dead: bool, reason: str) -> None:
         self.events.append(("refused", identity, str(dead)))
+        self.reasons.append(reason)
 
     def served(self, key: str, identity: str, generation: int) -> None:
         self.events.append(("served", identity, str(generation)))
@@ -85,6 +87,13 @@ class Request(Waiter):
     def leave(self) -> None:
         self.ends.append("left")
         self.throttler.cancel(self)
+
+
+def asking(throttler: RevisionThrottler, now_s: float, name: int = 0) -> Request:
+    """A request that has asked for a slot."""
+    request = Request(throttler, name)
+    request.ask(now_s)
+    return request
 
 
 def make(
