@@ -18,26 +18,39 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from activator.clock import Now
-from activator.config import MEMORY_KEPT_BYTES, MEMORY_MAPPED_ABOVE_BYTES, Config, RevisionSpec, Tls
+from activator.config import (
+    MEMORY_KEPT_BYTES,
+    MEMORY_MAPPED_ABOVE_BYTES,
+    PANIC_JUDGE_INTERVAL_S,
+    Config,
+    RevisionSpec,
+    Tls,
+)
 from activator.control import Control
 from activator.data import Data
+from activator.discovery import static
 from activator.discovery.process import Reaping
 from activator.errors import ConfigError, StartError
-from activator.listen.listener import ListeningSocket, open_socket
+from activator.listen.listeners import Listeners
 from activator.state.messages import Effect, Told, decode, encode
 from activator.tasks import TaskGroupOwner, pause
-from activator.telemetry.log_switch import AccessLogSwitch
+from activator.telemetry.app_log import AppLog
+from activator.telemetry.switchboard import Telemetry
 from lb.rng import Rng
 
 if TYPE_CHECKING:
     from activator.admin.server import AdminServer
+    from activator.discovery.knative.cluster_settings import ClusterSettings
     from activator.discovery.push_server import PushServer
+    from activator.knative_mode import KnativeMode
+    from activator.telemetry.knative_export import KnativeExporter
     from activator.telemetry.metrics import Exposition
 
 log = logging.getLogger("activator")
 
 EXIT_FINE = 0
 EXIT_CUT = 1  # the drain took too long and requests were cut
+EXIT_PANICS = 4  # the state worker failed again and again
 EXIT_NOW = 130  # a second signal
 
 
@@ -46,7 +59,7 @@ _M_TRIM_THRESHOLD: Final = -1
 _M_MMAP_THRESHOLD: Final = -3
 
 # What a reload cannot change.
-_FIXED: Final = ("admin", "workers", "limits", "trust_revision_headers", "forwarded", "push")
+_FIXED: Final = ("admin", "workers", "limits", "trust_revision_headers", "forwarded", "push", "kubernetes")
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -111,47 +124,63 @@ class Link:
 class App:
     """One running activator. Use it within one event loop."""
 
-    def __init__(self, settings: Settings, reaping: Reaping, now: Now = time.monotonic) -> None:
+    def __init__(
+        self, settings: Settings, reaping: Reaping, now: Now = time.monotonic, app_log: AppLog | None = None
+    ) -> None:
         self.settings = settings
         self.config = settings.config
         self.started_s = now()
         self.draining = False
-        self.addresses: list[str] = []
         self.admin_address = ""
         self._now = now
         rng = Rng(int.from_bytes(os.urandom(4), "big") if settings.seed is None else settings.seed)
+        self._rng = rng
         self._tasks = TaskGroupOwner(self._task_failed)
         self._link = Link(settings.encode_messages)
         self.data = Data(settings.config, now, self._link.to_control, rng, self._tasks)
-        self.control = Control(now, self._link.to_data, rng, self._tasks, reaping)
-        self._access_log = AccessLogSwitch(
-            self.data.proxy, time.time, asyncio.get_running_loop().call_later, self.data.failed
+        self.control = Control(now, self._link.to_data, self.data.write_out, rng, self._tasks, reaping)
+        own_rng = Rng(rng.below(1 << 30))  # whether a request is traced must not change which pod it goes to
+        later = asyncio.get_running_loop().call_later
+        self.telemetry = Telemetry(
+            self.data.proxy,
+            self.control.controllers,
+            app_log,
+            own_rng,
+            now,
+            later,
+            time.time,
+            time.time_ns,
+            self.data.failed,
+            self._make_knative_metrics,
         )
         self._link.data = self.data
         self._link.control = self.control
-        self._watches: dict[ListeningSocket, asyncio.Task[None]] = {}
+        self._listeners = Listeners(self._tasks)
         self._stop = asyncio.Event()
+        self._gave_up = False
         self._admin: AdminServer | None = None
         self._push: PushServer | None = None
+        self._knative: KnativeMode | None = None
+        self._asked_by_cluster: list[Tls] = []  # listeners that no file names
         self.push_address = ""
         self._exposition: Exposition | None = None
 
     async def start(self) -> None:
         """Bind, begin to serve. Raises StartError."""
-        sockets = [open_socket(wanted) for wanted in _listeners(self.config)]
-        self.addresses = [one.address for one in sockets]
-        self._access_log.set(self.config.access_log)
+        self._listeners.change(self._listeners.plan(_listeners(self.config)))
+        self.telemetry.set(self.config)
+        self._tasks.start("log", self.telemetry.run())
         self.control.start()
-        self.control.configure(self.config, self.settings.specs)
-        await self.data.start(sockets)
-        for one in sockets:
-            self._watch_certificate(one)
+        if self.config.kubernetes is not None:
+            self._start_knative()
+        self.control.configure(self.config, self.settings.specs, static.lists(self.config.revisions))
+        await self.control.settle()  # before that, what the file names would be told "no route"
         if self.config.push.listen:
             await self._start_push()
         if self.config.admin:
             await self._start_admin()
             log.info("admin port on %s", self.admin_address)  # port 0 in the file: here stands what it became
-        log.info("serving on %s", ", ".join(self.addresses))
+        await self._listeners.serve(self.data.start())
 
     async def run(self) -> int:
         """Serve until a signal or `stop` says otherwise; the exit code."""
@@ -161,6 +190,7 @@ class App:
         loop.add_signal_handler(signal.SIGHUP, self.reload)
         _keep_freed_memory()
         await self.start()
+        self._tasks.start("judge", self._judge())
         _calm_the_collector()
         await self._stop.wait()
         return await self.close()
@@ -186,18 +216,30 @@ class App:
         if self._admin is not None:
             await self._admin.close()
         await self._tasks.close()
-        self._access_log.close()
+        if self._knative is not None:
+            await self._knative.close()
+        self.telemetry.close()
+        if self._gave_up:
+            return EXIT_PANICS
         return EXIT_FINE if finished else EXIT_CUT
 
     def reload(self) -> list[str]:
         """Read the file again; a bad one is refused and the old configuration goes on. The problems, if any."""
         if self.settings.reload is None:
             return ["started without a file: there is nothing to reload"]
+        if self.draining:
+            log.error("reload refused: the program is draining")
+            return ["the program is draining"]
         try:
             config, specs = self.settings.reload()
-            self._change_listeners(config)
-            self.control.configure(config, specs)
-            self._access_log.set(config.access_log)
+            # What may be refused comes first, and changes nothing where it is.
+            lists = static.lists(config.revisions)
+            listeners = self._listeners.plan([*_listeners(config), *self._asked_by_cluster])
+            try:
+                self.telemetry.set(config)
+            except StartError:
+                listeners.discard()
+                raise
         except ConfigError as error:
             for problem in error.problems:
                 log.error("reload refused: %s", problem)
@@ -205,6 +247,8 @@ class App:
         except StartError as error:
             log.error("reload refused: %s", error)
             return [str(error)]
+        self._listeners.change(listeners)
+        self.control.configure(config, specs, lists)
         fixed = [field for field in _FIXED if getattr(config, field) != getattr(self.config, field)]
         self.config = msgspec.structs.replace(config, **{field: getattr(self.config, field) for field in fixed})
         if fixed:
@@ -214,6 +258,11 @@ class App:
         return []
 
     # --- what the admin port asks ---
+
+    @property
+    def addresses(self) -> list[str]:
+        """What it serves on."""
+        return self._listeners.addresses
 
     def is_alive(self) -> bool:
         return self.control.is_alive()
@@ -227,7 +276,9 @@ class App:
             reasons.append("not listening yet")
         if not self.control.worker.is_settled():
             reasons.append("the first changes have not been applied")
-        reasons.extend(self.control.worker.supervision.over_budget(self._now()))
+        if self._knative is not None:
+            reasons.extend(self._knative.waiting_for())
+        reasons.extend(self.control.over_budget())
         return reasons
 
     def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
@@ -242,12 +293,18 @@ class App:
                 self.control.worker,
                 self.control.prober,
                 data.part,
-                self._access_log,
+                self.telemetry.access_log,
                 lambda: data.errors_total,
                 self._now,
+                self.control.controllers,
+                self.telemetry.traces,
                 self.control.intake,
+                self._knative,
             )
             self._exposition = Exposition(data.part.throttlers, program)
+        if self._knative is not None:
+            self.control.controllers.rest_totals(self._knative.client.requests_total)
+        self._exposition.histograms = self.config.metrics.histograms
         return self._exposition.render(accept)
 
     def snapshot(self) -> object:
@@ -260,47 +317,70 @@ class App:
 
         return configuration(self.config)
 
+    @property
+    def log(self) -> AppLog | None:
+        """The program's own log, where it is ours to set."""
+        return self.telemetry.app_log
+
     # --- within ---
 
-    def _change_listeners(self, config: Config) -> None:
-        """Open what is new, then close what is not wanted any more: no moment without a listener.
+    def _start_knative(self) -> None:
+        # Kubernetes' client and protobuf: only where there is a cluster.
+        from activator.dialect import KnativeDialect
+        from activator.discovery.knative.knative_environment import read_environment
+        from activator.knative_mode import KnativeMode
 
-        Raises StartError, and changes nothing, where one cannot be opened.
-        """
-        server = self.data.server
-        if server is None:
-            return
-        wanted = _listeners(config)
-        leaving = [one for one in server.sockets if one.wanted not in wanted]
-        staying = [one.wanted for one in server.sockets if one.wanted in wanted]
-        opened: list[ListeningSocket] = []
+        environment = read_environment(os.environ)
+        control = self.control
+        self._knative = KnativeMode(
+            environment,
+            self.config,
+            control.submit,
+            control.worker.model,
+            self._now,
+            self._rng,
+            self._tasks,
+            control.controllers,
+            self._cluster_settled,
+            self._serve_tls,
+            control.worker.supervision.panicked,
+        )
+        control.cluster = self._knative
+        self.data.proxy.dialect = KnativeDialect(self._ill, environment.cluster_domain)
+        self._knative.start()
+
+    def _ill(self, target: bytes) -> str:
+        """What a kubelet is told: that the program is not ready, or, of the paths of liveness, not alive."""
+        if target.startswith((b"/healthz", b"/livez")):
+            return "" if self.is_alive() else "the state worker does not turn"
+        return "; ".join(self.waiting_for())
+
+    def _cluster_settled(self, settings: ClusterSettings) -> None:
+        """The cluster's ConfigMaps say something new."""
+        dialect = self.data.proxy.dialect
+        if dialect is not None:
+            dialect.passes_through = settings.passes_through
         try:
-            opened.extend(open_socket(one, leaving) for one in wanted if one not in staying)
-        except StartError:
-            for listener in opened:
-                listener.socket.close()
-            raise
-        server.look_at_certificates()
-        if opened or leaving:
-            self._tasks.start("listeners", self._exchange_listeners(opened, leaving))
+            self.telemetry.settle(settings)
+        except StartError as error:
+            log.error("the cluster's settings are not taken: %s", error)
 
-    async def _exchange_listeners(self, opened: list[ListeningSocket], leaving: list[ListeningSocket]) -> None:
-        server = self.data.server
-        assert server is not None
-        for listener in opened:
-            await server.open(listener)
-            self._watch_certificate(listener)
-        for listener in leaving:
-            server.close(listener)
-            watch = self._watches.pop(listener, None)
-            if watch is not None:
-                watch.cancel()
-        self.addresses = [listener.address for listener in server.sockets]
-        log.info("serving on %s", ", ".join(self.addresses))
+    def _serve_tls(self, wanted: Tls) -> None:
+        """A listener that the cluster asks for, or a new certificate for it."""
+        self._asked_by_cluster = [wanted]
+        try:
+            self._listeners.change(self._listeners.plan([*_listeners(self.config), wanted]))
+        except StartError as error:
+            log.error("%s", error)
 
-    def _watch_certificate(self, listener: ListeningSocket) -> None:
-        if listener.certificate is not None:
-            self._watches[listener] = self._tasks.start("certificate", listener.certificate.watch())
+    def _make_knative_metrics(self) -> KnativeExporter:
+        from activator.telemetry.knative_export import KnativeExporter  # aiohttp and more: only where they are wanted
+        from activator.telemetry.knative_metrics import KnativeMetrics
+        from activator.telemetry.knative_requests import KnativeRequests
+
+        data = self.data
+        metrics = KnativeMetrics(data.part.throttlers, KnativeRequests(data.proxy.on_error), lambda: self._knative)
+        return KnativeExporter(metrics, data.proxy, self._tasks, time.time_ns)
 
     async def _start_push(self) -> None:
         from activator.discovery.push_server import PushServer, read_token  # aiohttp: only where pods report themselves
@@ -313,9 +393,20 @@ class App:
     async def _start_admin(self) -> None:
         from activator.admin.server import AdminServer  # aiohttp: only where there is an admin port
 
-        admin = AdminServer(self)
+        admin = AdminServer(self, self._now)
         self.admin_address = await admin.start(self.config.admin)
         self._admin = admin
+
+    async def _judge(self) -> None:
+        """Give up when the state worker has failed for long: whoever started the program may start it anew."""
+        while True:
+            await pause(PANIC_JUDGE_INTERVAL_S)
+            grace_s = self.config.shutdown.panic_grace
+            if grace_s > 0.0 and not self.draining and self.control.is_hopeless(grace_s):
+                reasons = self.control.over_budget()
+                log.critical("%s: draining, then exit code %d", "; ".join(reasons), EXIT_PANICS)
+                self._gave_up = True
+                self.stop()
 
     def _signalled(self) -> None:
         if self.draining:

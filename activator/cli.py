@@ -1,22 +1,24 @@
 """The command line: what users type, exit codes, one line for every mistake.
 
-Exit codes: 0 fine, 1 a refused configuration or a failed check, 2 wrong usage, 3 could not start.
+Exit codes: 0 fine, 1 a refused configuration or a failed check, 2 wrong usage, 3 could not start, 4 the state
+worker went on failing.
 """
 
 from __future__ import annotations
 
 import argparse
-import logging
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 import activator
-from activator.config import Config, Process, Readiness, Revision, RevisionSpec
+from activator.config import LOG_LEVELS, Config, Process, Readiness, Revision, RevisionSpec
 from activator.errors import ConfigError, StartError
+from activator.telemetry.app_log import AppLog
 
 REFUSED = 1
 USAGE = 2
@@ -65,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("-c", "--config", metavar="FILE", help="configuration (default: activator.yaml)")
     run.add_argument("--listen", metavar="HOST:PORT", help="where to serve CMD (default: 127.0.0.1:8012)")
     run.add_argument("--admin", metavar="HOST:PORT", help="the admin port (default: 127.0.0.1:8008; empty: none)")
-    run.add_argument("--log-level", default="info", choices=["debug", "info", "warning", "error"])
+    run.add_argument("--log-level", choices=LOG_LEVELS, help="stronger than `log:` in the file (default: info)")
     run.set_defaults(handler=_run)
     demo = commands.add_parser("demo", help="a guided tour: a real program from zero to several and back to zero")
     demo.set_defaults(handler=_demo)
@@ -80,6 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="what a running activator is doing")
     status.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
     status.add_argument("--json", action="store_true", help="as JSON")
+    status.add_argument("--watch", action="store_true", help="again every second, until interrupted")
     status.set_defaults(handler=_status)
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(handler=_version)
@@ -108,15 +111,15 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
         def read() -> Loaded:
             return _load(path)
 
-        loaded = read()
-        reload = read
-    logging.basicConfig(
-        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr
-    )
-    return _serve(loaded, reload)
+        from_environment = None if options.config or Path(path).is_file() else _from_knative()
+        loaded = from_environment or read()
+        reload = None if from_environment else read
+    app_log = AppLog(sys.stderr, time.monotonic, options.log_level)
+    app_log.install(loaded[0].log)
+    return _serve(loaded, reload, app_log)
 
 
-def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None) -> int:
+def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog) -> int:
     from activator.discovery.process import Reaping
 
     reaping = Reaping.start()  # before there is an event loop or a thread
@@ -125,7 +128,7 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None) -> int:
     from activator.app import App, Settings
 
     async def serve() -> int:
-        return await App(Settings(*loaded, reload=reload), reaping).run()
+        return await App(Settings(*loaded, reload=reload), reaping, app_log=app_log).run()
 
     try:
         _raise_descriptor_limit()
@@ -144,7 +147,7 @@ def _raise_descriptor_limit() -> None:
 
 
 def _load(path: str) -> Loaded:
-    from activator.config_file import load, resolve
+    from activator.configuration.file import load, resolve
     from lb.registry import default_name, names
 
     if not Path(path).is_file():
@@ -154,7 +157,7 @@ def _load(path: str) -> Loaded:
 
 
 def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
-    from activator.config_file import overlay, resolve
+    from activator.configuration.file import overlay, resolve
     from activator.discovery.process import missing_program
     from lb.registry import default_name
 
@@ -168,6 +171,21 @@ def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
     return config, resolve(config, default_name)
 
 
+def _from_knative() -> Loaded | None:
+    """The configuration where the environment is that of Knative's activator, and None elsewhere."""
+    from activator.discovery.knative.knative_environment import is_knative
+
+    if not is_knative(os.environ):
+        return None
+    from activator.configuration.file import overlay, resolve
+    from activator.discovery.knative.knative_config import default_config
+    from activator.discovery.knative.knative_environment import read_environment
+    from lb.registry import default_name, names
+
+    config = overlay(default_config(read_environment(os.environ)), os.environ, set(names()))
+    return config, resolve(config, default_name)
+
+
 def _check(options: argparse.Namespace, command: list[str] | None) -> int:
     config, _ = _load(options.file)
     print(f"{options.file}: fine, {len(config.revisions)} revisions")
@@ -177,7 +195,7 @@ def _check(options: argparse.Namespace, command: list[str] | None) -> int:
 def _schema(options: argparse.Namespace, command: list[str] | None) -> int:
     import json
 
-    from activator.config_file import schema
+    from activator.configuration.file import schema
 
     print(json.dumps(schema(), indent=2))
     return 0
@@ -199,8 +217,16 @@ def _drain(options: argparse.Namespace, command: list[str] | None) -> int:
 
 def _status(options: argparse.Namespace, command: list[str] | None) -> int:
     from activator.admin.client import ask
-    from activator.admin.status import table
+    from activator.admin.status import table, watch
 
+    if options.watch and not options.json:
+        from threading import Event
+
+        from rich.console import Console
+
+        console = Console()
+        watch(lambda: ask(options.admin, "GET", "/debug/revisions"), lambda: not Event().wait(1.0), console)
+        return 0
     answer = ask(options.admin, "GET", "/debug/revisions")
     print(answer.decode() if options.json else table(answer))
     return 0

@@ -19,7 +19,7 @@ from typing import Any
 import lb
 from activator.app import App, Settings
 from activator.config import Config, Duration, Process, Queue, Revision
-from activator.config_file import resolve
+from activator.configuration.file import resolve
 from activator.demo.picture import Picture, PlainLines, Scene
 from activator.discovery.process import Reaping
 from activator.exchange import ClientStream, Exchange
