@@ -1,0 +1,160 @@
+{{/* Names, labels and numbers that more than one template needs. */}}
+
+{{- define "activator.isKnative" -}}
+{{- if eq .Values.profile "knative" }}true{{ end }}
+{{- end }}
+
+{{/* The Deployment's name, which others are made of. */}}
+{{- define "activator.name" -}}
+{{- if .Values.deploymentName }}{{ .Values.deploymentName }}
+{{- else if include "activator.isKnative" . }}activator
+{{- else if contains "activator" .Release.Name }}{{ .Release.Name | trunc 63 | trimSuffix "-" }}
+{{- else }}{{ printf "%s-activator" (.Release.Name | trunc 53 | trimSuffix "-") }}
+{{- end }}
+{{- end }}
+
+{{/* Beside Knative's own Deployment. */}}
+{{- define "activator.isBeside" -}}
+{{- if and (include "activator.isKnative" .) (ne (include "activator.name" .) "activator") }}true{{ end }}
+{{- end }}
+
+{{- define "activator.serviceName" -}}
+{{- if include "activator.isKnative" . }}activator-service{{ else }}{{ include "activator.name" . }}{{ end }}
+{{- end }}
+
+{{- define "activator.hasService" -}}
+{{- if and .Values.service.create (not (include "activator.isBeside" .)) }}true{{ end }}
+{{- end }}
+
+{{- define "activator.serviceAccountName" -}}
+{{- if .Values.serviceAccount.name }}{{ .Values.serviceAccount.name }}
+{{- else if .Values.serviceAccount.create }}{{ include "activator.name" . }}
+{{- else }}default
+{{- end }}
+{{- end }}
+
+{{- define "activator.roleName" -}}
+{{- if include "activator.isBeside" . }}{{ include "activator.name" . }}{{ else }}knative-serving-activator{{ end }}
+{{- end }}
+
+{{/* What selects the pods of this Deployment and no others. A selector is for ever: nothing else may be added. */}}
+{{- define "activator.selectorLabels" -}}
+{{- if include "activator.isKnative" . -}}
+app: activator
+role: activator
+{{- if include "activator.isBeside" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+{{- else -}}
+app.kubernetes.io/name: activator
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+{{- end }}
+
+{{/* What the Service selects: in Knative's place, its own activators as well. */}}
+{{- define "activator.serviceSelector" -}}
+{{- if include "activator.isKnative" . }}app: activator{{ else }}{{ include "activator.selectorLabels" . }}{{ end }}
+{{- end }}
+
+{{- define "activator.labels" -}}
+{{- if include "activator.isKnative" . -}}
+app: activator
+role: activator
+app.kubernetes.io/part-of: knative-serving
+{{ end -}}
+app.kubernetes.io/name: activator
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "activator.image" -}}
+{{- if .Values.image.digest }}{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else }}{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+{{- end }}
+
+{{/* The admin port: health, metrics, debug, control. */}}
+{{- define "activator.metricsPort" -}}
+{{- if include "activator.isKnative" . }}9090{{ else }}8008{{ end }}
+{{- end }}
+
+{{/* A number that the profile settles where the values do not: (list VALUE OF-STANDALONE OF-KNATIVE ROOT). */}}
+{{- define "activator.number" -}}
+{{- if not (kindIs "invalid" (index . 0)) }}{{ index . 0 | int }}
+{{- else if include "activator.isKnative" (index . 3) }}{{ index . 2 }}
+{{- else }}{{ index . 1 }}
+{{- end }}
+{{- end }}
+
+{{- define "activator.delay" -}}{{ include "activator.number" (list .Values.shutdown.delaySeconds 10 45 .) }}{{- end }}
+{{- define "activator.drain" -}}{{ include "activator.number" (list .Values.shutdown.timeoutSeconds 45 540 .) }}{{- end }}
+
+{{- define "activator.grace" -}}
+{{- $grace := include "activator.number" (list .Values.terminationGracePeriodSeconds 60 600 .) | int }}
+{{- $needed := add (include "activator.delay" . | int) (include "activator.drain" . | int) | int }}
+{{- if lt $grace $needed }}
+{{- fail (printf "terminationGracePeriodSeconds is %d, but shutdown.delaySeconds and shutdown.timeoutSeconds need %d: requests would be cut" $grace $needed) }}
+{{- end }}
+{{- $grace }}
+{{- end }}
+
+{{- define "activator.isAutoscaled" -}}
+{{- if kindIs "invalid" .Values.autoscaling.enabled }}{{ include "activator.isKnative" . }}
+{{- else if .Values.autoscaling.enabled }}true
+{{- end }}
+{{- end }}
+
+{{/* How many replicas there are at least. */}}
+{{- define "activator.floor" -}}
+{{- if include "activator.isAutoscaled" . }}{{ .Values.autoscaling.minReplicas | int }}{{ else }}{{ .Values.replicas | int }}{{ end }}
+{{- end }}
+
+{{- define "activator.scalesItself" -}}
+{{- if not (regexMatch "^0+(\\.0+)?(ms|s|m|h)?$" .Values.knative.scaleFallback) }}true{{ end }}
+{{- end }}
+
+{{/* activator.yaml of the profile standalone. */}}
+{{- define "activator.file" -}}
+{{- $listen := list (printf "%s:8012" .Values.bindHost) }}
+{{- if .Values.tls.secretName }}
+{{- $listen = append $listen (dict "address" (printf "%s:8443" .Values.bindHost) "certificate" "/etc/activator/tls/tls.crt" "key" "/etc/activator/tls/tls.key" "min_version" .Values.tls.minVersion) }}
+{{- end }}
+{{- $drain := printf "%ss" (include "activator.drain" .) }}
+{{- $shutdown := dict "delay" (printf "%ss" (include "activator.delay" .)) "timeout" $drain "tunnels" $drain }}
+{{- $admin := printf "%s:%s" .Values.bindHost (include "activator.metricsPort" .) }}
+{{- toYaml (merge (dict "listen" $listen "admin" $admin "shutdown" $shutdown) .Values.config) }}
+{{- end }}
+
+{{/* The same for the profile knative, as variables: (list PREFIX MAPPING). */}}
+{{- define "activator.variables" -}}
+{{- $prefix := index . 0 }}
+{{- range $key, $value := index . 1 }}
+{{- $name := printf "%s%s" $prefix (upper $key) }}
+{{- if kindIs "map" $value }}
+{{- include "activator.variables" (list (printf "%s__" $name) $value) }}
+{{- else if not (kindIs "invalid" $value) }}
+- name: {{ $name }}
+  value: {{ if kindIs "string" $value }}{{ $value | quote }}{{ else }}{{ toJson $value | quote }}{{ end }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* What makes no sense together. Every template that is always rendered may call it; the Deployment does. */}}
+{{- define "activator.check" -}}
+{{- if include "activator.isKnative" . }}
+{{- if .Values.config.revisions }}{{ fail "config.revisions: with profile=knative revisions come from the cluster" }}{{ end }}
+{{- if .Values.tls.secretName }}{{ fail "tls.secretName: with profile=knative TLS is switched on by system-internal-tls in config-network" }}{{ end }}
+{{- else }}
+{{- if include "activator.scalesItself" . }}{{ fail "knative.scaleFallback: only with profile=knative" }}{{ end }}
+{{- if and .Values.serviceMonitor.enabled (not .Values.service.exposeAdmin) }}{{ fail "serviceMonitor.enabled needs service.exposeAdmin=true, since the Service has no metrics otherwise; a podMonitor needs neither" }}{{ end }}
+{{- end }}
+{{- if and .Values.serviceMonitor.enabled (not (include "activator.hasService" .)) }}{{ fail "serviceMonitor.enabled: this release has no Service; take podMonitor.enabled" }}{{ end }}
+{{- if and (include "activator.isAutoscaled" .) (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
+{{- fail "autoscaling.minReplicas is greater than autoscaling.maxReplicas" }}
+{{- end }}
+{{- end }}

@@ -1,0 +1,92 @@
+"""Values that are refused, each with words that say which and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import helm_python
+import pytest
+
+from tests.charts.renditions import objects, of_kind, opened, render
+
+Values = dict[str, Any]
+KNATIVE: Values = {"profile": "knative"}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"replicaCount": 2}, "additional properties 'replicaCount' not allowed"),
+        ({"profile": "openfaas"}, "at '/profile': value must be one of 'standalone', 'knative'"),
+        ({"replicas": -1}, "at '/replicas': minimum: got -1, want 0"),
+        ({"replicas": "2"}, "at '/replicas': got string, want integer"),
+        ({"image": {"repo": "x"}}, "at '/image': additional properties 'repo' not allowed"),
+        ({"image": {"digest": "latest"}}, "at '/image/digest': 'latest' does not match pattern"),
+        ({"image": {"repository": ""}}, "at '/image/repository': minLength"),
+        ({"imagePullSecrets": ["pull"]}, "at '/imagePullSecrets/0': got string, want object"),
+        ({"config": {"revision": []}}, "at '/config': additional properties 'revision' not allowed"),
+        ({"config": {"listen": "0.0.0.0:80"}}, "at '/config': additional properties 'listen' not allowed"),
+        ({"config": {"admin": ""}}, "at '/config': additional properties 'admin' not allowed"),
+        ({"config": {"shutdown": {}}}, "at '/config': additional properties 'shutdown' not allowed"),
+        ({"config": {"limits": {"header": 1}}}, "at '/config/limits': additional properties 'header' not allowed"),
+        ({"config": {"revisions": [{"hosts": []}]}}, "at '/config/revisions/0': missing property 'name'"),
+        ({"knative": {"sharing": "some"}}, "at '/knative/sharing': value must be one of 'none', 'knative'"),
+        ({"knative": {"scaleFallback": "soon"}}, "at '/knative/scaleFallback': 'soon' does not match pattern"),
+        ({"knative": {"autoscaler": "http://a"}}, "at '/knative/autoscaler'"),
+        ({"bindHost": "127.0.0.1"}, "at '/bindHost': value must be one of '0.0.0.0', '[::]'"),
+        ({"shutdown": {"delaySeconds": "10s"}}, "at '/shutdown/delaySeconds'"),
+        ({"podDisruptionBudget": {"minAvailable": "most"}}, "at '/podDisruptionBudget/minAvailable'"),
+        ({"service": {"type": "ExternalName"}}, "at '/service/type': value must be one of"),
+        ({"service": {"extraPorts": [{"port": 1}]}}, "at '/service/extraPorts/0': missing property 'name'"),
+        ({"readinessProbe": {"path": "/"}}, "at '/readinessProbe': additional properties 'path' not allowed"),
+        ({"podMonitor": {"interval": "often"}}, "at '/podMonitor/interval': 'often' does not match pattern"),
+        ({"tls": {"minVersion": "1.0"}}, "at '/tls/minVersion': value must be one of '1.2', '1.3'"),
+        ({"nodeSelector": {"gpu": True}}, "at '/nodeSelector/gpu': got boolean, want string"),
+    ],
+)
+def test_the_schema_refuses(values: Values, message: str) -> None:
+    with opened() as chart, pytest.raises(helm_python.HelmError) as refused:
+        chart.validate_schema(values)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (
+            {"terminationGracePeriodSeconds": 50},
+            "terminationGracePeriodSeconds is 50, but shutdown.delaySeconds and shutdown.timeoutSeconds need 55",
+        ),
+        ({"shutdown": {"delaySeconds": 30}}, "terminationGracePeriodSeconds is 60, but"),
+        ({**KNATIVE, "shutdown": {"timeoutSeconds": 556}}, "terminationGracePeriodSeconds is 600, but"),
+        ({**KNATIVE, "config": {"revisions": [{"name": "a"}]}}, "revisions come from the cluster"),
+        ({**KNATIVE, "tls": {"secretName": "a"}}, "TLS is switched on by system-internal-tls"),
+        ({"knative": {"scaleFallback": "30s"}}, "knative.scaleFallback: only with profile=knative"),
+        ({"serviceMonitor": {"enabled": True}}, "serviceMonitor.enabled needs service.exposeAdmin=true"),
+        (
+            {**KNATIVE, "serviceMonitor": {"enabled": True}, "deploymentName": "other"},
+            "this release has no Service; take podMonitor.enabled",
+        ),
+        (
+            {"autoscaling": {"enabled": True, "minReplicas": 30}},
+            "autoscaling.minReplicas is greater than autoscaling.maxReplicas",
+        ),
+    ],
+)
+def test_the_templates_refuse(values: Values, message: str) -> None:
+    with pytest.raises(helm_python.HelmError) as refused:
+        render(values)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "shutdown", [{}, {"delaySeconds": 15}, {"delaySeconds": 0, "timeoutSeconds": 60}, {"delaySeconds": 0}]
+)
+def test_what_fits_into_the_grace_is_taken(shutdown: Values) -> None:
+    pod = of_kind(objects({"shutdown": shutdown}), "Deployment")["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] == 60
+
+
+@pytest.mark.parametrize("off", ["0s", "0ms", "0", "0.0s"])
+def test_a_fallback_that_is_off_brings_no_right(off: str) -> None:
+    assert "deployments/scale" not in render({**KNATIVE, "knative": {"scaleFallback": off}})["rbac.yaml"]
