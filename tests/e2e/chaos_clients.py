@@ -234,6 +234,8 @@ class Crowd:
         plan.fields = "Connection: Upgrade\r\nUpgrade: chaos\r\n"
         sent = material(plan.nonce, self.chance.choice(SIZES))
         ahead = self.chance.randrange(0, len(sent) + 1) if plan.deed != "length" else 0
+        if plan.deed == "tunnel-says-and-ends" and plan.host == "b.test":
+            ahead = 0  # a pod that speaks TLS closes at once: what comes then makes its kernel drop what it has said
         wire.writer.write(plan.head() + sent[:ahead])
         try:
             status, _ = await wire.answer(plan)

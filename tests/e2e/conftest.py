@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -9,9 +10,13 @@ from typing import Any
 
 import pytest
 
+from tests.e2e.knative_cluster import Cluster
 from tests.e2e.running import Activator
 
 RunActivator = Callable[..., Activator]
+
+
+_NETS = itertools.count(20)  # of 127.0.0.0/8, one for each cluster
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -31,6 +36,14 @@ def run_activator(tmp_path: Path) -> Iterator[RunActivator]:
 def run_shared_activator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunActivator]:
     """The same for all tests of a module."""
     yield from _runner(tmp_path_factory.mktemp("activator"))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster of the test's own."""
+    made = Cluster(tmp_path, next(_NETS))
+    yield made
+    made.close()
 
 
 def _runner(folder: Path) -> Iterator[RunActivator]:

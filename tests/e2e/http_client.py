@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-import struct
-from typing import BinaryIO, Self
+from typing import Self
+
+from tests.e2e.raw_connection import RawConnection
 
 TIMEOUT_S = 20.0
 
@@ -71,18 +72,18 @@ def chunked(*pieces: bytes, trailers: str = "") -> bytes:
     return b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + f"0\r\n{trailers}\r\n".encode()
 
 
-class Client:
+class Client(RawConnection):
     """One connection. Reads raise CutShortError where the answer ends too early."""
 
     def __init__(self, address: str, timeout_s: float = TIMEOUT_S, receive_buffer: int = 0) -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.socket()
-        self.socket.settimeout(timeout_s)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock = socket.socket()
+        sock.settimeout(timeout_s)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if receive_buffer:
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        self.socket.connect((host, int(port)))
-        self._file: BinaryIO = self.socket.makefile("rb")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        sock.connect((host, int(port)))
+        super().__init__(sock)
 
     def secure(self, context: ssl.SSLContext, server_name: str) -> None:
         """Go on over TLS; before anything is sent."""
@@ -95,9 +96,6 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
 
     def ask(self, data: bytes) -> Answer:
         """Send one request and read its answer."""
@@ -156,24 +154,8 @@ class Client:
         except ConnectionError as error:
             raise CutShortError(str(error)) from error
 
-    def is_closed(self) -> bool:
-        """The other side closes, in whatever way, without another byte."""
-        try:
-            return self._file.read(1) == b""
-        except ConnectionError:
-            return True
-
     def end_sending(self) -> None:
         self.socket.shutdown(socket.SHUT_WR)
-
-    def reset(self) -> None:
-        """Close so that the other side gets a reset."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.close()
-
-    def close(self) -> None:
-        self._file.close()
-        self.socket.close()
 
     def _line(self) -> str:
         try:

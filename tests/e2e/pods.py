@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterable
 from typing import Self
 
+from tests.e2e.raw_connection import RawConnection
 from tests.e2e.running import PATIENCE_S, eventually
 
 
@@ -49,14 +49,13 @@ class Request:
         return [value for known, value in self.headers if known.lower() == name]
 
 
-class PodSide:
+class PodSide(RawConnection):
     """One connection, as the pod's script sees it."""
 
     def __init__(self, pod: ScriptedPod, sock: socket.socket, number: int) -> None:
+        super().__init__(sock)
         self.pod = pod
-        self.socket = sock
         self.number = number
-        self._file = sock.makefile("rb")
 
     def head(self) -> Request:
         """Read a request's head; the body is still to be read."""
@@ -96,9 +95,6 @@ class PodSide:
             raise GoneError
         return data
 
-    def send(self, data: bytes) -> None:
-        self.socket.sendall(data)
-
     def answer(self, body: bytes = b"fine", headers: str = "", status: str = "200 OK") -> None:
         self.send(f"HTTP/1.1 {status}\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
@@ -119,21 +115,6 @@ class PodSide:
         with contextlib.suppress(ConnectionError):
             while self._file.read(65536):
                 pass
-
-    def is_closed(self) -> bool:
-        """The other side closes, in whatever way, without another byte."""
-        try:
-            return self._file.read(1) == b""
-        except ConnectionError:
-            return True
-
-    def reset(self) -> None:
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self.close()
-
-    def close(self) -> None:
-        self._file.close()
-        self.socket.close()
 
     def _line(self) -> str:
         line = self._file.readline()

@@ -78,6 +78,11 @@ def process_revision(command: list[str], **process: Any) -> dict[str, Any]:
     return {"name": "app", "hosts": ["*"], "process": {"command": command, **process}}
 
 
+def gated(command: list[str], gate: Path) -> list[str]:
+    """The command, which starts once there is a file `gate`: how long a start takes is for the test to say."""
+    return ["sh", "-c", 'while [ ! -e "$0" ]; do sleep 0.02; done; exec "$@"', str(gate), *command]
+
+
 def figures(activator: Activator) -> dict[str, int]:
     """wanted, processes, starting and crashes of `process_revision`'s revision."""
     found: dict[str, int] = activator.revision("app")["processes"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import hashlib
 import json
 import re
@@ -42,7 +43,10 @@ def test_metrics_are_prometheus_text(activator: Activator) -> None:
     assert headers["content-type"].startswith("text/plain")
     families = {family.name: family for family in text_string_to_metric_families(body.decode())}
     assert all(family.documentation for family in families.values())
-    assert all(name.startswith(("activator_", "process_", "python_")) for name in families), families.keys()
+    assert all(
+        name.startswith(("activator_", "process_", "controller_runtime_", "workqueue_", "rest_client_"))
+        for name in families
+    ), families.keys()
     sums = {
         sample.name: sample.value
         for family in families.values()
@@ -51,6 +55,22 @@ def test_metrics_are_prometheus_text(activator: Activator) -> None:
     }
     assert sums["activator_requests_total"] == sums["activator_responses_total"] == 2.0
     assert sums["activator_in_flight"] == sums["activator_queued"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("accepted", "packed"),
+    [("", False), ("gzip", True), ("br, gzip;q=0.5", True), ("gzip;q=0", False), ("deflate", False), ("*", False)],
+)
+@pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text; version=1.0.0"])
+def test_metrics_come_packed_where_that_is_taken(activator: Activator, accepted: str, packed: bool, kind: str) -> None:
+    asked = {"Accept": kind, "Accept-Encoding": accepted}
+    status, headers, body = activator.ask("/metrics", headers=asked)
+    assert status == 200
+    assert headers["content-type"].startswith(kind.partition(";")[0])
+    assert ("content-encoding" in headers) == packed
+    text = gzip.decompress(body) if packed else body
+    assert text.endswith(b"# EOF\n" if "openmetrics" in kind else b"\n")
+    assert b"activator_requests_total{" in text
 
 
 def test_debug_revisions(activator: Activator) -> None:
@@ -62,7 +82,8 @@ def test_debug_revisions(activator: Activator) -> None:
     assert (revision["in_flight"], revision["queued"], revision["capacity"]) == (0, 0, 2)
     assert {"length", "holes", "fragmentation"} <= set(revision["table"])
     (slot,) = revision["slots"]
-    assert (slot["state"], slot["in_flight"], slot["limit"]) == ("ready", 0, 2)
+    assert (slot["state"], slot["reason"], slot["in_flight"], slot["limit"]) == ("ready", "", 0, 2)
+    assert revision["without_slot"] == []
     assert slot["generation"] >= 0
 
 
@@ -119,7 +140,7 @@ def test_foreign_hosts_and_origins_are_refused(
 
 
 @pytest.mark.parametrize("headers", [{}, {"Activator-Admin": "0"}, {"Activator-Admin": ""}], ids=str)
-@pytest.mark.parametrize("path", ["/drain", "/reload"])
+@pytest.mark.parametrize("path", ["/drain", "/reload", "/debug/profile"])
 def test_what_changes_something_needs_the_header(activator: Activator, path: str, headers: dict[str, str]) -> None:
     status, _, body = activator.ask(path, "POST", headers)
     assert status == 403
@@ -133,3 +154,23 @@ def test_its_own_names_are_taken(activator: Activator) -> None:
     for host in (f"localhost:{port}", f"127.0.0.1:{port}", f"[::1]:{port}", "activator.knative-serving.svc"):
         assert activator.ask("/healthz", headers={"Host": host})[0] == 200
     assert activator.ask("/healthz", headers={"Origin": f"http://{activator.admin}"})[0] == 200
+
+
+def test_levels_of_the_log(activator: Activator) -> None:
+    assert json.loads(activator.ask("/debug/log")[2])[""] == "info"
+    status, _, body = activator.command("/debug/log?part=state&level=debug")
+    assert (status, json.loads(body)["state"]) == (200, "debug")
+    for wrong in ("", "?level=loud", "?part=nobody&level=debug"):
+        status, _, body = activator.command(f"/debug/log{wrong}")
+        assert status == 400 and b"expected level" in body
+    assert activator.ask("/debug/log?level=debug", "POST")[0] == 403
+
+
+def test_a_profile(activator: Activator) -> None:
+    status, _, body = activator.command("/debug/profile?seconds=0.2")
+    assert status == 200
+    profile = json.loads(body)
+    assert profile["profiles"][0]["name"] == "MainThread"
+    assert any("serve" in frame["name"] or "run" in frame["name"] for frame in profile["shared"]["frames"])
+    for wrong in ("0", "61", "-1", "nan", "x"):
+        assert activator.command(f"/debug/profile?seconds={wrong}")[0] == 400

@@ -239,7 +239,6 @@ def test_a_request_at_a_removed_pod_that_closes_unanswered_goes_elsewhere(
                 lambda: staying.address in {one["pod"] for one in activator.slots("a") if one["state"] == "ready"}
             )
             leaving.go_on()
-            client.socket.settimeout(2.0)
             answer = client.answer()
         assert (answer.status, answer.body.decode()) == (200, staying.address)
 
@@ -254,8 +253,9 @@ def test_reload_ends_the_programs_of_a_removed_revision(run_activator: RunActiva
         "process": {"command": SERVING, "max_scale": 1},
     }
     activator = run_activator(configured([keep, gone]))
+    done = tmp_path / "done"
     with Client(activator.address) as busy, Client(activator.address) as waiting:
-        busy.send(request("/sleep/1", host="gone.test"))
+        busy.send(request(f"/until{done}", host="gone.test"))
         eventually(lambda: activator.revision("gone")["in_flight"] == 1)
         waiting.send(request(host="gone.test"))
         eventually(lambda: activator.revision("gone")["queued"] == 1)
@@ -264,6 +264,7 @@ def test_reload_ends_the_programs_of_a_removed_revision(run_activator: RunActiva
         answer = waiting.answer()
         assert (answer.status, answer.reason) == (503, "revision_removed")
         assert ask(activator.address, request(host="gone.test")).status == 404
+        done.touch()
         assert busy.answer().status == 200
     eventually(lambda: len(activator.processes()) == 2, "only activator and reaper are left")
     assert ask(activator.address, request(host="keep.test")).status == 200

@@ -11,7 +11,7 @@ import pytest
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Client, ask, request
 from tests.e2e.pods import PodSide, ScriptedPod, close_all
-from tests.e2e.running import Activator, configured, eventually, figures, process_revision
+from tests.e2e.running import SERVING, Activator, configured, eventually, figures, gated, process_revision
 
 
 class Working:
@@ -204,13 +204,14 @@ def test_with_requests_sent_ahead(place: Place) -> None:
 
 def test_during_a_start(run_activator: RunActivator, tmp_path: Path) -> None:
     """The program that was wanted is started all the same, and goes when it is idle."""
-    slowly = ["sh", "-c", 'sleep 0.5; exec "$@"', "sh", "python3", "-m", "http.server", "{port}"]
-    activator = run_activator(configured([process_revision(slowly, idle="1s")]))
+    gate = tmp_path / "gate"
+    activator = run_activator(configured([process_revision(gated(SERVING, gate), idle="1s")]))
     with Client(activator.address) as client:
         client.send(request())
         eventually(lambda: activator.revision("app")["queued"] == 1)
     eventually(lambda: activator.revision("app")["queued"] == 0)
     assert activator.revision("app")["client_gone"] == 1
+    gate.touch()
     eventually(lambda: figures(activator)["processes"] == 0, "back at zero")
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Client, ask, request
 from tests.e2e.pods import PodSide, ScriptedPod
-from tests.e2e.running import SERVING, Activator, cli, configured, eventually, process_revision
+from tests.e2e.running import SERVING, Activator, cli, configured, eventually, gated, process_revision
 
 
 def refuses_connections(activator: Activator) -> bool:
@@ -66,27 +67,29 @@ def test_draining(run_activator: RunActivator, ask_to_drain: Callable[[Activator
         activator.wait_nothing_left()
 
 
-def test_a_program_ends_after_what_it_works_on(run_activator: RunActivator) -> None:
+def check_that_it_ends_after(activator: Activator, data: bytes, counted_as: str, awaited: Path) -> None:
+    """A request whose answer awaits a file is answered after the signal, and then all ends."""
+    with Client(activator.address) as client:
+        client.send(data)
+        eventually(lambda: activator.revision("app")[counted_as] == 1)
+        activator.signal(signal.SIGTERM)
+        activator.wait_log("draining")
+        awaited.touch()
+        assert client.answer().status == 200
+    assert activator.wait_end() == 0
+    activator.wait_nothing_left()
+
+
+def test_a_program_ends_after_what_it_works_on(run_activator: RunActivator, tmp_path: Path) -> None:
     activator = run_activator(configured([process_revision(SERVING)]))
-    with Client(activator.address) as client:
-        client.send(request("/sleep/1"))
-        eventually(lambda: activator.revision("app")["in_flight"] == 1)
-        activator.signal(signal.SIGTERM)
-        assert client.answer().status == 200
-    assert activator.wait_end() == 0
-    activator.wait_nothing_left()
+    done = tmp_path / "done"
+    check_that_it_ends_after(activator, request(f"/until{done}"), "in_flight", done)
 
 
-def test_a_request_that_waits_for_a_start_is_still_served(run_activator: RunActivator) -> None:
-    slowly = ["sh", "-c", 'sleep 1; exec "$@"', "sh", *SERVING]
-    activator = run_activator(configured([process_revision(slowly)]))
-    with Client(activator.address) as client:
-        client.send(request())
-        eventually(lambda: activator.revision("app")["queued"] == 1)
-        activator.signal(signal.SIGTERM)
-        assert client.answer().status == 200
-    assert activator.wait_end() == 0
-    activator.wait_nothing_left()
+def test_a_request_that_waits_for_a_start_is_still_served(run_activator: RunActivator, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    activator = run_activator(configured([process_revision(gated(SERVING, gate))]))
+    check_that_it_ends_after(activator, request(), "queued", gate)
 
 
 def test_a_second_signal_does_not_wait(run_activator: RunActivator) -> None:

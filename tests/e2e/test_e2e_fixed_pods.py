@@ -9,13 +9,14 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Answer, Client, Visitor, ask, burst, failures, request
 from tests.e2e.pods import PodSide, ScriptedPod, serve
-from tests.e2e.running import configured, eventually
+from tests.e2e.running import Activator, configured, eventually
 
 POLICIES = ["random", "choice-of-2", "round-robin", "least-connections", "first-available"]
 POLICIES += ["weighted", "ewma", "consistent-hash"]
@@ -220,7 +221,11 @@ def test_one_at_a_time_in_each_pod(stack: ExitStack, run_activator: RunActivator
         assert all(crowd.served > 0 for crowd in crowds[policy]), policy
 
 
-def test_a_full_line_is_refused_with_when_to_come_again(stack: ExitStack, run_activator: RunActivator) -> None:
+def one_at_a_time(
+    stack: ExitStack, run_activator: RunActivator, queue: dict[str, Any]
+) -> tuple[ScriptedPod, Activator]:
+    """A pod that takes one request at a time and answers when the test says so; the others wait as `queue` says."""
+
     def slow(side: PodSide) -> None:
         while True:
             side.request()
@@ -228,15 +233,14 @@ def test_a_full_line_is_refused_with_when_to_come_again(stack: ExitStack, run_ac
             side.answer()
 
     pod = stack.enter_context(ScriptedPod(slow))
-    revision = {
-        "name": "a",
-        "hosts": ["*"],
-        "container_concurrency": 1,
-        "queue": {"depth": 2},
-        "pods": [pod.address],
-    }
+    revision = {"name": "a", "hosts": ["*"], "container_concurrency": 1, "queue": queue, "pods": [pod.address]}
     activator = run_activator(configured([revision]))
     activator.wait_ready_pods("a")
+    return pod, activator
+
+
+def test_a_full_line_is_refused_with_when_to_come_again(stack: ExitStack, run_activator: RunActivator) -> None:
+    pod, activator = one_at_a_time(stack, run_activator, {"depth": 2})
     with ExitStack() as clients:
         waiting = []
         for count in range(3):
@@ -252,21 +256,7 @@ def test_a_full_line_is_refused_with_when_to_come_again(stack: ExitStack, run_ac
 
 
 def test_a_wait_that_is_too_long(stack: ExitStack, run_activator: RunActivator) -> None:
-    def slow(side: PodSide) -> None:
-        side.request()
-        side.wait()
-        side.answer()
-
-    pod = stack.enter_context(ScriptedPod(slow))
-    revision = {
-        "name": "a",
-        "hosts": ["*"],
-        "container_concurrency": 1,
-        "queue": {"timeout": "200ms"},
-        "pods": [pod.address],
-    }
-    activator = run_activator(configured([revision]))
-    activator.wait_ready_pods("a")
+    pod, activator = one_at_a_time(stack, run_activator, {"timeout": "200ms"})
     with Client(activator.address) as first:
         first.send(request())
         eventually(lambda: pod.requests)

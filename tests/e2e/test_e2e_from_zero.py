@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -9,13 +10,16 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Answer, Client, ask, burst, failures, request
-from tests.e2e.running import PROGRAMS, SERVING, Activator, configured, eventually, figures, process_revision
+from tests.e2e.running import PROGRAMS, SERVING, Activator, configured, eventually, figures, gated, process_revision
 
 CLIENTS = 200
 
@@ -33,26 +37,41 @@ def own_processes(activator: Activator) -> int:
 
 @pytest.mark.parametrize(("program", "max_scale", "target"), [("http.server", 8, 50), ("node", 3, 10)])
 def test_200_first_requests_at_once(
-    run_activator: RunActivator, need_program: Callable[[str], str], program: str, max_scale: int, target: int
+    run_activator: RunActivator,
+    need_program: Callable[[str], str],
+    tmp_path: Path,
+    program: str,
+    max_scale: int,
+    target: int,
 ) -> None:
-    words = command_of(program, need_program)
-    # The load is reported ten times a second: a program that starts faster than that may need fewer than the formula
-    # gives for 200, since some have been answered by then. So each start is made to take half a second longer.
-    slowly = ["sh", "-c", 'sleep 0.5; exec "$@"', "sh", *words]
-    revision = process_revision(slowly, max_scale=max_scale, target_concurrency=target, idle="1s")
-    activator = run_activator(configured([revision]))
+    # Some are answered before the last has come, unless no program starts until then: those left would need fewer.
+    gate = tmp_path / "gate"
+    command = gated(command_of(program, need_program), gate)
+
+    def configuration(idle: str) -> dict[str, Any]:
+        return configured([process_revision(command, max_scale=max_scale, target_concurrency=target, idle=idle)])
+
+    activator = run_activator(configuration("1h"))
     assert own_processes(activator) == 0
 
-    answers = burst(activator.address, CLIENTS, request())
+    expected = min(max_scale, math.ceil(CLIENTS / target))
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(burst, activator.address, CLIENTS, request())
+        try:
+            eventually(lambda: activator.revision("app")["queued"] == CLIENTS, "all have come")
+            eventually(lambda: figures(activator)["processes"] == expected, "as many as the formula gives")
+        finally:
+            gate.touch()
+        answers = asking.result()
     assert failures(answers) == []
 
-    expected = min(max_scale, math.ceil(CLIENTS / target))
-    assert figures(activator)["wanted"] == expected
     eventually(lambda: figures(activator)["starting"] == 0, "all have started")
     assert figures(activator)["processes"] == expected
     assert own_processes(activator) == expected
     assert sum(slot["state"] == "ready" for slot in activator.slots("app")) == expected
 
+    (tmp_path / "activator0.yaml").write_text(json.dumps(configuration("1s")))
+    activator.signal(signal.SIGHUP)
     eventually(lambda: figures(activator)["processes"] == 0, "back at zero")
     eventually(lambda: own_processes(activator) == 0, "the processes are gone")
     assert activator.slots("app") == []
@@ -128,21 +147,25 @@ def test_concurrency_of_one_process_is_kept(run_activator: RunActivator) -> None
     assert figures(activator)["processes"] == 1
 
 
-def test_a_long_request_outlasts_the_scale_down(run_activator: RunActivator) -> None:
+def test_a_long_request_outlasts_the_scale_down(run_activator: RunActivator, tmp_path: Path) -> None:
     """From three processes to one: the youngest are chosen, and the one that still works ends only when it is done."""
     revision = {**process_revision(SERVING, max_scale=3, idle="600ms"), "container_concurrency": 1}
     activator = run_activator(configured([revision]))
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(activator.address)) for _ in range(3)]
+        all_there, done = tmp_path / "all-there", tmp_path / "done"
         for client in clients:
-            client.send(request("/sleep/0.5"))
+            client.send(request(f"/until{all_there}"))
+        eventually(lambda: activator.revision("app")["in_flight"] == 3, "each in a process of its own")
+        all_there.touch()
         pids = [client.answer().body for client in clients]
         assert len(set(pids)) == 3
-        for client, seconds in zip(clients, ("0", "0", "2.5")):  # first-available: the third goes to the third process
-            client.send(request(f"/sleep/{seconds}"))
+        for client, target in zip(clients, ("/sleep/0", "/sleep/0", f"/until{done}")):  # first-available: in this order
+            client.send(request(target, "POST"))  # which is not sent again where its process ends under it
         assert [client.answer().status for client in clients[:2]] == [200, 200]
         eventually(lambda: figures(activator)["wanted"] == 1, "fewer are wanted")
         assert activator.revision("app")["in_flight"] == 1
+        done.touch()
         assert clients[2].answer().status == 200
         eventually(lambda: figures(activator)["processes"] == 0, "back at zero")
     assert activator.revision("app")["failed"] == {}

@@ -13,9 +13,9 @@ import pytest
 from activator.errors import Reason, status_of
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Client, CutShortError, ask, chunked, request
+from tests.e2e.pair import Pair, paired
 from tests.e2e.pods import Request, ScriptedPod, serve
 from tests.e2e.running import configured
-from tests.e2e.test_e2e_messages import Pair
 from tests.wire.hostile_requests import HOSTILE
 
 BEFORE = b"GET /before HTTP/1.1\r\nHost: b\r\n\r\n"
@@ -24,10 +24,8 @@ TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 @pytest.fixture(scope="module")
 def pair(run_shared_activator: RunActivator) -> Iterator[Pair]:
-    with ScriptedPod(serve) as pod:
-        activator = run_shared_activator(configured([{"name": "a", "hosts": ["*"], "pods": [pod.address]}]))
-        activator.wait_ready_pods("a")
-        yield Pair(pod, activator)
+    with paired(serve, run_shared_activator) as pair:
+        yield pair
 
 
 def send(client: Client, data: bytes) -> None:

@@ -6,6 +6,8 @@ import json
 import signal
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tests.e2e.http_client import Client, ask, request
 from tests.e2e.pods import PodSide, ScriptedPod
 from tests.e2e.running import Activator, configured, eventually
 from tests.e2e.test_e2e_tls import Files, trusting
+from tests.telemetry.test_tracing import Collector
 
 
 def serve(side: PodSide) -> None:
@@ -46,10 +49,12 @@ def refuses_connections(address: str) -> bool:
 class Reloadable:
     """An activator whose file can be written anew."""
 
-    def __init__(self, run_activator: RunActivator, folder: Path, configuration: dict[str, Any]) -> None:
+    def __init__(
+        self, run_activator: RunActivator, folder: Path, configuration: dict[str, Any], **variables: str
+    ) -> None:
         self._path = folder / "reloadable.yaml"
         self._write(configuration)
-        self.activator: Activator = run_activator(arguments=["-c", str(self._path)])
+        self.activator: Activator = run_activator(arguments=["-c", str(self._path)], **variables)
         self._reloads = 0
 
     def reload(self, configuration: dict[str, Any]) -> None:
@@ -62,22 +67,28 @@ class Reloadable:
         self._path.write_text(json.dumps(configuration))
 
 
-def test_listeners_come_and_go_with_a_reload(run_activator: RunActivator, tmp_path: Path) -> None:
-    first, second = free_address(), free_address()
+@contextmanager
+def reloadable(run_activator: RunActivator, folder: Path, address: str) -> Iterator[tuple[Reloadable, dict[str, Any]]]:
+    """One that listens on `address`, and all of its configuration but for that."""
     with ScriptedPod(serve) as pod:
         base = configured([revision(pod.address)])
-        running = Reloadable(run_activator, tmp_path, {**base, "listen": first})
+        running = Reloadable(run_activator, folder, {**base, "listen": address})
         running.activator.wait_ready_pods("a")
-        with Client(first) as kept:
-            assert kept.ask(request()).status == 200
-            running.reload({**base, "listen": [first, second]})
-            eventually(lambda: not refuses_connections(second))
-            assert ask(first, request()).status == 200
-            assert ask(second, request()).status == 200
-            running.reload({**base, "listen": second})
-            eventually(lambda: refuses_connections(first))
-            assert ask(second, request()).status == 200
-            assert kept.ask(request()).status == 200, "what was accepted goes on"
+        yield running, base
+
+
+def test_listeners_come_and_go_with_a_reload(run_activator: RunActivator, tmp_path: Path) -> None:
+    first, second = free_address(), free_address()
+    with reloadable(run_activator, tmp_path, first) as (running, base), Client(first) as kept:
+        assert kept.ask(request()).status == 200
+        running.reload({**base, "listen": [first, second]})
+        eventually(lambda: not refuses_connections(second))
+        assert ask(first, request()).status == 200
+        assert ask(second, request()).status == 200
+        running.reload({**base, "listen": second})
+        eventually(lambda: refuses_connections(first))
+        assert ask(second, request()).status == 200
+        assert kept.ask(request()).status == 200, "what was accepted goes on"
 
 
 def test_a_reload_that_cannot_listen_changes_nothing(run_activator: RunActivator, tmp_path: Path) -> None:
@@ -95,6 +106,40 @@ def test_a_reload_that_cannot_listen_changes_nothing(run_activator: RunActivator
         assert ask(mine, request()).status == 200
 
 
+def test_a_reload_that_is_refused_for_something_else_opens_and_closes_nothing(
+    run_activator: RunActivator, tmp_path: Path
+) -> None:
+    """A pod whose name cannot be looked up; a certificate for sending traces that has gone."""
+    mine, new = free_address(), free_address()
+    authority = tmp_path / "authority.pem"
+    authority.touch()
+    collector = Collector()
+    with closing(collector), ScriptedPod(serve) as pod:
+        traced = {"exporter": "otlp", "endpoint": collector.url, "sampling_rate": 1}
+        base = {**configured([revision(pod.address)]), "tracing": traced}
+        running = Reloadable(
+            run_activator, tmp_path, {**base, "listen": mine}, OTEL_EXPORTER_OTLP_CERTIFICATE=str(authority)
+        )
+        running.activator.may_log_errors = True
+        authority.unlink()
+        refused = (
+            ({"tracing": {**traced, "sampling_rate": 0.5}}, "tracing: "),
+            (
+                {"revisions": [revision("nobody.invalid:80", name="b", hosts=["b"]), revision(pod.address)]},
+                "pod nobody.invalid:80: ",
+            ),
+        )
+        for changes, why in refused:
+            running._write({**base, "listen": new, **changes})
+            running.activator.signal(signal.SIGHUP)
+            running.activator.wait_log(f"reload refused: {why}")
+            assert refuses_connections(new)
+            assert list(running.activator.revisions()) == ["a"]
+        assert ask(mine, request()).status == 200
+        with collector.arrived:
+            assert collector.arrived.wait_for(lambda: len(collector.spans) >= 3, 60.0)
+
+
 def test_no_connection_is_refused_while_listeners_change(run_activator: RunActivator, tmp_path: Path) -> None:
     """The address that stays is served all the time, whatever comes and goes beside it."""
     stays = free_address()
@@ -105,10 +150,7 @@ def test_no_connection_is_refused_while_listeners_change(run_activator: RunActiv
         while not stop.is_set():
             statuses.append(ask(stays, request()).status)
 
-    with ScriptedPod(serve) as pod:
-        base = configured([revision(pod.address)])
-        running = Reloadable(run_activator, tmp_path, {**base, "listen": stays})
-        running.activator.wait_ready_pods("a")
+    with reloadable(run_activator, tmp_path, stays) as (running, base):
         client = threading.Thread(target=connect_again_and_again)
         client.start()
         try:
@@ -127,10 +169,7 @@ def test_an_address_that_changes_to_tls_keeps_its_socket(run_activator: RunActiv
     """Whoever connects meanwhile waits in the socket's queue, and is served by whichever listener comes to it."""
     stays = free_address()
     files = Files(tmp_path)
-    with ScriptedPod(serve) as pod:
-        base = configured([revision(pod.address)])
-        running = Reloadable(run_activator, tmp_path, {**base, "listen": stays})
-        running.activator.wait_ready_pods("a")
+    with reloadable(run_activator, tmp_path, stays) as (running, base):
         with Client(stays) as kept:
             assert kept.ask(request()).status == 200
             running.reload({**base, "listen": files.listener(stays)})

@@ -17,26 +17,17 @@ import pytest
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Answer, Client, CutShortError, chunked, request
 from tests.e2e.origin import FRAMING, HOP_BY_HOP, digest, origin, pattern
+from tests.e2e.pair import Pair, paired
 from tests.e2e.pods import PodSide, ScriptedPod
-from tests.e2e.running import Activator, configured, eventually, resident_bytes
+from tests.e2e.running import configured, eventually, resident_bytes
 
 MIB = 1 << 20
 
 
-class Pair:
-    """An origin, and an activator in front of it."""
-
-    def __init__(self, pod: ScriptedPod, activator: Activator) -> None:
-        self.pod = pod
-        self.activator = activator
-
-
 @pytest.fixture(scope="module")
 def pair(run_shared_activator: RunActivator) -> Iterator[Pair]:
-    with ScriptedPod(origin) as pod:
-        activator = run_shared_activator(configured([{"name": "a", "hosts": ["*"], "pods": [pod.address]}]))
-        activator.wait_ready_pods("a")
-        yield Pair(pod, activator)
+    with paired(origin, run_shared_activator) as pair:
+        yield pair
 
 
 FIELDS = (
@@ -261,9 +252,7 @@ class Flow:
 
 def test_a_client_that_reads_slowly_holds_up_its_pod_not_the_memory(run_activator: RunActivator) -> None:
     flow = Flow()
-    with ScriptedPod(flow.send) as pod:
-        activator = run_activator(configured([{"name": "a", "hosts": ["*"], "pods": [pod.address]}]))
-        activator.wait_ready_pods("a")
+    with paired(flow.send, run_activator) as (_, activator):
         before = resident_bytes(activator.process.pid)
         with Client(activator.address, receive_buffer=65_536) as client:
             client.send(request())

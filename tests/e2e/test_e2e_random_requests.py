@@ -13,8 +13,7 @@ from tests.conftest import DEEP
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Answer, Client, chunked
 from tests.e2e.origin import FRAMING, HOP_BY_HOP, origin
-from tests.e2e.pods import ScriptedPod
-from tests.e2e.running import Activator, configured
+from tests.e2e.pair import Pair, paired
 
 TOKEN = string.ascii_letters + string.digits + "!#$%&'*+-.^_`|~"
 # Fields that mean something to a proxy have tests of their own; here the others are meant.
@@ -35,18 +34,10 @@ targets = st.builds(
 bodies = st.none() | st.lists(st.binary(min_size=1, max_size=200_000), max_size=4)
 
 
-class Pair:
-    def __init__(self, pod: ScriptedPod, activator: Activator) -> None:
-        self.direct = pod.address
-        self.through = activator.address
-
-
 @pytest.fixture(scope="module")
 def pair(run_shared_activator: RunActivator) -> Iterator[Pair]:
-    with ScriptedPod(origin) as pod:
-        activator = run_shared_activator(configured([{"name": "a", "hosts": ["*"], "pods": [pod.address]}]))
-        activator.wait_ready_pods("a")
-        yield Pair(pod, activator)
+    with paired(origin, run_shared_activator) as pair:
+        yield pair
 
 
 def request_of(
@@ -81,7 +72,7 @@ def test_through_is_as_direct(
     pair: Pair, method: str, target: str, headers: list[tuple[str, str]], body: list[bytes] | None, in_chunks: bool
 ) -> None:
     data = request_of(method, target, headers, None if method == "GET" else body, in_chunks)
-    with Client(pair.direct) as direct, Client(pair.through) as through:
+    with Client(pair.pod.address) as direct, Client(pair.activator.address) as through:
         without = comparable(direct.ask(data), method)
         assert comparable(through.ask(data), method) == without
         assert comparable(through.ask(data), method) == without, "again on the same connection"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import ask, request
 from tests.e2e.pods import ScriptedPod, serve
 from tests.e2e.running import SERVING, configured, eventually, process_revision
+from tests.telemetry.test_tracing import Collector
 
 TO_FILE = ["sh", "-c", 'exec "$@" > access.log', "sh"]  # standard output into a file of the test's folder
 
@@ -72,3 +75,48 @@ def test_a_cold_start_by_its_phases(run_activator: RunActivator) -> None:
     assert phases[1] > 0.0, "a program takes a while until it answers"
     assert all(took_s >= 0.0 for took_s in phases)
     assert abs(sum(phases) - sums["activator_first_byte_seconds_sum", ""]) < 1e-6
+
+
+def test_traces_reach_a_collector_and_pods(run_activator: RunActivator, tmp_path: Path) -> None:
+    collector = Collector()
+    with closing(collector), ScriptedPod(serve) as pod:
+        configuration = configured(
+            [{"name": "a", "hosts": ["a.test"], "pods": [pod.address]}],
+            access_log="json",
+            tracing={"exporter": "otlp", "endpoint": collector.url, "sampling_rate": 1},
+        )
+        activator = run_activator(configuration, prefix=TO_FILE)
+        activator.wait_ready_pods("a")
+        trace = "0123456789abcdef0123456789abcdef"
+        sent = f"traceparent: 00-{trace}-fedcba9876543210-01\r\nbaggage: a=b\r\n"
+        assert ask(activator.address, request(host="a.test", headers=sent)).status == 200
+        with collector.arrived:  # the exporter waits up to 5 s for a batch to fill
+            assert collector.arrived.wait_for(lambda: len(collector.spans) >= 4, 60.0)
+        spans = {span.name: span for span in collector.spans}
+        assert {span.trace_id.hex() for span in spans.values()} == {trace}
+        eventually(lambda: len(lines_of(tmp_path)) == 1, "its line in the access log")
+        assert json.loads(lines_of(tmp_path)[0])["trace_id"] == trace
+        told = {name.lower(): value for name, value in pod.requests[-1].headers}
+        assert told["traceparent"] == f"00-{trace}-{spans['activator_proxy'].span_id.hex()}-01"
+        assert told["baggage"] == "a=b"
+
+
+def test_the_programs_own_log_changes_with_a_reload(run_activator: RunActivator, tmp_path: Path) -> None:
+    with ScriptedPod(serve) as pod:
+        configuration = configured([{"name": "a", "hosts": ["a.test"], "pods": [pod.address]}])
+        activator = run_activator(configuration)
+        assert re.match(r"\d{4}-\d\d-\d\d \S+ INFO activator", activator.log[0])
+
+        def reload(**log: Any) -> None:
+            (tmp_path / "activator0.yaml").write_text(json.dumps({**configuration, "log": log}))
+            activator.process.send_signal(signal.SIGHUP)
+
+        reload(format="json", levels={"asyncio": "error"})
+        said = json.loads(activator.wait_log(r"^\{.*reloaded.*"))
+        assert (said["level"], said["logger"], said["message"]) == ("info", "activator", "reloaded")
+        assert json.loads(activator.ask("/debug/log")[2]) == {"": "info", "asyncio": "error"}
+        reload(level="warning")
+        eventually(lambda: json.loads(activator.ask("/debug/log")[2]) == {"": "warning"}, "the new level")
+        reload(level="info")
+        activator.wait_log("reloaded", 2)
+        assert len(activator.logged("reloaded")) == 2, "the one between was no warning"

@@ -98,13 +98,18 @@ def pod() -> Iterator[ScriptedPod]:
 
 
 def test_a_listener_with_tls(run_activator: RunActivator, files: Files, pod: ScriptedPod) -> None:
-    activator = run_activator(configured([revision(pod.address)], listen=files.listener()))
+    metrics = {"knative": {"protocol": "prometheus", "endpoint": "127.0.0.1:0"}}
+    activator = run_activator(configured([revision(pod.address)], listen=files.listener(), metrics=metrics))
     activator.wait_ready_pods("a")
     with httpx.Client(verify=trusting(), trust_env=False) as client:
         for _ in range(3):
             answer = client.get(f"https://localhost:{activator.port}/", headers={"Connection": "keep-alive"})
             assert (answer.status_code, answer.text) == (200, "fine")
     assert {one.all("x-forwarded-proto")[0] for one in pod.requests} == {"https"}
+    where = activator.wait_log(r"Knative's metrics on (\S+)")
+    text = httpx.get(f"http://{where}/metrics", trust_env=False).text
+    (count,) = [line for line in text.splitlines() if line.startswith("http_server_request_duration_seconds_count")]
+    assert 'url_scheme="https"' in count and f'server_port="{activator.port}"' in count and count.endswith(" 3.0")
 
 
 def test_what_is_agreed_upon(run_activator: RunActivator, files: Files, pod: ScriptedPod) -> None:

@@ -2,6 +2,7 @@
 
 /            its process id
 /sleep/1.5   the same after so many seconds
+/until/tmp/x the same once there is a file /tmp/x
 /exit/3      exits with that code at once
 """
 
@@ -22,6 +23,9 @@ def serve(connection: socket.socket) -> None:
             _, _, word = target.partition("/sleep/")
             if word:
                 time.sleep(float(word))
+            _, _, word = target.partition("/until")
+            while word and not os.path.exists(word):
+                time.sleep(0.005)
             _, _, word = target.partition("/exit/")
             if word:
                 os._exit(int(word))

@@ -1,0 +1,186 @@
+"""A thousand injected panics, spread over revisions, while real requests go through real sockets.
+
+Most are in `reduce`: a change that cannot be worked out. Some are in `apply`: a slot that cannot be had, which condemns
+its revision. Nobody's request may fail for it but those of a revision that is condemned just then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+
+import uvloop
+
+from activator.config import Config, RevisionSpec
+from activator.data import Data
+from activator.listen.listener import open_socket
+from activator.state.apply import DataHooks
+from activator.state.messages import Change, Load, PodDrained, PodSeen, PodStatus, RevisionSet, Told
+from activator.state.model import Model, Reduction
+from activator.state.reduce import reduce
+from activator.state.worker import StateWorker
+from activator.tasks import TaskGroupOwner, pause
+from activator.throttle.revision import RevisionThrottler
+from lb.policy import Policy
+from lb.rng import Rng
+from lb.slots import Trim
+from lb.tracker import PodTracker
+
+REVISIONS = 250
+ROUNDS = 4
+CONDEMNED = 20  # of the revisions, in the last round: by a panic in `apply`
+CLIENTS = 16
+POISON = "poison"
+
+
+class InjectedError(RuntimeError):
+    pass
+
+
+def poisoned(model: Model, change: Change, now_s: float) -> Reduction:
+    """`reduce`, that cannot work out what is said of one pod."""
+    if isinstance(change, PodSeen) and change.identity.startswith(POISON):
+        raise InjectedError(change.identity)
+    return reduce(model, change, now_s)
+
+
+class FaultyHooks(DataHooks):
+    """Those of the program, but that no connections can be had for one pod."""
+
+    def __init__(self, hooks: DataHooks) -> None:
+        self._hooks = hooks
+        self.raised = 0
+
+    def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
+        if tracker.identity == "cursed" and self.raised < CONDEMNED:
+            self.raised += 1
+            raise InjectedError("cursed")
+        self._hooks.pod_placed(tracker, spec)
+
+    def make_policy(self, name: str) -> Policy:
+        return self._hooks.make_policy(name)
+
+    def revision_set(self, throttler: RevisionThrottler) -> None:
+        self._hooks.revision_set(throttler)
+
+    def pod_withdrawn(self, attachment: object) -> None:
+        self._hooks.pod_withdrawn(attachment)
+
+    def pod_drained(self, key: str, identity: str) -> None:
+        self._hooks.pod_drained(key, identity)
+
+    def trimmed(self, key: str, trim: Trim) -> None:
+        self._hooks.trimmed(key, trim)
+
+    def failed(self, effect: object, error: Exception) -> None:
+        assert isinstance(error, InjectedError), error
+
+    def broken(self, key: str, cause: str, kind: str) -> None:
+        self._hooks.broken(key, cause, kind)
+
+
+class Running:
+    """A state worker and a data part with a real listener, and one pod's server for all."""
+
+    def __init__(self) -> None:
+        self.tasks = TaskGroupOwner(lambda name, error: None)
+        self.data = Data(Config(admin=""), time.monotonic, self._hear, Rng(1), self.tasks)
+        self.hooks = FaultyHooks(self.data.part._hooks)
+        self.data.part._hooks = self.hooks
+        self.worker = StateWorker(
+            time.monotonic, self.data.apply, lambda orders: None, lambda source, key: None, poisoned, Rng(1)
+        )
+        self.answers: Counter[tuple[int, bool]] = Counter()  # (status, of a revision that may be condemned)
+        self.stopping = False
+
+    def _hear(self, message: Told) -> None:
+        if not isinstance(message, Load | PodDrained):
+            self.worker.submit(message)
+
+    async def start(self) -> None:
+        self._pod = await asyncio.start_server(_serve, "127.0.0.1", 0)
+        self.pod_address = f"127.0.0.1:{self._pod.sockets[0].getsockname()[1]}"
+        self.tasks.start("worker", self.worker.run())
+        listener = open_socket("127.0.0.1:0")
+        await self.data.start().open(listener)
+        host, _, port = listener.address.rpartition(":")
+        self.address = (host, int(port))
+        for number in range(REVISIONS):
+            self.worker.submit(RevisionSet(RevisionSpec(key=_key(number), hosts=(f"r{number}",), max_scale=4)))
+            await self.worker.submit_and_tell(self.pod(number, "p1"))
+
+    def pod(self, number: int, identity: str) -> PodSeen:
+        return PodSeen(_key(number), "list", identity, self.pod_address, PodStatus.READY)
+
+    async def client(self, place: int) -> None:
+        """Asks one revision after the other, on one connection."""
+        reader, writer = await asyncio.open_connection(*self.address)
+        number = place
+        while not self.stopping:
+            number = (number + CLIENTS + 1) % REVISIONS
+            writer.write(f"GET / HTTP/1.1\r\nHost: r{number}\r\n\r\n".encode())
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = int(head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
+            await reader.readexactly(length)
+            self.answers[int(head.split()[1]), number < CONDEMNED] += 1
+        writer.close()
+
+    async def panic_everywhere(self, life: int) -> None:
+        """One panic in each revision, once the backoffs of the last are over."""
+        before = self.worker.panics_total
+        for number in range(REVISIONS):
+            cursed = life == ROUNDS - 1 and number < CONDEMNED
+            self.worker.submit(self.pod(number, "cursed" if cursed else f"{POISON}-{life}"))
+            await asyncio.sleep(0)
+        async with asyncio.timeout(60.0):
+            while self.worker.panics_total < before + REVISIONS or self.worker.parked:
+                await pause(0.01)
+
+    async def end(self) -> None:
+        await self.data.drain(5.0, 5.0)
+        await self.tasks.close()
+        self._pod.close()
+
+
+def _key(number: int) -> str:
+    return f"ns/r{number}"
+
+
+async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+        while True:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+    writer.close()
+
+
+def test_a_thousand_panics_cost_no_request_but_of_condemned_revisions() -> None:
+    async def scenario() -> Running:
+        running = Running()
+        await running.start()
+        clients = [asyncio.create_task(running.client(place)) for place in range(CLIENTS)]
+        for life in range(ROUNDS):
+            await running.panic_everywhere(life)
+        running.stopping = True
+        await asyncio.gather(*clients)
+        for throttler in running.data.part.throttlers.values():
+            throttler.table.check_invariants()
+            assert throttler.table.in_flight == len(throttler.leases) == throttler.line.length == 0
+        await running.end()
+        return running
+
+    running = uvloop.run(scenario())
+    worker = running.worker
+    assert (worker.panics_total, running.hooks.raised) == (ROUNDS * REVISIONS, CONDEMNED)
+    assert worker.rebuilds_total == CONDEMNED
+    assert running.data.part.condemned == {}
+    assert running.answers[200, False] > 1000, running.answers
+    assert {status for status, condemned in running.answers if not condemned} == {200}
+    assert {status for status, condemned in running.answers if condemned} <= {200, 503}
+    assert running.data.errors_total == 0
+    tables = [throttler.table for throttler in running.data.part.throttlers.values()]
+    assert sorted(table.used for table in tables) == [1] * (REVISIONS - CONDEMNED) + [2] * CONDEMNED
+    assert all(table.late_releases == 0 for table in tables)
+    assert worker.mismatch_totals == {}
