@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     micro.add_argument(
         "--group",
         action="append",
-        choices=["policies", "table", "memory", "fragmentation"],
+        choices=["policies", "table", "memory", "fragmentation", "state", "telemetry"],
         help="only these; may be given several times (default: all)",
     )
     micro.add_argument("--world", choices=["both", "compiled", "plain"], default="both", help="(default: both)")
@@ -59,7 +59,10 @@ def _parser() -> argparse.ArgumentParser:
 
     load = commands.add_parser("load", help="the activator beside haproxy, nginx and caddy on the same upstream")
     load.add_argument(
-        "--peers", metavar="A,B", help="instead of all that are found: direct, haproxy, nginx, caddy, activator"
+        "--peers",
+        metavar="A,B",
+        help="instead of all that are found: direct, haproxy, nginx, caddy, activator, "
+        "telemetry (the activator without histograms, as it is, with its access log, with traces)",
     )
     load.add_argument("--rounds", type=_positive, default=3, help="turns of each proxy (default: 3)")
     load.add_argument("--seconds", type=_positive, default=4, help="length of a turn (default: 4)")
@@ -78,6 +81,10 @@ def _parser() -> argparse.ArgumentParser:
     cold = commands.add_parser("cold", help="first requests of a program that is started from zero")
     cold.add_argument("--rounds", type=_positive, default=20, help="cold starts (default: 20)")
     cold.set_defaults(handler=_cold)
+    knative = commands.add_parser("knative", help="cold starts in the place of Knative's activator")
+    knative.add_argument("--rounds", type=_positive, default=20, help="cold starts (default: 20)")
+    knative.add_argument("--start", type=_positive, default=300, metavar="MS", help="of the program (default: 300)")
+    knative.set_defaults(handler=_knative)
 
     trace = commands.add_parser("trace", help="a long random life of one throttler, every step of it judged")
     trace.add_argument("--events", type=_positive, default=200_000, help="how many (default: 200,000)")
@@ -88,6 +95,18 @@ def _parser() -> argparse.ArgumentParser:
     crowd.add_argument("--clients", type=_positive, default=5_000, help="how many (default: 5,000)")
     crowd.set_defaults(handler=_crowd)
 
+    flood = commands.add_parser("flood", help="a flood of pod updates beside requests, and a revision that panics")
+    flood.add_argument("--seconds", type=_positive, default=10, help="of the flood (default: 10)")
+    flood.add_argument("--updates", type=_positive, default=10_000, help="per second (default: 10,000)")
+    flood.add_argument("--pods", type=_positive, default=1_000, help="that they are about (default: 1,000)")
+    flood.set_defaults(handler=_flood)
+
+    kube = commands.add_parser(
+        "kube", help="reading Kubernetes objects: our structs beside kubernetes-asyncio's models"
+    )
+    kube.add_argument("--rounds", type=_positive, default=50, help="of which the best counts (default: 50)")
+    kube.set_defaults(handler=_kube)
+
     report = commands.add_parser("report", help="files of --json as one Markdown table, or as pictures")
     report.add_argument("files", nargs="*", metavar="FILE", default=[MICRO_FIGURES], help=f"(default: {MICRO_FIGURES})")
     report.add_argument(
@@ -95,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.set_defaults(handler=_report)
 
-    for command in (micro, load, cold, trace, crowd, report):
+    for command in (micro, load, cold, knative, trace, crowd, flood, kube, report):
         command.add_argument("--json", metavar="FILE", help="write the figures there too")
     return parser
 
@@ -120,6 +139,12 @@ def _load(options: argparse.Namespace) -> int:
     return load.run(load.Options(**{name: getattr(options, name) for name in fields}), options.json)
 
 
+def _knative(options: argparse.Namespace) -> int:
+    from bench import knative
+
+    return knative.run(options.rounds, options.start, options.json)
+
+
 def _cold(options: argparse.Namespace) -> int:
     from bench import cold
 
@@ -136,6 +161,18 @@ def _crowd(options: argparse.Namespace) -> int:
     from bench import crowd
 
     return crowd.run(options.clients, options.json)
+
+
+def _kube(options: argparse.Namespace) -> int:
+    from bench import kube
+
+    return kube.run(options.rounds, options.json)
+
+
+def _flood(options: argparse.Namespace) -> int:
+    from bench import flood
+
+    return flood.run(options.seconds, options.updates, options.pods, options.json)
 
 
 def _report(options: argparse.Namespace) -> int:

@@ -101,6 +101,11 @@ def run(options: Options, json_path: str | None) -> int:
         generator = Generator(wrk, _shape(options), folder)
         head["client"] = generator.name
         turns = _all_rounds(options, chosen, upstream is not None, generator, folder)
+    return tell(options, head, chosen, turns, json_path)
+
+
+def tell(options: Options, head: dict[str, object], chosen: list[Peer], turns: Turns, json_path: str | None) -> int:
+    """Show what was measured, and what was wrong with it; the exit code."""
     print("\n" + results.table(*rows(turns)) + "\n")
     print(_how(options, head, Cores().apart))
     if json_path is not None:

@@ -28,6 +28,7 @@ GROUPS = {
     "memory": "test_bench_table.py",
     "fragmentation": "test_bench_fragmentation.py",
     "state": "test_bench_state.py",
+    "telemetry": "test_bench_telemetry.py",
 }
 WORLDS = ("both", "compiled", "plain")
 
@@ -74,11 +75,11 @@ def run(select: str | None, groups: list[str], world: str, json_path: str | None
     return 1 if failed else 0
 
 
-def _worlds(world: str) -> list[bool]:
-    """Which worlds to measure, as whether they are compiled."""
-    if world == "plain" or (world == "both" and not lb.COMPILED):
+def _worlds(world: str, compiled: bool = lb.COMPILED) -> list[bool]:
+    """Which worlds to measure, as whether they are compiled; `compiled`: whether anything is."""
+    if world == "plain" or (world == "both" and not compiled):
         return [False]
-    if not lb.COMPILED:
+    if not compiled:
         raise BenchError("nothing is compiled here: run `make build`, and do not set ACTIVATOR_COMPILE=0")
     return [True] if world == "compiled" else [True, False]
 

@@ -80,6 +80,7 @@ RENDERERS = {
     "memory": plain_list,
     "fragmentation": fragmentation,
     "state": plain_list,
+    "telemetry": plain_list,
 }
 
 

@@ -1,7 +1,8 @@
 """Who is measured: how each proxy is configured and started, all to do the same work in the same way.
 
 Rules
-  1. One worker, one thread each; keep-alive to clients and to the upstream; no access log, no tracing.
+  1. One worker, one thread each; keep-alive to clients and to the upstream; no access log, no tracing, but for those
+     peers that are there to show what these cost.
   2. The Host header and all others go on as they came. Each tells the upstream of the client, as the activator does
      unless told otherwise: X-Forwarded-For, -Proto and -Host, and X-Request-Id, made where it is missing. (Caddy makes
      no request ids by itself.)
@@ -40,6 +41,7 @@ class Peer(msgspec.Struct, frozen=True):
     program: str | None
     prepare: Callable[[Path, int], Started] | None
     params: dict[str, str | int | float | bool | None] = {}
+    only_named: bool = False  # not measured unless asked for
 
 
 # --- nginx ----------------------------------------------------------------------------------------------------------
@@ -192,7 +194,9 @@ http://:{port} {{
 # --- the activator --------------------------------------------------------------------------------------------------
 
 
-def _activator(container_concurrency: int) -> Callable[[Path, int], Started]:
+def _activator(container_concurrency: int, more: str = "") -> Callable[[Path, int], Started]:
+    """`more`: lines of its configuration beside those that all have; {upstream} in it: where the upstream listens."""
+
     def prepare(folder: Path, upstream_port: int) -> Started:
         port = free_port()
         folder.mkdir(exist_ok=True)
@@ -205,6 +209,7 @@ revisions:
     hosts: ["*"]
     container_concurrency: {container_concurrency}
     pods: ["{LOOPBACK}:{upstream_port}"]
+{more.replace("{upstream}", f"{LOOPBACK}:{upstream_port}")}
 """,
             "utf-8",
         )
@@ -214,7 +219,26 @@ revisions:
     return prepare
 
 
+def _activator_for_knative(folder: Path, upstream_port: int) -> Started:
+    """With Knative's dialect on the data path: probes looked for, fields rewritten, times from arrival.
+
+    The revision stands in the file, and there is no cluster: what is measured is the path of a request.
+    """
+    started = _activator(0, "kubernetes: {}\nlimits: {body_rate: 0}")(folder, upstream_port)
+    nowhere = folder / "kubeconfig"
+    nowhere.write_text(
+        """{"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
+"users": [{"name": "u", "user": {}}], "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+"current-context": "x"}"""
+    )
+    knative = {"POD_NAME": "bench", "POD_IP": LOOPBACK, "SYSTEM_NAMESPACE": "bench", "KUBECONFIG": str(nowhere)}
+    return Started(started.command, started.port, knative)
+
+
 # --- the list -------------------------------------------------------------------------------------------------------
+
+# The upstream takes whatever is posted to it: it is the collector too.
+_TRACED = "tracing: {exporter: otlp, endpoint: 'http://{upstream}/small', sampling_rate: 0.01}"
 
 REFERENCE = "haproxy"  # ratios are to this one
 
@@ -225,14 +249,29 @@ PEERS = [
     Peer("caddy", "caddy", _caddy),
     Peer("activator-cc0", None, _activator(0), {"container_concurrency": 0}),
     Peer("activator-cc100", None, _activator(100), {"container_concurrency": 100}),
+    Peer("activator-knative", None, _activator_for_knative, {"dialect": "knative"}, only_named=True),
+    Peer(
+        "activator-no-histograms",
+        None,
+        _activator(0, "metrics: {histograms: false}"),
+        {"histograms": False},
+        only_named=True,
+    ),
+    Peer("activator-json-log", None, _activator(0, "access_log: json"), {"access_log": "json"}, only_named=True),
+    Peer("activator-traced", None, _activator(0, _TRACED), {"sampling_rate": 0.01}, only_named=True),
 ]
-GROUPS = {"activator": ["activator-cc0", "activator-cc100"]}
+GROUPS = {
+    "activator": ["activator-cc0", "activator-cc100"],
+    # What each of its parts costs.
+    "telemetry": ["activator-no-histograms", "activator-cc0", "activator-json-log", "activator-traced"],
+}
 
 
 def choose(names: str | None) -> list[Peer]:
     """All that are here, or those that are named: `haproxy,activator`. Raises UsageError."""
     if names is None:
-        return [peer for peer in PEERS if peer.program is None or find_program(peer.program) is not None]
+        every = [peer for peer in PEERS if not peer.only_named]
+        return [peer for peer in every if peer.program is None or find_program(peer.program) is not None]
     by_name = {peer.name: peer for peer in PEERS}
     wanted = [one for name in names.split(",") for one in GROUPS.get(name.strip(), [name.strip()])]
     for name in wanted:

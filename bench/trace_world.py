@@ -115,7 +115,7 @@ class TraceEvents(SlotEvents):
     def trial_ended(self, key: str, identity: str, generation: int, succeeded: bool) -> None:
         pass
 
-    def refused(self, key: str, identity: str, generation: int, dead: bool) -> None:
+    def refused(self, key: str, identity: str, generation: int, dead: bool, reason: str) -> None:
         pass
 
     def served(self, key: str, identity: str, generation: int) -> None:

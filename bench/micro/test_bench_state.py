@@ -51,7 +51,7 @@ def make_worker(pods: int) -> StateWorker:
     """A worker and a data part joined by a call, with so many pods that are ready."""
     wheel = TimingWheel(lambda: 1.0, lambda delay_s, callback: Timer(), _raise)
     part = DataPart(lambda: 1.0, wheel, lambda callback: None, SlotEvents(), Quiet(), HeldBudget())
-    worker = StateWorker(lambda: 1.0, part.apply, lambda orders: None, lambda source: None)
+    worker = StateWorker(lambda: 1.0, part.apply, lambda orders: None, lambda source, key: None)
     worker.submit(RevisionSet(RevisionSpec(key=KEY, container_concurrency=10, max_scale=PODS + COMERS)))
     worker.submit(listed(pods, PodStatus.READY, pods))
     worker.turn()
@@ -68,11 +68,15 @@ def seen(number: int, status: PodStatus) -> PodSeen:
     return PodSeen(KEY, "list", f"pod-{number}", f"10.0.{number // 250}.{number % 250}:8012", status)
 
 
-def listed(pods: int, status: PodStatus, changed: int) -> Listed:
-    """All pods ready but the first so many, which are as `status` says."""
-    return Listed(
-        KEY, "list", tuple(seen(number, status if number < changed else PodStatus.READY) for number in range(pods))
-    )
+def listed(pods: int, status: PodStatus, changed: int, kept: dict[int, PodSeen] | None = None) -> Listed:
+    """All pods ready but the first so many, which are as `status` says; of the others, the same objects if kept."""
+    words = []
+    for number in range(pods):
+        if number < changed or kept is None:
+            words.append(seen(number, status if number < changed else PodStatus.READY))
+        else:
+            words.append(kept.setdefault(number, seen(number, PodStatus.READY)))
+    return Listed(KEY, "list", tuple(words))
 
 
 @pytest.mark.benchmark(group="state")
@@ -92,13 +96,18 @@ def test_add_pod(benchmark: BenchmarkFixture) -> None:
 
 
 @pytest.mark.benchmark(group="state")
+@pytest.mark.parametrize("says", ["kept", "anew"])
 @pytest.mark.parametrize("changed", ["0", "1", "all"])
 @pytest.mark.parametrize("pods", [100, 500])
-def test_list(benchmark: BenchmarkFixture, pods: int, changed: str) -> None:
-    """A full list, again and again; the changed ones come and go as ready."""
+def test_list(benchmark: BenchmarkFixture, pods: int, changed: str, says: str) -> None:
+    """A full list, again and again; the changed ones come and go as ready. Of the others the source says the same
+    objects again (`kept`), or makes equal ones (`anew`)."""
     worker = make_worker(pods)
     count = {"0": 0, "1": 1, "all": pods}[changed]
-    lists = [listed(pods, status, count) for status in (PodStatus.NOT_READY, PodStatus.READY)] * (LISTS // 2)
+    kept: dict[int, PodSeen] | None = {} if says == "kept" else None
+    lists = [
+        listed(pods, PodStatus.READY if number % 2 else PodStatus.NOT_READY, count, kept) for number in range(LISTS)
+    ]
 
     def operation() -> None:
         for one in lists:

@@ -53,6 +53,13 @@ def test_cold(tmp_path: Path) -> None:
     assert values(path)["cold.total.p50"] > 0
 
 
+def test_kube(tmp_path: Path) -> None:
+    path = tmp_path / "kube.json"
+    done = bench("kube", "--rounds", "3", "--json", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert 0 < values(path)["kube.list.structs"] < values(path)["kube.list.models"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_interrupted_it_leaves_nothing_behind(number: signal.Signals) -> None:
     words = ["load", "--peers", "activator-cc100", *SHORT, "--seconds", "30"]

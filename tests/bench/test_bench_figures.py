@@ -14,28 +14,17 @@ from bench import header, report
 from bench.__main__ import main
 from bench.cold import PHASES, ColdStart, Life
 from bench.cold import figures as cold_figures
-from bench.generator import Summary
-from bench.load import Options, Turn, disturbed, figures, kinds, ratios, rows
+from bench.load import Options, Turn, disturbed, figures, kinds, ratios, rows, tell
 from bench.peers import PEERS, choose
 from bench.processes import UsageError, process_cpu_s, tree
 from bench.results import Document, Result, markdown, read, table, write
+from tests.bench.bench_samples import summary
 
 
 def turn(cpu_us: float | None, requests: int = 1000, status: int = 0) -> Turn:
     """One that used so much CPU per request, in one second."""
-    summary = Summary(
-        requests=requests,
-        duration_us=1_000_000,
-        bytes=1,
-        p50_us=1500,
-        p99_us=2500,
-        connect=0,
-        read=0,
-        write=0,
-        status=status,
-        timeout=0,
-    )
-    return Turn(summary, None if cpu_us is None else cpu_us * requests / 1e6)
+    counted = summary(requests=requests, status=status)
+    return Turn(counted, None if cpu_us is None else cpu_us * requests / 1e6)
 
 
 TURNS = {
@@ -200,10 +189,8 @@ def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> No
 
 
 @pytest.mark.parametrize(("status", "code"), [(0, 0), (2, 1)])
-def test_one_failed_request_spoils_the_run(
-    status: int, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_one_failed_request_spoils_the_run(status: int, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     turns = {"direct": [turn(None), turn(None, status=status)], "activator-cc0": [turn(9.0), turn(9.0)]}
-    monkeypatch.setattr("bench.load._all_rounds", lambda *_: turns)
-    assert main(["load", "--peers", "direct,activator-cc0"]) == code
+    head: dict[str, object] = {"client": "wrk", "upstream": "nginx"}
+    assert tell(Options(), head, choose("direct,activator-cc0"), turns, None) == code
     assert ("2 failures with direct: 2 not 2xx" in capsys.readouterr().err) == bool(code)

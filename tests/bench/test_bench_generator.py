@@ -6,11 +6,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
-from bench.generator import Generator, Shape, Summary, headers, parse_summary, percentile, request_head
+from bench.generator import Generator, Shape, headers, parse_summary, percentile, request_head
 from bench.processes import BenchError, UsageError
+from tests.bench.bench_samples import summary
 
 WRK_OUTPUT = """Running 4s test @ http://127.0.0.1:40123/small
   1 threads and 64 connections
@@ -24,22 +24,6 @@ Transfer/sec:      6.20MB
 {"requests": 106604, "duration_us": 4000000, "bytes": 26015744, "p50_us": 2240, "p99_us": 4320, \
 "connect": 0, "read": 1, "write": 0, "status": 3, "timeout": 2}
 """
-
-
-def summary(**changes: int) -> Summary:
-    fine = Summary(
-        requests=1000,
-        duration_us=2_000_000,
-        bytes=1,
-        p50_us=1,
-        p99_us=2,
-        connect=0,
-        read=0,
-        write=0,
-        status=0,
-        timeout=0,
-    )
-    return msgspec.structs.replace(fine, **changes)
 
 
 def test_the_line_that_wrk_is_made_to_print() -> None:

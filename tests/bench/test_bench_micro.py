@@ -63,13 +63,11 @@ def test_every_group_has_its_table_and_the_seed_stands_beside() -> None:
         assert (ROOT / "bench" / "micro" / file).is_file()
 
 
-def test_worlds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lb.COMPILED", True)
-    assert [micro_run._worlds(world) for world in micro_run.WORLDS] == [[True, False], [True], [False]]
-    monkeypatch.setattr("lb.COMPILED", False)
-    assert micro_run._worlds("both") == [False]
+def test_worlds() -> None:
+    assert [micro_run._worlds(world, True) for world in micro_run.WORLDS] == [[True, False], [True], [False]]
+    assert micro_run._worlds("both", False) == [False]
     with pytest.raises(BenchError, match="make build"):
-        micro_run._worlds("compiled")
+        micro_run._worlds("compiled", False)
 
 
 def test_allocations_are_counted() -> None:
