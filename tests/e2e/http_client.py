@@ -154,9 +154,6 @@ class Client(RawConnection):
         except ConnectionError as error:
             raise CutShortError(str(error)) from error
 
-    def end_sending(self) -> None:
-        self.socket.shutdown(socket.SHUT_WR)
-
     def _line(self) -> str:
         try:
             line = self._file.readline()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 import struct
 from io import BufferedReader
@@ -16,6 +17,19 @@ class RawConnection:
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
+
+    def end_sending(self) -> None:
+        """The other side gets an end of file, and can go on sending.
+
+        ConnectionResetError: it had reset the connection before, of which the kernel only says that it is "not
+        connected" (ENOTCONN, a plain OSError).
+        """
+        try:
+            self.socket.shutdown(socket.SHUT_WR)
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:
+                raise
+            raise ConnectionResetError(*error.args) from error
 
     def is_closed(self) -> bool:
         """The other side closes, in whatever way, without another byte."""

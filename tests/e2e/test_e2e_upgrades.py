@@ -149,7 +149,7 @@ def echoing(side: PodSide) -> None:
     while data := side.socket.recv(65536):
         side.send(data)
     side.send(b"goodbye\n")
-    side.socket.shutdown(socket.SHUT_WR)
+    side.end_sending()
 
 
 def read_until(client: Client, end: bytes) -> bytes:
@@ -170,7 +170,7 @@ def test_half_close_goes_through(run_activator: RunActivator) -> None:
             begun = read_until(client, b"sent ahead")
             assert begun.startswith(b"HTTP/1.1 101 ")
             assert begun.endswith(b"\r\n\r\nwelcome\nsent ahead")
-            client.socket.shutdown(socket.SHUT_WR)
+            client.end_sending()
             assert read_until(client, b"goodbye\n") == b"goodbye\n"
             assert client.socket.recv(1) == b""
         eventually(lambda: in_flight(activator) == 0)
@@ -182,7 +182,7 @@ def test_the_pods_end_of_file_comes_first(run_activator: RunActivator) -> None:
     def script(side: PodSide) -> None:
         side.head()
         side.send(SWITCHED + b"that is all\n")
-        side.socket.shutdown(socket.SHUT_WR)
+        side.end_sending()
         while data := side.socket.recv(65536):
             received.append(data)
 
@@ -194,7 +194,7 @@ def test_the_pods_end_of_file_comes_first(run_activator: RunActivator) -> None:
             read_until(client, b"that is all\n")
             assert client.socket.recv(1) == b""
             client.send(b"thanks")
-            client.socket.shutdown(socket.SHUT_WR)
+            client.end_sending()
             eventually(lambda: b"".join(received) == b"thanks")
         eventually(lambda: in_flight(activator) == 0)
 
