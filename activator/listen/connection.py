@@ -291,15 +291,16 @@ class ClientConnection(StreamOwner):
         self._quiet_since_s = stream.exchange.done_s
         self._go_on(0)
 
-    def abort(self, cut_body: bool) -> None:
-        outlet = self._outlet
-        if outlet is not None:
-            self._closed = True
-            if cut_body:
-                outlet.reset()
-            else:
-                outlet.abort()
-        self._client_gone()
+    def stream_cut(self, stream: Http1Stream) -> None:
+        if self._current is not stream:
+            return
+        if stream.until_close or stream is self._tunnel:
+            self.abort(stream.until_close)
+            return
+        # An end in order is told from that of a whole answer by its framing, and lets the answers before it through.
+        self._current = None
+        self._drop_next()
+        self._close_in_order(True, True)
 
     def begin_tunnel(self, stream: Http1Stream) -> None:
         self._tunnel = stream
@@ -351,6 +352,17 @@ class ClientConnection(StreamOwner):
                 self._judge_lingering(self._listening.now())
         elif self._current is None and self._next is None and not self._parser.in_message:
             self._close_in_order(False, False)
+
+    def abort(self, cut_body: bool) -> None:
+        """Close at once. `cut_body`: an end in order would make an answer look whole."""
+        outlet = self._outlet
+        if outlet is not None:
+            self._closed = True
+            if cut_body:
+                outlet.reset()
+            else:
+                outlet.abort()
+        self._client_gone()
 
     def is_tunnel(self) -> bool:
         return self._tunnel is not None
@@ -432,6 +444,8 @@ class ClientConnection(StreamOwner):
             self._close()
 
     def _close(self) -> None:
+        self._discarding = True
+        self._update_reading()  # over TLS the client's own end has to be read: else ours takes until it times out
         self._closed = True
         if self._outlet is not None:
             self._outlet.close()

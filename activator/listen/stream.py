@@ -38,11 +38,8 @@ class StreamOwner:
         """The pod has ended its side of the tunnel."""
         raise NotImplementedError
 
-    def abort(self, cut_body: bool) -> None:
-        """Close so that the client notices that the answer was cut short.
-
-        `cut_body`: where only the end of the connection ends the body, an orderly end would make it look whole.
-        """
+    def stream_cut(self, stream: Http1Stream) -> None:
+        """The answer has begun and will never be complete: close so that the client notices."""
         raise NotImplementedError
 
     def half_closes(self) -> bool:
@@ -119,7 +116,8 @@ class Http1Stream(ClientStream):
             self._connection.write(out[0] if len(out) == 1 else b"".join(out))
 
     def abort(self) -> None:
-        self._connection.abort(self.until_close)
+        self.flush()
+        self._connection.stream_cut(self)
 
     def pause_request(self) -> None:
         self._connection.pause_request(True)

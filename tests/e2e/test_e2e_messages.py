@@ -189,6 +189,51 @@ def test_a_cut_answer_without_framing_ends_in_a_reset(run_activator: RunActivato
                 client.rest()
 
 
+@pytest.mark.parametrize("behind", [b"", request("/never", "POST", body=b"b" * 200_000)], ids=["", "and more behind"])
+@pytest.mark.parametrize("size", [400_000, 12 * MIB])
+def test_a_cut_answer_takes_nothing_from_the_one_before(run_activator: RunActivator, size: int, behind: bytes) -> None:
+    """Its client has not read it yet; of the cut one it gets what there was, and then the end."""
+
+    def dies_at_the_second(side: PodSide) -> None:
+        side.request()
+        side.answer(b"w" * size)
+        side.request()
+        side.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhel")
+
+    with ScriptedPod(dies_at_the_second) as pod:
+        activator = run_activator(configured([{"name": "a", "hosts": ["*"], "pods": [pod.address]}]))
+        with Client(activator.address, receive_buffer=65_536) as client:
+            client.send(request("/whole") + request("/cut") + behind)
+            whole = client.head()
+            if size < MIB:
+                eventually(lambda: activator.revision("a")["failed"] == {"pod_closed": 1})
+            for _ in range(0, size, 65_536):
+                whole.body += client.read(min(65_536, size - len(whole.body)))
+                time.sleep(0.001)  # the last of it is still on its way when the second is cut
+            assert whole.body == b"w" * size
+            assert client.head().status == 200
+            assert client.read(3) == b"hel"
+            assert client.is_closed()
+        eventually(lambda: activator.revision("a")["failed"] == {"pod_closed": 1})
+
+
+def test_what_a_pod_has_said_before_it_dies_arrives(run_activator: RunActivator) -> None:
+    """Also where it dies in the same moment: a stream of tokens is worth something without its end."""
+
+    def dies(side: PodSide) -> None:
+        side.request()
+        side.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n")
+
+    with ScriptedPod(dies) as pod:
+        activator = run_activator(configured([{"name": "a", "hosts": ["*"], "pods": [pod.address]}]))
+        for _ in range(20):
+            with Client(activator.address) as client:
+                client.send(request())
+                assert client.head().framing == "chunked"
+                assert client.read(10) == b"5\r\nhello\r\n"
+                assert client.is_closed()
+
+
 # --- much -----------------------------------------------------------------------------------------------------------
 
 

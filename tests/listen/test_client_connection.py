@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from activator.config import BODY_RATE_GRACE_S, FLUSH_S, LINGER_S, LINGER_SCARCE_S, LINGER_SILENCE_S
+from activator.errors import Reason
 from activator.listen.connection import ClientConnection, Listening
 from activator.origin import Origins
 from activator.outlet import WriteTurn
@@ -196,6 +197,45 @@ def test_a_last_answer_is_not_destroyed_by_what_was_sent_ahead() -> None:
     visit.answer()
     assert visit.transport.eof and not visit.transport.is_closed() and not visit.transport.is_paused()
     visit.world.clock.pass_time(LINGER_SCARCE_S + 1.0)
+    assert visit.transport.is_aborted()
+    visit.end()
+
+
+def die_within_an_answer(visit: Visit) -> None:
+    holder = visit.world.throttler_holder()
+    holder.response_head(response_head(200, 10))
+    holder.response_body(b"hel")
+    holder.pod_failed(Reason.POD_CLOSED, "", False)
+    visit.turn.end()
+
+
+@pytest.mark.parametrize("half_closes", [True, False])
+def test_a_cut_answer_ends_in_order_behind_what_was_said(half_closes: bool) -> None:
+    visit = Visit(half_closes)
+    visit.connection.data_received(GET + GET + GET)
+    visit.transport.takes = False
+    visit.answer()
+    die_within_an_answer(visit)
+    assert visit.transport.buffer.endswith(b"\r\n\r\nhel") and visit.transport.buffer.startswith(b"HTTP/1.1 200")
+    assert visit.transport.eof == half_closes and visit.transport.is_closed() != half_closes
+    assert not visit.transport.is_aborted() and not visit.transport.is_paused()
+    assert visit.begun == 2, "the third is not begun"
+    visit.world.clock.pass_time(LINGER_SILENCE_S + FLUSH_S)
+    visit.transport.take(1)
+    visit.world.clock.pass_time(2 * FLUSH_S)
+    assert visit.transport.is_aborted(), "who takes nothing more is not waited for"
+    visit.end()
+
+
+def test_where_only_the_end_of_the_connection_ends_it_a_cut_answer_ends_at_once() -> None:
+    visit = Visit()
+    visit.connection.data_received(b"GET / HTTP/1.0\r\nHost: app.test\r\n\r\n")
+    holder = visit.world.throttler_holder()
+    head = response_head(200, 0)
+    head.content_length = -1
+    head.has_body = True
+    holder.response_head(head)
+    holder.pod_failed(Reason.POD_CLOSED, "", False)
     assert visit.transport.is_aborted()
     visit.end()
 
