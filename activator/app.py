@@ -140,14 +140,15 @@ class App:
         self.data = Data(settings.config, now, self._link.to_control, rng, self._tasks)
         self.control = Control(now, self._link.to_data, self.data.write_out, rng, self._tasks, reaping)
         own_rng = Rng(rng.below(1 << 30))  # whether a request is traced must not change which pod it goes to
-        later = asyncio.get_running_loop().call_later
+        loop = asyncio.get_running_loop()
         self.telemetry = Telemetry(
             self.data.proxy,
             self.control.controllers,
             app_log,
             own_rng,
             now,
-            later,
+            loop.call_soon,
+            loop.call_later,
             time.time,
             time.time_ns,
             self.data.failed,

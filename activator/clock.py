@@ -31,6 +31,7 @@ class Timer(Protocol):
 
 
 Later = Callable[[float, Callable[[], None]], Timer]  # `loop.call_later`
+Defer = Callable[[Callable[[], None]], object]  # `loop.call_soon`
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

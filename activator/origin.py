@@ -101,7 +101,7 @@ class Origin:
             fields = self._known_fields
         if self._writes_request_id:
             known = _value_of(claims, b"x-request-id") if claims else b""
-            if not _is_modest(known):
+            if not is_modest(known):
                 known = self._origins.request_id()
             head.headers.block = b"%b%b\r\nX-Request-Id: %b" % (head.headers.block, fields, known)
         elif fields:
@@ -215,7 +215,8 @@ def _addresses(claims: list[bytes]) -> list[str]:
     return found
 
 
-def _is_modest(request_id: bytes) -> bool:
+def is_modest(request_id: bytes) -> bool:
+    """Short, and of letters, digits and what stands between them in ids: it may be shown anywhere as it is."""
     if not 0 < len(request_id) <= _REQUEST_ID_MAX:
         return False
     return len(request_id.translate(None, _NOT_IN_REQUEST_ID)) == len(request_id)

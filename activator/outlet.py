@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from activator.clock import Defer
 from activator.config import WRITE_AT_ONCE_BYTES
 from activator.transport import Transport, cut, reset
 
@@ -28,7 +29,7 @@ class WriteTurn:
     `defer` runs a callable when the callbacks of this turn are done; `on_error` hears of defects.
     """
 
-    def __init__(self, defer: Callable[[Callable[[], None]], object], on_error: Callable[[Exception], None]) -> None:
+    def __init__(self, defer: Defer, on_error: Callable[[Exception], None]) -> None:
         self._defer = defer
         self._on_error = on_error
         self._outlets: list[Outlet] = []

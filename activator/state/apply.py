@@ -12,13 +12,12 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from mypy_extensions import mypyc_attr
 
 from activator.affinity import Affinity
-from activator.clock import Deadline, Now, TimingWheel
+from activator.clock import Deadline, Defer, Now, TimingWheel
 from activator.config import GRANTS_PER_TURN_MAX, RevisionSpec
 from activator.errors import Reason
 from activator.state.messages import (
@@ -97,7 +96,7 @@ class DataPart:
         self,
         now: Now,
         wheel: TimingWheel,
-        defer: Callable[[Callable[[], None]], object],
+        defer: Defer,
         events: SlotEvents,
         hooks: DataHooks,
         held: HeldBudget,

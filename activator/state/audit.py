@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from activator.clock import Deadline, Now, TimingWheel
+from activator.clock import Deadline, Defer, Now, TimingWheel
 from activator.config import AUDIT_INTERVAL_S, AUDIT_SLOTS_PER_TURN, SUSPECT_S
 from activator.state.apply import DataPart
 from activator.state.messages import (
@@ -41,7 +41,7 @@ class Auditor(Deadline):
         wheel: TimingWheel,
         now: Now,
         tell: Callable[[Change], None],
-        defer: Callable[[Callable[[], None]], object],
+        defer: Defer,
     ) -> None:
         super().__init__()
         self._part = part

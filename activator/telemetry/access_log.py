@@ -4,8 +4,10 @@ Rules
   1. A line is a line: whatever a client sent, no control character, line end or direction mark gets into it; what
      cannot be printed stands as an escape. A field is cut at ACCESS_LOG_FIELD_MAX.
   2. Nothing here blocks the loop, and a failure here never reaches the request: lines are gathered and written in
-     batches by a thread; when that cannot keep up, whole lines are dropped and counted.
-  3. What could not be parsed as a request has no line; `activator_refused_requests_total` counts it.
+     batches; when the writer cannot keep up, whole lines are dropped and counted.
+  3. The lines of one turn of the loop are made together at its end, when the answers are on their way: what makes a
+     line is in the cache for all of them, which saves 0.2 us of 17 a request.
+  4. What could not be parsed as a request has no line; `activator_refused_requests_total` counts it.
 """
 
 from __future__ import annotations
@@ -16,13 +18,13 @@ from typing import Any, Final
 
 from mypy_extensions import i64
 
-from activator.clock import Later, Now
-from activator.config import ACCESS_LOG_BATCH_BYTES, ACCESS_LOG_BATCH_S
+from activator.clock import Defer, Later, Now
+from activator.config import ACCESS_LOG_BATCH_BYTES, ACCESS_LOG_BATCH_S, ACCESS_LOG_TURN_MAX
 from activator.exchange import ClientStream, Exchange
 from activator.proxy import ExchangeObserver, ProxiedExchange
 from activator.telemetry.json_line import JsonLine
 from activator.telemetry.log_entry import Entry
-from activator.telemetry.log_fields import header_of, printable, reason_of, status_of, without_zone
+from activator.telemetry.log_fields import LoggedHeaders, printable, reason_of, status_of, without_zone
 from activator.telemetry.log_template import KNATIVE, REQUEST_TEMPLATE, template_fields
 from activator.telemetry.log_writer import LogWriter
 from activator.telemetry.request_template import RequestTemplate, knative_template
@@ -34,56 +36,78 @@ _FROM_HEADERS: Final = frozenset({"request_id", "trace_id", "user_agent", "refer
 
 
 class AccessLog(ExchangeObserver):
-    """`wall` is the time of day in seconds since 1970; `later` the loop's call_later."""
+    """`wall` is the time of day in seconds since 1970; `defer` the loop's call_soon, `later` its call_later."""
 
     def __init__(
-        self, kind: str, wall: Now, later: Later, writer: LogWriter, failed: Callable[[Exception], None]
+        self, kind: str, wall: Now, defer: Defer, later: Later, writer: LogWriter, failed: Callable[[Exception], None]
     ) -> None:
         self.kind = kind
         self._format = LineFormat(kind)
         self._clock = _WallClock(wall)
+        self._defer = defer
         self._later = later
         self._writer = writer
         self._failed = failed
+        self._exchanges: list[ProxiedExchange] = []  # that ended in this turn …
+        self._clients: list[ClientStream] = []  # … and whose they were
         # Lines, encoded one by one while they are warm in the cache: 0.16 us each; gathered as text, then joined and
         # encoded by the batch, 0.48.
         self._batch = bytearray()
-        self._room: i64 = 0  # that may be gathered, as it was when this batch began
         self._flush_ordered = False
+        self._tell: Callable[[], None] = self._end_turn  # bound once
         self.dropped_total = 0
 
     def ended(self, exchange: Exchange, client: ClientStream) -> None:
         if not isinstance(exchange, ProxiedExchange):
             return
-        gathered: i64 = len(self._batch)
-        if gathered == 0:
-            self._room = self._writer.room_bytes
-        if gathered > self._room:
-            self.dropped_total += 1
-            return
-        try:
-            line = self._format.line(exchange, client, self._clock.text()).encode()
-        except Exception as error:
-            self.dropped_total += 1
-            self._failed(error)
-            return
-        self._batch += line
-        if gathered + len(line) >= ACCESS_LOG_BATCH_BYTES:
-            self.flush()
-        elif not self._flush_ordered:
-            self._flush_ordered = True
-            self._later(ACCESS_LOG_BATCH_S, self._flush_ordered_now)
+        exchanges = self._exchanges
+        if not exchanges:
+            self._defer(self._tell)
+        exchanges.append(exchange)
+        self._clients.append(client)
+        if len(exchanges) >= ACCESS_LOG_TURN_MAX:
+            self._end_turn()
 
     def flush(self) -> None:
         """Hand over what has been gathered."""
+        self._gather()
         if self._batch:
             batch = self._batch
             self._batch = bytearray()
             self._writer.write(batch)
 
+    def _end_turn(self) -> None:
+        self._gather()
+        if len(self._batch) >= ACCESS_LOG_BATCH_BYTES:
+            self.flush()
+        elif self._batch and not self._flush_ordered:
+            self._flush_ordered = True
+            self._later(ACCESS_LOG_BATCH_S, self._flush_ordered_now)
+
     def _flush_ordered_now(self) -> None:
         self._flush_ordered = False
         self.flush()
+
+    def _gather(self) -> None:
+        """The lines of those that have ended, as far as there is room."""
+        exchanges = self._exchanges
+        if not exchanges:
+            return
+        clients = self._clients
+        self._exchanges = []
+        self._clients = []
+        batch = self._batch
+        room: i64 = self._writer.room_bytes
+        time_text = self._clock.text()
+        for place, exchange in enumerate(exchanges):
+            if len(batch) > room:
+                self.dropped_total += 1
+                continue
+            try:
+                batch += self._format.line(exchange, clients[place], time_text).encode()
+            except Exception as error:
+                self.dropped_total += 1
+                self._failed(error)
 
 
 def entry_of(exchange: ProxiedExchange, client: ClientStream, now: str, with_headers: bool) -> Entry:
@@ -117,11 +141,11 @@ def entry_of(exchange: ProxiedExchange, client: ClientStream, now: str, with_hea
 
 
 def _add_headers(entry: Entry, block: bytes) -> None:
-    lowered = block.lower()
-    entry.request_id = printable(header_of(block, lowered, b"\r\nx-request-id:"))
-    entry.user_agent = printable(header_of(block, lowered, b"\r\nuser-agent:"))
-    entry.referer = printable(header_of(block, lowered, b"\r\nreferer:"))
-    entry.trace_id = trace_id_of(header_of(block, lowered, b"\r\ntraceparent:"))
+    said = LoggedHeaders(block)
+    entry.request_id = printable(said.request_id)
+    entry.user_agent = printable(said.user_agent)
+    entry.referer = printable(said.referer)
+    entry.trace_id = trace_id_of(said.traceparent)
 
 
 def _add_phases(entry: Entry, exchange: ProxiedExchange) -> None:

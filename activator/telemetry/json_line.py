@@ -16,8 +16,9 @@ from mypy_extensions import i64
 from activator.config import ACCESS_LOG_FIELD_MAX, ACCESS_LOG_MEMO_MAX
 from activator.exchange import ClientStream
 from activator.message import RequestHead
+from activator.origin import is_modest
 from activator.proxy import ProxiedExchange
-from activator.telemetry.log_fields import header_of, printable, reason_of, status_of, without_zone
+from activator.telemetry.log_fields import LoggedHeaders, printable, reason_of, status_of, without_zone
 from activator.throttle.lease import Lease
 from activator.tracing import trace_id_of
 
@@ -137,24 +138,22 @@ def _revision(key: str) -> str:
 def _of_headers(caller: _Caller, head: RequestHead) -> str:
     block = head.headers.block
     if block.startswith(caller.block):
-        value = block[len(caller.block) :]
-        if value.isalnum():  # as we make them, and so there is nothing behind it
-            return _own_id(value) + caller.headers
-    place = block.rfind(_REQUEST_ID)
-    if place < 0 or block.find(b"\r", place + 2) >= 0:  # not where we write it: a file may have turned it off
-        return _headers(block, True)
-    text = _headers(block[:place], False)
-    after = place + len(_REQUEST_ID)
-    if place <= ACCESS_LOG_FIELD_MAX and not head.traceparent:  # a trace's headers do not come again
-        caller.block = block[:after]
+        request_id = block[len(caller.block) :]
+        if is_modest(request_id):  # and so there is nothing behind it
+            return _own_id(request_id) + caller.headers
+    start, name, request_id = block.rpartition(_REQUEST_ID)
+    is_ours = bool(name) and is_modest(request_id)  # else a file has turned it off
+    said = LoggedHeaders(start if is_ours else block)
+    text = _headers(said)
+    if said.request_id or not is_ours:
+        return _header("request_id", said.request_id) + text
+    if len(start) <= ACCESS_LOG_FIELD_MAX and not head.traceparent:  # a trace's headers do not come again
+        caller.block = start + name
         caller.headers = text
-    value = block[after:]
-    return (_own_id(value) if value.isalnum() else _header("request_id", value.strip(b" \t"))) + text
+    return _own_id(request_id) + text
 
 
 def _own_id(value: bytes) -> str:
-    if len(value) > ACCESS_LOG_FIELD_MAX:
-        return _header("request_id", value)
     return f',"request_id":"{value.decode()}"'
 
 
@@ -204,16 +203,10 @@ def _phases(exchange: ProxiedExchange, took: str) -> str:
     return text
 
 
-def _headers(block: bytes, with_request_id: bool) -> str:
-    lowered = block.lower()
-    text = ""
-    if with_request_id:
-        text = _header("request_id", header_of(block, lowered, b"\r\nx-request-id:"))
-    trace_id = trace_id_of(header_of(block, lowered, b"\r\ntraceparent:"))
-    if trace_id:
-        text += f',"trace_id":"{trace_id}"'
-    text += _header("user_agent", header_of(block, lowered, b"\r\nuser-agent:"))
-    return text + _header("referer", header_of(block, lowered, b"\r\nreferer:"))
+def _headers(said: LoggedHeaders) -> str:
+    trace_id = trace_id_of(said.traceparent)
+    text = f',"trace_id":"{trace_id}"' if trace_id else ""
+    return text + _header("user_agent", said.user_agent) + _header("referer", said.referer)
 
 
 def _header(name: str, value: bytes) -> str:

@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, final
+
+from mypy_extensions import i64
 
 from activator.config import ACCESS_LOG_FIELD_MAX
 from activator.errors import Reason, one_line
 from activator.proxy import ProxiedExchange
+from activator.wire.fields import end_of_line, is_field, value_of
 
 CLIENT_GONE_STATUS: Final = 499
+
+# Of the names that are looked for, as bits: letter & 31 is its place in the alphabet.
+_FIRST_LETTERS: Final = 1 << 18 | 1 << 20 | 1 << 21 | 1 << 24
+
+
+@final
+class LoggedHeaders:
+    """The header fields that a log speaks of, found in one walk; of several of a name, the first."""
+
+    def __init__(self, block: bytes) -> None:
+        self.request_id: bytes = b""
+        self.traceparent: bytes = b""
+        self.user_agent: bytes = b""
+        self.referer: bytes = b""
+        stop: i64 = len(block)
+        pos: i64 = 2
+        while pos < stop:
+            end = end_of_line(block, pos, stop)
+            if end < 0:
+                end = stop
+            if _FIRST_LETTERS >> (block[pos] & 31) & 1:
+                self._take(block, pos, end)
+            pos = end + 2
+
+    def _take(self, block: bytes, pos: i64, end: i64) -> None:
+        if is_field(block, pos, end, b"user-agent"):
+            self.user_agent = self.user_agent or value_of(block[pos:end])
+        elif is_field(block, pos, end, b"referer"):
+            self.referer = self.referer or value_of(block[pos:end])
+        elif is_field(block, pos, end, b"x-request-id"):
+            self.request_id = self.request_id or value_of(block[pos:end])
+        elif is_field(block, pos, end, b"traceparent"):
+            self.traceparent = self.traceparent or value_of(block[pos:end])
 
 
 def printable(value: bytes) -> str:
@@ -34,9 +70,9 @@ def without_zone(client_ip: str) -> str:
     return client_ip[: client_ip.index("%")] if "%" in client_ip else client_ip
 
 
-def header_of(block: bytes, lowered: bytes, start: bytes) -> bytes:
-    """Fields.get, for several of one block that has been lowered once; `start`: CRLF, the lowered name, a colon."""
-    place = lowered.find(start)
+def header_of(block: bytes, start: bytes) -> bytes:
+    """The first field of a name; `start`: CRLF, the lowered name, a colon."""
+    place = block.lower().find(start)
     if place < 0:
         return b""
     place += len(start)

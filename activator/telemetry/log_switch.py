@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Callable
 
-from activator.clock import Later, Now
+from activator.clock import Defer, Later, Now
 from activator.config import ACCESS_LOG_BACKLOG_BYTES_MAX, ACCESS_LOG_CLOSE_S
 from activator.proxy import Proxy
 from activator.telemetry.access_log import AccessLog
@@ -16,11 +16,14 @@ log = logging.getLogger("activator.access_log")
 
 
 class AccessLogSwitch:
-    """`wall`: the time of day, in seconds since 1970. Lines go to standard output."""
+    """`wall`, `defer`, `later`: see AccessLog. Lines go to standard output."""
 
-    def __init__(self, proxy: Proxy, wall: Now, later: Later, failed: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, proxy: Proxy, wall: Now, defer: Defer, later: Later, failed: Callable[[Exception], None]
+    ) -> None:
         self._proxy = proxy
         self._wall = wall
+        self._defer = defer
         self._later = later
         self._failed = failed
         self._current: AccessLog | None = None
@@ -49,7 +52,7 @@ class AccessLogSwitch:
         if isinstance(wanted, str):
             if self._writer is None:
                 self._writer = LogWriter(sys.stdout.fileno(), ACCESS_LOG_BACKLOG_BYTES_MAX)
-            self._current = AccessLog(wanted, self._wall, self._later, self._writer, self._failed)
+            self._current = AccessLog(wanted, self._wall, self._defer, self._later, self._writer, self._failed)
             self._proxy.observer = self._current
 
     def close(self) -> None:

@@ -100,7 +100,7 @@ def _header(name: str) -> Read:
 
     def read(exchange: ProxiedExchange, client: ClientStream) -> str:
         block = exchange.head.headers.block
-        return printable(header_of(block, block.lower(), start))
+        return printable(header_of(block, start))
 
     return read
 

@@ -169,7 +169,7 @@ def _spans(exchange: ProxiedExchange, trace: TraceContext, client: ClientStream,
 
 
 def _trace_state(block: bytes) -> bytes:
-    value = header_of(block, block.lower(), b"\r\ntracestate:")
+    value = header_of(block, b"\r\ntracestate:")
     return value if len(value) <= _STATE_MAX and value.isascii() else b""
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from activator.clock import Later, Now
+from activator.clock import Defer, Later, Now
 from activator.config import LOG_WINDOW_S, Config, KnativeExport, Log, Tracing
 from activator.controllers import Controllers
 from activator.discovery.knative.cluster_settings import ClusterSettings
@@ -33,8 +33,8 @@ log = logging.getLogger("activator.control")
 
 
 class Telemetry:
-    """`app_log`: where the program's own log is ours to set; `later`: the loop's call_later; `wall`, `wall_ns`: the
-    time of day since 1970; `knative` makes what sends Knative's metrics, when it is first wanted.
+    """`app_log`: where the program's own log is ours to set; `defer`, `later`: the loop's call_soon and call_later;
+    `wall`, `wall_ns`: the time of day since 1970; `knative` makes what sends Knative's metrics, when first wanted.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Telemetry:
         app_log: AppLog | None,
         rng: Rng,
         now: Now,
+        defer: Defer,
         later: Later,
         wall: Now,
         wall_ns: Callable[[], int],
@@ -54,7 +55,7 @@ class Telemetry:
         self._knative: KnativeExporter | None = None
         self.app_log = app_log
         self._proxy = proxy
-        self.access_log = AccessLogSwitch(proxy, wall, later, failed)
+        self.access_log = AccessLogSwitch(proxy, wall, defer, later, failed)
         self.traces = TraceSwitch(proxy, controllers, os.environ, rng, os.urandom, wall_ns, now, failed)
         self._config = Config()
         self._cluster = ClusterSettings()

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from activator.clock import Now
+from activator.clock import Defer, Now
 from activator.config import REFUSING_PER_TURN_S
 from activator.errors import Reason
 from activator.throttle.lines import FifoLine, WaitingLine
@@ -34,7 +34,7 @@ class Refusals:
     def __init__(
         self,
         now: Now,
-        defer: Callable[[Callable[[], None]], object],
+        defer: Defer,
         left: Callable[[], None],
         failed: Callable[[Exception], None],
         per_turn_max: int,

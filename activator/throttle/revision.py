@@ -19,11 +19,10 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from activator.affinity import Affinity
-from activator.clock import Now
+from activator.clock import Defer, Now
 from activator.config import QUEUE_TIMEOUT_S, REFUSALS_PER_TURN_MAX, SUSPECT_S, RevisionSpec
 from activator.errors import Reason
 from activator.throttle.admission import Admission
@@ -83,7 +82,7 @@ class RevisionThrottler:
         spec: RevisionSpec,
         table: TrackerTable,
         now: Now,
-        defer: Callable[[Callable[[], None]], object],
+        defer: Defer,
         events: SlotEvents,
         grants_per_turn_max: int,
         process: HeldBudget | None = None,

@@ -346,7 +346,7 @@ def kind_of(data: bytes, start: i64, end: i64) -> i64:
             return ORDINARY
         return CLAIM if _is_claim(data[start:end].partition(b":")[0].lower()) else ORDINARY
     if first == _C:
-        if _is_field(data, start, end, b"connection"):
+        if is_field(data, start, end, b"connection"):
             return CONNECTION
         return _kind_or_alias(data, start, end, LENGTH, b"content-length", b"content_length")
     if first == _P:
@@ -357,22 +357,22 @@ def kind_of(data: bytes, start: i64, end: i64) -> i64:
 
 
 def _kind_with_t(data: bytes, start: i64, end: i64) -> i64:
-    if _is_field(data, start, end, b"te"):
+    if is_field(data, start, end, b"te"):
         return TE
-    if _is_field(data, start, end, b"traceparent"):
+    if is_field(data, start, end, b"traceparent"):
         return TRACE
     return _kind_or_alias(data, start, end, CODING, b"transfer-encoding", b"transfer_encoding")
 
 
 def _lone_kind(data: bytes, start: i64, end: i64, first: i64) -> i64:
     """Of names that are the only special ones with their first letter."""
-    if first == _H and _is_field(data, start, end, b"host"):
+    if first == _H and is_field(data, start, end, b"host"):
         return HOST
-    if first == _K and _is_field(data, start, end, b"keep-alive"):
+    if first == _K and is_field(data, start, end, b"keep-alive"):
         return KEEP_ALIVE
-    if first == _F and _is_field(data, start, end, b"forwarded"):
+    if first == _F and is_field(data, start, end, b"forwarded"):
         return CLAIM
-    if first == _U and _is_field(data, start, end, b"upgrade"):
+    if first == _U and is_field(data, start, end, b"upgrade"):
         return UPGRADE
     return ORDINARY
 
@@ -389,20 +389,20 @@ def _kind_or_alias(data: bytes, start: i64, end: i64, kind: i64, name: bytes, al
     size: i64 = len(name)
     if end - start <= size or data[start + size] != _COLON:
         return ORDINARY
-    if _is_field(data, start, end, name):
+    if is_field(data, start, end, name):
         return kind
     return ALIAS if data[start : start + size].lower() == alias else ORDINARY
 
 
 def _proxy_kind(data: bytes, start: i64, end: i64) -> i64:
-    if _is_field(data, start, end, b"proxy-connection"):
+    if is_field(data, start, end, b"proxy-connection"):
         return PROXY_CONNECTION
-    if _is_field(data, start, end, b"proxy-authorization") or _is_field(data, start, end, b"proxy-authenticate"):
+    if is_field(data, start, end, b"proxy-authorization") or is_field(data, start, end, b"proxy-authenticate"):
         return HOP
     return ORDINARY
 
 
-def _is_field(data: bytes, start: i64, end: i64, name: bytes) -> bool:
+def is_field(data: bytes, start: i64, end: i64, name: bytes) -> bool:
     """The line has this name, in some spelling. (A bare CR would pass for a hyphen, but llhttp refuses it.)"""
     size: i64 = len(name)
     if end - start <= size or data[start + size] != _COLON:

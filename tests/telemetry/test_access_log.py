@@ -14,13 +14,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from activator.config import ACCESS_LOG_BATCH_BYTES, ACCESS_LOG_BATCH_S, ACCESS_LOG_FIELD_MAX
+from activator.config import (
+    ACCESS_LOG_BATCH_BYTES,
+    ACCESS_LOG_BATCH_S,
+    ACCESS_LOG_FIELD_MAX,
+    ACCESS_LOG_TURN_MAX,
+)
 from activator.errors import Reason
 from activator.message import Fields
 from activator.telemetry.access_log import AccessLog, LineFormat, entry_of
 from activator.telemetry.json_line import seconds
 from activator.telemetry.log_entry import Entry
-from activator.telemetry.log_fields import printable
+from activator.telemetry.log_fields import LoggedHeaders, header_of, printable
 from activator.telemetry.log_switch import AccessLogSwitch
 from activator.telemetry.log_template import FIELDS, TemplateError, template_fields
 from activator.telemetry.log_writer import LogWriter
@@ -57,7 +62,7 @@ class Logged:
         self.world = World(**spec)
         self.writer = Lines(bytes_max)
         clock = self.world.clock
-        self.log = AccessLog(kind, lambda: WALL_S, clock.call_later, self.writer, self.world.errors.append)
+        self.log = AccessLog(kind, lambda: WALL_S, clock.defer, clock.call_later, self.writer, self.world.errors.append)
         self.world.proxy.observer = self.log
 
     def entries(self) -> list[dict[str, Any]]:
@@ -197,6 +202,7 @@ def test_lines_are_written_in_batches() -> None:
     for _ in range(3):
         exchange, _ = world.begin()
         world.answer(exchange)
+    world.clock.turn()
     assert logged.writer.batches == []
     world.clock.pass_time(ACCESS_LOG_BATCH_S)
     assert logged.writer.batches == [b"GET\nGET\nGET\n"]
@@ -206,6 +212,38 @@ def test_lines_are_written_in_batches() -> None:
         exchange, _ = world.begin()
         world.answer(exchange)
     assert len(logged.writer.batches) == 2, "a batch that is large enough does not wait"
+
+
+def test_the_lines_of_a_turn_are_made_at_its_end_or_when_there_are_many() -> None:
+    made: list[bytes] = []
+
+    class Method(Client):
+        def client_ip(self) -> str:
+            made.append(b"line")
+            return "192.0.2.1"
+
+    logged = Logged("{client}")
+    world = logged.world
+    world.pod(limit=0)
+
+    def visit() -> None:
+        exchange = world.proxy.open(request_head(), Method())
+        exchange.request_end([])
+        exchange.begin()
+        world.answer(exchange)
+
+    for _ in range(3):
+        visit()
+    assert not made, "the answers go first"
+    world.clock.turn()
+    assert len(made) == 3
+    for _ in range(ACCESS_LOG_TURN_MAX):
+        visit()
+    assert len(made) == 3 + ACCESS_LOG_TURN_MAX, "one read may hold thousands of requests"
+    world.clock.turn()
+    visit()
+    logged.log.flush()
+    assert len(made) == len(logged.writer.lines()) == 4 + ACCESS_LOG_TURN_MAX
 
 
 def test_what_nobody_takes_is_dropped_and_counted() -> None:
@@ -235,11 +273,15 @@ def test_a_failure_of_the_log_never_reaches_the_request() -> None:
     exchange.begin()
     logged.world.answer(exchange)
     assert client.has_ended() and client.status == 200
+    logged.log.flush()
     assert len(logged.world.errors) == logged.log.dropped_total == 1
 
 
 # --- one line, whatever is sent ---
 
+
+WANTED = ["X-Request-Id", "Traceparent", "User-Agent", "Referer"]
+UNWANTED = ["USER-AGENT", "referer", "User-Agents", "Refer", "X", "x-request-id", "X-Request_Id", "Te", "T", "Cookie"]
 
 any_text = st.binary(max_size=60)
 
@@ -286,8 +328,12 @@ def test_json_says_what_there_is_to_say(requests: list[tuple[str, bytes, bytes, 
         exchange, client = logged.world.begin(head)
         head.method, head.target, head.authority = method.encode(), target, host
         head.headers = Fields.from_pairs([(b"User-Agent", agent.replace(b"\r\n", b"")), (b"Referer", target[:1])])
-        if kind > 1:
-            head.headers.append(b"X-Request-Id", agent[:3].hex().encode())
+        if kind > 1:  # as we write it, with a client's own hyphen in it; or, where we do not, whatever a client says
+            name = agent[:3].hex().encode() + b"-" + agent[3:6].hex().encode()
+            head.headers.append(b"X-Request-Id", name if kind == 2 else agent.replace(b"\r\n", b""))
+        if kind == 1:
+            head.headers.append(b"X-Request-Id", b"first")
+            head.headers.append(b"X-Request-Id", b"second")
         logged.world.clock.pass_time(took_s)
         if kind == 0:
             exchange.client_gone()
@@ -302,6 +348,14 @@ def test_json_says_what_there_is_to_say(requests: list[tuple[str, bytes, bytes, 
         assert set(found) == set(wanted)
         for name, value in wanted.items():
             assert found[name] == (pytest.approx(value, abs=2e-6) if name.endswith("_s") else value)
+
+
+@given(st.lists(st.tuples(st.sampled_from([*WANTED, *UNWANTED]), st.integers(0, 99)), max_size=8))
+def test_headers_are_found_in_one_walk(fields: list[tuple[str, int]]) -> None:
+    block = Fields.from_pairs([(name.encode(), b"%d" % value) for name, value in fields]).block
+    said = LoggedHeaders(block)
+    found = [said.request_id, said.traceparent, said.user_agent, said.referer]
+    assert found == [header_of(block, b"\r\n" + name.lower().encode() + b":") for name in WANTED]
 
 
 @given(st.floats(0.0, 1e9))
@@ -431,7 +485,9 @@ def test_a_reader_that_has_gone_costs_lines_and_nothing_else(
 
 def test_the_switch_counts_what_was_lost_before(capfd: pytest.CaptureFixture[str]) -> None:
     world = World()
-    switch = AccessLogSwitch(world.proxy, lambda: WALL_S, world.clock.call_later, world.errors.append)
+    switch = AccessLogSwitch(
+        world.proxy, lambda: WALL_S, world.clock.defer, world.clock.call_later, world.errors.append
+    )
     with closing(switch):
         for kind in ("json", "{method}", "{method}"):
             switch.set(kind)

@@ -55,7 +55,9 @@ def program(world: World) -> Program:
     worker = StateWorker(world.clock.now, lambda _: None, lambda _: None, lambda _source, _key: None)
     prober = Prober(TaskGroupOwner(lambda name, error: None), lambda change: None, Rng(1), world.clock.now)
     part = DataPart(world.clock.now, world.wheel, world.clock.defer, world.heard, Hooks(), world.held)
-    access_log = AccessLogSwitch(world.proxy, world.clock.now, world.clock.call_later, world.errors.append)
+    access_log = AccessLogSwitch(
+        world.proxy, world.clock.now, world.clock.defer, world.clock.call_later, world.errors.append
+    )
     controllers = Controllers(world.clock.now)
     return Program(
         cast("Listening", listening),

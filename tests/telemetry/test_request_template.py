@@ -117,6 +117,7 @@ class Told:
             None,
             Rng(1),
             clock.now,
+            clock.defer,
             clock.call_later,
             clock.now,
             lambda: 0,

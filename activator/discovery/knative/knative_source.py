@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from activator.clock import Later, Timer
+from activator.clock import Defer, Later, Timer
 from activator.config import PodTls, RevisionSpec
 from activator.controllers import Controllers
 from activator.discovery.knative import cluster_settings
@@ -65,7 +65,7 @@ class KnativeSource:
         maker: SpecMaker,
         shares: bool,
         submit: Callable[[Change], None],
-        defer: Callable[[Callable[[], None]], object],
+        defer: Defer,
         healthy: Callable[[str], frozenset[str]],
         settled: Callable[[ClusterSettings], None],
         tls_of: Callable[[str], PodTls | None],
