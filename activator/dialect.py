@@ -17,9 +17,12 @@ import html
 from collections.abc import Callable
 from typing import Final, final
 
+from mypy_extensions import i64
+
 from activator.errors import Reason
 from activator.message import Fields, Headers, RequestHead, ResponseHead
 from activator.refusals import PHRASES, refusal_text
+from activator.wire.fields import end_of_line
 
 NAMESPACE_HEADER: Final = b"knative-serving-namespace"
 REVISION_HEADER: Final = b"knative-serving-revision"
@@ -29,7 +32,7 @@ KUBELET_HEADER: Final = b"k-kubelet-probe"
 ORIGINAL_HOST_HEADER: Final = b"k-original-host"
 PROXY_HEADER: Final = b"k-proxy-request"
 
-_PROXIED: Final = b"K-Proxy-Request: activator"
+_PROXIED: Final = b"\r\nK-Proxy-Request: activator"
 _H: Final = 0x68
 _K: Final = 0x6B
 _U: Final = 0x75
@@ -122,21 +125,31 @@ class KnativeDialect:
         their first letter.
         """
         seen = Seen()
-        kept: list[bytes] = []
+        block = head.headers.block
+        stop: i64 = len(block)
+        pos: i64 = 2
+        kept_as_far_as: i64 = 0
+        kept = b""
         host = head.authority  # as it is written where there is a line that says it, its case too
-        for line in head.headers.block.split(b"\r\n"):
-            first = line[0] | 0x20 if line else 0
+        while pos < stop:
+            end = end_of_line(block, pos, stop)
+            if end < 0:
+                end = stop
+            first: i64 = block[pos] | 0x20
+            stays = True
             if first == _K:
-                colon = line.find(b":")
-                if seen.take(line[:colon].lower(), line[colon + 1 :]):
-                    continue
-            elif first == _H:
-                if line[:5].lower() == b"host:":
-                    host = line[5:].strip(b" \t")
-                    continue
-            elif first == _U and line.find(b"kube-probe/") > 0:
+                name, _, value = block[pos:end].partition(b":")
+                stays = not seen.take(name.lower(), value)
+            elif first == _H and block[pos : pos + 5].lower() == b"host:":
+                host = block[pos + 5 : end].strip(b" \t")
+                stays = False
+            elif first == _U and block.find(b"kube-probe/", pos, end) > 0:
                 seen.is_probe = True
-            kept.append(line)
+            if not stays:
+                kept += block[kept_as_far_as : pos - 2]
+                kept_as_far_as = end
+            pos = end + 2
+        kept += block[kept_as_far_as:]
         if head.named:
             _look_at_named(head.named, seen)
         if seen.is_probe:
@@ -145,9 +158,8 @@ class KnativeDialect:
                 self.probes_total += 1
                 return seen
         if not seen.has_original:
-            kept.append(b"K-Original-Host: %b" % host)
-        kept.append(_PROXIED)
-        seen.for_pods = b"\r\n".join(kept)
+            kept += b"\r\nK-Original-Host: %b" % host
+        seen.for_pods = kept + _PROXIED
         return seen
 
     def _answer(self, head: RequestHead) -> OwnAnswer | None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from activator.dialect import KnativeDialect
+from activator.dialect import KnativeDialect, Seen
 from activator.errors import Reason
+from activator.message import Fields
 from activator.proxy import ProxiedExchange
 from activator.routing import Router
 from tests.proxy.proxy_fakes import Client, Pool, World, request_head, response_head
@@ -42,6 +45,34 @@ def fields_of(pool: Pool) -> dict[str, list[str]]:
     for name, value in head.headers.pairs():
         found.setdefault(name.decode().lower(), []).append(value.decode())
     return found
+
+
+NAMES = [
+    "Host", "HOST", "Hosts", "User-Agent", "Cookie", "K", "K-Other", "K-Proxy-Request", "K-Original-Host",
+    "k-network-hash", "Knative-Serving-Namespace", "knative-serving-revision",
+]  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(["", "a", "b c", "x kube-probe/1", "a:b"])), max_size=9)
+)
+def test_what_is_for_pods_is_what_came_without_what_is_for_us(fields: list[tuple[str, str]]) -> None:
+    """The walk over the bytes against the plain way: line by line."""
+    head = request_head()
+    head.headers = Fields.from_pairs([(name.encode(), value.encode()) for name, value in fields])
+    seen = Seen()
+    kept = []
+    host = b"app.test"
+    for name, value in fields:
+        if name.lower() == "host":
+            host = value.encode()
+        elif not seen.take(name.lower().encode(), value.encode()):
+            kept.append(f"{name}: {value}".encode())
+    if not seen.has_original:
+        kept.append(b"K-Original-Host: " + host)
+    found = KnativeDialect(lambda _target: "", "cluster.local").look(head)
+    assert found.for_pods == b"".join(b"\r\n" + line for line in [*kept, b"K-Proxy-Request: activator"])
+    assert found.key() == seen.key()
 
 
 # --- probes ---
