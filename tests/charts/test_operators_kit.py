@@ -71,6 +71,20 @@ QUERIES = [
 ]
 
 
+def test_the_dashboard_asks_for_the_exemplars_that_there_are() -> None:
+    """Once for each histogram that has any: with every quantile, each point would be drawn as often."""
+    asked = [
+        name
+        for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]
+        for target in panel.get("targets", [])
+        if target.get("exemplar")
+        for name in names_in(target["expr"])
+    ]
+    assert sorted(asked) == [
+        f"activator_{name}_seconds_bucket" for name in ("first_byte", "queue_wait", "request_duration")
+    ]
+
+
 # --- what is asked for exists ---
 
 
