@@ -70,6 +70,8 @@ class Listening:
         self.body_rate = body_rate  # bytes of a request body per second, at least
         self.connections: dict[ClientConnection, None] = {}
         self.paused: dict[ClientConnection, None] = {}  # whose reading is paused
+        self.lingering: dict[ClientConnection, None] = {}  # that have been answered for the last time, oldest first
+        self.given_up: int = 0  # of `connections`: that have been ended, as the loop will tell
         self.draining: bool = False
         self.accepted_total: int = 0
         self.shed_total: int = 0
@@ -77,6 +79,21 @@ class Listening:
     def connection(self) -> ClientConnection:
         """The protocol factory of `loop.create_server`."""
         return ClientConnection(self)
+
+    def is_full(self) -> bool:
+        """There are too many, and that does not change by giving up those that only linger, and have had their time."""
+        over = len(self.connections) - self.given_up - self.connections_max
+        if over <= 0:
+            return False
+        oldest_s = self.now() - LINGER_SCARCE_S
+        while over > 0 and self.lingering:
+            connection = next(iter(self.lingering))
+            if connection.lingers_since_s > oldest_s:
+                break
+            del self.lingering[connection]
+            if connection.gives_up():
+                over -= 1
+        return over > 0
 
 
 class ClientConnection(StreamOwner):
@@ -98,7 +115,9 @@ class ClientConnection(StreamOwner):
         self._writing_paused: bool = False  # the client has much to take yet
         self._unsent: int = _NEVER_LOOKED  # of a connection that is being closed: what was left at the last look
         self._discarding: bool = False
-        self._discarding_since_s: float = 0.0
+        self.lingers_since_s: float = 0.0
+        self._cut: bool = False  # the last answer is not whole: it is not waited for as long as others are
+        self._given_up: bool = False
         self._closed: bool = False
         self._head_since_s: float = 0.0
         self._quiet_since_s: float = 0.0  # the last answer ended, or what is thrown away came last
@@ -117,7 +136,7 @@ class ClientConnection(StreamOwner):
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
         listening.connections[self] = None
         self._quiet_since_s = listening.now()
-        if len(listening.connections) > listening.connections_max:
+        if listening.is_full():
             listening.shed_total += 1
             listening.proxy.count_refused(Reason.OVERLOADED)
             self._answer_and_close(Reason.OVERLOADED, "")
@@ -299,6 +318,7 @@ class ClientConnection(StreamOwner):
             return
         # An end in order is told from that of a whole answer by its framing, and lets the answers before it through.
         self._current = None
+        self._cut = True
         self._drop_next()
         self._close_in_order(True, True)
 
@@ -347,9 +367,13 @@ class ClientConnection(StreamOwner):
 
     def drain(self) -> None:
         """Close now if nothing is being answered; otherwise the answer in progress is the last."""
-        if self._discarding:
-            if not self._closed and self._unsent == _NEVER_LOOKED:  # else it has been given time to take the answer
-                self._judge_lingering(self._listening.now())
+        now_s = self._listening.now()
+        if self._closed:  # over TLS a client has its own end to tell, and may not care to
+            if self._discarding and now_s - self.lingers_since_s >= LINGER_SCARCE_S:
+                self.gives_up()
+        elif self._discarding:
+            if self._unsent == _NEVER_LOOKED:  # else it has been given time to take the answer
+                self._judge_lingering(now_s)
         elif self._current is None and self._next is None and not self._parser.in_message:
             self._close_in_order(False, False)
 
@@ -438,7 +462,8 @@ class ClientConnection(StreamOwner):
             if half_closes:
                 outlet.write_eof()
             self._update_reading()
-            self._discarding_since_s = self._quiet_since_s = self._listening.now()
+            self._begin_lingering()
+            self._quiet_since_s = self.lingers_since_s
             self._judge_lingering(self._quiet_since_s)
         else:
             self._close()
@@ -449,28 +474,45 @@ class ClientConnection(StreamOwner):
         self._closed = True
         if self._outlet is not None:
             self._outlet.close()
+            self._begin_lingering()
             self._listening.wheel.arm(self._timer, self._listening.now() + FLUSH_S)
+
+    def _begin_lingering(self) -> None:
+        lingering = self._listening.lingering
+        if self not in lingering:
+            lingering[self] = None
+            self.lingers_since_s = self._listening.now()
 
     def _judge_lingering(self, now_s: float) -> None:
         """As long as a client that has been answered goes on sending, it may not have seen the answer yet."""
         listening = self._listening
         if listening.draining or len(listening.connections) > listening.connections_max:
-            until_s = self._discarding_since_s + LINGER_SCARCE_S  # nobody holds for longer what others wait for
+            until_s = self.lingers_since_s + LINGER_SCARCE_S  # nobody holds for longer what others wait for
         else:
-            until_s = min(self._quiet_since_s + LINGER_SILENCE_S, self._discarding_since_s + LINGER_S)
+            until_s = min(self._quiet_since_s + LINGER_SILENCE_S, self.lingers_since_s + LINGER_S)
         if now_s < until_s:
             listening.wheel.arm(self._timer, until_s)
         else:
             self._closing_takes_long(now_s)
+
+    def gives_up(self) -> bool:
+        """Nobody waits for it any more: end it, unless there is a whole answer for the client to take."""
+        transport = self._transport
+        if transport is None or self._given_up or (transport.get_write_buffer_size() > 0 and not self._cut):
+            return False
+        self._closed = self._given_up = True
+        self._listening.given_up += 1
+        transport.abort()
+        return True
 
     def _closing_takes_long(self, now_s: float) -> None:
         transport = self._transport
         if transport is None:
             return
         unsent = transport.get_write_buffer_size()
-        if 0 < unsent < self._unsent:
+        if 0 < unsent < self._unsent and not (self._cut and now_s - self.lingers_since_s >= FLUSH_S):
             self._unsent = unsent
-            self._listening.wheel.arm(self._timer, now_s + FLUSH_S)
+            self._listening.wheel.arm(self._timer, now_s + (LINGER_SILENCE_S if self._cut else FLUSH_S))
         elif unsent == 0 and not self._closed and not transport.can_write_eof():
             self._close()  # TLS has its own way to end
         else:
@@ -499,6 +541,10 @@ class ClientConnection(StreamOwner):
         listening.wheel.cancel(self._timer)
         listening.connections.pop(self, None)
         listening.paused.pop(self, None)
+        listening.lingering.pop(self, None)
+        if self._given_up:
+            self._given_up = False
+            listening.given_up -= 1
 
     # --- from the parser ---
 

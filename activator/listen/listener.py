@@ -12,10 +12,10 @@ from typing import Any
 from activator.certificates import ServerCertificate
 from activator.clock import Deadline
 from activator.config import (
+    FLUSH_S,
     HALF_CLOSE_SWEEP_S,
     LISTEN_BACKLOG,
     TLS_HANDSHAKE_TIMEOUT_S,
-    TLS_SHUTDOWN_TIMEOUT_S,
     Tls,
 )
 from activator.errors import StartError
@@ -110,7 +110,7 @@ class Server:
                 backlog=LISTEN_BACKLOG,
                 ssl=listener.certificate.context,
                 ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S,
-                ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S,
+                ssl_shutdown_timeout=FLUSH_S,  # what the client has not taken yet goes out in this time, too
             )
         self._servers[listener] = server
 

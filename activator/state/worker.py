@@ -330,8 +330,10 @@ class StateWorker:
             # What is still in the queue came after what was taken out of it and parked; had anything been said
             # since, it would have been moved (`_follow`).
             waiting = [*parked.changes.take(len(parked.changes)), *self.queue.take_of(key)]
-            if isinstance(lost, RevisionSet) and key not in self.model.revisions:
-                waiting.insert(0, lost)  # what was said after it makes no sense without it
+            if type(lost) is RevisionGone or (isinstance(lost, RevisionSet) and key not in self.model.revisions):
+                # What was said after it makes no sense without it: a successor would inherit pods that are taken to be
+                # asked, though their answers were thrown away with the end of what they were asked for.
+                waiting.insert(0, lost)
             elif isinstance(lost, _SAID_ONCE) and not _is_outdated(lost, waiting):
                 waiting.append(lost)  # the others first: should it raise again, they would wait for ever
             self._put_all(self.queue, waiting)

@@ -74,7 +74,11 @@ class AccessLog(ExchangeObserver):
         if self._batch:
             batch = self._batch
             self._batch = bytearray()
-            self._writer.write(batch)
+            try:
+                self._writer.write(batch)
+            except Exception as error:  # no thread is to be had
+                self.dropped_total += batch.count(b"\n")
+                self._failed(error)
 
     def _end_turn(self) -> None:
         self._gather()

@@ -26,6 +26,7 @@ class LoggedHeaders:
         self.traceparent: bytes = b""
         self.user_agent: bytes = b""
         self.referer: bytes = b""
+        self._seen: i64 = 0  # bits
         stop: i64 = len(block)
         pos: i64 = 2
         while pos < stop:
@@ -38,13 +39,22 @@ class LoggedHeaders:
 
     def _take(self, block: bytes, pos: i64, end: i64) -> None:
         if is_field(block, pos, end, b"user-agent"):
-            self.user_agent = self.user_agent or value_of(block[pos:end])
+            if self._is_first(1):
+                self.user_agent = value_of(block[pos:end])
         elif is_field(block, pos, end, b"referer"):
-            self.referer = self.referer or value_of(block[pos:end])
+            if self._is_first(2):
+                self.referer = value_of(block[pos:end])
         elif is_field(block, pos, end, b"x-request-id"):
-            self.request_id = self.request_id or value_of(block[pos:end])
-        elif is_field(block, pos, end, b"traceparent"):
-            self.traceparent = self.traceparent or value_of(block[pos:end])
+            if self._is_first(4):
+                self.request_id = value_of(block[pos:end])
+        elif is_field(block, pos, end, b"traceparent") and self._is_first(8):
+            self.traceparent = value_of(block[pos:end])
+
+    def _is_first(self, bit: i64) -> bool:
+        if self._seen & bit:
+            return False
+        self._seen |= bit
+        return True
 
 
 def printable(value: bytes) -> str:

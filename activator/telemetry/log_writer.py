@@ -42,10 +42,14 @@ class LogWriter:
         return self._bytes_max - self.backlog_bytes
 
     def write(self, batch: bytes | bytearray) -> None:
-        """Whole lines, which are the writer's from now on. Never blocks."""
+        """Whole lines, which are the writer's from now on. Never blocks.
+
+        Raises RuntimeError where the system has no thread for it; the next batch tries again.
+        """
         if self._thread is None:
-            self._thread = Thread(target=self._run, name="access log", daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._run, name="access log", daemon=True)
+            thread.start()
+            self._thread = thread
         self._given_bytes += len(batch)
         self._batches.put(batch)
 

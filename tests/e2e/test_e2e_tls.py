@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -141,6 +142,41 @@ def test_large_bodies_both_ways(run_activator: RunActivator, files: Files) -> No
         activator.wait_ready_pods("a")
         answer = httpx.post(f"https://localhost:{activator.port}/", content=body, verify=trusting(), trust_env=False)
         assert answer.content == body
+
+
+PAUSE_S = 7.0  # more than TLS is given to end where nothing is left to be sent
+
+
+def has_ended(revision: dict[str, Any], last: str) -> bool:
+    return bool(revision["failed"] == {"pod_closed": 1} if last == "cut" else revision["in_flight"] == 0)
+
+
+@pytest.mark.parametrize("last", ["asked to close", "cut"])
+def test_a_client_that_pauses_gets_a_last_answer_whole(run_activator: RunActivator, files: Files, last: str) -> None:
+    size = 6_000_000  # more than the kernels hold: a part of it waits in the activator
+
+    def script(side: Any) -> None:
+        side.request()
+        side.answer(b"w" * size)
+        if last == "cut":
+            side.request()
+            side.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhel")
+
+    with ScriptedPod(script) as pod:
+        activator = run_activator(configured([revision(pod.address)], listen=[files.listener()]))
+        with Client(activator.address, receive_buffer=65_536) as client:
+            client.secure(trusting(), "localhost")
+            close = "Connection: close\r\n" if last == "asked to close" else ""
+            client.send(request("/whole", headers=close) + (b"" if close else request("/cut")))
+            answer = client.head()
+            while not has_ended(activator.revision("a"), last):  # then only the connection's end is to come
+                answer.body += client.read(50_000)
+            time.sleep(PAUSE_S)
+            answer.body += client.read(size - len(answer.body))
+            assert answer.body == b"w" * size
+            if last == "cut":
+                assert client.head().status == 200 and client.read(3) == b"hel"
+            assert client.is_closed()
 
 
 def test_a_web_socket_over_tls(

@@ -171,6 +171,26 @@ def test_a_drain_does_not_cut_an_early_answer_that_is_being_taken() -> None:
     visit.end()
 
 
+@pytest.mark.parametrize("takes", [True, False])
+def test_a_client_that_does_not_tell_its_end_over_tls_does_not_hold_up_a_drain(takes: bool) -> None:
+    visit = Visit(half_closes=False)
+    visit.transport.takes = takes
+    visit.connection.data_received(GET)
+    visit.answer()
+    visit.listening.draining = True
+    visit.connection.drain()
+    assert visit.transport.is_closed()
+    visit.world.clock.pass_time(LINGER_SCARCE_S - 0.5)
+    visit.connection.drain()
+    assert not visit.transport.is_aborted()
+    visit.world.clock.pass_time(0.5)
+    visit.connection.drain()
+    visit.connection.drain()
+    assert visit.transport.is_aborted() == takes, "an answer may be taken as long as the drain lasts"
+    visit.end()
+    assert visit.listening.given_up == 0
+
+
 def test_who_is_one_too_many_is_not_listened_to_for_long() -> None:
     visit = Visit()
     crowd = [ClientConnection(visit.listening) for _ in range(visit.listening.connections_max)]
@@ -225,6 +245,42 @@ def test_a_cut_answer_ends_in_order_behind_what_was_said(half_closes: bool) -> N
     visit.world.clock.pass_time(2 * FLUSH_S)
     assert visit.transport.is_aborted(), "who takes nothing more is not waited for"
     visit.end()
+
+
+@pytest.mark.parametrize("half_closes", [True, False])
+@pytest.mark.parametrize("how", ["cut", "early", "whole, and not taken yet"])
+def test_who_only_lingers_makes_room_for_a_newcomer(how: str, half_closes: bool) -> None:
+    visit = Visit(half_closes)
+    visit.connection.data_received(UPLOAD if how == "early" else LAST)
+    if how == "cut":
+        visit.transport.takes = False
+        die_within_an_answer(visit)
+    else:
+        visit.transport.takes = how == "early"
+        visit.answer()
+    listening = visit.listening
+    crowd = [ClientConnection(listening) for _ in range(listening.connections_max - 1)]
+    for connection in crowd:
+        connection.connection_made(WrittenTransport())
+
+    def comes() -> bool:
+        """One more; whether it may stay."""
+        transport = WrittenTransport()
+        newcomer = ClientConnection(listening)
+        newcomer.connection_made(transport)
+        visit.turn.end()
+        shed = b"overloaded" in transport.sent
+        newcomer.connection_lost(None)
+        return not shed
+
+    assert not comes(), "it has not had its time"
+    visit.world.clock.pass_time(LINGER_SCARCE_S)
+    assert comes() == visit.transport.is_aborted() == (how != "whole, and not taken yet")
+    assert comes() == visit.transport.is_aborted(), "its room is free before the loop has told that it is gone"
+    for connection in crowd:
+        connection.connection_lost(None)
+    visit.end()
+    assert listening.given_up == 0 and not listening.lingering
 
 
 def test_where_only_the_end_of_the_connection_ends_it_a_cut_answer_ends_at_once() -> None:

@@ -167,6 +167,16 @@ STEPS = st.tuples(*map(st.sampled_from, (range(4), KINDS, SOURCES, PODS, list(Po
 @example([(0, "listed", "list", "p1", PodStatus.PENDING), (1, "answers", "list", "p1", PodStatus.PENDING)])
 @example([(0, "listed", "list", "p1", READY), (1, "deleted", "list", "p1", READY)])
 @example([(0, "deleted", "list", "p1", READY), (1, "made", "list", "p1", READY), (0, "listed", "list", "p1", READY)])
+@example(
+    [
+        (0, "seen", "list", "p1", PodStatus.PENDING),
+        (1, "answers", "list", "p1", PodStatus.PENDING),
+        (0, "deleted", "list", "p1", PodStatus.PENDING),
+        (0, "made", "list", "p1", PodStatus.PENDING),
+        (0, "seen", "list", "p1", PodStatus.PENDING),
+        (1, "time", "list", "p1", PodStatus.PENDING),
+    ]
+)
 def test_whatever_panics_swallow_the_model_is_in_the_end_what_the_sources_know(
     steps: list[tuple[int, str, str, str, PodStatus]],
 ) -> None:
