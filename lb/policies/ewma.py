@@ -7,7 +7,9 @@ since the last (TIME_CONSTANT_S), so that a pod that stalls is left alone after 
 Rules
   1. A pod of which nothing is known is taken to be as fast as pods are on average: it is neither flooded (each request
      in flight doubles, trebles … its cost) nor starved. The same goes for a pod that has not answered for long: what is
-     known of it fades into the average, which is how a pod that was slow gets another chance.
+     known of it fades into the average, which is how a pod that was slow gets another chance. (A known limit: of
+     two pods, while one alone has answered and does so a little faster each time, it may stay just below the average
+     that it makes by itself, and the other waits for its first request.)
   2. A request that ended without an answer (a negative latency) says that the pod would have taken longer: it counts
      if that is more than was known, and never makes a pod look fast.
   3. Time is what the last pick said. What is known of a pod lies on its slot and is forgotten with it.

@@ -55,18 +55,16 @@ def test_weighted(pods: list[ScriptedPod], run_activator: RunActivator) -> None:
 
 
 def test_ewma(stack: ExitStack, run_activator: RunActivator) -> None:
-    """Of two pods one takes 3 s at first: after an answer of each the other has nearly all.
+    """Of two pods one takes 1 s from its second answer on: after one such answer the other has nearly all.
 
     So long because peaks are believed: had the machine a pause that is longer, the other would be the slow one.
     """
-    takes_s = 3.0
 
     def slow(side: PodSide) -> None:
-        nonlocal takes_s
         while True:
             side.request()
-            time.sleep(takes_s)
-            takes_s = 0.1
+            if len(side.pod.requests) > 1:
+                time.sleep(1.0)
             side.answer(side.pod.address.encode())
 
     both = [stack.enter_context(ScriptedPod(serve)), stack.enter_context(ScriptedPod(slow))]
