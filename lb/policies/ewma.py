@@ -5,11 +5,11 @@ mean that believes peaks: a slower answer counts in full at once, a faster one i
 since the last (TIME_CONSTANT_S), so that a pod that stalls is left alone after one answer and trusted again slowly.
 
 Rules
-  1. A pod of which nothing is known is taken to be as fast as pods are on average: it is neither flooded (each request
-     in flight doubles, trebles … its cost) nor starved. The same goes for a pod that has not answered for long: what is
-     known of it fades into the average, which is how a pod that was slow gets another chance. (A known limit: of
-     two pods, while one alone has answered and does so a little faster each time, it may stay just below the average
-     that it makes by itself, and the other waits for its first request.)
+  1. A pod of which nothing is known is taken to be as fast as pods are on average: it is not flooded (each request in
+     flight doubles, trebles … its cost). Nor is it starved: of two, one that nobody has asked yet comes first. Without
+     that, a slow pod that answers a little faster each time stays just below the average that it makes by itself, and
+     the other waits: 123 of 200 requests at the slow pod. What is known of a pod that has not answered for long fades
+     into the average, which is how a pod that was slow gets another chance.
   2. A request that ended without an answer (a negative latency) says that the pod would have taken longer: it counts
      if that is more than was known, and never makes a pod look fast.
   3. Time is what the last pick said. What is known of a pod lies on its slot and is forgotten with it.
@@ -62,6 +62,10 @@ class Ewma(Policy):
             second += 1
         one = pods[first]
         other = pods[second]
+        if _is_untried(one):
+            return one
+        if _is_untried(other):
+            return other
         return other if self.cost_s(other, now_s) < self.cost_s(one, now_s) else one
 
     def on_add(self, tracker: PodTracker) -> None:
@@ -73,6 +77,8 @@ class Ewma(Policy):
             if -latency_s > max(known_s, self.typical_s):
                 tracker.latency_s = -latency_s
                 tracker.latency_at_s = self._now_s
+            elif known_s == 0.0:
+                tracker.latency_at_s = self._now_s  # it was tried, though nothing is known of it
             return
         if self.typical_s == 0.0:
             self.typical_s = latency_s
@@ -94,3 +100,8 @@ class Ewma(Policy):
             fresh: float = exp((tracker.latency_at_s - now_s) / TIME_CONSTANT_S)
             expected_s += (known_s - expected_s) * fresh
         return expected_s * float(tracker.in_flight + 1)
+
+
+def _is_untried(tracker: PodTracker) -> bool:
+    """Nobody has asked it yet; who is asking now has to come back first."""
+    return tracker.in_flight == 0 and tracker.latency_at_s == 0.0

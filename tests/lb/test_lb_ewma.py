@@ -100,6 +100,32 @@ def test_a_newcomer_is_neither_flooded_nor_starved() -> None:
     assert sum(loads) == 78
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_a_pod_that_nobody_has_asked_does_not_wait_for_one_that_gets_faster(seed: int) -> None:
+    """One of two takes 1 s, a little less each time, so that it stays below the average that it makes by itself."""
+    table, policy = made(2)
+    policy.rng = Rng(seed)
+    count = [0, 0]
+    now_s = 1.0
+    for step in range(100):
+        tracker = table.pick(0, now_s)
+        assert tracker is not None
+        count[tracker.slot] += 1
+        latency_s = (1.0 - step * 1e-4, 0.001)[tracker.slot]
+        now_s += latency_s
+        table.reserve(tracker)
+        table.release(tracker, tracker.generation, latency_s)
+    assert count[0] <= 3
+
+
+def test_a_pod_that_fails_at_once_is_not_taken_for_one_that_nobody_has_asked() -> None:
+    table, _ = made(2)
+    answer(table, 0, 0.1, 1.0)
+    answer(table, 1, -0.0001, 1.0)
+    picked = [table.pick(0, 1.0) for _ in range(60)]
+    assert set(picked) == {table.slots[0], table.slots[1]}, "as an average pod, as before"
+
+
 def test_a_slot_that_is_used_again_knows_nothing() -> None:
     table, policy = made(2)
     answer(table, 0, 9.0, 1.0)
