@@ -57,6 +57,8 @@ class NotTheWorst(Oracle):
 class NotTheSlowest(NotTheWorst):
     def cost(self, tracker: PodTracker, table: TrackerTable, now_s: float) -> float:
         assert isinstance(table.policy, Ewma)
+        if tracker.in_flight == 0 and tracker.latency_at_s == 0.0:
+            return -1.0  # nobody has asked it yet: it comes before whoever was asked
         return table.policy.cost_s(tracker, now_s)
 
 
