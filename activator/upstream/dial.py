@@ -1,7 +1,13 @@
-"""Opening one connection to a pod, with a deadline and without anything to cancel.
+"""Opening one connection to a pod, with a deadline.
 
-The socket is connected by hand (non-blocking, the loop says when it is writable), so that giving up is closing it; only
-a connected socket is handed to the loop to be wrapped in a transport.
+Rules
+  1. The loop opens the socket, and it is the loop's alone from then on (activator/handshake.py, rule 1). A socket that
+     was connected by hand and then given to the loop had two owners for a turn: where the pod reset it in that turn,
+     its descriptor was closed twice, the second time when it was somebody else's.
+  2. A dial ends exactly once: in `opened`, or in one call of `on_failed`, or in `abandon`.
+  3. Giving up is cancelling the loop's attempt, which closes the socket. After `opened` nothing is cancelled any more:
+     the connection belongs to the pool.
+  4. The patience for a connection (the deadline) ends when it stands; a TLS handshake has a time limit of its own.
 """
 
 from __future__ import annotations
@@ -9,15 +15,16 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import socket
 import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from activator.clock import Deadline, TimingWheel
-from activator.config import TLS_HANDSHAKE_TIMEOUT_S, TLS_SHUTDOWN_TIMEOUT_S
+from activator.config import TLS_SHUTDOWN_TIMEOUT_S
 from activator.errors import Reason
+from activator.handshake import Handshake
 from activator.outlet import WriteTurn
+from activator.transport import Transport
 from activator.upstream.pod_connection import PodConnection
 
 log = logging.getLogger("activator.upstream")
@@ -36,7 +43,7 @@ class PodAddress:
         self.server_name = server_name or host
         self.told: bool = False  # why TLS fails, since it last went well
 
-    def tell(self, error: OSError) -> None:
+    def tell(self, error: Exception) -> None:
         """One line, not one for each request."""
         if not self.told:
             self.told = True
@@ -52,7 +59,7 @@ class DialContext:
         self,
         loop: asyncio.AbstractEventLoop,
         wheel: TimingWheel,
-        start_task: Callable[[str, Coroutine[Any, Any, Any]], object],
+        start_task: Callable[[str, Coroutine[Any, Any, Any]], Any],
         turn: WriteTurn,
     ) -> None:
         self.loop = loop
@@ -62,7 +69,7 @@ class DialContext:
 
 
 class Dial(Deadline):
-    """Ends in `connection.connection_made`, or in one call of `on_failed(dial, reason)`."""
+    """One attempt. Whoever starts it tells it by `opened` that its connection stands (`connection_made` has said so)."""
 
     def __init__(
         self,
@@ -75,32 +82,22 @@ class Dial(Deadline):
         self.connection = connection
         self._on_failed = on_failed
         self.started_s: float = 0.0
-        self._socket: socket.socket | None = None
-        self._watched: bool = False  # the loop tells when the socket is writable
-        self._over: bool = False
         self._address: PodAddress | None = None
+        self._attempt: Any = None  # the task that opens the socket
+        self._handshake: Handshake | None = None
+        self._over: bool = False
 
     def start(self, address: PodAddress, timeout_s: float, now_s: float) -> None:
-        """May fail before it returns."""
+        """Begin; nothing is told before this returns."""
         self.started_s = now_s
         self._address = address
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        try:
-            sock = socket.socket(family, socket.SOCK_STREAM)
-        except OSError as error:
-            self._fail(error.errno or 0)
-            return
-        self._socket = sock
-        sock.setblocking(False)
-        code = sock.connect_ex((address.host, address.port))
-        if code == 0:
-            self._wrap()
-        elif code == errno.EINPROGRESS:
-            self._context.wheel.arm(self, now_s + timeout_s)
-            self._context.loop.add_writer(sock.fileno(), self._writable)
-            self._watched = True
-        else:
-            self._fail(code)
+        self._context.wheel.arm(self, now_s + timeout_s)
+        self._attempt = self._context.start_task("dial", self._connect(address))
+
+    def opened(self) -> None:
+        """The connection is the pool's."""
+        self._over = True
+        self._context.wheel.cancel(self)
 
     def abandon(self) -> None:
         """Nobody wants this connection any more."""
@@ -112,62 +109,57 @@ class Dial(Deadline):
             self._give_up()
             self._on_failed(self, Reason.CONNECT_TIMEOUT)
 
-    def _writable(self) -> None:
-        sock = self._socket
-        if sock is None or self._over:
-            return
-        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code == 0:
-            self._unwatch()
-            self._wrap()
-        else:
-            self._fail(code)
-
-    def _wrap(self) -> None:
-        self._context.start_task("dial", self._to_transport())
-
-    async def _to_transport(self) -> None:
-        sock = self._socket
-        address = self._address
-        if sock is None or address is None or self._over:
-            return
-        # From here on the socket is the transport's: were it closed by us, its descriptor could be another connection's
-        # by the time the transport uses it. What is left takes a turn or two; a handshake has a time limit of its own.
-        self._unwatch()
-        self._socket = None
-        self._context.wheel.cancel(self)
-        loop = self._context.loop
-        try:
-            if address.tls is None:
-                await loop.create_connection(self._protocol, sock=sock)
-            else:
-                await loop.create_connection(
-                    self._protocol,
-                    sock=sock,
-                    ssl=address.tls,
-                    server_hostname=address.server_name,
-                    ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S,
-                    ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S,
-                )
-        except OSError as error:
-            sock.close()  # harmless where the transport has done so
-            if address.tls is None:
-                self._fail(error.errno or 0)
-            else:
-                address.tell(error)
-                self._fail_with(Reason.TLS_FAILED)
-            return
-        except Exception:
-            self._fail(0)
-            raise
-        address.told = False
-        self._over = True
-
     def _protocol(self) -> Any:
-        return self.connection
+        address = self._address
+        if address is None or address.tls is None:
+            return self.connection
+        handshake = self._handshake = Handshake(
+            self._context.loop,
+            address.tls,
+            address.server_name,
+            TLS_SHUTDOWN_TIMEOUT_S,
+            self._secured,
+            self._stands,
+        )
+        return handshake
 
-    def _fail(self, code: int) -> None:
-        self._fail_with(Reason.CONNECT_FAILED if code in _DEAD else Reason.INTERNAL)
+    async def _connect(self, address: PodAddress) -> None:
+        try:
+            await self._context.loop.create_connection(self._protocol, address.host, address.port)
+        except OSError as error:
+            self._fail(error)
+        except Exception:
+            self._fail_with(Reason.INTERNAL)
+            raise
+
+    def _stands(self) -> None:
+        """The bare connection does: what is left has a time limit of its own."""
+        self._context.wheel.cancel(self)
+
+    def _secured(self, transport: Transport | None, error: Exception | None) -> None:
+        address = self._address
+        assert address is not None
+        if self._over:
+            if transport is not None:
+                transport.abort()  # given up in the moment in which it was ready
+        elif transport is None:
+            if error is not None:
+                address.tell(error)
+            self._fail_with(Reason.TLS_FAILED)
+        else:
+            address.told = False
+            protocol: Any = self.connection
+            transport.set_protocol(protocol)
+            self.connection.connection_made(transport)
+
+    def _fail(self, error: OSError) -> None:
+        if error.errno in _DEAD:
+            self._fail_with(Reason.CONNECT_FAILED)
+            return
+        if not self._over:
+            # This machine's fault: descriptors or ports are used up. The log itself bounds how often it is said.
+            log.error("no connection to a pod can be opened: %s", error)
+        self._fail_with(Reason.INTERNAL)
 
     def _fail_with(self, reason: Reason) -> None:
         if not self._over:
@@ -177,12 +169,7 @@ class Dial(Deadline):
     def _give_up(self) -> None:
         self._over = True
         self._context.wheel.cancel(self)
-        self._unwatch()
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-    def _unwatch(self) -> None:
-        if self._watched and self._socket is not None:
-            self._context.loop.remove_writer(self._socket.fileno())
-            self._watched = False
+        if self._handshake is not None and self._handshake.stands():
+            self._handshake.abort()
+        elif self._attempt is not None:
+            self._attempt.cancel()  # no effect once it has ended

@@ -3,10 +3,7 @@
 Rules
   1. The pool belongs to an identity, not to an address: when the pod leaves, it is closed, and nobody who later gets
      the same address inherits a connection.
-  2. At most `window` fresh connections are without a first response byte at a time. The window starts small, doubles
-     when a whole window has been answered and halves when a dial is lost (and from then on grows by one): 200
-     simultaneous dials to a newborn server with a backlog of 5 were measured to lose 130; with 5 at a time all 200 were
-     served in 0.1 s. A connection leaves the window after DIAL_WINDOW_AGE_S, since the answer itself may take minutes.
+  2. Only so many connections are new at the same time as the pod's window allows (window.py).
   3. The kernel repeats a lost SYN after a second. Where connects are known to take less, a dial that takes much longer
      is given up and dialled anew; only when nothing has connected for the whole connect timeout do requests hear of it.
   4. An exchange that holds a lease waits here, first come first served, for the next connection that comes free,
@@ -30,9 +27,6 @@ from activator.clock import NEVER, Deadline, Now
 from activator.config import (
     DIAL_LOST_MIN_S,
     DIAL_LOST_RTTS,
-    DIAL_WINDOW_AGE_S,
-    DIAL_WINDOW_INITIAL,
-    DIAL_WINDOW_MAX,
     FLUSH_S,
     POD_IDLE_S,
 )
@@ -42,6 +36,7 @@ from activator.transport import Transport
 from activator.upstream.dial import Dial, DialContext, PodAddress
 from activator.upstream.introduction import Introduction, Naming
 from activator.upstream.pod_connection import ConnectionOwner, PodConnection
+from activator.upstream.window import DialWindow
 
 log = logging.getLogger("activator.upstream")
 
@@ -70,19 +65,15 @@ class PodPool(ConnectionOwner):
         self._idle: list[PodConnection] = []  # the longest idle first
         self._idle_max_s: float = POD_IDLE_S  # less where the pod says that it closes its connections sooner
         self._open: dict[PodConnection, None] = {}
-        self._dials: dict[Dial, None] = {}
+        self._dials: dict[PodConnection, Dial] = {}  # by what they will be
         self._waiting: dict[Exchange, bool] = {}  # whether only a fresh one will do
-        self._window: int = DIAL_WINDOW_INITIAL
-        self._unanswered: int = 0  # dials, and fresh connections that carry a request and have heard nothing yet
-        self._answered_in_window: int = 0
-        self._steady: bool = False  # a dial has been lost: the window grows by one
+        self.window = DialWindow()
         self._fastest_connect_s: float = NEVER
         self._silent_since_s: float = 0.0  # when the first of the dials was started that have all been lost since
-        self._young: deque[tuple[float, PodConnection]] = deque()  # fresh connections, by when they opened
+        self._young: deque[tuple[float, PodConnection]] = deque()  # new connections, by when they opened
         self._aging = _Aging(self)
         self._sweep = _IdleSweep(self)
         self._closed: bool = False
-        self._filling: bool = False
 
     def move(self, address: PodAddress) -> None:
         """Dial this address from now on; connections that are there go on, idle ones end."""
@@ -126,7 +117,7 @@ class PodPool(ConnectionOwner):
             self._context.wheel.cancel(deadline)
             deadline.pool = None  # no cycle is left for the collector, which looks at all there is or not at all
         self._young.clear()
-        for dial in list(self._dials):
+        for dial in list(self._dials.values()):
             self._end_dial(dial)
             dial.abandon()
         for introduction in list(self._introducing.values()):
@@ -146,7 +137,7 @@ class PodPool(ConnectionOwner):
             "idle": len(self._idle),
             "dialling": len(self._dials) + len(self._introducing),
             "waiting": len(self._waiting),
-            "window": self._window,
+            "window": self.window.size,
         }
 
     def count_into(self, totals: list[int]) -> None:
@@ -160,27 +151,22 @@ class PodPool(ConnectionOwner):
 
     def opened(self, connection: PodConnection) -> None:
         now_s = connection.heard_s
-        for dial in self._dials:
-            if dial.connection is connection:
-                del self._dials[dial]
-                self._fastest_connect_s = min(self._fastest_connect_s, now_s - dial.started_s)
-                break
+        dial = self._dials.pop(connection, None)
+        if dial is not None:
+            dial.opened()
+            self._fastest_connect_s = min(self._fastest_connect_s, now_s - dial.started_s)
         self._silent_since_s = 0.0
         self._open[connection] = None
         self._young.append((now_s, connection))
         if len(self._young) == 1:
-            self._context.wheel.arm(self._aging, now_s + DIAL_WINDOW_AGE_S)
+            self._context.wheel.arm(self._aging, now_s + self.window.age_s)
         if self._naming is None:
             self._next(connection)
         else:
             self._introduce(connection, self._naming)
 
     def answered(self, connection: PodConnection) -> None:
-        self._unanswered -= 1
-        self._answered_in_window += 1
-        if self._answered_in_window >= self._window:
-            self._answered_in_window = 0
-            self._window = min(self._window + 1 if self._steady else self._window * 2, DIAL_WINDOW_MAX)
+        self.window.answered()
         if self._waiting:
             self._fill()
 
@@ -206,7 +192,7 @@ class PodPool(ConnectionOwner):
     def closed(self, connection: PodConnection) -> None:
         if connection.fresh:
             connection.fresh = False
-            self._unanswered -= 1
+            self.window.ended()
         self._open.pop(connection, None)
         if connection in self._idle:
             self._idle.remove(connection)
@@ -231,25 +217,17 @@ class PodPool(ConnectionOwner):
             return
         if connection.fresh:
             connection.fresh = False  # it owes nobody an answer
-            self._unanswered -= 1
+            self.window.answered()
         self._idle.append(connection)
         if len(self._idle) == 1:
             self._context.wheel.arm(self._sweep, connection.heard_s + self._idle_max_s)
 
     def _fill(self) -> None:
-        if self._filling:
-            return  # a dial has failed at once; the loop that started it goes on
-        self._filling = True
-        try:
-            self._dial_for_all()
-        finally:
-            self._filling = False
-
-    def _dial_for_all(self) -> None:
-        while not self._closed and self._coming() < len(self._waiting) and self._unanswered < self._window:
-            self._unanswered += 1
+        """Dial for whoever waits and has nothing coming, as far as the window goes."""
+        while not self._closed and self._coming() < len(self._waiting) and self.window.has_room():
+            self.window.dialled()
             dial = Dial(self._context, PodConnection(self, self._now, self._context.turn), self._dial_failed)
-            self._dials[dial] = None
+            self._dials[dial.connection] = dial
             patience_s = max(DIAL_LOST_MIN_S, self._fastest_connect_s * DIAL_LOST_RTTS)
             dial.start(self._address, min(patience_s, self._connect_timeout_s), self._now())
 
@@ -291,9 +269,8 @@ class PodPool(ConnectionOwner):
                 return
 
     def _end_dial(self, dial: Dial) -> None:
-        if dial in self._dials:
-            del self._dials[dial]
-            self._unanswered -= 1
+        if self._dials.pop(dial.connection, None) is not None:
+            self.window.ended()
 
     def _dial_failed(self, dial: Dial, reason: Reason) -> None:
         self._end_dial(dial)
@@ -314,21 +291,22 @@ class PodPool(ConnectionOwner):
 
     def _is_lost(self, dial: Dial) -> bool:
         """The dial is to be repeated; False when the pod has been silent for the whole connect timeout."""
-        self._window = max(self._window // 2, 1)
-        self._steady = True
+        self.window.lost()
         if self._silent_since_s == 0.0:
             self._silent_since_s = dial.started_s
         return self._now() - self._silent_since_s < self._connect_timeout_s
 
     def _age(self, now_s: float) -> None:
         young = self._young
-        while young and (young[0][0] + DIAL_WINDOW_AGE_S <= now_s or not young[0][1].fresh):
+        window = self.window
+        age_s = window.age_s  # one for all that are looked at now: a window that passes halves it
+        while young and (young[0][0] + age_s <= now_s or not young[0][1].fresh):
             connection = young.popleft()[1]
             if connection.fresh:
                 connection.fresh = False
-                self._unanswered -= 1
+                window.aged()
         if young:
-            self._context.wheel.arm(self._aging, young[0][0] + DIAL_WINDOW_AGE_S)
+            self._context.wheel.arm(self._aging, young[0][0] + window.age_s)
         self._fill()
 
     def _close_old(self, now_s: float) -> None:

@@ -40,7 +40,7 @@ class NamingPool(PodPool):
         assert tracker is not None
         tracker.attachment = self
 
-    def _dial_for_all(self) -> None:
+    def _fill(self) -> None:
         pass
 
 
@@ -54,7 +54,7 @@ class Visit:
         self.second, _ = self.world.begin()
         self.transport = WrittenTransport()
         self.connection = PodConnection(self.pool, self.world.clock.now, self.pool.turn)
-        self.pool._unanswered += 1
+        self.pool.window.dialled()
         self.connection.connection_made(self.transport)
         self.world.clock.turn()
 
@@ -64,7 +64,7 @@ class Visit:
         self.pool.close()
         self.world.clock.turn()
         self.world.check_idle()
-        assert self.pool._unanswered == 0
+        assert self.pool.window.new == 0
 
     def refused(self) -> list[str]:
         return [event[2] for event in self.world.heard.events if event[0] == "refused"]
@@ -141,7 +141,7 @@ def test_a_mistake_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> N
         visit.connection.data_received(named(b"p2"))
         for _ in range(3):
             again = PodConnection(visit.pool, visit.world.clock.now, visit.pool.turn)
-            visit.pool._unanswered += 1
+            visit.pool.window.dialled()
             again.connection_made(WrittenTransport())
             again.data_received(named(b"p2"))
     assert [record.getMessage() for record in caplog.records] == ["the pod at 10.0.0.1 is called b'p2'"]

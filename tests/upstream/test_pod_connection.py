@@ -128,12 +128,12 @@ class UndialledPool(PodPool):
     def __init__(self, world: World) -> None:
         context = DialContext(cast("Any", None), world.wheel, cast("Any", None), turn_of(world))
         super().__init__(context, world.clock.now, PodAddress("10.0.0.1", 80), 5.0)
-        self._unanswered = 1  # the one dial that will have succeeded
+        self.window.dialled()  # the one dial that will have succeeded
         tracker = world.table.add("p1", "10.0.0.1:80", 2, READY)
         assert tracker is not None
         tracker.attachment = self
 
-    def _dial_for_all(self) -> None:
+    def _fill(self) -> None:
         pass
 
 
