@@ -7,7 +7,8 @@ this way, 24.0 to 37.0 at once; haproxy, which does the same, 18.2 to 23.8.
 
 Rules
   1. The order of one connection's writes is kept; whatever ends the connection sends what is pending first.
-  2. Large pieces go out at once: they are dear enough by themselves, and would only be held.
+  2. What has become large goes out at once: it is dear enough by itself, and would only be held; and the transport can
+     say that the peer takes no more while there is still somebody to be stopped.
   3. A peer that has gone meanwhile is no error: its connection hears of it by `connection_lost`.
 """
 
@@ -30,7 +31,7 @@ class WriteTurn:
     """
 
     def __init__(self, defer: Defer, on_error: Callable[[Exception], None]) -> None:
-        self._defer = defer
+        self.defer = defer
         self._on_error = on_error
         self._outlets: list[Outlet] = []
         self._end: Callable[[], None] = self.end  # bound once
@@ -38,7 +39,7 @@ class WriteTurn:
     def add(self, outlet: Outlet) -> None:
         """Flush this one, too, at the end."""
         if not self._outlets:
-            self._defer(self._end)
+            self.defer(self._end)
         self._outlets.append(outlet)
 
     def end(self) -> None:
@@ -58,24 +59,33 @@ class Outlet:
     def __init__(self, turn: WriteTurn, transport: Transport) -> None:
         self._turn = turn
         self._transport = transport
-        self._pending: bytes = b""
+        self._pending: list[bytes] = []
+        self._size: int = 0  # of what is pending, in bytes
 
     def write(self, data: bytes) -> None:
         """Send at the end of the turn, after what was written before."""
-        if len(data) >= _AT_ONCE_BYTES:
+        count = len(data)
+        if count >= _AT_ONCE_BYTES:
             self.flush()
             self._send(data)
-        elif self._pending:
-            self._pending += data
-        elif data:
-            self._pending = data
+            return
+        if count == 0:
+            return
+        pending = self._pending
+        if not pending:
             self._turn.add(self)
+        pending.append(data)
+        self._size += count
+        if self._size >= _AT_ONCE_BYTES:
+            self.flush()
 
     def flush(self) -> None:
         """Send now."""
-        data = self._pending
-        if data:
-            self._pending = b""
+        pending = self._pending
+        if pending:
+            data = pending[0] if len(pending) == 1 else b"".join(pending)
+            pending.clear()
+            self._size = 0
             self._send(data)
 
     def write_eof(self) -> None:
@@ -98,7 +108,8 @@ class Outlet:
 
     def cut(self) -> None:
         """Close at once; what is pending is never sent."""
-        self._pending = b""
+        self._pending.clear()
+        self._size = 0
         cut(self._transport)
 
     def _send(self, data: bytes) -> None:

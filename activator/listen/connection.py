@@ -2,8 +2,8 @@
 
 Rules
   1. One request at a time: with the end of a request the parser pauses until the answer is complete. What a client
-     sends ahead waits unparsed, at most one read of it, since reading pauses too (a single read can hold ten
-     thousand requests).
+     sends ahead waits unparsed, at most one read of it, since reading pauses too. A single read can hold ten thousand
+     requests: REQUESTS_PER_TURN_MAX of them are begun in one turn, and none while the client has much to take yet.
   2. An end of file from the client means that it has gone (as HAProxy and nginx read it by default): what it asked
      for is dropped within the same turn. While reading is paused no end of file arrives, so the listener looks at
      the socket's state once a second.
@@ -27,6 +27,7 @@ from activator.config import (
     LINGER_S,
     LINGER_SCARCE_S,
     LINGER_SILENCE_S,
+    REQUESTS_PER_TURN_MAX,
     WRITE_HIGH_WATER_BYTES,
     WRITE_LOW_WATER_BYTES,
 )
@@ -36,12 +37,14 @@ from activator.message import Headers, RequestHead
 from activator.origin import Origin, Origins
 from activator.outlet import Outlet, WriteTurn
 from activator.proxy import Proxy
+from activator.reading import SLOW_READER, UNPARSED, Reading
 from activator.refusals import refusal_text
 from activator.transport import Transport
 from activator.wire.request import RequestLimits, RequestParser, RequestSink
 from activator.wire.serialise import plain_response
 
 _NEVER_LOOKED: Final = 1 << 62  # more than there is
+_AT_ONCE: Final[int] = REQUESTS_PER_TURN_MAX
 
 
 class Listening:
@@ -105,13 +108,12 @@ class ClientConnection(StreamOwner):
         self._outlet: Outlet | None = None
         self._parser = RequestParser(_Sink(self), listening.limits)
         self._timer = _ConnectionTimer(self)
+        self._reading = Reading(listening.turn.defer, self._turn)
         self._current: Http1Stream | None = None  # being answered
         self._next: Http1Stream | None = None  # its head has just come
         self._parsing: Http1Stream | None = None  # its request has begun to arrive and has not ended
         self._refusal: WireError | None = None  # to be answered when the current request is
         self._beginning: bool = False
-        self._request_paused: bool = False
-        self._reading_paused: bool = False
         self._writing_paused: bool = False  # the client has much to take yet
         self._unsent: int = _NEVER_LOOKED  # of a connection that is being closed: what was left at the last look
         self._discarding: bool = False
@@ -132,6 +134,7 @@ class ClientConnection(StreamOwner):
         listening = self._listening
         self._transport = transport
         self._outlet = Outlet(listening.turn, transport)
+        self._reading.start(transport)
         listening.accepted_total += 1
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
         listening.connections[self] = None
@@ -144,6 +147,7 @@ class ClientConnection(StreamOwner):
         listening.wheel.arm(self._timer, self._quiet_since_s + HEAD_TIMEOUT_S)
 
     def data_received(self, data: bytes) -> None:
+        self._reading.took(len(data))
         if self._closed:
             return
         if self._discarding:
@@ -190,11 +194,15 @@ class ClientConnection(StreamOwner):
     # --- reading ---
 
     def _begin_next(self) -> None:
-        """Begin the request that has come, and those behind it as long as each is answered at once."""
+        """Begin the request that has come, and some of those behind it as long as each is answered at once."""
         if self._beginning:
             return  # a request has been answered at once; the loop that began it goes on
         self._beginning = True
+        begun = 0
         while self._current is None and not self._writing_paused and not self._closed and not self._discarding:
+            if begun == _AT_ONCE:
+                self._reading.wait_for_turn()
+                break
             if self._next is None and self._parser.paused:
                 error = self._parser.resume()
                 if error is not None:
@@ -204,6 +212,7 @@ class ClientConnection(StreamOwner):
                 break
             self._next = None
             self._current = stream
+            begun += 1
             stream.exchange.begin()
         self._beginning = False
         if self._refusal is not None and self._current is None and not self._closed and not self._discarding:
@@ -219,8 +228,20 @@ class ClientConnection(StreamOwner):
             self._watch(count)
         else:
             self._head_since_s = self._body_since_s = 0.0
-        if self._parser.unparsed or self._reading_paused:
+        if self._parser.needs_turn:
+            self._reading.wait_for_turn()
+        if self._parser.has_unparsed() or self._reading.is_paused():
             self._update_reading()
+
+    def _turn(self) -> None:
+        """The next turn has come: go on where the last one was used up."""
+        if self._closed or self._discarding or self._tunnel is not None:
+            return
+        if self._parser.needs_turn and not self._reading.is_paused_by(SLOW_READER):
+            error = self._parser.resume()
+            if error is not None:
+                self._parse_failed(error)
+        self._go_on(0)
 
     def _parse_failed(self, error: WireError) -> None:
         stream = self._parsing
@@ -263,7 +284,7 @@ class ClientConnection(StreamOwner):
         if stream is None:
             return
         least = self._listening.body_rate * (now_s - self._body_since_s)
-        if self._body_read >= least or self._reading_paused or stream.answered or stream.awaits_continue():
+        if self._body_read >= least or self._reading.is_paused() or stream.answered or stream.awaits_continue():
             self._measure_body()
         else:
             self._body_since_s = 0.0
@@ -274,18 +295,17 @@ class ClientConnection(StreamOwner):
             stream.exchange.request_failed(Reason.REQUEST_TIMEOUT, "")
 
     def _update_reading(self) -> None:
-        transport = self._transport
-        if transport is None or self._closed:
+        """Read no more than can be parsed; of a connection that is being closed everything, to throw it away."""
+        if self._transport is None or self._closed:
             return
-        pause = not self._discarding and (self._request_paused or len(self._parser.unparsed) > 0)
-        if pause == self._reading_paused:
-            return
-        self._reading_paused = pause
-        if pause:
-            transport.pause_reading()
+        reading = self._reading
+        if self._discarding:
+            reading.resume(SLOW_READER | UNPARSED)
+        else:
+            reading.set(UNPARSED, self._parser.has_unparsed())
+        if reading.is_paused_by(SLOW_READER | UNPARSED):
             self._listening.paused[self] = None
         else:
-            transport.resume_reading()
             self._listening.paused.pop(self, None)
 
     # --- what the stream being answered asks for ---
@@ -296,8 +316,10 @@ class ClientConnection(StreamOwner):
             outlet.write(data)
 
     def pause_request(self, pause: bool) -> None:
-        self._request_paused = pause
+        self._reading.set(SLOW_READER, pause)
         self._update_reading()
+        if self._parser.needs_turn and not pause:
+            self._reading.wait_for_turn()
 
     def stream_ended(self, stream: Http1Stream) -> None:
         if self._current is not stream:
@@ -305,7 +327,7 @@ class ClientConnection(StreamOwner):
         self._current = None
         if stream.close:
             self._drop_next()
-            self._close_in_order(not stream.request_ended or self._reading_paused, stream.until_close)
+            self._close_in_order(not stream.request_ended or self._reading.is_paused(), stream.until_close)
             return
         self._quiet_since_s = stream.exchange.done_s
         self._go_on(0)
@@ -374,7 +396,12 @@ class ClientConnection(StreamOwner):
         elif self._discarding:
             if self._unsent == _NEVER_LOOKED:  # else it has been given time to take the answer
                 self._judge_lingering(now_s)
-        elif self._current is None and self._next is None and not self._parser.in_message:
+        elif (
+            self._current is None
+            and self._next is None
+            and not self._parser.in_message
+            and not self._parser.has_unparsed()  # else the next one is answered, as the last, within a turn
+        ):
             self._close_in_order(False, False)
 
     def abort(self, cut_body: bool) -> None:
@@ -537,6 +564,10 @@ class ClientConnection(StreamOwner):
         self._transport = None
         self._outlet = None
         self._parsing = None
+        self._tunnel = None
+        self._reading.stop()
+        self._parser.retire()
+        self._timer.connection = None
         listening = self._listening
         listening.wheel.cancel(self._timer)
         listening.connections.pop(self, None)
@@ -567,7 +598,7 @@ class ClientConnection(StreamOwner):
         if stream is not None:
             self._parsing = None
             self._parser.pause()
-            self._request_paused = False  # whoever asked for it has all of the request
+            self._reading.resume(SLOW_READER)  # whoever asked for it has all of the request
             stream.request_ended = True
             stream.exchange.request_end(trailers)
 
@@ -596,7 +627,8 @@ class _ConnectionTimer(Deadline):
 
     def __init__(self, connection: ClientConnection) -> None:
         super().__init__()
-        self._connection = connection
+        self.connection: ClientConnection | None = connection  # None once it is gone: no cycle is left
 
     def expired(self, now_s: float) -> None:
-        self._connection.timer_expired(now_s)
+        if self.connection is not None:
+            self.connection.timer_expired(now_s)

@@ -7,6 +7,8 @@ Rules
   3. With a response that is complete before its request has been sent the connection ends: the pod is not to get the
      rest for as long as it pleases, and nothing else could be sent meanwhile.
   4. `abort` takes effect at once; what the transport reports later is ignored.
+  5. What a pod sends is parsed in turns, as what a client sends (activator/reading.py). The end of the connection is
+     judged when all that came before it has been parsed.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ from mypy_extensions import mypyc_attr
 
 from activator.clock import Now
 from activator.config import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES
-from activator.errors import Reason
+from activator.errors import Reason, WireError
 from activator.exchange import Exchange, PodStream
 from activator.message import Headers, RequestHead, ResponseHead
 from activator.outlet import Outlet, WriteTurn
+from activator.reading import SLOW_READER, UNPARSED, Reading
 from activator.transport import Transport
 from activator.wire.response import ResponseParser, ResponseSink
 from activator.wire.serialise import chunk, last_chunk, request_bytes
@@ -63,6 +66,7 @@ class PodConnection(PodStream):
         self._transport: Transport | None = None
         self._outlet: Outlet | None = None
         self._parser = ResponseParser(_Sink(self))
+        self._reading = Reading(turn.defer, self._turn_came)
         self._exchange: Exchange | None = None
         self.fresh: bool = True  # no byte of a response has ever come
         self.reused = False
@@ -144,18 +148,21 @@ class PodConnection(PodStream):
         self.close()
 
     def pause_response(self) -> None:
-        if not self.is_closed and self._transport is not None:
-            self._transport.pause_reading()
+        if not self.is_closed:
+            self._reading.pause(SLOW_READER)
 
     def resume_response(self) -> None:
-        if not self.is_closed and self._transport is not None:
-            self._transport.resume_reading()
+        if not self.is_closed:
+            self._reading.resume(SLOW_READER)
+            if self._parser.needs_turn:
+                self._reading.wait_for_turn()
 
     # --- asyncio protocol ---
 
     def connection_made(self, transport: Transport) -> None:
         self._transport = transport
         self._outlet = Outlet(self._turn, transport)
+        self._reading.start(transport)
         self.heard_s = self._now()
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
         self._owner.opened(self)
@@ -173,15 +180,41 @@ class PodConnection(PodStream):
         now_s = self._now()
         self.heard_s = now_s
         exchange.read_s = now_s
-        error = self._parser.feed(data)
-        if self._parser.complete:
+        self._reading.took(len(data))
+        self._fed(exchange, self._parser.feed(data))
+
+    def _fed(self, exchange: Exchange, error: WireError | None) -> None:
+        """The parser has handed over what it found."""
+        parser = self._parser
+        if parser.complete:
             self._complete()  # what may follow it spoils the connection, not the response
         elif error is not None:
             self._break(error.reason, error.detail, False)
         else:
+            if parser.needs_turn:
+                self._reading.pause(UNPARSED)
+                self._reading.wait_for_turn()
             exchange.response_flush()
 
+    def _turn_came(self) -> None:
+        """The next turn has come: parse on."""
+        if not self._reading.is_paused_by(SLOW_READER):
+            self._parse_on()
+
+    def _parse_on(self) -> None:
+        exchange = self._exchange
+        if self._parser.needs_turn and exchange is not None and not self.is_closed:
+            exchange.read_s = self._now()
+            self._reading.resume(UNPARSED)
+            self._fed(exchange, self._parser.resume())
+
+    def _parse_all(self) -> None:
+        """Nothing more comes: parse what is left of the last read, in as many shares as it takes."""
+        while self._parser.needs_turn and self._exchange is not None and not self.is_closed:
+            self._parse_on()
+
     def eof_received(self) -> bool | None:
+        self._parse_all()
         exchange = self._exchange
         if self._parser.tunnelling and exchange is not None and not self.is_closed:
             exchange.response_end([])
@@ -191,14 +224,18 @@ class PodConnection(PodStream):
         return None  # the transport closes, and `connection_lost` follows
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._parse_all()
         if self.is_closed:
+            self._forget()
             return
         if self._exchange is None:
             self._gone()
+            self._forget()
             return
         self._transport = None  # closed already
         self._outlet = None
         self._ended(error is None)
+        self._forget()
 
     def _ended(self, orderly: bool) -> None:
         """The pod says no more."""
@@ -249,6 +286,13 @@ class PodConnection(PodStream):
     def _gone(self) -> None:
         self.is_closed = True
         self._owner.closed(self)
+
+    def _forget(self) -> None:
+        """The loop has told that it is gone: refer to nothing any more, so that no cycle is left for the collector."""
+        self._reading.stop()
+        self._parser.retire()
+        self._transport = None
+        self._outlet = None
 
 
 class _Sink(ResponseSink):

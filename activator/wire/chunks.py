@@ -7,7 +7,8 @@ tracker reads the same bytes just ahead of llhttp and only counts; llhttp judges
 Rules
   1. Overhead is bounded per chunk (size line with extensions), not per body: many small chunks are legitimate.
   2. The size of a body is refused when the chunk that exceeds it is announced, before its data.
-  3. Held between two calls: the size line begun, and the trailers, neither ever longer than its bound. llhttp judges
+  3. One call follows CHUNKS_PER_TURN_MAX chunks at the most and then says `spent`: a chunk may be one byte long.
+  4. Held between two calls: the size line begun, and the trailers, neither ever longer than its bound. llhttp judges
      the trailers' grammar but does not deliver them: a parser that delivers fields delivers those of every head, too.
 """
 
@@ -17,8 +18,11 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from activator.config import CHUNKS_PER_TURN_MAX
 from activator.errors import Reason, WireError
 from activator.wire.fields import end_of_line
+
+_AT_ONCE: Final[int] = CHUNKS_PER_TURN_MAX
 
 _SIZE: Final = 0  # in a size line
 _DATA: Final = 1
@@ -46,6 +50,7 @@ class ChunkTracker:
 
     def start(self) -> None:
         self.done: bool = False
+        self.spent: bool = False  # the last call stopped before the end of its data, at the boundary of a size line
         self._state: int = _SIZE
         self._line: bytes = b""  # begun
         self._left: int = 0  # of the chunk's data, or of the CRLF after it
@@ -56,8 +61,10 @@ class ChunkTracker:
         self._cr: bool = False  # the last byte of the trailers seen was a CR
 
     def advance(self, data: bytes, pos: int) -> int:
-        """Follow the body from `pos`; the position after what belongs to it."""
+        """Follow the body from `pos`; the position after what belongs to it and was looked at."""
         size = len(data)
+        chunks = 0
+        self.spent = False
         while pos < size and not self.done:
             state = self._state
             if state in (_DATA, _DATA_END):
@@ -68,6 +75,10 @@ class ChunkTracker:
                     self._state = _SIZE if state == _DATA_END else _DATA_END
                     self._left = 2
             elif state == _SIZE:
+                if chunks >= _AT_ONCE:
+                    self.spent = True
+                    return pos
+                chunks += 1
                 pos = self._size_line(data, pos)
             else:
                 stop = self._trailer_line(data, pos)

@@ -11,7 +11,9 @@ Rules
      there: of a head that comes in pieces, what has come is held (bounded by `head_max`).
   4. The state moves on before a sink is called: the sink may look at it, or pause the parser.
   5. Body data reach the sink once per call and message, joined, however small its chunks are.
-  6. llhttp says where head and message end and delivers the body, nothing else. The fields' block is cut from the bytes
+  6. One call parses no more than a bounded number of chunks. Where something is left `needs_turn` says so, and what is
+     left is kept for `resume`.
+  7. llhttp says where head and message end and delivers the body, nothing else. The fields' block is cut from the bytes
      between the first line's end and the head's, both found here; llhttp's head ends at the same byte or the message is
      refused. So nothing from behind a head can get into it.
 """
@@ -96,7 +98,11 @@ class MessageParser:
         self.body_remaining: int = 0  # bytes of the body still to come; -1 where only the stream tells
         self._state: int = HEAD
         self._stopped: bool = False  # nothing more is to be parsed in this call
+        self.needs_turn: bool = False  # it has had its share of this turn, and something is left to be parsed
         self._grammar_spoilt: bool = False  # llhttp believes that something else follows than a next message
+        # what has been fed and not been parsed, while the parser is paused or needs a turn
+        self._kept: bytes = b""
+        self._kept_from: int = 0  # the rest begins here
         # of a head that comes in several pieces
         self._begun: bytearray = bytearray()
         self._fed: int = 0  # of these bytes, to llhttp; none before the first line is judged
@@ -135,6 +141,22 @@ class MessageParser:
     def _deliver_end(self, trailers: Headers, bytes_left: int) -> None:
         """The message has ended, and so many bytes of this call stand after it."""
         raise NotImplementedError
+
+    # --- what is left for later ---
+
+    def _keep(self, data: bytes, pos: int) -> None:
+        """Keep the rest of `data` from `pos` on; copied only when half of it is done, so that all copies are linear."""
+        if 2 * pos > len(data):
+            data = data[pos:]
+            pos = 0
+        self._kept = data
+        self._kept_from = pos
+
+    def _let_go(self) -> None:
+        """The connection is gone: nothing of it is kept."""
+        self._kept = b""
+        self._begun = bytearray()
+        self._delivery.pieces = []
 
     # --- cutting ---
 
@@ -269,6 +291,9 @@ class MessageParser:
         elif self._state == CHUNKED:
             stop = self._chunks.advance(data, pos)
             ended = self._chunks.done
+            if self._chunks.spent:
+                self.needs_turn = True
+                self._stopped = True
         self._feed(data if pos == 0 and stop == size else data[pos:stop])
         if delivery.message_complete != ended:
             raise WireError(self._bad, "it is not certain where the body ends")

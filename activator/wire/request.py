@@ -9,6 +9,8 @@ Rules
   4. What a client would rather speak is told in `head.upgrade`; whether it may is not decided here. What follows such
      a request may be no HTTP at all; nothing of it is parsed before the answer: `take_unparsed`. With a body, which
      llhttp would skip, an upgrade is refused.
+  5. While it is paused, what was fed is kept as it came, with the place in it: ten thousand requests in one read cost
+     ten thousand places, not ten thousand copies of the rest.
 """
 
 from __future__ import annotations
@@ -44,6 +46,9 @@ class RequestSink:
 
     def request_end(self, trailers: Headers) -> None:
         raise NotImplementedError
+
+
+_NOBODY: Final = RequestSink()
 
 
 class RequestLimits:
@@ -93,7 +98,6 @@ class RequestParser(MessageParser):
         self._error: WireError | None = None
         self._last: bool = False  # the client asked for the connection to be closed after this request
         self.paused: bool = False
-        self.unparsed: bytes = b""  # what has been fed and not been looked at, while paused
         self._head: RequestHead | None = None  # judged, to be delivered
         self._known_host_line: bytes = b""  # a connection names the same host again and again
         self._known_authority: bytes = b""
@@ -102,17 +106,10 @@ class RequestParser(MessageParser):
         """Parse `data`; None unless the connection is spoilt."""
         if self._error is not None:
             return self._error
-        if self.paused:
-            self.unparsed += data
+        if self.paused or self.needs_turn:
+            self._kept = self.take_unparsed() + data
             return None
-        try:
-            pos = self._parse(data, 0)
-        except WireError as error:
-            self._error = error.with_traceback(None)  # its frames hold the parser: a cycle
-            return error
-        if pos < len(data):
-            self._keep(data[pos:])
-        return None
+        return self._feed_from(data, 0)
 
     def pause(self) -> None:
         """Parse no further: from within a sink's call, nothing after the current piece of message is delivered."""
@@ -120,24 +117,43 @@ class RequestParser(MessageParser):
         self._stopped = True
 
     def resume(self) -> WireError | None:
-        """Go on with what was fed meanwhile, as `feed` does."""
+        """Go on with what was kept, as `feed` does: after a pause, or in the next turn where it `needs_turn`."""
         self.paused = False
+        self.needs_turn = False
         self._stopped = self._last and not self.in_message
-        data = self.unparsed
-        if not data:
+        data = self._kept
+        if not data or self._error is not None:
             return self._error
-        self.unparsed = b""
-        return self.feed(data)
+        pos = self._kept_from
+        self._kept = b""
+        self._kept_from = 0
+        return self._feed_from(data, pos)
+
+    def has_unparsed(self) -> bool:
+        """Something was fed that has not been parsed."""
+        return len(self._kept) > 0
 
     def take_unparsed(self) -> bytes:
-        """What was fed since the pause: another protocol's from here on. The parser is of no further use."""
-        data = self.unparsed
-        self.unparsed = b""
+        """What was fed and not parsed: another protocol's, from here on. The parser is of no further use then."""
+        data = self._kept[self._kept_from :]
+        self._kept = b""
+        self._kept_from = 0
         return data
 
-    def _keep(self, rest: bytes) -> None:
-        if self.paused:  # otherwise it is what stands after the last request
-            self.unparsed = rest
+    def retire(self) -> None:
+        """The connection is gone: keep nothing of it, and refer to it no more (no cycle is left for the collector)."""
+        self._sink = _NOBODY
+        self._let_go()
+
+    def _feed_from(self, data: bytes, pos: int) -> WireError | None:
+        try:
+            pos = self._parse(data, pos)
+        except WireError as error:
+            self._error = error.with_traceback(None)  # its frames hold the parser: a cycle
+            return error
+        if pos < len(data) and (self.paused or self.needs_turn):  # otherwise it is what stands after the last request
+            self._keep(data, pos)
+        return None
 
     # --- MessageParser ---
 

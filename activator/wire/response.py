@@ -8,6 +8,7 @@ Rules
   3. The end of the stream is the end of a response only where nothing else delimits it.
   4. A 101 is taken only where the request asked for the protocol it names (RFC 9110 7.8). What follows it is the body,
      in no grammar, until the end of the stream.
+  5. What is left when it has had its share of the turn (`needs_turn`) is kept for `resume`.
 """
 
 from __future__ import annotations
@@ -55,6 +56,9 @@ class ResponseSink:
 
     def response_end(self, trailers: Headers) -> None:
         raise NotImplementedError
+
+
+_NOBODY: Final = ResponseSink()
 
 
 class ResponseParser(MessageParser):
@@ -110,14 +114,39 @@ class ResponseParser(MessageParser):
         if self.tunnelling:
             self._sink.response_body(data)
             return None
+        if self.needs_turn:
+            self._kept = self._kept[self._kept_from :] + data
+            self._kept_from = 0
+            return None
         if self._stopped:
             return self._spoil(_unexpected())
         self.started = True
+        return self._feed_from(data, 0)
+
+    def resume(self) -> WireError | None:
+        """Parse on, in another turn, where it `needs_turn`."""
+        self.needs_turn = False
+        data = self._kept
+        if not data or self._error is not None:
+            return self._error
+        self._kept = b""
+        self._stopped = False
+        return self._feed_from(data, self._kept_from)
+
+    def retire(self) -> None:
+        """The connection is gone: keep nothing of it, and refer to it no more (no cycle is left for the collector)."""
+        self._sink = _NOBODY
+        self._let_go()
+
+    def _feed_from(self, data: bytes, pos: int) -> WireError | None:
         try:
-            pos = self._parse(data, 0)
+            pos = self._parse(data, pos)
         except WireError as error:
             return self._spoil(error.with_traceback(None))  # its frames hold the parser: a cycle
         if pos == len(data):
+            return None
+        if self.needs_turn:
+            self._keep(data, pos)
             return None
         if self._status == 101:  # tunnelling, since this very call
             self._sink.response_body(data[pos:])
