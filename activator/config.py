@@ -144,6 +144,7 @@ PANIC_BUDGET: Final = 5  # in a row, of one owner; more, of enough of them: the 
 PANIC_JUDGE_INTERVAL_S: Final = 0.5  # how often it is asked whether that has gone on for too long
 AUDIT_INTERVAL_S: Final = 3.0  # how often what has changed is compared with what should be
 AUDIT_SLOTS_PER_TURN: Final = 4_096  # before the loop is given a turn
+TRIAL_PATIENCE_S: Final = 0.5  # how long one trial request keeps others from its pod; then another is tried beside it
 SUSPECT_S: Final = 1.0  # how long the request path may keep a pod from the picks until the state worker decides
 PUSH_FRESH_S: Final = 60.0  # how long what a pod says of itself beats what others say of it
 PUSH_PROVISIONAL_S: Final = 60.0  # how long a pod that only says so itself may be there

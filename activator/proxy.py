@@ -26,7 +26,7 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from activator.clock import NEVER, Now, TimingWheel
-from activator.config import RISKY_IDLE_S, RevisionSpec
+from activator.config import RISKY_IDLE_S, TRIAL_PATIENCE_S, RevisionSpec
 from activator.dialect import KnativeDialect, OwnAnswer
 from activator.errors import Reason, status_of
 from activator.exchange import ClientStream, Exchange, PodStream
@@ -250,8 +250,7 @@ class ProxiedExchange(Exchange):
         lease = self._lease
         assert throttler is not None and lease is not None
         self._pool = None
-        if reason is not Reason.INTERNAL:
-            throttler.pod_refused(lease, reason is Reason.CONNECT_FAILED, reason.value)
+        throttler.pod_failed(lease, reason)
         if self._attempts + 1 < self._proxy.attempts_max:
             self._try_again(throttler, lease, reason)
         else:
@@ -389,6 +388,9 @@ class ProxiedExchange(Exchange):
             self._drop_held()  # whatever happens now, the request is not sent again
         throttler = self._throttler
         assert throttler is not None
+        lease = self._lease
+        if lease is not None and lease.trial:
+            throttler.trial_answered(lease)
         throttler.codes[head.status] = throttler.codes.get(head.status, 0) + 1
         if throttler.spec.server_timing:
             value = server_timing(self.start, self.arrived_s, self.granted_s, self.connected_s, self.first_byte_s)
@@ -504,6 +506,9 @@ class ProxiedExchange(Exchange):
             throttler.overdue(self)
             return
         spec = throttler.spec
+        lease = self._lease
+        if lease is not None and lease.bars_trials and now_s - lease.granted_s >= TRIAL_PATIENCE_S:
+            throttler.trial_takes_long(lease)
         if self._tunnel:
             if 0.0 < spec.tunnel_idle_timeout_s <= now_s - self._progress_s:
                 self._fail(Reason.IDLE_TIMEOUT, "")
@@ -535,6 +540,9 @@ class ProxiedExchange(Exchange):
             deadline_s = min(deadline_s, self._first_byte_from_s() + spec.first_byte_timeout_s)
         if spec.idle_timeout_s > 0.0 and self._idles():
             deadline_s = min(deadline_s, self._idle_from_s() + spec.idle_timeout_s)
+        lease = self._lease
+        if lease is not None and lease.bars_trials:
+            deadline_s = min(deadline_s, lease.granted_s + TRIAL_PATIENCE_S)
         self._proxy.wheel.arm(self, deadline_s)
 
     def _timed_from_s(self) -> float:
@@ -557,10 +565,17 @@ class ProxiedExchange(Exchange):
     def _idle_from_s(self) -> float:
         return self.arrived_s if self._pod is None else self._progress_s
 
-    def _pod_was_slow(self, throttler: RevisionThrottler) -> bool:
-        """Not where most of the time to the first byte had gone by in line: that says nothing of the pod."""
-        had_s = self._time() - self.connected_s
-        return self._pod is not None and had_s >= 0.5 * throttler.spec.first_byte_timeout_s
+    def _pod_had_its_time(self, reason: Reason, spec: RevisionSpec) -> bool:
+        """A time limit speaks of the pod only if it had most of the time, and all of the request."""
+        if reason is Reason.FIRST_BYTE_TIMEOUT:
+            limit_s = spec.first_byte_timeout_s
+        elif reason is Reason.TOTAL_TIMEOUT:
+            limit_s = spec.total_timeout_s
+        elif reason is Reason.IDLE_TIMEOUT:
+            limit_s = spec.idle_timeout_s
+        else:
+            return True
+        return self._pod is not None and self._request_done and self._time() - self.connected_s >= 0.5 * limit_s
 
     def _fail(self, reason: Reason, detail: str) -> None:
         if self.over:
@@ -569,10 +584,8 @@ class ProxiedExchange(Exchange):
         retry_after_s = 0
         if throttler is not None:
             throttler.failed_totals[reason] = throttler.failed_totals.get(reason, 0) + 1
-            if self._lease is not None and (
-                reason is Reason.POD_CLOSED or (reason is Reason.FIRST_BYTE_TIMEOUT and self._pod_was_slow(throttler))
-            ):
-                throttler.pod_struck(self._lease, reason.value)
+            if self._lease is not None and self._pod_had_its_time(reason, throttler.spec):
+                throttler.pod_failed(self._lease, reason)
             if status_of(reason) == 503:
                 retry_after_s = throttler.retry_after_s()
         else:

@@ -259,7 +259,7 @@ class TraceWorld:
         assert lease is not None
         guest.lease = None
         del self.leased[guest]
-        self.throttler.pod_refused(lease, True)
+        self.throttler.pod_failed(lease, Reason.CONNECT_FAILED)
         self.counts["retries"] += 1
         self._asking = guest
         refusal = self._requeue(guest, lease)

@@ -16,6 +16,7 @@ def check_table(table: TrackerTable, pods: list[PodTracker]) -> None:
     for tracker in pods:
         assert tracker.has_room == tracker.may_take_one(), f"has_room is {tracker.has_room} on {tracker!r}"
         assert tracker.in_flight >= 0, f"less than nothing is in flight in {tracker!r}"
+        assert 0 <= tracker.trials <= tracker.in_flight, f"{tracker.trials} trials are under way at {tracker!r}"
         draining = tracker.state == DRAINING
         assert not draining or tracker.capacity() == 0, f"{tracker!r} drains and counts as capacity"
     warming = [tracker for tracker in pods if tracker.warming]

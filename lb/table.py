@@ -2,7 +2,8 @@
 
 Rules
   1. Structure has one writer: `add`, `drain`, `free`, `close` and every `set_…` are called by the state worker alone.
-     The request path calls `pick`, `reserve` and `release`, and, as its one exception, `suspect`.
+     The request path calls `pick`, `reserve` and `release`, of a pod on trial `begin_trial` and `end_trial`, and, as
+     its one exception, `suspect`.
   2. No live pod ever moves (lb/slots.py), so a reference to a slot stays good; what it means is told by its generation.
   3. A slot is freed by `free`, or by `drain` when nothing is in flight. `release` says DRAINED and frees nothing.
   4. A release under a generation that has passed is counted and changes nothing.
@@ -137,6 +138,21 @@ class TrackerTable:
         if in_flight == 0 and tracker.state == DRAINING:
             return DRAINED
         return RELEASED
+
+    def begin_trial(self, tracker: PodTracker) -> None:
+        """What was reserved last is the trial of a recovering pod: it gets no other request before `end_trial`.
+
+        What else it has in flight, from before its quarantine, does not count against that; against its limit it does.
+        """
+        assert tracker.trials < tracker.in_flight, "a trial is one of the requests in flight"
+        tracker.trials += 1
+        self._settle(tracker)
+
+    def end_trial(self, tracker: PodTracker, generation: i64) -> None:
+        """The trial does not keep the next request from the pod any more; before its release, once."""
+        if generation == tracker.generation and tracker.trials > 0:
+            tracker.trials -= 1
+            self._settle(tracker)
 
     def suspect(self, tracker: PodTracker, until_s: float) -> None:
         """Pick the pod no more, from this turn on, until the state worker has decided what is the matter with it."""

@@ -22,7 +22,7 @@ EMPTY: Final = 0  # no pod in the slot
 PENDING: Final = 1  # known, not proven
 READY: Final = 2
 NOT_READY: Final = 3  # was or claims not ready; keeps its ledger
-RECOVERING: Final = 4  # was quarantined; picked again, one trial at a time (its limit is 1)
+RECOVERING: Final = 4  # was quarantined; picked again, one trial request at a time
 QUARANTINED: Final = 5
 DRAINING: Final = 6  # leaves when its last request ends
 
@@ -54,6 +54,7 @@ class PodTracker(RoomNode):
         "room_point",
         "state",
         "suspect_until_s",
+        "trials",
         "warming",
         "weight",
     )
@@ -71,6 +72,7 @@ class PodTracker(RoomNode):
         self.in_flight: i64 = 0
         self.weight: i64 = 1  # the share it should have, where the policy is `weighted`
         self.suspect_until_s: float = 0.0  # 0.0: not suspected
+        self.trials: i64 = 0  # of what is in flight: trials that are to end before the next one
         self.attachment: object | None = None  # what the data path hangs on the pod; dropped when the slot is freed
         # The next older slot of the same address, of the same identity (lb/roster.py).
         self.older_at_address: PodTracker | None = None
@@ -92,15 +94,15 @@ class PodTracker(RoomNode):
 
     def may_take_one(self) -> bool:
         """Whether the pod may be given a request now, from its own fields: what `has_room` must always equal."""
-        if self.state != READY and self.state != RECOVERING:
+        if self.state != READY and (self.state != RECOVERING or self.trials > 0):
             return False
         return self.in_flight < self.limit and self.suspect_until_s == 0.0
 
     def capacity(self) -> i64:
         """What the pod adds to the revision's capacity; suspicion is a matter of seconds and does not change it."""
-        if self.state == READY or self.state == RECOVERING:
+        if self.state == READY:
             return self.limit
-        return 0
+        return min(self.limit, 1) if self.state == RECOVERING else 0
 
     def vacate(self, generation: i64) -> None:
         """Forget the pod. The table has taken the slot out of everything before."""
@@ -110,6 +112,7 @@ class PodTracker(RoomNode):
         self.state = EMPTY
         self.limit = 0
         self.in_flight = 0
+        self.trials = 0
         self.weight = 1
         self.suspect_until_s = 0.0
         self.attachment = None
@@ -134,7 +137,7 @@ class PodTracker(RoomNode):
         links = self.room_next is NOWHERE and self.room_prev is NOWHERE and self.room_load is NO_LOAD
         older = self.older_at_address is None and self.older_of_identity is None
         learnt = self.latency_s == 0.0 and self.room_point == 0 and self.weight == 1 and not self.warming
-        return names and links and older and learnt and self.in_flight == 0 and not self.has_room
+        return names and links and older and learnt and self.in_flight == 0 and self.trials == 0 and not self.has_room
 
     def __repr__(self) -> str:
         if self.state == EMPTY:

@@ -70,5 +70,8 @@ class WrittenTransport:
     def get_write_buffer_size(self) -> int:
         return len(self.buffer)
 
+    def set_protocol(self, protocol: Any) -> None:
+        pass
+
     def get_extra_info(self, name: str) -> Any:
         return None

@@ -55,10 +55,10 @@ def _effects(
     if new is None or not has:
         return
     if not had or moved:
-        limit = revision.limit_in(new, after)
+        limit = revision.limit_of(new)
         reduction.effects.append(PlacePod(revision.spec.key, identity, new.address, after, limit, new.weight))
     elif old is not None and not new.unplaced and (before != after or _is_set_otherwise(old, new)):
-        limit = revision.limit_in(new, after)
+        limit = revision.limit_of(new)
         reduction.effects.append(SetPod(revision.spec.key, identity, after, limit, new.weight))
 
 

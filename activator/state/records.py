@@ -98,9 +98,4 @@ class RevisionRecord(msgspec.Struct, frozen=True):
 
     def limit_of(self, pod: PodRecord) -> int:
         """How many requests the pod may carry at once."""
-        return self.limit_in(pod, pod.state())
-
-    def limit_in(self, pod: PodRecord, state: int) -> int:
-        """The same were it in this state."""
-        limit = pod.limit if pod.limit >= 0 else self.spec.container_concurrency or UNLIMITED
-        return min(limit, 1 if state == RECOVERING else UNLIMITED)
+        return min(pod.limit if pod.limit >= 0 else self.spec.container_concurrency or UNLIMITED, UNLIMITED)

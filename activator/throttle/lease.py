@@ -19,6 +19,7 @@ class Lease:
         self.address: str = tracker.address
         self.attachment: object | None = tracker.attachment
         self.granted_s = granted_s
-        self.trial: bool = False  # granted to a RECOVERING pod: the outcome decides about the pod
+        self.trial: bool = False  # granted to a RECOVERING pod, and nothing is found out yet: the outcome decides
+        self.bars_trials: bool = False  # and while it lasts no other trial begins
         self.exempt: bool = False  # granted by an exempting rule, if need be beyond the pod's limit
         self.released: bool = False

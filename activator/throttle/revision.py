@@ -36,6 +36,7 @@ from activator.throttle.refusing import Refusals
 from activator.throttle.slot_events import SlotEvents
 from activator.throttle.starting import Start
 from activator.throttle.traffic import Traffic
+from activator.throttle.verdict import DEAD, NOTHING, STRUCK, verdict_of
 from activator.throttle.waiters import Waiter
 from lb.table import DRAINED, TrackerTable
 from lb.tracker import DRAINING, RECOVERING, PodTracker
@@ -215,6 +216,8 @@ class RevisionThrottler:
         assert not lease.released, "a lease was released twice"
         lease.released = True
         del self.leases[lease]
+        if lease.bars_trials:
+            self._end_trial(lease)
         told_s = latency_s if succeeded else -latency_s  # as the policies' on_release has it
         outcome = self.table.release(lease.tracker, lease.generation, told_s)
         if outcome == DRAINED:
@@ -222,8 +225,6 @@ class RevisionThrottler:
                 self._events.departed(self.key, lease.identity)
             else:
                 self._events.drained(self.key, lease.tracker.slot, lease.generation)
-        elif lease.trial:
-            self._events.trial_ended(self.key, lease.identity, lease.generation, succeeded)
         if self._admission.predicts and succeeded and latency_s > 0.0 and not lease.exempt:
             self._forecast.served(latency_s, self._now())
         if succeeded and self._struck and lease.tracker in self._struck:
@@ -233,22 +234,36 @@ class RevisionThrottler:
             self._forecast.slot_freed(now_s)
             self._pump_from(now_s)
 
-    def pod_refused(self, lease: Lease, dead: bool, reason: str = "") -> None:
-        """No connection to the pod: out of the picks in this very turn; the state worker decides what it is."""
+    # --- what is found out of pods (verdict.py) ---
+
+    def pod_failed(self, lease: Lease, reason: Reason) -> None:
+        """A request failed at the pod: judged, and told where it says anything."""
         tracker = lease.tracker
-        if self._is_at(tracker, lease):
-            self.table.suspect(tracker, self._now() + SUSPECT_S)
-            self._struck[tracker] = lease.generation
-            self._events.refused(self.key, lease.identity, lease.generation, dead, reason)
+        verdict = verdict_of(reason, lease.trial)
+        if verdict == NOTHING or not self._is_at(tracker, lease):
+            return
+        if verdict == STRUCK and lease.trial:
+            self._trial_ended(lease, False)
+            return
+        if verdict == STRUCK and tracker.state == RECOVERING:
+            return  # it speaks of what the pod was before
+        if verdict != STRUCK:
+            self.table.suspect(tracker, self._now() + SUSPECT_S)  # out of the picks in this very turn
+        lease.trial = False
+        self._struck[tracker] = lease.generation
+        self._events.refused(self.key, lease.identity, lease.generation, verdict == DEAD, reason.value)
 
-    def pod_struck(self, lease: Lease, reason: str = "") -> None:
-        """The pod took the request, then fell silent or broke the connection; that may have been the request's doing.
+    def trial_answered(self, lease: Lease) -> None:
+        """The head of an answer has come from a pod on trial."""
+        if self._is_at(lease.tracker, lease):
+            self._trial_ended(lease, True)
+            self.pump()
 
-        A trial says so itself when it ends.
-        """
-        if self._is_at(lease.tracker, lease) and not lease.trial:
-            self._struck[lease.tracker] = lease.generation
-            self._events.refused(self.key, lease.identity, lease.generation, False, reason)
+    def trial_takes_long(self, lease: Lease) -> None:
+        """It is still a trial, but the next request is another one: it may be the request that is slow."""
+        if lease.bars_trials:
+            self._end_trial(lease)
+            self.pump()
 
     # --- handing over ---
 
@@ -371,6 +386,8 @@ class RevisionThrottler:
         """Another table in place of one that broke: each open lease is counted where `homes` says."""
         for lease, tracker in homes.items():
             table.reserve(tracker)
+            if lease.bars_trials:
+                table.begin_trial(tracker)
             lease.tracker = tracker
             lease.generation = tracker.generation
         self.table = table
@@ -422,6 +439,16 @@ class RevisionThrottler:
 
     # --- within ---
 
+    def _trial_ended(self, lease: Lease, passed: bool) -> None:
+        lease.trial = False
+        if lease.bars_trials:
+            self._end_trial(lease)
+        self._events.trial_ended(self.key, lease.identity, lease.generation, passed)
+
+    def _end_trial(self, lease: Lease) -> None:
+        lease.bars_trials = False
+        self.table.end_trial(lease.tracker, lease.generation)
+
     def _is_at(self, tracker: PodTracker, lease: Lease) -> bool:
         """The pod is still where the lease was given; of one that leaves, or has moved on, it says nothing more."""
         return tracker.generation == lease.generation and tracker.state != DRAINING
@@ -438,8 +465,10 @@ class RevisionThrottler:
 
     def _reserve(self, waiter: Waiter, tracker: PodTracker, now_s: float) -> Lease:
         lease = Lease(tracker, now_s)
-        lease.trial = tracker.state == RECOVERING
         self.table.reserve(tracker)
+        if tracker.state == RECOVERING:
+            lease.trial = lease.bars_trials = True
+            self.table.begin_trial(tracker)
         self.leases[lease] = waiter
         self.granted_total += 1
         return lease

@@ -69,7 +69,7 @@ class DialContext:
 
 
 class Dial(Deadline):
-    """One attempt. Whoever starts it tells it by `opened` that its connection stands (`connection_made` has said so)."""
+    """One attempt. Whoever starts it tells it by `opened` that `connection_made` has been called."""
 
     def __init__(
         self,

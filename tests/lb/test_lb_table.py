@@ -152,11 +152,39 @@ def test_only_ready_and_recovering_pods_are_picked_and_counted() -> None:
     table = make_table()
     tracker = add(table, 1, limit=4, state=PENDING)
     assert (table.pick(0, 0.0), table.room, table.capacity) == (None, 0, 0)
-    for state in (READY, RECOVERING):
+    for state, capacity in ((READY, 4), (RECOVERING, 1)):
         table.set_state(tracker, state)
-        assert (table.pick(0, 0.0), table.room, table.capacity) == (tracker, 1, 4)
+        assert (table.pick(0, 0.0), table.room, table.capacity) == (tracker, 1, capacity)
     table.set_state(tracker, NOT_READY)
     assert (table.pick(0, 0.0), table.room, table.capacity) == (None, 0, 0)
+
+
+def test_a_trial_bars_others_until_it_ends_and_what_was_there_before_does_not() -> None:
+    table = make_table()
+    tracker = add(table, 1, limit=4)
+    table.reserve(tracker)
+    table.set_state(tracker, RECOVERING)
+    assert table.pick(0, 0.0) is tracker
+    table.reserve(tracker)
+    table.begin_trial(tracker)
+    assert table.pick(0, 0.0) is None
+    table.check_invariants()
+    table.release(tracker, tracker.generation, 0.0)  # of the one from before
+    assert table.pick(0, 0.0) is None
+    table.end_trial(tracker, tracker.generation)
+    table.end_trial(tracker, tracker.generation)
+    assert table.pick(0, 0.0) is tracker and tracker.trials == 0
+    table.reserve(tracker)
+    table.begin_trial(tracker)
+    generation = tracker.generation
+    table.free(tracker)
+    again = add(table, 2, limit=4, state=RECOVERING)
+    assert again is tracker and again.trials == 0
+    table.reserve(again)
+    table.begin_trial(again)
+    table.end_trial(again, generation)
+    assert table.pick(0, 0.0) is None, "the end of a trial of the slot's former pod"
+    table.check_invariants()
 
 
 def test_unlimited_pods() -> None:

@@ -169,7 +169,7 @@ def test_a_suspect_that_nobody_decides_about_is_given_back() -> None:
     joined, requests = with_requests(1)
     lease = requests[0].lease
     assert lease is not None
-    joined.throttler().pod_refused(lease, False)  # and the message is lost
+    joined.throttler().pod_failed(lease, Reason.CONNECT_TIMEOUT)  # and the message is lost
     assert audited(joined) == {}, "not yet"
     joined.clock.pass_time(2.0 * AUDIT_INTERVAL_S)
     assert lease.tracker.suspect_until_s > 0.0

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from activator.config import POD_STALE_AFTER_S, PUSH_PROVISIONAL_S
+from activator.errors import Reason
 from activator.state.messages import (
     PUSH,
     Change,
@@ -47,7 +48,7 @@ def test_the_throttler_tells_of_the_first_answer_after_a_strike_and_of_no_other(
     requests = [joined.ask() for _ in range(2)]
     lease = requests[0].lease
     assert lease is not None
-    joined.throttler().pod_struck(lease)
+    joined.throttler().pod_failed(lease, Reason.POD_CLOSED)
     requests[0].release(succeeded=False)
     requests[1].release()
     third = joined.ask()
@@ -101,7 +102,7 @@ def test_a_pod_in_quarantine_keeps_its_ledger_and_comes_back_by_a_single_trial()
     assert (int(tracker.in_flight), joined.throttler().table.capacity) == (1, 0)
     joined.do(Probed(KEY, "p1"))
     waiting = [joined.ask() for _ in range(2)]
-    assert [request.ends for request in waiting] == [[], []], "what is in flight is the one request it may have"
+    assert [request.ends for request in waiting] == [["granted"], []], "one trial, beside what is in flight"
     held.release()
     assert [request.ends for request in waiting] == [["granted"], []]
     joined.do(TrialEnded(KEY, "p1", 1, True))

@@ -34,8 +34,8 @@ def test_what_the_lease_says_and_what_its_release_takes() -> None:
     joined.do(PodGone(KEY, "list", "p1"))
     joined.do(SlotDrained(KEY, int(lease.tracker.slot), lease.generation, forced=True), seen("p2"))
     assert lease.tracker.identity == "p2"
-    joined.throttler().pod_refused(lease, dead=True)
-    joined.throttler().pod_struck(lease)
+    joined.throttler().pod_failed(lease, Reason.CONNECT_FAILED)
+    joined.throttler().pod_failed(lease, Reason.POD_CLOSED)
     joined.do()
     request.release(succeeded=False)
     told = {event[1] for event in joined.heard.events if event[0] in {"refused", "served", "trial"}}

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from activator.clock import TimingWheel
 from activator.config import CHANGES_BATCH_STEP, DRAIN_TIMEOUT_S, RevisionSpec
 from activator.data import _Hooks
+from activator.errors import Reason
 from activator.state.apply import DataPart
 from activator.state.messages import (
     PodGone,
@@ -141,8 +142,8 @@ def test_what_befalls_requests_at_its_former_address_says_nothing_of_the_pod_whe
         request.ask(joined.clock.now())
     joined.do(seen("p1", address="10.0.9.1:80"), seen("p2", address="10.0.9.2:80"))
     for lease in list(throttler.leases):
-        throttler.pod_refused(lease, dead=True)
-        throttler.pod_struck(lease)
+        throttler.pod_failed(lease, Reason.CONNECT_FAILED)
+        throttler.pod_failed(lease, Reason.POD_CLOSED)
     assert [event for event in joined.heard.events if event[0] == "refused"] == []
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from activator.config import DRAIN_TIMEOUT_S, ProbeSpec
+from activator.errors import Reason
 from activator.state.messages import (
     FreeSlot,
     Listed,
@@ -57,7 +58,7 @@ def test_a_refused_connection_is_known_dead_and_comes_back_through_a_trial() -> 
     request = joined.ask()
     lease = request.lease
     assert lease is not None
-    joined.throttler().pod_refused(lease, True)
+    joined.throttler().pod_failed(lease, Reason.CONNECT_FAILED)
     request.release(succeeded=False)
     joined.do(PodRefused(KEY, "p1", lease.generation, True))
     assert joined.slots() == {"p1": "quarantined"}
@@ -67,10 +68,71 @@ def test_a_refused_connection_is_known_dead_and_comes_back_through_a_trial() -> 
     trial, second = joined.ask(), joined.ask()
     assert trial.ends == ["granted"]
     assert second.ends == [], "one trial at a time"
-    trial.release()
+    assert trial.lease is not None
+    joined.throttler().trial_answered(trial.lease)
+    assert second.ends == ["granted"], "the head of the answer is enough; however long the rest takes"
     joined.do(TrialEnded(KEY, "p1", 0, True))
     assert joined.slots() == {"p1": "ready"}
-    assert second.ends == ["granted"]
+    trial.release()
+    second.release()
+    assert joined.slots() == {"p1": "ready"}
+
+
+def test_what_was_there_before_a_quarantine_neither_bars_its_trial_nor_judges_it() -> None:
+    """A stream that outlives a refused dial: 99 places are free, and five quick requests must not wait for its end."""
+    joined = Joined()
+    joined.do(RevisionSet(replace(SPEC, container_concurrency=100)), seen("p1"))
+    stream = joined.ask()
+    joined.do(PodRefused(KEY, "p1", 1, True), Probed(KEY, "p1"))
+    quick = [joined.ask() for _ in range(5)]
+    assert [one.ends for one in quick] == [["granted"], [], [], [], []]
+    assert stream.lease is not None and quick[0].lease is not None
+    joined.throttler().pod_failed(stream.lease, Reason.POD_CLOSED)
+    stream.release(succeeded=False)
+    joined.do()
+    assert joined.slots() == {"p1": "recovering"}, "the end of what it was before says nothing of what it is"
+    joined.throttler().trial_answered(quick[0].lease)
+    assert [one.ends for one in quick[1:2]] == [["granted"]]
+    joined.do(TrialEnded(KEY, "p1", 1, True))
+    assert [one.ends for one in quick] == [["granted"]] * 5
+
+
+def test_a_trial_that_its_client_ends_says_nothing_and_the_next_request_is_the_next_trial() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"), PodRefused(KEY, "p1", 1, True), Probed(KEY, "p1"))
+    first, second, third = joined.ask(), joined.ask(), joined.ask()
+    for reason in (Reason.CLIENT_GONE, Reason.REQUEST_TIMEOUT, Reason.BAD_REQUEST, Reason.DRAINING):
+        assert first.lease is not None
+        joined.throttler().pod_failed(first.lease, reason)
+    first.release(succeeded=False)
+    joined.do()
+    assert joined.slots() == {"p1": "recovering"}
+    assert (second.ends, third.ends) == (["granted"], [])
+    assert second.lease is not None
+    joined.throttler().pod_failed(second.lease, Reason.POD_CLOSED)
+    second.release(succeeded=False)
+    joined.do(TrialEnded(KEY, "p1", 1, False))
+    assert joined.slots() == {"p1": "quarantined"}
+
+
+def test_a_trial_that_takes_long_keeps_nobody_for_long() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"), PodRefused(KEY, "p1", 1, True), Probed(KEY, "p1"))
+    slow, second, third = joined.ask(), joined.ask(), joined.ask()
+    assert slow.lease is not None and (second.ends, third.ends) == ([], [])
+    joined.throttler().trial_takes_long(slow.lease)
+    joined.throttler().trial_takes_long(slow.lease)
+    assert (second.ends, third.ends) == (["granted"], []), "one more, within the limit of two"
+    assert second.lease is not None
+    joined.throttler().trial_answered(second.lease)
+    joined.do(TrialEnded(KEY, "p1", 1, True))
+    joined.throttler().pod_failed(slow.lease, Reason.POD_CLOSED)
+    slow.release(succeeded=False)
+    joined.do(TrialEnded(KEY, "p1", 1, False))
+    assert joined.slots() == {"p1": "ready"}, "it was late: a trial had passed"
+    for one in (second, third):
+        one.release()
+    joined.slots()
 
 
 def test_a_failed_trial_goes_back_into_quarantine() -> None:
@@ -97,7 +159,7 @@ def test_a_suspected_pod_is_given_back_to_the_picks_by_the_worker() -> None:
     joined.do(RevisionSet(SPEC), seen("p1"))
     request = joined.ask()
     assert request.lease is not None
-    joined.throttler().pod_refused(request.lease, False)
+    joined.throttler().pod_failed(request.lease, Reason.CONNECT_TIMEOUT)
     waiting = joined.ask()
     assert waiting.ends == []
     joined.do(PodRefused(KEY, "p1", 1, False))

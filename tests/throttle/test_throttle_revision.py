@@ -103,7 +103,7 @@ def test_a_request_that_is_tried_again_keeps_its_place() -> None:
     late = asking(throttler, clock.now(), 1)
     lease = early.lease
     assert lease is not None
-    throttler.pod_refused(lease, True)
+    throttler.pod_failed(lease, Reason.CONNECT_FAILED)
     assert throttler.requeue(early, lease, Reason.CONNECT_FAILED) is None
     early.lease = None
     throttler.release(lease, 0.0, False)
@@ -177,8 +177,17 @@ def test_a_trial_is_reported_with_its_outcome() -> None:
     throttler, table, heard, clock = make()
     table.add("pod", "10.0.0.1:80", 1, RECOVERING)
     request = asking(throttler, clock.now())
+    assert request.lease is not None
+    throttler.pod_failed(request.lease, Reason.FIRST_BYTE_TIMEOUT)
     request.release(succeeded=False)
     assert heard.events[-1] == ("trial", "pod", "False")
+    request = asking(throttler, clock.now())
+    assert request.lease is not None
+    throttler.trial_answered(request.lease)
+    assert heard.events[-1] == ("trial", "pod", "True")
+    told = len(heard.events)
+    request.release()
+    assert len(heard.events) == told and heard.events[-1] == ("trial", "pod", "True"), "once"
 
 
 def test_revoking_ends_exactly_the_requests_of_one_pod() -> None:
