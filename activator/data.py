@@ -17,10 +17,12 @@ from typing import Final
 
 from activator.clock import Deadline, Now, TimingWheel
 from activator.config import (
+    ADMIN_CONNECTIONS_MAX,
     ATTEMPTS_MAX,
     CHUNK_OVERHEAD_BYTES_MAX,
     HELD_BODY_BYTES,
     LOAD_REPORT_INTERVAL_S,
+    SHED_MAX,
     TARGET_BYTES_MAX,
     TLS_CONTEXTS_MAX,
     TRAILERS_BYTES_MAX,
@@ -68,7 +70,8 @@ log = logging.getLogger("activator.data")
 
 Tell = Callable[[Told], None]
 
-_DESCRIPTORS_RESERVED: Final = 64  # for listeners, the admin port, programs' pipes, files
+# For listeners, programs' pipes and files; for the admin port; for those who are told that they are one too many.
+_DESCRIPTORS_RESERVED: Final = 64 + ADMIN_CONNECTIONS_MAX + SHED_MAX
 
 
 class Data:
@@ -103,7 +106,8 @@ class Data:
             float(config.limits.idle),
         )
         self.server: Server | None = None
-        hooks = _Hooks(self, DialContext(loop, self.wheel, tasks.start, turn), now, rng, tell)
+        dials = DialContext(loop, self.wheel, tasks.start, turn, connections_max)
+        hooks = _Hooks(self, dials, now, rng, tell)
         self.part = DataPart(now, self.wheel, loop.call_soon, _Events(self, tell, now), hooks, self.held)
         self._report = _LoadReport(self, now, tell)
         self._auditor = Auditor(self.part, self.wheel, now, tell, loop.call_soon)

@@ -20,8 +20,6 @@ from typing import Any
 from activator.config import TLS_HANDSHAKE_TIMEOUT_S
 from activator.transport import Transport
 
-OnSecured = Callable[[Transport | None, Exception | None], None]
-
 
 class HandshakeLostError(ConnectionResetError):
     """The connection was closed before the handshake was over."""
@@ -36,8 +34,8 @@ class Handshake:
         context: ssl.SSLContext,
         server_name: str | None,
         shutdown_timeout_s: float,
-        on_done: OnSecured,
-        on_connected: Callable[[], None] | None = None,
+        on_done: Callable[[Handshake, Transport | None, Exception | None], None],
+        on_connected: Callable[[Handshake], None],
     ) -> None:
         """`server_name`: of the pod that is dialled; None: we are the server."""
         self._loop = loop
@@ -62,8 +60,7 @@ class Handshake:
 
     def connection_made(self, transport: Transport) -> None:
         self._transport = transport
-        if self._on_connected is not None:
-            self._on_connected()
+        self._on_connected(self)
         bare: Any = transport
         protocol: Any = self
         self._upgrade = self._loop.start_tls(
@@ -114,4 +111,4 @@ class Handshake:
         if secured is not None and secured.is_closing():
             secured = None  # aborted, or closed by the peer, in the moment in which it was ready
             error = HandshakeLostError("the connection was closed during the TLS handshake")
-        self._on_done(secured, error)
+        self._on_done(self, secured, error)

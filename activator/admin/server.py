@@ -17,12 +17,13 @@ from urllib.parse import urlsplit
 
 import msgspec
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
 from activator.admin.inspection import tasks
 from activator.admin.page import HEADERS, PAGE
 from activator.admin.profiler import Profiler, ProfilerBusyError
 from activator.clock import Now
-from activator.config import LOG_LEVELS, LOG_PARTS, PROFILE_SECONDS, PROFILE_SECONDS_MAX
+from activator.config import ADMIN_CONNECTIONS_MAX, LOG_LEVELS, LOG_PARTS, PROFILE_SECONDS, PROFILE_SECONDS_MAX
 from activator.errors import StartError
 from activator.listen.listener import address_of, bind
 from activator.telemetry.app_log import AppLog
@@ -86,6 +87,7 @@ class AdminServer:
         self._inside = inside
         self._profiler = Profiler(now)
         self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
 
     async def start(self, address: str) -> str:
         """Bind and serve; the address as bound. Raises StartError."""
@@ -110,13 +112,17 @@ class AdminServer:
                 web.post("/reload", self._reload),
             ]
         )
-        self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
-        await self._runner.setup()
-        await web.SockSite(self._runner, sock).start()
+        runner = self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await runner.setup()
+        assert runner.server is not None
+        accepting = _Accepting(runner.server)
+        self._server = await asyncio.get_running_loop().create_server(accepting.accepted, sock=sock)
         return address_of(sock)
 
     async def close(self) -> None:
         self._profiler.stop()
+        if self._server is not None:
+            self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
@@ -184,6 +190,24 @@ class AdminServer:
     async def _reload(self, request: web.Request) -> web.Response:
         problems = self._inside.reload()
         return _json({"problems": problems}, status=400 if problems else 200)
+
+
+class _Accepting:
+    """Bounds the connections, so that whoever opens many takes no descriptor from anybody but who does the same.
+
+    The oldest is closed for the newest: whoever asks whether the program is alive gets an answer.
+    """
+
+    def __init__(self, server: web.Server) -> None:
+        self._server = server
+
+    def accepted(self) -> RequestHandler:
+        """The protocol factory of `loop.create_server`."""
+        transports = [connection.transport for connection in self._server.connections]
+        open_ones = [one for one in transports if one is not None and not one.is_closing()]
+        if len(open_ones) >= ADMIN_CONNECTIONS_MAX:
+            open_ones[0].abort()
+        return self._server()
 
 
 def _json(data: object, status: int = 200) -> web.Response:

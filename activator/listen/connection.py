@@ -23,15 +23,18 @@ from activator.clock import Deadline, Now, TimingWheel
 from activator.config import (
     BODY_RATE_GRACE_S,
     FLUSH_S,
+    HANDSHAKES_SHARE,
     HEAD_TIMEOUT_S,
     LINGER_S,
     LINGER_SCARCE_S,
     LINGER_SILENCE_S,
     REQUESTS_PER_TURN_MAX,
+    SHED_MAX,
     WRITE_HIGH_WATER_BYTES,
     WRITE_LOW_WATER_BYTES,
 )
 from activator.errors import Reason, WireError, status_of
+from activator.handshake import Handshake
 from activator.listen.stream import Http1Stream, StreamOwner
 from activator.message import Headers, RequestHead
 from activator.origin import Origin, Origins
@@ -72,20 +75,53 @@ class Listening:
         self.idle_s = idle_s  # of a connection without a request: then it is closed
         self.body_rate = body_rate  # bytes of a request body per second, at least
         self.connections: dict[ClientConnection, None] = {}
+        self.handshakes: dict[Handshake, None] = {}  # accepted, and TLS does not stand yet, oldest first
+        self.handshakes_max: int = max(int(connections_max * HANDSHAKES_SHARE), 1)
+        self.shed: dict[ClientConnection, None] = {}  # of `connections`: one too many each, told so, oldest first
         self.paused: dict[ClientConnection, None] = {}  # whose reading is paused
         self.lingering: dict[ClientConnection, None] = {}  # that have been answered for the last time, oldest first
         self.given_up: int = 0  # of `connections`: that have been ended, as the loop will tell
         self.draining: bool = False
         self.accepted_total: int = 0
         self.shed_total: int = 0
+        self.handshakes_closed_total: int = 0
 
     def connection(self) -> ClientConnection:
         """The protocol factory of `loop.create_server`."""
         return ClientConnection(self)
 
+    def handshake_begins(self, handshake: Handshake) -> None:
+        """A connection was accepted that is to speak TLS. It counts from now on.
+
+        Of too many the oldest is closed: a client that means it is done within milliseconds.
+        """
+        self.handshakes[handshake] = None
+        if len(self.handshakes) > self.handshakes_max:
+            self._close_oldest_handshake()
+
+    def handshake_ended(self, handshake: Handshake) -> None:
+        self.handshakes.pop(handshake, None)
+
+    def _close_oldest_handshake(self) -> None:
+        oldest = next(iter(self.handshakes))
+        del self.handshakes[oldest]
+        self.handshakes_closed_total += 1
+        oldest.abort()
+
+    def count(self) -> int:
+        """Descriptors that clients hold, but for those who have been told that they are one too many."""
+        return len(self.connections) + len(self.handshakes) - self.given_up - len(self.shed)
+
+    def shed_one(self, connection: ClientConnection) -> None:
+        """It is one too many; only so many may linger that have been told so."""
+        self.shed_total += 1
+        if len(self.shed) >= SHED_MAX:
+            next(iter(self.shed)).end_now()
+        self.shed[connection] = None
+
     def is_full(self) -> bool:
-        """There are too many, and that does not change by giving up those that only linger, and have had their time."""
-        over = len(self.connections) - self.given_up - self.connections_max
+        """There are too many, and that does not change by closing those that only linger, and have had their time."""
+        over = self.count() - self.connections_max
         if over <= 0:
             return False
         oldest_s = self.now() - LINGER_SCARCE_S
@@ -140,7 +176,7 @@ class ClientConnection(StreamOwner):
         listening.connections[self] = None
         self._quiet_since_s = listening.now()
         if listening.is_full():
-            listening.shed_total += 1
+            listening.shed_one(self)
             listening.proxy.count_refused(Reason.OVERLOADED)
             self._answer_and_close(Reason.OVERLOADED, "")
             return
@@ -513,7 +549,7 @@ class ClientConnection(StreamOwner):
     def _judge_lingering(self, now_s: float) -> None:
         """As long as a client that has been answered goes on sending, it may not have seen the answer yet."""
         listening = self._listening
-        if listening.draining or len(listening.connections) > listening.connections_max:
+        if listening.draining or self in listening.shed or listening.count() > listening.connections_max:
             until_s = self.lingers_since_s + LINGER_SCARCE_S  # nobody holds for longer what others wait for
         else:
             until_s = min(self._quiet_since_s + LINGER_SILENCE_S, self.lingers_since_s + LINGER_S)
@@ -527,10 +563,18 @@ class ClientConnection(StreamOwner):
         transport = self._transport
         if transport is None or self._given_up or (transport.get_write_buffer_size() > 0 and not self._cut):
             return False
-        self._closed = self._given_up = True
-        self._listening.given_up += 1
-        transport.abort()
+        self.end_now()
         return True
+
+    def end_now(self) -> None:
+        """End it whatever is left to be taken; from now on it does not count any more."""
+        transport = self._transport
+        listening = self._listening
+        if transport is not None and not self._given_up:
+            listening.shed.pop(self, None)
+            listening.given_up += 1
+            self._closed = self._given_up = True
+            transport.abort()
 
     def _closing_takes_long(self, now_s: float) -> None:
         transport = self._transport
@@ -573,6 +617,7 @@ class ClientConnection(StreamOwner):
         listening.connections.pop(self, None)
         listening.paused.pop(self, None)
         listening.lingering.pop(self, None)
+        listening.shed.pop(self, None)
         if self._given_up:
             self._given_up = False
             listening.given_up -= 1

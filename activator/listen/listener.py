@@ -15,12 +15,13 @@ from activator.config import (
     FLUSH_S,
     HALF_CLOSE_SWEEP_S,
     LISTEN_BACKLOG,
-    TLS_HANDSHAKE_TIMEOUT_S,
     Tls,
 )
 from activator.errors import StartError
+from activator.handshake import Handshake
 from activator.listen.connection import Listening
 from activator.tasks import pause
+from activator.transport import Transport
 
 _TCP_CLOSE = 7
 _TCP_CLOSE_WAIT = 8
@@ -80,6 +81,33 @@ def open_socket(wanted: str | Tls, leaving: Iterable[ListeningSocket] = ()) -> L
     return ListeningSocket(bind(address), wanted, certificate)
 
 
+class _TlsAccepting:
+    """Connections of one TLS listener until TLS stands. They are accepted as bare ones, so that each counts at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, listening: Listening, certificate: ServerCertificate) -> None:
+        self._loop = loop
+        self._listening = listening
+        self._certificate = certificate
+
+    def accepted(self) -> Handshake:
+        """The protocol factory of `loop.create_server`."""
+        return Handshake(
+            self._loop,
+            self._certificate.context,
+            None,
+            FLUSH_S,  # what the client has not taken yet goes out in this time, too
+            self._secured,
+            self._listening.handshake_begins,
+        )
+
+    def _secured(self, handshake: Handshake, transport: Transport | None, error: Exception | None) -> None:
+        self._listening.handshake_ended(handshake)
+        if transport is not None:
+            connection = self._listening.connection()
+            transport.set_protocol(connection)
+            connection.connection_made(transport)
+
+
 class Server:
     """Accepts on sockets that are bound already, until it is drained; listeners come and go while it serves."""
 
@@ -101,18 +129,9 @@ class Server:
             return
         loop = asyncio.get_running_loop()
         factory: Any = self._listening.connection
-        if listener.certificate is None:
-            server = await loop.create_server(factory, sock=listener.socket, backlog=LISTEN_BACKLOG)
-        else:
-            server = await loop.create_server(
-                factory,
-                sock=listener.socket,
-                backlog=LISTEN_BACKLOG,
-                ssl=listener.certificate.context,
-                ssl_handshake_timeout=TLS_HANDSHAKE_TIMEOUT_S,
-                ssl_shutdown_timeout=FLUSH_S,  # what the client has not taken yet goes out in this time, too
-            )
-        self._servers[listener] = server
+        if listener.certificate is not None:
+            factory = _TlsAccepting(loop, self._listening, listener.certificate).accepted
+        self._servers[listener] = await loop.create_server(factory, sock=listener.socket, backlog=LISTEN_BACKLOG)
 
     def close(self, listener: ListeningSocket) -> None:
         """Accept no more here; what was accepted goes on."""
@@ -135,6 +154,8 @@ class Server:
         for connection in list(listening.connections):
             connection.drain()
         finished = await self._wait_for_connections(timeout_s, tunnels_timeout_s)
+        for handshake in list(listening.handshakes):
+            handshake.abort()
         for connection in list(listening.connections):
             connection.abort(True)
         listening.wheel.cancel(self._sweep)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import logging
 import ssl
 from collections.abc import Callable, Coroutine
@@ -25,9 +26,12 @@ from activator.errors import Reason
 from activator.handshake import Handshake
 from activator.outlet import WriteTurn
 from activator.transport import Transport
-from activator.upstream.pod_connection import PodConnection
+from activator.upstream.pod_connection import ConnectionOwner, PodConnection
 
 log = logging.getLogger("activator.upstream")
+
+NO_LIMIT: Final = 1 << 30
+_POOLS_ASKED_MAX: Final = 1_000
 
 # What says that nobody listens there, as against faults of this machine (descriptors, ports) or silence.
 _DEAD: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ECONNRESET})
@@ -61,11 +65,27 @@ class DialContext:
         wheel: TimingWheel,
         start_task: Callable[[str, Coroutine[Any, Any, Any]], Any],
         turn: WriteTurn,
+        connections_max: int = NO_LIMIT,
     ) -> None:
+        self.connections_max = connections_max  # to all pods; beyond it idle ones are closed
+        self.connections: int = 0  # open, or being opened
+        self.pools: dict[ConnectionOwner, None] = {}  # of the pods that are there, the one asked last at the end
         self.loop = loop
         self.turn = turn
         self.wheel = wheel
         self.start_task = start_task
+
+    def make_room(self) -> None:
+        """Before a dial: where there are as many connections as may be, close one that is idle, of whichever pod.
+
+        Requests in flight are never more than clients, so there is one. A bounded number of pools is asked.
+        """
+        if self.connections < self.connections_max:
+            return
+        for pool in list(itertools.islice(self.pools, _POOLS_ASKED_MAX)):
+            self.pools[pool] = self.pools.pop(pool)  # others are asked first next time
+            if pool.close_idle_one():
+                return
 
 
 class Dial(Deadline):
@@ -132,11 +152,12 @@ class Dial(Deadline):
             self._fail_with(Reason.INTERNAL)
             raise
 
-    def _stands(self) -> None:
+    def _stands(self, handshake: Handshake) -> None:
         """The bare connection does: what is left has a time limit of its own."""
         self._context.wheel.cancel(self)
 
-    def _secured(self, transport: Transport | None, error: Exception | None) -> None:
+    def _secured(self, handshake: Handshake, transport: Transport | None, error: Exception | None) -> None:
+        self._handshake = None  # it refers to the dial: no cycle is left for the collector
         address = self._address
         assert address is not None
         if self._over:

@@ -51,6 +51,10 @@ class ConnectionOwner:
         """The connection is gone, for whatever reason; said once."""
         raise NotImplementedError
 
+    def close_idle_one(self) -> bool:
+        """Close the connection that has been idle the longest; False where none is."""
+        raise NotImplementedError
+
     def leaving(self, transport: Transport) -> None:
         """It is being closed, and something is still to be sent: the pod must take it in time."""
         raise NotImplementedError

@@ -74,6 +74,7 @@ class PodPool(ConnectionOwner):
         self._aging = _Aging(self)
         self._sweep = _IdleSweep(self)
         self._closed: bool = False
+        context.pools[self] = None
 
     def move(self, address: PodAddress) -> None:
         """Dial this address from now on; connections that are there go on, idle ones end."""
@@ -113,6 +114,7 @@ class PodPool(ConnectionOwner):
     def close(self) -> None:
         """The pod has left: idle connections are closed now, busy ones when their response is complete."""
         self._closed = True
+        self._context.pools.pop(self, None)
         for deadline in (self._sweep, self._aging):
             self._context.wheel.cancel(deadline)
             deadline.pool = None  # no cycle is left for the collector, which looks at all there is or not at all
@@ -146,6 +148,12 @@ class PodPool(ConnectionOwner):
         totals[1] += len(self._idle)
         totals[2] += len(self._dials) + len(self._introducing)
         totals[3] += len(self._waiting)
+
+    def close_idle_one(self) -> bool:
+        if not self._idle:
+            return False
+        self._idle[0].close()
+        return True
 
     # --- what connections report ---
 
@@ -193,7 +201,9 @@ class PodPool(ConnectionOwner):
         if connection.fresh:
             connection.fresh = False
             self.window.ended()
-        self._open.pop(connection, None)
+        if connection in self._open:
+            del self._open[connection]
+            self._context.connections -= 1
         if connection in self._idle:
             self._idle.remove(connection)
         if self._waiting:
@@ -225,6 +235,8 @@ class PodPool(ConnectionOwner):
     def _fill(self) -> None:
         """Dial for whoever waits and has nothing coming, as far as the window goes."""
         while not self._closed and self._coming() < len(self._waiting) and self.window.has_room():
+            self._context.make_room()
+            self._context.connections += 1
             self.window.dialled()
             dial = Dial(self._context, PodConnection(self, self._now, self._context.turn), self._dial_failed)
             self._dials[dial.connection] = dial
@@ -270,6 +282,7 @@ class PodPool(ConnectionOwner):
 
     def _end_dial(self, dial: Dial) -> None:
         if self._dials.pop(dial.connection, None) is not None:
+            self._context.connections -= 1
             self.window.ended()
 
     def _dial_failed(self, dial: Dial, reason: Reason) -> None:
