@@ -5,8 +5,8 @@ Rules
      was connected by hand and then given to the loop had two owners for a turn: where the pod reset it in that turn,
      its descriptor was closed twice, the second time when it was somebody else's.
   2. A dial ends exactly once: in `opened`, or in one call of `on_failed`, or in `abandon`.
-  3. Giving up is cancelling the loop's attempt, which closes the socket. After `opened` nothing is cancelled any more:
-     the connection belongs to the pool.
+  3. Giving up is cancelling the loop's attempt, which closes the socket, though only in a later turn: a connection that
+     is made until then is refused here. After `opened` nothing is cancelled any more: it belongs to the pool.
   4. The patience for a connection (the deadline) ends when it stands; a TLS handshake has a time limit of its own.
 """
 
@@ -89,7 +89,10 @@ class DialContext:
 
 
 class Dial(Deadline):
-    """One attempt. Whoever starts it tells it by `opened` that `connection_made` has been called."""
+    """One attempt; an asyncio protocol by its methods, until the connection stands and becomes its own protocol.
+
+    Whoever starts it tells it by `opened` that the connection's `connection_made` has been called.
+    """
 
     def __init__(
         self,
@@ -129,23 +132,44 @@ class Dial(Deadline):
             self._give_up()
             self._on_failed(self, Reason.CONNECT_TIMEOUT)
 
-    def _protocol(self) -> Any:
+    # --- asyncio protocol ---
+
+    def connection_made(self, transport: Transport) -> None:
         address = self._address
-        if address is None or address.tls is None:
-            return self.connection
-        handshake = self._handshake = Handshake(
-            self._context.loop,
-            address.tls,
-            address.server_name,
-            TLS_SHUTDOWN_TIMEOUT_S,
-            self._secured,
-            self._stands,
-        )
-        return handshake
+        if self._over or address is None:
+            transport.abort()
+        elif address.tls is None:
+            transport.set_protocol(self.connection)
+            self.connection.connection_made(transport)
+        else:
+            handshake = self._handshake = Handshake(
+                self._context.loop,
+                address.tls,
+                address.server_name,
+                TLS_SHUTDOWN_TIMEOUT_S,
+                self._secured,
+                self._stands,
+            )
+            transport.set_protocol(handshake)
+            handshake.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        pass  # of a connection that was refused above
+
+    def eof_received(self) -> None:
+        pass
+
+    def connection_lost(self, error: Exception | None) -> None:
+        pass
+
+    # --- within ---
+
+    def _itself(self) -> Any:
+        return self
 
     async def _connect(self, address: PodAddress) -> None:
         try:
-            await self._context.loop.create_connection(self._protocol, address.host, address.port)
+            await self._context.loop.create_connection(self._itself, address.host, address.port)
         except OSError as error:
             self._fail(error)
         except Exception:
@@ -169,8 +193,7 @@ class Dial(Deadline):
             self._fail_with(Reason.TLS_FAILED)
         else:
             address.told = False
-            protocol: Any = self.connection
-            transport.set_protocol(protocol)
+            transport.set_protocol(self.connection)
             self.connection.connection_made(transport)
 
     def _fail(self, error: OSError) -> None:
