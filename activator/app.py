@@ -19,8 +19,6 @@ import msgspec
 
 from activator.clock import Now
 from activator.config import (
-    MEMORY_KEPT_BYTES,
-    MEMORY_MAPPED_ABOVE_BYTES,
     PANIC_JUDGE_INTERVAL_S,
     Config,
     RevisionSpec,
@@ -32,6 +30,7 @@ from activator.discovery import static
 from activator.discovery.process import Reaping
 from activator.errors import ConfigError, StartError
 from activator.listen.listeners import Listeners
+from activator.memory import FreedMemory
 from activator.state.messages import Effect, Told, decode, encode
 from activator.tasks import TaskGroupOwner, pause
 from activator.telemetry.app_log import AppLog
@@ -53,10 +52,6 @@ EXIT_CUT = 1  # the drain took too long and requests were cut
 EXIT_PANICS = 4  # the state worker failed again and again
 EXIT_NOW = 130  # a second signal
 
-
-# Of malloc.h.
-_M_TRIM_THRESHOLD: Final = -1
-_M_MMAP_THRESHOLD: Final = -3
 
 # What a reload cannot change.
 _FIXED: Final = ("admin", "workers", "limits", "trust_revision_headers", "forwarded", "push", "kubernetes")
@@ -84,22 +79,6 @@ def _calm_the_collector() -> None:
 
 def _listeners(config: Config) -> list[str | Tls]:
     return config.listen if isinstance(config.listen, list) else [config.listen]
-
-
-def _keep_freed_memory() -> None:
-    """Let the allocator keep some megabytes, where it is glibc's.
-
-    A read of a large body is a quarter of a MiB. By default glibc asks the kernel for it anew each time and gives it
-    back at once, and the kernel clears every page: 104 us a read, measured, instead of 13.
-    """
-    import ctypes  # here only
-
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
-        return  # another C library
-    mallopt(_M_TRIM_THRESHOLD, MEMORY_KEPT_BYTES)
-    mallopt(_M_MMAP_THRESHOLD, MEMORY_MAPPED_ABOVE_BYTES)
 
 
 class Link:
@@ -189,7 +168,7 @@ class App:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
-        _keep_freed_memory()
+        self._tasks.start("freed memory", FreedMemory().watch())
         await self.start()
         self._tasks.start("judge", self._judge())
         _calm_the_collector()
