@@ -13,7 +13,13 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
-from activator.config import MEMORY_KEPT_BYTES, MEMORY_LOOK_S, MEMORY_LOOKS, MEMORY_MAPPED_ABOVE_BYTES
+from activator.config import (
+    MEMORY_GIVEN_BACK_BYTES,
+    MEMORY_KEPT_BYTES,
+    MEMORY_LOOK_S,
+    MEMORY_LOOKS,
+    MEMORY_MAPPED_ABOVE_BYTES,
+)
 from activator.tasks import pause
 
 # Of malloc.h.
@@ -53,10 +59,10 @@ class FreedMemory:
         looks = 0
         while library is not None:
             await pause(MEMORY_LOOK_S)
-            looks = looks + 1 if self.free_bytes() > 2 * MEMORY_KEPT_BYTES else 0
+            looks = looks + 1 if self.free_bytes() > MEMORY_GIVEN_BACK_BYTES else 0
             if looks >= MEMORY_LOOKS:
                 looks = 0
-                library.malloc_trim(MEMORY_KEPT_BYTES)
+                library.malloc_trim(MEMORY_GIVEN_BACK_BYTES)
 
     def free_bytes(self) -> int:
         """Freed, and not given back to the kernel (or given back, and still the heap's); 0 where that is not known."""

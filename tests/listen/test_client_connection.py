@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
-from activator.config import BODY_RATE_GRACE_S, FLUSH_S, LINGER_S, LINGER_SCARCE_S, LINGER_SILENCE_S
+from activator.config import (
+    BODY_RATE_GRACE_S,
+    CHUNKS_PER_TURN_MAX,
+    FLUSH_S,
+    FULL_READS_PER_TURN_MAX,
+    LINGER_S,
+    LINGER_SCARCE_S,
+    LINGER_SILENCE_S,
+    READ_FULL_BYTES,
+    REQUESTS_PER_TURN_MAX,
+    SHED_MAX,
+)
 from activator.errors import Reason
 from activator.listen.connection import ClientConnection, Listening
 from activator.origin import Origins
@@ -326,3 +339,153 @@ def test_what_is_cut_at_the_end_of_the_program_gives_its_slot_back() -> None:
     visit.connection.abort(True)
     assert visit.transport.is_aborted()
     visit.end()
+
+
+NOWHERE = b"GET / HTTP/1.1\r\nHost: nowhere.test\r\n\r\n"
+
+
+def test_requests_sent_ahead_are_refused_a_few_in_a_turn() -> None:
+    """Ten thousand fit into one read; whoever shares the loop must not wait until all are answered."""
+    visit = Visit()
+    visit.connection.data_received(NOWHERE * 1000)
+    turns = 0
+    while visit.transport.sent.count(b"no_route") < 1000:
+        before = visit.transport.sent.count(b"no_route")
+        assert visit.transport.is_paused() or before >= 1000 - 2 * REQUESTS_PER_TURN_MAX, "nothing is read meanwhile"
+        visit.turn.end()
+        visit.world.clock.turn()
+        turns += 1
+        assert visit.transport.sent.count(b"no_route") - before <= 2 * REQUESTS_PER_TURN_MAX
+        assert turns <= 1000 / REQUESTS_PER_TURN_MAX + 2
+    assert not visit.transport.is_paused()
+    visit.end()
+
+
+class FullTransport(WrittenTransport):
+    """Takes nothing, and says when it has too much to send, as uvloop's does."""
+
+    connection: ClientConnection
+
+    def write(self, data: bytes) -> None:
+        self.buffer += data
+        if len(self.buffer) > 50_000:
+            self.connection.pause_writing()
+
+
+def test_a_client_that_takes_no_answers_gets_no_more_of_them() -> None:
+    visit = Visit()
+    transport = FullTransport()
+    connection = transport.connection = ClientConnection(visit.listening)
+    connection.connection_made(transport)
+    connection.data_received(NOWHERE * 5000)
+    for _ in range(1000):
+        visit.world.clock.turn()
+    assert 50_000 < len(transport.buffer) < 100_000
+    assert transport.is_paused()
+    connection.connection_lost(None)
+    visit.world.clock.turn()
+    visit.end()
+
+
+def test_tiny_chunks_are_parsed_in_turns() -> None:
+    visit = Visit()
+    visit.connection.data_received(b"POST / HTTP/1.1\r\nHost: app.test\r\nTransfer-Encoding: chunked\r\n\r\n")
+    (pod,) = visit.pool.pods
+    chunks = 5 * CHUNKS_PER_TURN_MAX
+    visit.connection.data_received(b"1\r\nx\r\n" * chunks + b"0\r\n\r\n")
+    assert len(pod.body) == CHUNKS_PER_TURN_MAX and visit.transport.is_paused()
+    turns = 0
+    while not pod.ended:
+        visit.world.clock.turn()
+        turns += 1
+        assert turns <= 6
+    assert len(pod.body) == chunks and turns >= 4
+    assert not visit.transport.is_paused()
+    visit.answer()
+    visit.end()
+
+
+def test_a_slow_pod_stops_what_is_parsed_in_turns() -> None:
+    visit = Visit()
+    visit.connection.data_received(b"POST / HTTP/1.1\r\nHost: app.test\r\nTransfer-Encoding: chunked\r\n\r\n")
+    (pod,) = visit.pool.pods
+    visit.connection.data_received(b"1\r\nx\r\n" * 3 * CHUNKS_PER_TURN_MAX + b"0\r\n\r\n")
+    holder = visit.world.throttler_holder()
+    holder.pod_blocked()
+    for _ in range(10):
+        visit.world.clock.turn()
+    assert len(pod.body) == CHUNKS_PER_TURN_MAX
+    holder.pod_drained()
+    for _ in range(10):
+        visit.world.clock.turn()
+    assert pod.ended and len(pod.body) == 3 * CHUNKS_PER_TURN_MAX
+    visit.answer()
+    visit.end()
+
+
+def test_a_connection_that_fills_its_reads_waits_for_the_next_turn() -> None:
+    visit = Visit()
+    head = b"POST / HTTP/1.1\r\nHost: app.test\r\nContent-Length: 100000000\r\n\r\n"
+    visit.connection.data_received(head)
+    for number in range(FULL_READS_PER_TURN_MAX):
+        assert not visit.transport.is_paused(), number
+        visit.connection.data_received(b"x" * READ_FULL_BYTES)
+    assert visit.transport.is_paused()
+    visit.world.clock.turn()
+    assert not visit.transport.is_paused()
+    visit.connection.peer_has_gone()
+    visit.end()
+
+
+def test_a_connection_that_is_gone_needs_no_collector() -> None:
+    """What it had read would stay with it until the collector looks at all there is: 400 MB, measured."""
+
+    def connections() -> int:
+        return sum(isinstance(one, ClientConnection) for one in gc.get_objects())
+
+    visit = Visit()
+    gc.collect()
+    gc.disable()
+    try:
+        before = connections()
+        for data in (GET, NOWHERE * 50, UPLOAD, b"GET / HTT", b"garbage\r\n\r\n", b""):
+            connection = ClientConnection(visit.listening)
+            connection.connection_made(WrittenTransport())
+            if data:
+                connection.data_received(data)
+            connection.connection_lost(None)
+            del connection
+            visit.turn.end()
+            for _ in range(10):
+                visit.world.clock.turn()
+        assert connections() == before
+    finally:
+        gc.enable()
+    visit.end()
+
+
+def test_those_who_are_shed_take_no_place_and_only_so_many_of_them_linger() -> None:
+    visit = Visit()
+    listening = visit.listening
+    crowd = [ClientConnection(listening) for _ in range(listening.connections_max - 1)]
+    for connection in crowd:
+        connection.connection_made(WrittenTransport())
+    shed = []
+    for _ in range(3 * SHED_MAX):
+        transport = WrittenTransport()
+        connection = ClientConnection(listening)
+        connection.connection_made(transport)
+        shed.append((connection, transport))
+        visit.turn.end()
+        assert b"overloaded" in transport.sent
+        assert listening.count() == listening.connections_max
+    assert sum(not transport.is_aborted() for _, transport in shed) == SHED_MAX
+    crowd.pop().connection_lost(None)
+    newcomer, transport = ClientConnection(listening), WrittenTransport()
+    newcomer.connection_made(transport)
+    visit.turn.end()
+    assert transport.sent == b"", "there is a place, though many have been told that there was none"
+    for connection in [*crowd, newcomer, *(one for one, _ in shed)]:
+        connection.connection_lost(None)
+    visit.end()
+    assert listening.count() == listening.given_up == 0 and not listening.shed
