@@ -95,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     crowd.add_argument("--clients", type=_positive, default=5_000, help="how many (default: 5,000)")
     crowd.set_defaults(handler=_crowd)
 
+    slow = commands.add_parser("slow", help="pods that answer slowly, with and without keep-alive, beside haproxy")
+    slow.set_defaults(handler=_slow)
+
     flood = commands.add_parser("flood", help="a flood of pod updates beside requests, and a revision that panics")
     flood.add_argument("--seconds", type=_positive, default=10, help="of the flood (default: 10)")
     flood.add_argument("--updates", type=_positive, default=10_000, help="per second (default: 10,000)")
@@ -114,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.set_defaults(handler=_report)
 
-    for command in (micro, load, cold, knative, trace, crowd, flood, kube, report):
+    for command in (micro, load, cold, knative, trace, crowd, slow, flood, kube, report):
         command.add_argument("--json", metavar="FILE", help="write the figures there too")
     return parser
 
@@ -161,6 +164,12 @@ def _crowd(options: argparse.Namespace) -> int:
     from bench import crowd
 
     return crowd.run(options.clients, options.json)
+
+
+def _slow(options: argparse.Namespace) -> int:
+    from bench import slow_pods
+
+    return slow_pods.run(options.json)
 
 
 def _kube(options: argparse.Namespace) -> int:

@@ -36,6 +36,8 @@ def candidates(table: TrackerTable) -> list[PodTracker]:
     for tracker in table.slots[: table.length]:
         if tracker.state not in {READY, RECOVERING} or tracker.suspect_until_s != 0.0:
             continue
+        if tracker.state == RECOVERING and tracker.trials > 0:
+            continue  # one trial at a time
         if tracker.in_flight < tracker.limit:
             found.append(tracker)
     return found

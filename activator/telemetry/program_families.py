@@ -75,6 +75,16 @@ def _report_validations(it: Program) -> list[Row]:
 
 CLIENTS: tuple[Family[Program], ...] = (
     gauge("activator_client_connections", "Open client connections.", lambda it: len(it.listening.connections)),
+    gauge(
+        "activator_client_handshakes",
+        "Client connections whose TLS handshake is not over.",
+        lambda it: len(it.listening.handshakes),
+    ),
+    counter(
+        "activator_client_handshakes_closed",
+        "TLS handshakes that were closed since there were too many.",
+        lambda it: it.listening.handshakes_closed_total,
+    ),
     counter("activator_client_connections_accepted", "Client connections.", lambda it: it.listening.accepted_total),
     counter(
         "activator_client_connections_shed", "Client connections over the limit.", lambda it: it.listening.shed_total

@@ -17,6 +17,7 @@ Rules
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections import deque
 from typing import Final
@@ -29,6 +30,7 @@ from activator.config import (
     DIAL_LOST_RTTS,
     FLUSH_S,
     POD_IDLE_S,
+    REFUSALS_PER_TURN_MAX,
 )
 from activator.errors import Reason
 from activator.exchange import Exchange
@@ -67,6 +69,7 @@ class PodPool(ConnectionOwner):
         self._open: dict[PodConnection, None] = {}
         self._dials: dict[PodConnection, Dial] = {}  # by what they will be
         self._waiting: dict[Exchange, bool] = {}  # whether only a fresh one will do
+        self._refused: dict[Exchange, Reason] = {}  # that waited, and hear of it within the next turns
         self.window = DialWindow()
         self._fastest_connect_s: float = NEVER
         self._silent_since_s: float = 0.0  # when the first of the dials was started that have all been lost since
@@ -110,6 +113,7 @@ class PodPool(ConnectionOwner):
     def forget(self, exchange: Exchange) -> None:
         """The exchange waits no longer."""
         self._waiting.pop(exchange, None)
+        self._refused.pop(exchange, None)
 
     def close(self) -> None:
         """The pod has left: idle connections are closed now, busy ones when their response is complete."""
@@ -128,9 +132,11 @@ class PodPool(ConnectionOwner):
         self._idle = []
         for connection in idle:
             connection.close()
-        for exchange in list(self._waiting):
-            del self._waiting[exchange]
-            exchange.connect_failed(Reason.CONNECT_FAILED)
+        waiting = [*self._refused, *self._waiting]
+        for exchange in waiting:
+            if exchange in self._waiting or exchange in self._refused:
+                self.forget(exchange)
+                exchange.connect_failed(Reason.CONNECT_FAILED)
 
     def statistics(self) -> dict[str, int]:
         """For /debug."""
@@ -138,7 +144,7 @@ class PodPool(ConnectionOwner):
             "open": len(self._open),
             "idle": len(self._idle),
             "dialling": len(self._dials) + len(self._introducing),
-            "waiting": len(self._waiting),
+            "waiting": len(self._waiting) + len(self._refused),
             "window": self.window.size,
         }
 
@@ -147,7 +153,7 @@ class PodPool(ConnectionOwner):
         totals[0] += len(self._open)
         totals[1] += len(self._idle)
         totals[2] += len(self._dials) + len(self._introducing)
-        totals[3] += len(self._waiting)
+        totals[3] += len(self._waiting) + len(self._refused)
 
     def close_idle_one(self) -> bool:
         if not self._idle:
@@ -294,13 +300,27 @@ class PodPool(ConnectionOwner):
 
     def _refuse(self, reason: Reason) -> None:
         # A refusal speaks for the pod, so everyone who waits here hears it; silence speaks for one dial only.
-        is_the_pods = reason in {Reason.CONNECT_FAILED, Reason.TLS_FAILED}
-        told = list(self._waiting) if is_the_pods else list(self._waiting)[:1]
-        for exchange in told:
-            if exchange in self._waiting:
+        if reason in {Reason.CONNECT_FAILED, Reason.TLS_FAILED}:
+            before = len(self._refused)
+            self._refused.update(dict.fromkeys(self._waiting, reason))
+            self._waiting.clear()
+            if before == 0:
+                self._tell_refused()
+        else:
+            exchange = next(iter(self._waiting), None)
+            if exchange is not None:
                 del self._waiting[exchange]
                 exchange.connect_failed(reason)
         self._fill()
+
+    def _tell_refused(self) -> None:
+        """A bounded number in this turn: without a limit of its own, thousands of requests may wait for one pod."""
+        for exchange in list(itertools.islice(self._refused, REFUSALS_PER_TURN_MAX)):
+            reason = self._refused.pop(exchange, None)
+            if reason is not None:  # else it has left meanwhile
+                exchange.connect_failed(reason)
+        if self._refused:
+            self._context.turn.defer(self._tell_refused)
 
     def _is_lost(self, dial: Dial) -> bool:
         """The dial is to be repeated; False when the pod has been silent for the whole connect timeout."""

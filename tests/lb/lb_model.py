@@ -35,6 +35,7 @@ class ModelPod:
     limit: int
     age: int
     in_flight: int = 0
+    trials: int = 0
     suspect: bool = False
     weight: int = 1
     # Slow start.
@@ -46,7 +47,11 @@ class ModelPod:
         return self.state in {READY, RECOVERING}
 
     def has_room(self) -> bool:
-        return self.is_routable() and self.in_flight < self.limit and not self.suspect
+        bars = self.state == RECOVERING and self.trials > 0
+        return self.is_routable() and self.in_flight < self.limit and not self.suspect and not bars
+
+    def capacity(self) -> int:
+        return self.limit if self.state == READY else min(self.limit, 1) if self.state == RECOVERING else 0
 
 
 @dataclass
@@ -54,6 +59,7 @@ class Lease:
     tracker: PodTracker
     generation: int
     pod: ModelPod
+    trial: bool = False
 
 
 class TableMachine(RuleBasedStateMachine):
@@ -269,6 +275,7 @@ class TableMachine(RuleBasedStateMachine):
 
     def _release(self, index: int, latency_s: float) -> None:
         lease = self.leases.pop(index % len(self.leases))
+        self._end_trial(lease)
         answer = self.table.release(lease.tracker, lease.generation, latency_s)
         if all(pod is not lease.pod for pod in self.pods.values()):
             assert answer == LATE
@@ -277,6 +284,20 @@ class TableMachine(RuleBasedStateMachine):
         lease.pod.in_flight -= 1
         last = lease.pod.state == DRAINING and lease.pod.in_flight == 0
         assert answer == (DRAINED if last else RELEASED)
+
+    @precondition(lambda self: any(lease.trial for lease in self.leases))
+    @rule(index=indexes)
+    def end_trial(self, index: int) -> None:
+        """Something was found out, or it took long; the request goes on."""
+        trials = [lease for lease in self.leases if lease.trial]
+        self._end_trial(trials[index % len(trials)])
+        self.oracle.observe(self.table)
+
+    def _end_trial(self, lease: Lease) -> None:
+        if lease.trial:
+            lease.trial = False
+            self.table.end_trial(lease.tracker, lease.generation)
+            lease.pod.trials -= 1
 
     @precondition(lambda self: self.pods)
     @rule(index=indexes)
@@ -314,11 +335,11 @@ class TableMachine(RuleBasedStateMachine):
         assert (table.trims, table.late_releases, table.tables_full) == (self.trims, self.late, self.full)
         assert table.in_flight == sum(pod.in_flight for pod in self.pods.values())
         assert table.room == sum(pod.has_room() for pod in self.pods.values())
-        assert table.capacity == sum(p.limit for p in self.pods.values() if p.state in {READY, RECOVERING})
+        assert table.capacity == sum(pod.capacity() for pod in self.pods.values())
         for slot, pod in self.pods.items():
             tracker = table.slots[slot]
             assert (tracker.identity, tracker.address, tracker.state) == (pod.identity, pod.address, pod.state)
-            assert (tracker.limit, tracker.in_flight) == (pod.limit, pod.in_flight)
+            assert (tracker.limit, tracker.in_flight, tracker.trials) == (pod.limit, pod.in_flight, pod.trials)
             assert (tracker.suspect_until_s != 0.0) == pod.suspect or pod.state == DRAINING
             assert (tracker.weight, tracker.warming) == (pod.weight, pod.warming)
             if pod.warming and pod.from_s is not None:
@@ -415,7 +436,12 @@ class TableMachine(RuleBasedStateMachine):
         self.table.reserve(tracker)
         pod = self.pods[tracker.slot]
         pod.in_flight += 1
-        self.leases.append(Lease(tracker, tracker.generation, pod))
+        lease = Lease(tracker, tracker.generation, pod)
+        if tracker.state == RECOVERING:
+            self.table.begin_trial(tracker)
+            pod.trials += 1
+            lease.trial = True
+        self.leases.append(lease)
 
     def _gone(self, slot: int) -> None:
         del self.pods[slot]

@@ -51,7 +51,9 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 def program(world: World) -> Program:
-    listening = SimpleNamespace(connections={}, accepted_total=3, shed_total=0, proxy=world.proxy)
+    listening = SimpleNamespace(
+        connections={}, handshakes={}, handshakes_closed_total=0, accepted_total=3, shed_total=0, proxy=world.proxy
+    )
     worker = StateWorker(world.clock.now, lambda _: None, lambda _: None, lambda _source, _key: None)
     prober = Prober(TaskGroupOwner(lambda name, error: None), lambda change: None, Rng(1), world.clock.now)
     part = DataPart(world.clock.now, world.wheel, world.clock.defer, world.heard, Hooks(), world.held)

@@ -59,6 +59,8 @@ def a_program() -> Program:
     parts: Any = Of(
         listening=Of(
             connections=dict.fromkeys(range(1)),
+            handshakes=dict.fromkeys(range(51)),
+            handshakes_closed_total=52,
             accepted_total=2,
             shed_total=3,
             proxy=Of(active=4, refused_requests={Reason.NO_ROUTE: 5, Reason.BAD_REQUEST: 6}),
@@ -106,6 +108,8 @@ def a_program() -> Program:
 
 PROGRAM: dict[str, float | Figures] = {
     "activator_client_connections": 1.0,
+    "activator_client_handshakes": 51.0,
+    "activator_client_handshakes_closed": 52.0,
     "activator_client_connections_accepted": 2.0,
     "activator_client_connections_shed": 3.0,
     "activator_exchanges": 4.0,
