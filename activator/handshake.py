@@ -26,7 +26,7 @@ class HandshakeLostError(ConnectionResetError):
 
 
 class Handshake:
-    """An asyncio protocol by its methods, until TLS stands. `on_connected` hears that the bare connection does."""
+    """An asyncio protocol by its methods, until TLS stands. `on_connected` is called when the bare connection stands."""
 
     def __init__(
         self,
@@ -44,22 +44,22 @@ class Handshake:
         self._shutdown_timeout_s = shutdown_timeout_s
         self._on_done = on_done
         self._on_connected = on_connected
-        self._transport: Transport | None = None
+        self.bare: Transport | None = None  # the connection beneath TLS
         self._upgrade: Coroutine[Any, Any, Any] | None = None
 
     def stands(self) -> bool:
         """The bare connection does, and the handshake is not over."""
-        return self._transport is not None
+        return self.bare is not None and self._upgrade is not None
 
     def abort(self) -> None:
         """Close the connection at once; `on_done` is told in a later turn."""
-        if self._transport is not None:
-            self._transport.abort()
+        if self.bare is not None:
+            self.bare.abort()
 
     # --- asyncio protocol ---
 
     def connection_made(self, transport: Transport) -> None:
-        self._transport = transport
+        self.bare = transport
         self._on_connected(self)
         bare: Any = transport
         protocol: Any = self
@@ -107,8 +107,8 @@ class Handshake:
 
     def _done(self, secured: Transport | None, error: Exception | None) -> None:
         self._upgrade = None
-        self._transport = None
         if secured is not None and secured.is_closing():
             secured = None  # aborted, or closed by the peer, in the moment in which it was ready
             error = HandshakeLostError("the connection was closed during the TLS handshake")
         self._on_done(self, secured, error)
+        self.bare = None

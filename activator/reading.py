@@ -40,7 +40,11 @@ class Reading:
         self._full_reads: int = 0  # in a row
 
     def start(self, transport: Transport) -> None:
-        """The connection stands."""
+        """The connection stands. Over TLS: the bare one.
+
+        A TLS transport that is paused goes on reading, and where the peer then closes, it drops what it has not handed
+        over. If the bare one is paused nothing is read, the end neither, and what was read has been handed over.
+        """
         self._transport = transport
 
     def stop(self) -> None:

@@ -140,6 +140,7 @@ class ClientConnection(StreamOwner):
 
     def __init__(self, listening: Listening) -> None:
         self._listening = listening
+        self.bare: Transport | None = None  # over TLS: the connection beneath it, until `connection_made`
         self._transport: Transport | None = None
         self._outlet: Outlet | None = None
         self._parser = RequestParser(_Sink(self), listening.limits)
@@ -170,7 +171,8 @@ class ClientConnection(StreamOwner):
         listening = self._listening
         self._transport = transport
         self._outlet = Outlet(listening.turn, transport)
-        self._reading.start(transport)
+        self._reading.start(transport if self.bare is None else self.bare)
+        self.bare = None
         listening.accepted_total += 1
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
         listening.connections[self] = None

@@ -105,6 +105,7 @@ class _TlsAccepting:
         if transport is not None:
             connection = self._listening.connection()
             transport.set_protocol(connection)
+            connection.bare = handshake.bare
             connection.connection_made(transport)
 
 

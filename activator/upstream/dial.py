@@ -75,7 +75,7 @@ class DialContext:
         self.wheel = wheel
         self.start_task = start_task
 
-    def make_room(self) -> None:
+    def close_idle_if_full(self) -> None:
         """Before a dial: where there are as many connections as may be, close one that is idle, of whichever pod.
 
         Requests in flight are never more than clients, so there is one. A bounded number of pools is asked.
@@ -194,6 +194,7 @@ class Dial(Deadline):
         else:
             address.told = False
             transport.set_protocol(self.connection)
+            self.connection.bare = handshake.bare
             self.connection.connection_made(transport)
 
     def _fail(self, error: OSError) -> None:

@@ -67,6 +67,7 @@ class PodConnection(PodStream):
         self._owner = owner
         self._now = now
         self._turn = turn
+        self.bare: Transport | None = None  # over TLS: the connection beneath it, until `connection_made`
         self._transport: Transport | None = None
         self._outlet: Outlet | None = None
         self._parser = ResponseParser(_Sink(self))
@@ -166,7 +167,8 @@ class PodConnection(PodStream):
     def connection_made(self, transport: Transport) -> None:
         self._transport = transport
         self._outlet = Outlet(self._turn, transport)
-        self._reading.start(transport)
+        self._reading.start(transport if self.bare is None else self.bare)
+        self.bare = None
         self.heard_s = self._now()
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
         self._owner.opened(self)

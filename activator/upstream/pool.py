@@ -241,7 +241,7 @@ class PodPool(ConnectionOwner):
     def _fill(self) -> None:
         """Dial for whoever waits and has nothing coming, as far as the window goes."""
         while not self._closed and self._coming() < len(self._waiting) and self.window.has_room():
-            self._context.make_room()
+            self._context.close_idle_if_full()
             self._context.connections += 1
             self.window.dialled()
             dial = Dial(self._context, PodConnection(self, self._now, self._context.turn), self._dial_failed)
@@ -299,7 +299,7 @@ class PodPool(ConnectionOwner):
         self._refuse(reason)
 
     def _refuse(self, reason: Reason) -> None:
-        # A refusal speaks for the pod, so everyone who waits here hears it; silence speaks for one dial only.
+        # A refusal speaks for the pod, so all that wait here are told; silence speaks for one dial only.
         if reason in {Reason.CONNECT_FAILED, Reason.TLS_FAILED}:
             before = len(self._refused)
             self._refused.update(dict.fromkeys(self._waiting, reason))

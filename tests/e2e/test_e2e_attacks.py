@@ -282,3 +282,32 @@ def test_what_stalled_clients_took_is_given_back(kind: str, run_activator: RunAc
             lambda: resident_bytes(activator.process.pid) < before + 20_000_000,
             f"the memory of {count} stalled {kind}: {before}, {during}",
         )
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_an_answer_that_takes_many_turns_is_whole_though_its_pod_has_closed(
+    tls: bool, run_activator: RunActivator, tmp_path: Path
+) -> None:
+    """A TLS transport that is paused reads on, and drops what it holds when the peer closes."""
+    chain, key, root = certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(chain, key)
+    chunks = 30_000
+    answer = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+    answer += b"1\r\na\r\n" * chunks + b"0\r\n\r\n"
+
+    def answering(side: PodSide) -> None:
+        if not tls:
+            side.head()
+            side.send(answer)
+            return
+        with context.wrap_socket(side.socket, server_side=True) as secured:
+            secured.recv(65_536)
+            secured.sendall(answer)
+
+    with ScriptedPod(answering) as pod:
+        more = {"tls": {"ca": root, "server_name": "127.0.0.1"}} if tls else {}
+        activator = run_activator(configured([revision("a", pod.address, **more)]))
+        for _ in range(10):
+            got = ask(activator.address, request(host="a.test"))
+            assert (got.status, len(got.body)) == (200, chunks)
