@@ -26,7 +26,7 @@ class HandshakeLostError(ConnectionResetError):
 
 
 class Handshake:
-    """An asyncio protocol by its methods, until TLS stands. `on_connected` is called when the bare connection stands."""
+    """An asyncio protocol by its methods, until TLS stands. `on_connected` is called when the bare connection does."""
 
     def __init__(
         self,
