@@ -152,7 +152,7 @@ def _connections_max(wanted: int) -> int:
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
         return wanted
-    possible = max((allowed - _DESCRIPTORS_RESERVED) // 2, 1)
+    possible = max((allowed - min(_DESCRIPTORS_RESERVED, allowed // 2)) // 2, 1)
     if possible < wanted:
         log.info(
             "at most %d client connections, not %d: %d open files are allowed (ulimit -n)", possible, wanted, allowed
