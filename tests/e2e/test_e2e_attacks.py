@@ -15,7 +15,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -271,7 +270,8 @@ def test_what_stalled_clients_took_is_given_back(kind: str, run_activator: RunAc
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             with contextlib.suppress(BlockingIOError):
                 client.send(data)
-        time.sleep(1.0)  # whatever they take, they take now
+        accepted = f"activator_client_connections {float(count)}".encode()
+        eventually(lambda: accepted in activator.ask("/metrics")[2], "all of them are connected")
         assert activator.ask("/healthz")[0] == 200
         during = resident_bytes(activator.process.pid)
         assert during - before < count * 600_000, "each has its bound"
