@@ -115,6 +115,7 @@ HANDSHAKES_SHARE: Final = 0.5  # of limits.connections that may be in a TLS hand
 ADMIN_CONNECTIONS_MAX: Final = 32  # of the admin port; then the oldest is closed
 FLUSH_S: Final = 30.0  # in which a connection that is being closed must take some of what was written to it
 HALF_CLOSE_SWEEP_S: Final = 1.0  # how often paused clients are asked whether they are still there
+SWEPT_PER_TURN_MAX: Final = 128  # of them in one turn: one costs 2 us, or up to 50 where its request ends with it
 HEAD_TIMEOUT_S: Final = 60.0  # first byte of a request head to its last
 POD_IDLE_S: Final = 4.0  # a pooled connection; below the 5 s after which common servers close theirs
 PROBE_TIMEOUT_S: Final = 1.0

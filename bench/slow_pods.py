@@ -19,7 +19,14 @@ from bench.results import Document, Result
 
 REQUEST = b"GET /small HTTP/1.1\r\nHost: bench.localhost\r\n\r\n"
 # Service time in seconds, clients, length in seconds: a few rounds of each.
-SHAPES = ((0.01, 20, 4.0), (0.25, 100, 5.0), (0.5, 100, 8.0), (2.0, 50, 8.2))
+SHAPES = (
+    (0.01, 20, 4.0),
+    (0.01, 100, 4.0),
+    (0.25, 100, 5.0),
+    (0.5, 100, 8.0),
+    (2.0, 50, 8.2),
+    (30.0, 50, 61.0),
+)
 
 
 class _Pod(asyncio.Protocol):

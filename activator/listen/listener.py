@@ -15,11 +15,12 @@ from activator.config import (
     FLUSH_S,
     HALF_CLOSE_SWEEP_S,
     LISTEN_BACKLOG,
+    SWEPT_PER_TURN_MAX,
     Tls,
 )
 from activator.errors import StartError
 from activator.handshake import Handshake
-from activator.listen.connection import Listening
+from activator.listen.connection import ClientConnection, Listening
 from activator.tasks import pause
 from activator.transport import Transport
 
@@ -116,7 +117,7 @@ class Server:
         self._listening = listening
         self._servers: dict[ListeningSocket, asyncio.Server] = {}
         self._closed = False
-        self._sweep = _HalfCloseSweep(listening)
+        self._sweep = HalfCloseSweep(listening)
         self._sweep.arm()
 
     @property
@@ -159,7 +160,7 @@ class Server:
             handshake.abort()
         for connection in list(listening.connections):
             connection.abort(True)
-        listening.wheel.cancel(self._sweep)
+        self._sweep.stop()
         return finished
 
     async def _wait_for_connections(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
@@ -180,20 +181,41 @@ class Server:
         return finished
 
 
-class _HalfCloseSweep(Deadline):
-    """Looks once a second at the sockets that are not being read: an end of file does not announce itself there."""
+class HalfCloseSweep(Deadline):
+    """Looks once a second at the sockets that are not being read: an end of file does not announce itself there.
+
+    At most SWEPT_PER_TURN_MAX of them in one turn of the loop: clients decide how many there are.
+    """
 
     def __init__(self, listening: Listening) -> None:
         super().__init__()
         self._listening = listening
+        self._left: list[ClientConnection] = []  # of this round
+        self._stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._left.clear()
+        self._listening.wheel.cancel(self)
 
     def arm(self) -> None:
         self._listening.wheel.arm(self, self._listening.now() + HALF_CLOSE_SWEEP_S)
 
     def expired(self, now_s: float) -> None:
-        for connection in list(self._listening.paused):
+        self._left = list(self._listening.paused)
+        self._look()
+
+    def _look(self) -> None:
+        left = self._left
+        for connection in left[-SWEPT_PER_TURN_MAX:]:
+            if connection not in self._listening.paused:
+                continue
             state = connection.socket_state()
             # In a tunnel, an end of file ends one direction, and is read when its turn comes.
             if state == _TCP_CLOSE or (state == _TCP_CLOSE_WAIT and not connection.is_tunnel()):
                 connection.peer_has_gone()
-        self.arm()
+        del left[-SWEPT_PER_TURN_MAX:]
+        if left:
+            self._listening.turn.defer(self._look)
+        elif not self._stopped:
+            self.arm()

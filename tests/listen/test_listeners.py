@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
+from activator.clock import NEVER
+from activator.config import HALF_CLOSE_SWEEP_S, SWEPT_PER_TURN_MAX
 from activator.errors import StartError
-from activator.listen.listener import Server
+from activator.listen.connection import ClientConnection
+from activator.listen.listener import HalfCloseSweep, Server
 from activator.listen.listeners import Listeners
 from activator.tasks import TaskGroupOwner
-from tests.listen.test_client_connection import Visit
+from tests.listen.test_client_connection import UPLOAD, Visit
+from tests.written_transport import WrittenTransport
 
 
 class Worker:
@@ -147,3 +151,65 @@ def test_what_is_to_be_opened_when_the_drain_begins_is_not() -> None:
         assert (takes_connections(first), takes_connections(second)) == (False, False)
 
     play(story)
+
+
+class HalfClosedTransport(WrittenTransport):
+    """Its peer has sent an end of file that nobody has read; counts how often its socket is asked."""
+
+    asked = 0
+
+    def get_extra_info(self, name: str) -> Any:
+        return self if name == "socket" else None
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        HalfClosedTransport.asked += 1
+        return b"\x08"  # CLOSE_WAIT
+
+
+def test_the_sweep_of_paused_connections_has_a_bound_per_turn() -> None:
+    visit = Visit()
+    visit.listening.connections_max = 10_000
+    visit.connection.data_received(UPLOAD)  # has the pod's one place
+    clock = visit.world.clock
+    visit.listening.paused.clear()
+    count = 4 * SWEPT_PER_TURN_MAX + 3
+    clients = []
+    for _ in range(count):
+        client = ClientConnection(visit.listening)
+        client.connection_made(HalfClosedTransport())
+        clients.append(client)
+        visit.listening.paused[client] = None
+    sweep = HalfCloseSweep(visit.listening)
+    HalfClosedTransport.asked = 0
+    sweep.expired(clock.now())
+    turns = [HalfClosedTransport.asked]
+    gone = clients[0]  # ends between two turns: it is looked at no more
+    gone.connection_lost(None)
+    while clock.turn():
+        turns.append(HalfClosedTransport.asked)
+    assert max(after - before for before, after in zip([0, *turns], turns)) == SWEPT_PER_TURN_MAX
+    assert HalfClosedTransport.asked == count - 1
+    for client in clients[1:]:
+        client.connection_lost(None)
+    clock.pass_time(HALF_CLOSE_SWEEP_S * 2)  # armed again: the next round finds nobody
+    sweep.stop()
+    visit.end()
+
+
+def test_a_sweep_that_is_stopped_between_two_turns_is_not_armed_again() -> None:
+    visit = Visit()
+    clock = visit.world.clock
+    visit.listening.connections_max = 10_000
+    clients = [ClientConnection(visit.listening) for _ in range(SWEPT_PER_TURN_MAX + 1)]
+    for client in clients:
+        client.connection_made(HalfClosedTransport())
+        visit.listening.paused[client] = None
+    sweep = HalfCloseSweep(visit.listening)
+    sweep.expired(clock.now())
+    sweep.stop()
+    clock.turn()
+    for client in clients:
+        client.connection_lost(None)
+    clock.pass_time(HALF_CLOSE_SWEEP_S)
+    assert sweep.deadline_s == NEVER
+    visit.end()
