@@ -13,7 +13,7 @@ LINTED := activator lb tests setup.py $(if $(shell find bench -name "*.py" 2>/de
 HELM := helm-python-sdk
 
 # What must hold in any order.
-SHUFFLED := tests/lb tests/throttle tests/state tests/discovery/test_push.py
+SHUFFLED := tests/lb tests/data_plane/throttle tests/control_plane/state tests/control_plane/sources/test_push.py
 
 # A user's pip settings for other places must not reach into .venv; where packages come from stays theirs.
 export PIP_USER := 0
@@ -69,8 +69,8 @@ lint: $(VENV)/.installed  ## style, types and layers
 	$(VENV)/bin/lint-imports
 
 docs: $(VENV)/.installed  ## writes the tables in docs/ that are made from the code
-	ACTIVATOR_COMPILE=0 $(PY) -m activator.state.lifecycle docs/state-worker.md
-	ACTIVATOR_COMPILE=0 $(PY) -m activator.telemetry.catalogue > docs/metrics.md
+	ACTIVATOR_COMPILE=0 $(PY) -m activator.control_plane.state.lifecycle docs/state-worker.md
+	ACTIVATOR_COMPILE=0 $(PY) -m activator.telemetry.metrics.catalogue > docs/metrics.md
 
 chart: build  ## lints and renders the chart, and checks its rules and its dashboard
 	$(PY) -m pytest tests/charts $(PYTEST_ARGS)
@@ -79,8 +79,9 @@ chart-snapshots: $(VENV)/.installed  ## writes what the chart renders to anew (t
 	ACTIVATOR_COMPILE=0 $(PY) -m tests.charts.renditions
 
 proto: $(VENV)/.installed  ## writes the protobuf classes anew
-	$(PY) -m grpc_tools.protoc -Iactivator/scaling --python_out=activator/scaling --pyi_out=activator/scaling \
-	    activator/scaling/statistics.proto
+	$(PY) -m grpc_tools.protoc -Iactivator/control_plane/scaling --python_out=activator/control_plane/scaling \
+	    --pyi_out=activator/control_plane/scaling \
+	    activator/control_plane/scaling/statistics.proto
 
 format: $(VENV)/.installed  ## puts the sources in shape
 	$(PY) -m ruff check --fix .

@@ -1,5 +1,8 @@
-"""The activator: a reverse proxy in front of serverless revisions. Read `proxy.py` first: it tells the story of a
-request. This file stays cheap to import; heavy parts are imported where they are used."""
+"""The activator: a reverse proxy in front of serverless revisions.
+
+Read docs/architecture.md, then `data_plane/proxy/proxy.py`, the life of one request. This file stays cheap to import;
+heavy parts are imported where they are used.
+"""
 
 from __future__ import annotations
 

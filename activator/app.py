@@ -17,33 +17,28 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from activator.clock import Now
-from activator.config import (
-    PANIC_JUDGE_INTERVAL_S,
-    Config,
-    RevisionSpec,
-    Tls,
-)
-from activator.control import Control
-from activator.data import Data
-from activator.discovery import static
-from activator.discovery.process import Reaping
-from activator.errors import ConfigError, StartError
-from activator.listen.listeners import Listeners
-from activator.memory import FreedMemory
-from activator.state.messages import Effect, Told, decode, encode
-from activator.tasks import TaskGroupOwner, pause
-from activator.telemetry.app_log import AppLog
+from activator.config.model import PANIC_JUDGE_INTERVAL_S, Config, RevisionSpec, Tls
+from activator.control_plane.plane import Control
+from activator.control_plane.sources import static
+from activator.control_plane.sources.process import Reaping
+from activator.data_plane.plane import Data
+from activator.data_plane.server.listeners import Listeners
+from activator.messages import Effect, Told, decode, encode
+from activator.runtime.clock import Now
+from activator.runtime.errors import ConfigError, StartError
+from activator.runtime.memory import FreedMemory
+from activator.runtime.tasks import TaskGroupOwner, pause
+from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.switchboard import Telemetry
 from lb.rng import Rng
 
 if TYPE_CHECKING:
     from activator.admin.server import AdminServer
-    from activator.discovery.knative.cluster_settings import ClusterSettings
-    from activator.discovery.push_server import PushServer
-    from activator.knative_mode import KnativeMode
-    from activator.telemetry.knative_export import KnativeExporter
-    from activator.telemetry.metrics import Exposition
+    from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+    from activator.control_plane.sources.knative.mode import KnativeMode
+    from activator.control_plane.sources.push_server import PushServer
+    from activator.telemetry.metrics.exposition import Exposition
+    from activator.telemetry.metrics.knative_export import KnativeExporter
 
 log = logging.getLogger("activator")
 
@@ -263,8 +258,10 @@ class App:
 
     def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
         if self._exposition is None:
-            from activator.telemetry.metrics import Exposition  # prometheus-client: only when asked for
-            from activator.telemetry.program_families import Program
+            from activator.telemetry.metrics.exposition import (
+                Exposition,  # prometheus-client: only when asked for
+            )
+            from activator.telemetry.metrics.program_families import Program
 
             data = self.data
             program = Program(
@@ -306,9 +303,9 @@ class App:
 
     def _start_knative(self) -> None:
         # Kubernetes' client and protobuf: only where there is a cluster.
-        from activator.dialect import KnativeDialect
-        from activator.discovery.knative.knative_environment import read_environment
-        from activator.knative_mode import KnativeMode
+        from activator.control_plane.sources.knative.environment import read_environment
+        from activator.control_plane.sources.knative.mode import KnativeMode
+        from activator.data_plane.headers.knative import KnativeDialect
 
         environment = read_environment(os.environ)
         control = self.control
@@ -354,16 +351,21 @@ class App:
             log.error("%s", error)
 
     def _make_knative_metrics(self) -> KnativeExporter:
-        from activator.telemetry.knative_export import KnativeExporter  # aiohttp and more: only where they are wanted
-        from activator.telemetry.knative_metrics import KnativeMetrics
-        from activator.telemetry.knative_requests import KnativeRequests
+        from activator.telemetry.metrics.knative_export import (
+            KnativeExporter,  # aiohttp and more: only where they are wanted
+        )
+        from activator.telemetry.metrics.knative_metrics import KnativeMetrics
+        from activator.telemetry.metrics.knative_requests import KnativeRequests
 
         data = self.data
         metrics = KnativeMetrics(data.part.throttlers, KnativeRequests(data.proxy.on_error), lambda: self._knative)
         return KnativeExporter(metrics, data.proxy, self._tasks, time.time_ns)
 
     async def _start_push(self) -> None:
-        from activator.discovery.push_server import PushServer, read_token  # aiohttp: only where pods report themselves
+        from activator.control_plane.sources.push_server import (  # aiohttp: only where pods report themselves
+            PushServer,
+            read_token,
+        )
 
         push = PushServer(self.control.take_reports(self.config.push), read_token(self.config.push))
         self.push_address = await push.start(self.config.push.listen)

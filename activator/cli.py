@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 import activator
-from activator.config import LOG_LEVELS, Config, Process, Readiness, Revision, RevisionSpec
-from activator.errors import ConfigError, StartError
-from activator.telemetry.app_log import AppLog
+from activator.config.model import LOG_LEVELS, Config, Process, Readiness, Revision, RevisionSpec
+from activator.runtime.errors import ConfigError, StartError
+from activator.telemetry.logs.app_log import AppLog
 
 REFUSED = 1
 USAGE = 2
@@ -120,7 +120,7 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
 
 
 def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog) -> int:
-    from activator.discovery.process import Reaping
+    from activator.control_plane.sources.process import Reaping
 
     reaping = Reaping.start()  # before there is an event loop or a thread
     import uvloop
@@ -147,7 +147,7 @@ def _raise_descriptor_limit() -> None:
 
 
 def _load(path: str) -> Loaded:
-    from activator.configuration.file import load, resolve
+    from activator.config.file import load, resolve
     from lb.registry import default_name, names
 
     if not Path(path).is_file():
@@ -157,8 +157,8 @@ def _load(path: str) -> Loaded:
 
 
 def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
-    from activator.configuration.file import overlay, resolve
-    from activator.discovery.process import missing_program
+    from activator.config.file import overlay, resolve
+    from activator.control_plane.sources.process import missing_program
     from lb.registry import default_name
 
     missing = missing_program(command)
@@ -173,13 +173,13 @@ def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
 
 def _from_knative() -> Loaded | None:
     """The configuration where the environment is that of Knative's activator, and None elsewhere."""
-    from activator.discovery.knative.knative_environment import is_knative
+    from activator.control_plane.sources.knative.environment import is_knative
 
     if not is_knative(os.environ):
         return None
-    from activator.configuration.file import overlay, resolve
-    from activator.discovery.knative.knative_config import default_config
-    from activator.discovery.knative.knative_environment import read_environment
+    from activator.config.file import overlay, resolve
+    from activator.control_plane.sources.knative.config_maps import default_config
+    from activator.control_plane.sources.knative.environment import read_environment
     from lb.registry import default_name, names
 
     config = overlay(default_config(read_environment(os.environ)), os.environ, set(names()))
@@ -195,7 +195,7 @@ def _check(options: argparse.Namespace, command: list[str] | None) -> int:
 def _schema(options: argparse.Namespace, command: list[str] | None) -> int:
     import json
 
-    from activator.configuration.file import schema
+    from activator.config.file import schema
 
     print(json.dumps(schema(), indent=2))
     return 0

@@ -22,14 +22,14 @@ import msgspec
 import uvloop
 
 import lb
-from activator.config import Config, RevisionSpec
-from activator.data import Data
-from activator.listen.listener import open_socket
-from activator.state.messages import Change, Load, PodDrained, PodSeen, PodStatus, RevisionSet, Told
-from activator.state.model import Model, Reduction
-from activator.state.reduce import reduce
-from activator.state.worker import StateWorker
-from activator.tasks import TaskGroupOwner
+from activator.config.model import Config, RevisionSpec
+from activator.control_plane.state.model import Model, Reduction
+from activator.control_plane.state.reduce import reduce
+from activator.control_plane.state.worker import StateWorker
+from activator.data_plane.plane import Data
+from activator.data_plane.server.listener import open_socket
+from activator.messages import Change, Load, PodDrained, PodSeen, PodStatus, RevisionSet, Told
+from activator.runtime.tasks import TaskGroupOwner
 from bench import header, results
 from bench.generator import Summary, percentile
 from bench.processes import BenchError, Cores, answers, free_port, pinned, running

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from activator.throttle.waiters import Waiter
+from activator.data_plane.throttle.waiters import Waiter
 
 
 class LineModel:

@@ -1,7 +1,7 @@
 """One revision's throttler, its table and its waiters, on a clock of its own, judged at every step.
 
 Rules
-  1. What is judged is what the throttler promises (activator/throttle/revision.py), not how it keeps it: each grant is
+  1. What is judged is what the throttler promises (data_plane/throttle/revision.py), not how it keeps it: each grant is
      compared with the plainest form of the discipline (bench/line_models.py), each slot counted from the open leases.
   2. Waiters misbehave: some release at once, some raise, some make another leave at the moment they are granted.
   3. A broken promise raises ViolationError; within a callback too, where the throttler's guard would hide it.
@@ -12,15 +12,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from activator.clock import TimingWheel
-from activator.config import DisciplineSpec, RevisionSpec, RuleSpec
-from activator.errors import Reason
-from activator.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead
-from activator.throttle.budget import HeldBudget
-from activator.throttle.lease import Lease
-from activator.throttle.revision import RevisionThrottler
-from activator.throttle.slot_events import SlotEvents
-from activator.throttle.waiters import Waiter
+from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead
+from activator.config.model import DisciplineSpec, RevisionSpec, RuleSpec
+from activator.data_plane.throttle.budget import HeldBudget
+from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.slot_events import SlotEvents
+from activator.data_plane.throttle.waiters import Waiter
+from activator.runtime.clock import TimingWheel
+from activator.runtime.errors import Reason
 from bench.line_models import FairModel, FifoModel, LineModel, PriorityModel
 from lb.registry import create
 from lb.rng import Rng

@@ -35,7 +35,7 @@ def test_every_listed_module_is_in_this_world(name: str) -> None:
 
 
 def test_plain_python_can_be_had_wherever_compiled_files_lie() -> None:
-    code = "import lb.table, activator.clock; print(lb.COMPILED, lb.table.__file__, activator.clock.__file__)"
+    code = "import lb.table, activator.runtime.clock as clock; print(lb.COMPILED, lb.table.__file__, clock.__file__)"
     result = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import urllib.error
 import urllib.request
 
-from activator.errors import StartError
+from activator.runtime.errors import StartError
 
 _TIMEOUT_S = 5.0
 

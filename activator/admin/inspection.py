@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from activator.config import Config
+from activator.config.model import Config
 
 _HIDDEN = "…"
 

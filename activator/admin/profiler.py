@@ -12,8 +12,8 @@ from types import FrameType
 from typing import Any, Final
 
 import activator
-from activator.clock import Now
-from activator.config import PROFILE_INTERVAL_S, PROFILE_STACK_MAX
+from activator.config.model import PROFILE_INTERVAL_S, PROFILE_STACK_MAX
+from activator.runtime.clock import Now
 
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 

@@ -22,12 +22,18 @@ from aiohttp.web_protocol import RequestHandler
 from activator.admin.inspection import tasks
 from activator.admin.page import HEADERS, PAGE
 from activator.admin.profiler import Profiler, ProfilerBusyError
-from activator.clock import Now
-from activator.config import ADMIN_CONNECTIONS_MAX, LOG_LEVELS, LOG_PARTS, PROFILE_SECONDS, PROFILE_SECONDS_MAX
-from activator.errors import StartError
-from activator.listen.listener import address_of, bind
-from activator.telemetry.app_log import AppLog
-from activator.telemetry.sliced_answer import answer_in_slices
+from activator.config.model import (
+    ADMIN_CONNECTIONS_MAX,
+    LOG_LEVELS,
+    LOG_PARTS,
+    PROFILE_SECONDS,
+    PROFILE_SECONDS_MAX,
+)
+from activator.runtime.clock import Now
+from activator.runtime.errors import StartError
+from activator.runtime.sockets import address_of, bind
+from activator.telemetry.logs.app_log import AppLog
+from activator.telemetry.metrics.sliced_answer import answer_in_slices
 
 ADMIN_HEADER: Final = "Activator-Admin"
 _INDEX: Final = """activator

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from activator.admin.state_page import state_worker
-from activator.state.apply import DataPart
-from activator.state.records import PodRecord
-from activator.state.worker import StateWorker
-from activator.throttle.revision import RevisionThrottler
-from activator.upstream.pool import PodPool
+from activator.control_plane.state.records import PodRecord
+from activator.control_plane.state.worker import StateWorker
+from activator.data_plane.apply import DataPart
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.upstream.pool import PodPool
 from lb.tracker import DRAINING, EMPTY, QUARANTINED, RECOVERING, STATE_NAMES, PodTracker
 
 NO_SLOT: Final = "every slot of the table is held"

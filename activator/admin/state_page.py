@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from activator.state.worker import StateWorker
+from activator.control_plane.state.worker import StateWorker
 
 
 def state_worker(worker: StateWorker, now_s: float) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from activator.state.apply import DataPart
+from activator.data_plane.apply import DataPart
 from lb.tracker import EMPTY, READY, STATE_NAMES, PodTracker
 
 _STYLES = {"pending": "yellow", "ready": "green", "draining": "magenta", "quarantined": "red"}

@@ -18,12 +18,12 @@ from typing import Any
 
 import lb
 from activator.app import App, Settings
-from activator.config import Config, Duration, Process, Queue, Revision
-from activator.configuration.file import resolve
+from activator.config.file import resolve
+from activator.config.model import Config, Duration, Process, Queue, Revision
+from activator.control_plane.sources.process import Reaping
+from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.proxy.proxy import ExchangeObserver, ProxiedExchange
 from activator.demo.picture import Picture, PlainLines, Scene
-from activator.discovery.process import Reaping
-from activator.exchange import ClientStream, Exchange
-from activator.proxy import ExchangeObserver, ProxiedExchange
 from lb.registry import default_name
 
 CONNECTIONS = 32

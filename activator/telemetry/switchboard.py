@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from activator.clock import Defer, Later, Now
-from activator.config import LOG_WINDOW_S, Config, KnativeExport, Log, Tracing
-from activator.controllers import Controllers
-from activator.discovery.knative.cluster_settings import ClusterSettings
-from activator.proxy import Proxy
-from activator.tasks import pause
-from activator.telemetry.app_log import AppLog
-from activator.telemetry.log_switch import AccessLogSwitch
-from activator.telemetry.log_template import KNATIVE, REQUEST_TEMPLATE
-from activator.telemetry.request_template import RequestTemplate, RequestTemplateError
-from activator.telemetry.trace_switch import TraceSwitch
+from activator.config.log_template import KNATIVE, REQUEST_TEMPLATE
+from activator.config.model import LOG_WINDOW_S, Config, KnativeExport, Log, Tracing
+from activator.control_plane.controller_counts import Controllers
+from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.data_plane.proxy.proxy import Proxy
+from activator.runtime.clock import Defer, Later, Now
+from activator.runtime.tasks import pause
+from activator.telemetry.logs.app_log import AppLog
+from activator.telemetry.logs.log_switch import AccessLogSwitch
+from activator.telemetry.logs.request_template import RequestTemplate, RequestTemplateError
+from activator.telemetry.tracing.trace_switch import TraceSwitch
 from lb.rng import Rng
 
 if TYPE_CHECKING:
-    from activator.telemetry.knative_export import KnativeExporter
+    from activator.telemetry.metrics.knative_export import KnativeExporter
 
 log = logging.getLogger("activator.control")
 

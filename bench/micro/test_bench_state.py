@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from activator.clock import TimingWheel
-from activator.config import RevisionSpec
-from activator.state.apply import DataHooks, DataPart
-from activator.state.messages import Listed, PodSeen, PodStatus, RevisionSet
-from activator.state.worker import StateWorker
-from activator.throttle.budget import HeldBudget
-from activator.throttle.revision import RevisionThrottler
-from activator.throttle.slot_events import SlotEvents
+from activator.config.model import RevisionSpec
+from activator.control_plane.state.worker import StateWorker
+from activator.data_plane.apply import DataHooks, DataPart
+from activator.data_plane.throttle.budget import HeldBudget
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.slot_events import SlotEvents
+from activator.messages import Listed, PodSeen, PodStatus, RevisionSet
+from activator.runtime.clock import TimingWheel
 from bench.micro.drills import in_rounds
 from bench.seed_figures import ADD_POD_NS, LIST_NS
 from lb.policy import Policy

@@ -1,6 +1,6 @@
 """What telling of requests costs where no sockets hide it: counting them, and the text of /metrics.
 
-Counting is measured in place, by a compiled caller (activator/throttle/throttle_drill.py): that of one warm request.
+Counting is measured in place, by a compiled caller (data_plane/throttle/throttle_drill.py): that of one warm request.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from activator.config import RevisionSpec
-from activator.telemetry.families import Kind
-from activator.telemetry.metrics import samples_of
-from activator.telemetry.named import Roster
-from activator.telemetry.revision_families import REVISION_FAMILIES
-from activator.telemetry.sample_text import FamilyText
-from activator.throttle.revision import RevisionThrottler
-from activator.throttle.slot_events import SlotEvents
-from activator.throttle.throttle_drill import Drill
+from activator.config.model import RevisionSpec
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.slot_events import SlotEvents
+from activator.data_plane.throttle.throttle_drill import Drill
+from activator.telemetry.metrics.exposition import samples_of
+from activator.telemetry.metrics.families import Kind
+from activator.telemetry.metrics.named import Roster
+from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
+from activator.telemetry.metrics.sample_text import FamilyText
 from bench.micro.drills import TIMES, in_rounds, note
 from lb.registry import create
 from lb.rng import Rng

@@ -1,6 +1,6 @@
 """What a request costs the throttler: with room, handed over from line to slot, cancelled with ten thousand others.
 
-"in place" is the caller that counts: the proxy, compiled beside the throttler (activator/throttle/throttle_drill.py).
+"in place" is the caller that counts: the proxy, compiled beside the throttler (data_plane/throttle/throttle_drill.py).
 A hand-over is a release, the choice of the next, its reservation and its grant.
 """
 
@@ -16,12 +16,12 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import lb
-from activator.clock import TICK_S, WHEEL_SLOTS, TimingWheel
-from activator.config import DisciplineSpec, RevisionSpec
-from activator.message import UNKNOWN_LENGTH, Fields, RequestHead
-from activator.throttle.revision import RevisionThrottler
-from activator.throttle.slot_events import SlotEvents
-from activator.throttle.throttle_drill import Drill, DrilledWaiter
+from activator.codec.message import UNKNOWN_LENGTH, Fields, RequestHead
+from activator.config.model import DisciplineSpec, RevisionSpec
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.slot_events import SlotEvents
+from activator.data_plane.throttle.throttle_drill import Drill, DrilledWaiter
+from activator.runtime.clock import TICK_S, WHEEL_SLOTS, TimingWheel
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable

@@ -10,14 +10,14 @@ import aiohttp
 import pytest
 
 from activator.admin.server import AdminServer
-from activator.control import STALLED_AFTER_S, Control
-from activator.discovery.process import Reaping
-from activator.state.messages import RevisionSet
-from activator.state.worker import HEARTBEAT_S
-from activator.tasks import TaskGroupOwner, pause
+from activator.control_plane.plane import STALLED_AFTER_S, Control
+from activator.control_plane.sources.process import Reaping
+from activator.control_plane.state.worker import HEARTBEAT_S
+from activator.messages import RevisionSet
+from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.rng import Rng
+from tests.control_plane.state.state_fakes import SPEC
 from tests.manual_clock import ManualClock
-from tests.state.state_fakes import SPEC
 
 
 class Inside:

@@ -8,8 +8,8 @@ import msgspec
 
 from activator.admin.snapshot import revisions
 from activator.admin.status import table
-from activator.state.messages import PodGone, PodRefused, PodStatus, PodUnplaced, Probed, RevisionSet
-from tests.state.state_fakes import KEY, SPEC, Joined, seen
+from activator.messages import PodGone, PodRefused, PodStatus, PodUnplaced, Probed, RevisionSet
+from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
 
 REFUSED = "refused a connection: connect_failed"
 NO_SLOT = "every slot of the table is held"

@@ -20,7 +20,7 @@ from typing import Any, Final
 import helm_python
 import yaml
 
-from activator.configuration.file import schema
+from activator.config.file import schema
 from tests.charts.chart_files import CHART, DASHBOARD, VALUES_SCHEMA
 
 SNAPSHOTS: Final = Path(__file__).parent / "snapshots"

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 
 from activator.cli import _from_knative
-from activator.config import Config
-from activator.discovery.knative.internal_tls import SECRET
-from activator.discovery.knative.knative_config import default_config
-from activator.discovery.knative.knative_environment import KnativeEnvironment
-from activator.discovery.kubernetes.kube_resources import (
+from activator.config.model import Config
+from activator.control_plane.sources.knative.config_maps import default_config
+from activator.control_plane.sources.knative.environment import KnativeEnvironment
+from activator.control_plane.sources.knative.internal_tls import SECRET
+from activator.control_plane.sources.kubernetes.resources import (
     CONFIG_MAPS,
     ENDPOINT_SLICES,
     ENDPOINTS,

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import yaml
 
-from activator.controllers import ErrorType
-from activator.telemetry.cluster_families import CLUSTER_FAMILIES
-from activator.telemetry.controller_families import CONTROLLER_FAMILIES
-from activator.telemetry.families import Family, Kind
-from activator.telemetry.program_families import PROGRAM_FAMILIES
-from activator.telemetry.revision_families import REVISION_FAMILIES
+from activator.control_plane.controller_counts import ErrorType
+from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
+from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
+from activator.telemetry.metrics.families import Family, Kind
+from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES
+from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
 from tests.charts.chart_files import DASHBOARD, ROOT, RULES
 
 STORIES = Path(__file__).parent / "alert_stories.yaml"

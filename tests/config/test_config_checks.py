@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from activator.config import DisciplineSpec, RuleSpec
-from activator.configuration.checks import canonical_host, split_address
-from activator.configuration.file import parse, resolve
-from activator.errors import ConfigError
-from activator.state.messages import SetRevision, decode, encode
+from activator.config.checks import canonical_host, split_address
+from activator.config.file import parse, resolve
+from activator.config.model import DisciplineSpec, RuleSpec
+from activator.messages import SetRevision, decode, encode
+from activator.runtime.errors import ConfigError
 
 
 @pytest.mark.parametrize(

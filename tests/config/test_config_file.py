@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from activator.config import Config, Pod, RevisionSpec, resolve_process
-from activator.configuration import file as config_file
-from activator.errors import ConfigError
+from activator.config import file as config_file
+from activator.config.model import Config, Pod, RevisionSpec, resolve_process
+from activator.runtime.errors import ConfigError
 
 POLICIES = {"random", "choice-of-2", "round-robin", "least-connections", "first-available"}
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from activator.config import ProbeSpec
-from activator.configuration.file import parse, resolve
-from activator.errors import ConfigError
+from activator.config.file import parse, resolve
+from activator.config.model import ProbeSpec
+from activator.runtime.errors import ConfigError
 
 PODS = "pods: ['127.0.0.1:1']"
 PROCESS = "process: {command: [x]}"

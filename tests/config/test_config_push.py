@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from activator.configuration.file import parse, resolve
-from activator.errors import ConfigError
+from activator.config.file import parse, resolve
+from activator.runtime.errors import ConfigError
 
 REST = "revisions: [{name: a, hosts: [a], pods: [127.0.0.1:1], health: {strikes: 5, ejection_share: 0.25}}]\n"
 

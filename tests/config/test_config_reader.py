@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from activator.config import Config
-from activator.configuration.file import parse
-from activator.configuration.reader import parse_duration, parse_size
-from activator.errors import ConfigError
+from activator.config.file import parse
+from activator.config.model import Config
+from activator.config.reader import parse_duration, parse_size
+from activator.runtime.errors import ConfigError
 
 
 @pytest.mark.parametrize(

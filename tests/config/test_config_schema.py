@@ -6,9 +6,9 @@ import re
 
 import msgspec
 
-from activator.config import Config
-from activator.configuration.file import schema
-from activator.durations import parse_seconds
+from activator.config.file import schema
+from activator.config.model import Config
+from activator.runtime.durations import parse_seconds
 
 
 def test_the_schema_is_json() -> None:

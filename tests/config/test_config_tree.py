@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from activator.configuration.tree import ITEMS_MAX, LOADER, RESERVED, Item, read_tree
+from activator.config.tree import ITEMS_MAX, LOADER, RESERVED, Item, read_tree
 
 
 def plain(item: Item) -> object:

@@ -23,9 +23,9 @@ from aiohttp import web
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from activator.scaling.statistics_pb2 import WireStatMessages
+from activator.control_plane.scaling.statistics_pb2 import WireStatMessages
+from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
 from tests.e2e.running import PATIENCE_S, Activator, eventually
-from tests.kube.fake_api_server import FakeApiServer
 
 NAMESPACE = "default"
 SYSTEM = "knative-serving"

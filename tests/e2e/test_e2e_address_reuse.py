@@ -12,12 +12,12 @@ from random import Random
 
 import uvloop
 
-from activator.config import Config, ProbeSpec, RevisionSpec
-from activator.data import Data
-from activator.listen.listener import open_socket
-from activator.state.messages import Load, PodDrained, PodGone, PodSeen, PodStatus, RevisionSet, Told
-from activator.state.worker import Outcome, StateWorker
-from activator.tasks import TaskGroupOwner
+from activator.config.model import Config, ProbeSpec, RevisionSpec
+from activator.control_plane.state.worker import Outcome, StateWorker
+from activator.data_plane.plane import Data
+from activator.data_plane.server.listener import open_socket
+from activator.messages import Load, PodDrained, PodGone, PodSeen, PodStatus, RevisionSet, Told
+from activator.runtime.tasks import TaskGroupOwner
 from lb.rng import Rng
 
 REVISIONS = ("a", "b")

@@ -21,13 +21,13 @@ from typing import Any
 import pytest
 import yaml
 
-from activator.scaling.scale_fallback import child_name
+from activator.control_plane.scaling.scale_fallback import child_name
 from tests.charts.chart_files import RULES
+from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
 from tests.e2e.http_client import Client
 from tests.e2e.http_client import request as request_bytes
 from tests.e2e.knative_cluster import NAMESPACE, Cluster
 from tests.e2e.running import PATIENCE_S, Activator, eventually
-from tests.kube.fake_objects import RefusalError
 
 pytestmark = pytest.mark.e2e
 

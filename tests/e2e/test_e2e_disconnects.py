@@ -110,7 +110,7 @@ def reset(client: Client) -> None:
 
 
 def half_close(client: Client) -> None:
-    """The end of what it sends is read as the end of it, as HAProxy and nginx read it: see listen/connection.py."""
+    """The end of what it sends is read as the end of it, as HAProxy and nginx read it: see server/connection.py."""
     client.end_sending()
     assert client.is_closed()
     client.close()

@@ -11,11 +11,11 @@ import pytest
 import uvloop
 
 from activator.app import EXIT_PANICS, App, Settings
-from activator.config import PANIC_BUDGET, Config, Duration, Revision, Shutdown
-from activator.configuration.file import resolve
-from activator.discovery.process import Reaping
-from activator.state.supervision import WORKER
-from activator.tasks import pause
+from activator.config.file import resolve
+from activator.config.model import PANIC_BUDGET, Config, Duration, Revision, Shutdown
+from activator.control_plane.sources.process import Reaping
+from activator.control_plane.state.supervision import WORKER
+from activator.runtime.tasks import pause
 
 
 async def pod(answer_now: asyncio.Event, asked: asyncio.Event) -> asyncio.Server:

@@ -10,13 +10,13 @@ from contextlib import ExitStack
 
 import pytest
 
-from activator.errors import Reason, status_of
+from activator.runtime.errors import Reason, status_of
+from tests.codec.http1.hostile_requests import HOSTILE
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Client, CutShortError, ask, chunked, request
 from tests.e2e.pair import Pair, paired
 from tests.e2e.pods import Request, ScriptedPod, serve
 from tests.e2e.running import configured
-from tests.wire.hostile_requests import HOSTILE
 
 BEFORE = b"GET /before HTTP/1.1\r\nHost: b\r\n\r\n"
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import trustme
 
+from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
 from tests.e2e.knative_cluster import SYSTEM, Cluster, ask, labels, request, wait_kubelet
 from tests.e2e.running import PATIENCE_S, Activator, eventually
-from tests.kube.fake_objects import RefusalError
 
 
 @pytest.fixture

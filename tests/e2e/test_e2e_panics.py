@@ -13,16 +13,16 @@ from collections import Counter
 
 import uvloop
 
-from activator.config import Config, RevisionSpec
-from activator.data import Data
-from activator.listen.listener import open_socket
-from activator.state.apply import DataHooks
-from activator.state.messages import Change, Load, PodDrained, PodSeen, PodStatus, RevisionSet, Told
-from activator.state.model import Model, Reduction
-from activator.state.reduce import reduce
-from activator.state.worker import StateWorker
-from activator.tasks import TaskGroupOwner, pause
-from activator.throttle.revision import RevisionThrottler
+from activator.config.model import Config, RevisionSpec
+from activator.control_plane.state.model import Model, Reduction
+from activator.control_plane.state.reduce import reduce
+from activator.control_plane.state.worker import StateWorker
+from activator.data_plane.apply import DataHooks
+from activator.data_plane.plane import Data
+from activator.data_plane.server.listener import open_socket
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.messages import Change, Load, PodDrained, PodSeen, PodStatus, RevisionSet, Told
+from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.policy import Policy
 from lb.rng import Rng
 from lb.slots import Trim

@@ -21,14 +21,14 @@ from typing import Any
 
 import pytest
 
-from activator.controllers import Controllers
-from activator.telemetry.metrics import Exposition
+from activator.control_plane.controller_counts import Controllers
+from activator.telemetry.metrics.exposition import Exposition
 from bench.processes import free_port
+from tests.data_plane.proxy.proxy_fakes import World
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import ask, request
 from tests.e2e.pods import ScriptedPod, serve
 from tests.e2e.running import configured, eventually
-from tests.proxy.proxy_fakes import World
 from tests.telemetry.test_exposition import program
 from tests.telemetry.test_tracing import Collector
 

@@ -14,24 +14,24 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from activator.config import (
+from activator.codec.message import Fields
+from activator.config.log_template import FIELDS, TemplateError, template_fields
+from activator.config.model import (
     ACCESS_LOG_BATCH_BYTES,
     ACCESS_LOG_BATCH_S,
     ACCESS_LOG_FIELD_MAX,
     ACCESS_LOG_TURN_MAX,
 )
-from activator.errors import Reason
-from activator.message import Fields
-from activator.telemetry.access_log import AccessLog, LineFormat, entry_of
-from activator.telemetry.json_line import seconds
-from activator.telemetry.log_entry import Entry
-from activator.telemetry.log_fields import LoggedHeaders, header_of, printable
-from activator.telemetry.log_switch import AccessLogSwitch
-from activator.telemetry.log_template import FIELDS, TemplateError, template_fields
-from activator.telemetry.log_writer import LogWriter
-from activator.tracing import trace_id_of
+from activator.data_plane.headers.trace_context import trace_id_of
+from activator.runtime.errors import Reason
+from activator.telemetry.logs.access_log import AccessLog, LineFormat, entry_of
+from activator.telemetry.logs.json_line import seconds
+from activator.telemetry.logs.log_entry import Entry
+from activator.telemetry.logs.log_fields import LoggedHeaders, header_of, printable
+from activator.telemetry.logs.log_switch import AccessLogSwitch
+from activator.telemetry.logs.log_writer import LogWriter
 from lb.tracker import READY
-from tests.proxy.proxy_fakes import Client, World, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import Client, World, request_head, response_head
 from tests.sources import ROOT
 
 WALL_S = 1_795_296_896.0625  # 2026-11-21T21:34:56.0625Z

@@ -12,8 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.config import LOG_PARTS, LOG_PLACE_MAX, LOG_PLACES_MAX, LOG_SAME_MAX, LOG_WINDOW_S, Log
-from activator.telemetry.app_log import AppLog, ConsoleFormatter, JsonFormatter
+from activator.config.model import (
+    LOG_PARTS,
+    LOG_PLACE_MAX,
+    LOG_PLACES_MAX,
+    LOG_SAME_MAX,
+    LOG_WINDOW_S,
+    Log,
+)
+from activator.telemetry.logs.app_log import AppLog, ConsoleFormatter, JsonFormatter
 from tests.manual_clock import ManualClock
 from tests.sources import ROOT
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from activator.controllers import (
+from activator.control_plane.controller_counts import (
     CONTROLLERS,
     RESULTS,
     TARGET_KINDS,
@@ -20,9 +20,9 @@ from activator.controllers import (
     error_type_of,
     error_type_of_status,
 )
-from activator.telemetry.metrics import Exposition
+from activator.telemetry.metrics.exposition import Exposition
+from tests.data_plane.proxy.proxy_fakes import World
 from tests.manual_clock import ManualClock
-from tests.proxy.proxy_fakes import World
 from tests.telemetry.test_exposition import program
 
 OWN = ("activator_status_update_conflict_total", "activator_reconcile_errors_total")

@@ -14,20 +14,20 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from activator.errors import Reason
-from activator.histogram import Histogram
-from activator.message import RequestHead
-from activator.proxy import ProxiedExchange
-from activator.telemetry.families import Distribution
-from activator.telemetry.metrics import Exposition
-from activator.telemetry.span_bytes import Envelope
-from activator.telemetry.span_sender import SpanSender
-from activator.telemetry.spans import SpanMaker
-from activator.throttle.revision import RevisionThrottler
-from activator.throttle.traffic import REQUEST_BOUNDS_S
-from activator.tracing import Sampler
+from activator.codec.message import RequestHead
+from activator.data_plane.headers.trace_context import Sampler
+from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.traffic import REQUEST_BOUNDS_S
+from activator.runtime.errors import Reason
+from activator.runtime.histogram import Histogram
+from activator.telemetry.metrics.exposition import Exposition
+from activator.telemetry.metrics.families import Distribution
+from activator.telemetry.tracing.span_bytes import Envelope
+from activator.telemetry.tracing.span_sender import SpanSender
+from activator.telemetry.tracing.spans import SpanMaker
 from lb.rng import Rng
-from tests.proxy.proxy_fakes import World, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import World, request_head, response_head
 from tests.telemetry.test_exposition import OPENMETRICS, program, text_of, throttlers
 from tests.telemetry.test_tracing import PARENT, TRACE, WALL_NS, Collector, Entropy, Stuck, Traced
 

@@ -17,34 +17,34 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from activator.config import RevisionSpec
-from activator.controllers import Controllers
-from activator.errors import Reason
-from activator.listen.connection import Listening
-from activator.state.apply import DataPart
-from activator.state.probing import Prober
-from activator.state.worker import StateWorker
-from activator.tasks import TaskGroupOwner
-from activator.telemetry.catalogue import markdown
-from activator.telemetry.cluster_families import CLUSTER_FAMILIES
-from activator.telemetry.controller_families import CONTROLLER_FAMILIES
-from activator.telemetry.families import Family, Kind, add
-from activator.telemetry.log_switch import AccessLogSwitch
-from activator.telemetry.metrics import FOLDED_PER_SLICE, SAMPLES_PER_SLICE, Exposition
-from activator.telemetry.named import Roster, labels_of
-from activator.telemetry.program_families import CONTROL, PROGRAM_FAMILIES, Program
-from activator.telemetry.revision_families import REVISION_FAMILIES
-from activator.telemetry.trace_switch import TraceSwitch
-from activator.throttle.budget import HeldBudget
-from activator.throttle.revision import RevisionThrottler
+from activator.config.model import RevisionSpec
+from activator.control_plane.controller_counts import Controllers
+from activator.control_plane.probes.prober import Prober
+from activator.control_plane.state.worker import StateWorker
+from activator.data_plane.apply import DataPart
+from activator.data_plane.server.connection import Listening
+from activator.data_plane.throttle.budget import HeldBudget
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.runtime.errors import Reason
+from activator.runtime.tasks import TaskGroupOwner
+from activator.telemetry.logs.log_switch import AccessLogSwitch
+from activator.telemetry.metrics.catalogue import markdown
+from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
+from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
+from activator.telemetry.metrics.exposition import FOLDED_PER_SLICE, SAMPLES_PER_SLICE, Exposition
+from activator.telemetry.metrics.families import Family, Kind, add
+from activator.telemetry.metrics.named import Roster, labels_of
+from activator.telemetry.metrics.program_families import CONTROL, PROGRAM_FAMILIES, Program
+from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
+from activator.telemetry.tracing.trace_switch import TraceSwitch
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
+from tests.control_plane.state.state_fakes import Hooks
+from tests.data_plane.proxy.proxy_fakes import World, request_head
+from tests.data_plane.throttle.throttle_fakes import Heard
 from tests.manual_clock import ManualClock
-from tests.proxy.proxy_fakes import World, request_head
 from tests.sources import ROOT
-from tests.state.state_fakes import Hooks
-from tests.throttle.throttle_fakes import Heard
 
 OTHERS_NAMES = ("controller_runtime_", "workqueue_", "rest_client_")
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -178,7 +178,7 @@ def test_every_family_is_described_once_and_documented() -> None:
 
 
 def test_the_page_is_the_code() -> None:
-    assert (ROOT / "docs/metrics.md").read_text("utf-8") == markdown(), "python -m activator.telemetry.catalogue"
+    assert (ROOT / "docs/metrics.md").read_text("utf-8") == markdown(), "make docs"
 
 
 def test_names_follow_the_conventions() -> None:

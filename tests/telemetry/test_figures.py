@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 import activator
-from activator.discovery.push import Verdict
-from activator.errors import Reason
-from activator.histogram import Histogram
-from activator.state.asking import Ask
-from activator.state.lifecycle import SEEN
-from activator.state.worker import TURN_BOUNDS_S
-from activator.telemetry.cluster_families import CLUSTER_FAMILIES
-from activator.telemetry.families import Distribution, Family, Value
-from activator.telemetry.program_families import PROGRAM_FAMILIES, Program
-from activator.telemetry.revision_families import REVISION_FAMILIES
-from activator.throttle.traffic import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
-from activator.upstream.pool import PodPool
+from activator.control_plane.probes.probe import Ask
+from activator.control_plane.sources.push import Verdict
+from activator.control_plane.state.lifecycle import SEEN
+from activator.control_plane.state.worker import TURN_BOUNDS_S
+from activator.data_plane.throttle.traffic import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
+from activator.data_plane.upstream.pool import PodPool
+from activator.runtime.errors import Reason
+from activator.runtime.histogram import Histogram
+from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
+from activator.telemetry.metrics.families import Distribution, Family, Value
+from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
+from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
 from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, UNLIMITED
 
 NOW_S = 1_000.0

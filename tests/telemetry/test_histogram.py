@@ -7,7 +7,7 @@ from math import inf
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.histogram import Histogram
+from activator.runtime.histogram import Histogram
 
 BOUNDS = st.lists(st.floats(0.0, 1000.0), unique=True, max_size=20).map(sorted)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from activator.admin.inspection import configuration
-from activator.config import Config, Duration, Process, Revision
+from activator.config.model import Config, Duration, Process, Revision
 
 
 def test_values_of_environment_variables_are_hidden() -> None:

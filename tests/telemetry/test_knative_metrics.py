@@ -13,16 +13,16 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.sdk.resources import Resource
 from prometheus_client.parser import text_string_to_metric_families
 
-from activator.config import Duration, KnativeExport
-from activator.discovery.knative.cluster_settings import ClusterSettings
-from activator.tasks import TaskGroupOwner
-from activator.telemetry.cluster_families import ClusterView
-from activator.telemetry.families import Distribution
-from activator.telemetry.knative_export import KnativeExporter
-from activator.telemetry.knative_metrics import KnativeMetrics, otlp_data
-from activator.telemetry.knative_requests import DURATION_BOUNDS_S, SIZE_BOUNDS, KnativeRequests
+from activator.config.model import Duration, KnativeExport
+from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.runtime.tasks import TaskGroupOwner
+from activator.telemetry.metrics.cluster_families import ClusterView
+from activator.telemetry.metrics.families import Distribution
+from activator.telemetry.metrics.knative_export import KnativeExporter
+from activator.telemetry.metrics.knative_metrics import KnativeMetrics, otlp_data
+from activator.telemetry.metrics.knative_requests import DURATION_BOUNDS_S, SIZE_BOUNDS, KnativeRequests
 from activator.telemetry.switchboard import export_of
-from tests.proxy.proxy_fakes import World, request_head
+from tests.data_plane.proxy.proxy_fakes import World, request_head
 from tests.telemetry.http_collector import Answer, HttpCollector
 from tests.telemetry.test_exposition import throttlers
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import trustme
 
-from activator.config import TRACE_RETRY_MAX_S
-from activator.telemetry.otlp_client import OtlpClient
+from activator.config.model import TRACE_RETRY_MAX_S
+from activator.telemetry.tracing.otlp_client import OtlpClient
 from tests.telemetry.http_collector import Answer, HttpCollector
 
 

@@ -10,16 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.config import Config, Log, Metrics, Tracing
-from activator.controllers import Controllers
-from activator.discovery.knative.cluster_settings import ClusterSettings
-from activator.message import Fields
-from activator.telemetry.access_log import AccessLog
-from activator.telemetry.log_template import REQUEST_TEMPLATE
-from activator.telemetry.request_template import RequestTemplate, RequestTemplateError, knative_template
+from activator.codec.message import Fields
+from activator.config.log_template import REQUEST_TEMPLATE
+from activator.config.model import Config, Log, Metrics, Tracing
+from activator.control_plane.controller_counts import Controllers
+from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.telemetry.logs.access_log import AccessLog
+from activator.telemetry.logs.request_template import (
+    RequestTemplate,
+    RequestTemplateError,
+    knative_template,
+)
 from activator.telemetry.switchboard import Telemetry, log_of, tracing_of
 from lb.rng import Rng
-from tests.proxy.proxy_fakes import World, request_head
+from tests.data_plane.proxy.proxy_fakes import World, request_head
 from tests.telemetry.test_access_log import TRACEPARENT, Logged
 
 CUSTOM = (

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from activator.telemetry.span_bytes import (
+from activator.telemetry.tracing.span_bytes import (
     KIND_CLIENT,
     Envelope,
     attribute_name,

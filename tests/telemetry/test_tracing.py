@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from activator.config import TRACE_SPANS_MAX, TRACING_RATE, Tracing
-from activator.controllers import Controllers
-from activator.errors import Reason, StartError
-from activator.message import Fields, RequestHead
-from activator.telemetry.otlp_client import OtlpClient
-from activator.telemetry.span_bytes import Envelope
-from activator.telemetry.span_sender import SpanSender
-from activator.telemetry.spans import SpanMaker
-from activator.telemetry.trace_switch import TraceSwitch, endpoint_of, is_wanted, sampling_rate
-from activator.tracing import Sampler, is_sampled, is_traceparent
+from activator.codec.message import Fields, RequestHead
+from activator.config.model import TRACE_SPANS_MAX, TRACING_RATE, Tracing
+from activator.control_plane.controller_counts import Controllers
+from activator.data_plane.headers.trace_context import Sampler, is_sampled, is_traceparent
+from activator.runtime.errors import Reason, StartError
+from activator.telemetry.tracing.otlp_client import OtlpClient
+from activator.telemetry.tracing.span_bytes import Envelope
+from activator.telemetry.tracing.span_sender import SpanSender
+from activator.telemetry.tracing.spans import SpanMaker
+from activator.telemetry.tracing.trace_switch import TraceSwitch, endpoint_of, is_wanted, sampling_rate
 from lb.rng import Rng
+from tests.data_plane.proxy.proxy_fakes import World, request_head
 from tests.manual_clock import ManualClock
-from tests.proxy.proxy_fakes import World, request_head
 from tests.telemetry.http_collector import Answer, HttpCollector
 
 TRACE = "0123456789abcdef0123456789abcdef"

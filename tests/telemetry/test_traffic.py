@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.errors import Reason
-from activator.exchange import Exchange
-from activator.histogram import Histogram
-from activator.throttle.starting import PHASES, Start
+from activator.data_plane.exchange import Exchange
+from activator.data_plane.throttle.starting import PHASES, Start
+from activator.runtime.errors import Reason
+from activator.runtime.histogram import Histogram
 from lb.tracker import PENDING, READY
-from tests.proxy.proxy_fakes import Client, Pool, World, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, request_head, response_head
 
 
 def seen(histogram: Histogram) -> tuple[int, float]:

@@ -1,0 +1,170 @@
+"""Where a chunked body ends, and how much of it is overhead.
+
+llhttp says neither: it has no byte offsets, takes a chunk extension of any length and any number of trailers. This
+tracker reads the same bytes just ahead of llhttp and only counts; llhttp judges the grammar and delivers the data.
+`framing.py` refuses a message on whose end the two disagree.
+
+Rules
+  1. Overhead is bounded per chunk (size line with extensions), not per body: many small chunks are legitimate.
+  2. The size of a body is refused when the chunk that exceeds it is announced, before its data.
+  3. One call follows CHUNKS_PER_TURN_MAX chunks at the most and then says `spent`: a chunk may be one byte long.
+  4. Held between two calls: the size line begun, and the trailers, neither ever longer than its bound. llhttp judges
+     the trailers' grammar but does not deliver them: a parser that delivers fields delivers those of every head, too.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from activator.codec.http1.fields import end_of_line
+from activator.config.model import CHUNKS_PER_TURN_MAX
+from activator.runtime.errors import Reason, WireError
+
+_AT_ONCE: Final[int] = CHUNKS_PER_TURN_MAX
+
+_SIZE: Final = 0  # in a size line
+_DATA: Final = 1
+_DATA_END: Final = 2  # in the CRLF after the data
+_TRAILERS: Final = 3
+_DONE: Final = 4
+
+_SIZE_BEGUN_MAX: Final = 2**56 - 1  # one more digit, and the sum of any two sizes still stays below 2**63
+_SEMICOLON: Final = 59
+_ZERO: Final = 48
+_LOWER: Final = 32
+_A: Final = 97
+
+
+class ChunkTracker:
+    """Follows one chunked body after the other; `start` begins a new one."""
+
+    def __init__(self, bad: Reason, too_large: Reason, overhead_max: int, trailers_max: int, body_max: int) -> None:
+        self._bad = bad
+        self._too_large = too_large
+        self._overhead_max = overhead_max
+        self._trailers_max = trailers_max
+        self._body_max = body_max  # 0: none
+        self.start()
+
+    def start(self) -> None:
+        self.done: bool = False
+        self.spent: bool = False  # the last call stopped before the end of its data, at the boundary of a size line
+        self._state: int = _SIZE
+        self._line: bytes = b""  # begun
+        self._left: int = 0  # of the chunk's data, or of the CRLF after it
+        self._body: int = 0
+        self.trailers: bytes = b""  # their lines; once done, all but the last, empty one, of which a CR may be left
+        self._trailers: int = 0
+        self._trailer: int = 0  # bytes of the trailer line begun
+        self._cr: bool = False  # the last byte of the trailers seen was a CR
+
+    def advance(self, data: bytes, pos: int) -> int:
+        """Follow the body from `pos`; the position after what belongs to it and was looked at."""
+        size = len(data)
+        chunks = 0
+        self.spent = False
+        while pos < size and not self.done:
+            state = self._state
+            if state in (_DATA, _DATA_END):
+                taken = min(self._left, size - pos)
+                pos += taken
+                self._left -= taken
+                if self._left == 0:
+                    self._state = _SIZE if state == _DATA_END else _DATA_END
+                    self._left = 2
+            elif state == _SIZE:
+                if chunks >= _AT_ONCE:
+                    self.spent = True
+                    return pos
+                chunks += 1
+                pos = self._size_line(data, pos)
+            else:
+                stop = self._trailer_line(data, pos)
+                if not self.done:
+                    self.trailers += data[pos:stop]
+                pos = stop
+        return pos
+
+    def _size_line(self, data: bytes, pos: int) -> int:
+        if self._line:
+            held = len(self._line)
+            line = self._line + data[pos : pos + self._overhead_max + 2]
+            end = line.find(b"\r\n", held - 1)
+            after = pos + end + 2 - held
+            if end >= 0:
+                line = line[:end]
+        else:
+            end = end_of_line(data, pos, min(len(data), pos + self._overhead_max + 2))
+            after = end + 2
+            line = data[pos:end] if end >= 0 else data[pos : pos + self._overhead_max + 2]
+        # Of a line begun, a CR at the end is not part of it.
+        if len(line) > self._overhead_max + (1 if end < 0 and line.endswith(b"\r") else 0):
+            raise WireError(self._bad, "a chunk extension is too long")
+        if end < 0:
+            self._line = line
+            return len(data)
+        self._line = b""
+        self._begin_chunk(line)
+        return after
+
+    def _begin_chunk(self, line: bytes) -> None:
+        size: i64 = 0
+        pos: i64 = 0
+        for byte in line:  # digit by digit: 20 ns compiled, where translate, lstrip and int take 300
+            if byte == _SEMICOLON:
+                break
+            digit = _hex_digit(byte)
+            if digit < 0:
+                raise WireError(self._bad, "a chunk size is not a number")
+            if size > _SIZE_BEGUN_MAX:
+                raise WireError(self._bad, "a chunk is too large")
+            size = size * 16 + digit
+            pos += 1
+        if pos == 0:
+            raise WireError(self._bad, "a chunk size is not a number")
+        if size == 0:
+            self._state = _TRAILERS
+            return
+        self._left = size
+        self._body += self._left
+        if self._body > self._body_max > 0:
+            raise WireError(Reason.BODY_TOO_LARGE, "the body is too large")
+        self._state = _DATA
+
+    def _trailer_line(self, data: bytes, pos: int) -> int:
+        """The section ends with the first empty line."""
+        if self._cr:
+            self._cr = False
+            if data[pos] == 10:
+                self._end_trailer_line(1)
+                return pos + 1
+        end = data.find(b"\r\n", pos)
+        if end >= 0:
+            self._end_trailer_line(end + 2 - pos)
+            return end + 2
+        self._trailer += len(data) - pos
+        self._check_trailers(self._trailer)
+        self._cr = data.endswith(b"\r")
+        return len(data)
+
+    def _end_trailer_line(self, size: int) -> None:
+        line = self._trailer + size
+        self._trailer = 0
+        self._trailers += line
+        self._check_trailers(0)
+        if line == 2:
+            self.done = True
+            self._state = _DONE
+
+    def _check_trailers(self, begun: int) -> None:
+        if self._trailers + begun > self._trailers_max:
+            raise WireError(self._too_large, "the trailers are too large")
+
+
+def _hex_digit(byte: i64) -> i64:
+    if _ZERO <= byte <= _ZERO + 9:
+        return byte - _ZERO
+    letter = byte | _LOWER
+    return letter - _A + 10 if _A <= letter <= _A + 5 else -1

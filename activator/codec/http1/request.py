@@ -1,0 +1,240 @@
+"""Requests from a client: bytes in, judged requests out.
+
+Rules
+  1. Any bytes whatever give calls of the sink or one WireError, never another exception. What was delivered before an
+     error stands; after it the parser is dead and says the same error again.
+  2. A request is delivered only when its head has been judged whole; a request that two servers could read in two ways
+     is refused, never repaired.
+  3. A request that asks for the connection to be closed is the last; what stands after it is ignored (RFC 9112 9.6).
+  4. What a client would rather speak is told in `head.upgrade`; whether it may is not decided here. What follows such
+     a request may be no HTTP at all; nothing of it is parsed before the answer: `take_unparsed`. With a body, which
+     llhttp would skip, an upgrade is refused.
+  5. While it is paused, what was fed is kept as it came, with the place in it: ten thousand requests in one read cost
+     ten thousand places, not ten thousand copies of the rest.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from httptools import HttpRequestParser
+from mypy_extensions import mypyc_attr
+
+from activator.codec.http1.chunks import ChunkTracker
+from activator.codec.http1.fields import tokens, value_of
+from activator.codec.http1.framing import CHUNKED, HEAD, LENGTH, Grammar, MessageParser
+from activator.codec.http1.target import RequestLine, check_authority
+from activator.codec.message import Fields, Headers, RequestHead
+from activator.config.model import CHUNK_OVERHEAD_BYTES_MAX, TARGET_BYTES_MAX, TRAILERS_BYTES_MAX, Limits
+from activator.runtime.errors import Reason, WireError
+
+_DEFAULTS: Final = Limits()
+
+# What has no body by convention: servers are known not to look for one, and would take it for the next request.
+_NO_CHUNKED_BODY: Final = frozenset({b"GET", b"HEAD", b"TRACE"})
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class RequestSink:
+    """Hears of requests, one after the other. It may call `pause`, and nothing else, on the parser that calls it."""
+
+    def request_head(self, head: RequestHead, keep_alive: bool, http_1_0: bool) -> None:
+        raise NotImplementedError
+
+    def request_body(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def request_end(self, trailers: Headers) -> None:
+        raise NotImplementedError
+
+
+_NOBODY: Final = RequestSink()
+
+
+class RequestLimits:
+    """Bounds in bytes and fields; `body_bytes` 0 means none."""
+
+    def __init__(
+        self,
+        header_bytes: int = _DEFAULTS.header_bytes,
+        headers: int = _DEFAULTS.headers,
+        body_bytes: int = _DEFAULTS.body_bytes,
+        target_bytes: int = TARGET_BYTES_MAX,
+        chunk_overhead_bytes: int = CHUNK_OVERHEAD_BYTES_MAX,
+        trailers_bytes: int = TRAILERS_BYTES_MAX,
+    ) -> None:
+        self.header_bytes: Final[int] = header_bytes
+        self.headers: Final[int] = headers
+        self.body_bytes: Final[int] = body_bytes
+        self.target_bytes: Final[int] = target_bytes
+        self.chunk_overhead_bytes: Final[int] = chunk_overhead_bytes
+        self.trailers_bytes: Final[int] = trailers_bytes
+
+
+class RequestParser(MessageParser):
+    """The requests of one connection."""
+
+    def __init__(self, sink: RequestSink, limits: RequestLimits) -> None:
+        chunks = ChunkTracker(
+            Reason.BAD_REQUEST,
+            Reason.HEADERS_TOO_LARGE,
+            limits.chunk_overhead_bytes,
+            limits.trailers_bytes,
+            limits.body_bytes,
+        )
+        super().__init__(
+            Reason.BAD_REQUEST,
+            Reason.HEADERS_TOO_LARGE,
+            Reason.CODING_NOT_SUPPORTED,
+            head_max=limits.header_bytes,
+            fields_max=limits.headers,
+            blank_max=limits.header_bytes,
+            chunks=chunks,
+            takes_claims=True,
+        )
+        self._sink = sink
+        self._body_max = limits.body_bytes
+        self._request_line = RequestLine(limits.target_bytes)
+        self._error: WireError | None = None
+        self._last: bool = False  # the client asked for the connection to be closed after this request
+        self.paused: bool = False
+        self._head: RequestHead | None = None  # judged, to be delivered
+        self._known_host_line: bytes = b""  # a connection names the same host again and again
+        self._known_authority: bytes = b""
+
+    def feed(self, data: bytes) -> WireError | None:
+        """Parse `data`; None unless the connection is spoilt."""
+        if self._error is not None:
+            return self._error
+        if self.paused or self.needs_turn:
+            self._kept = self.take_unparsed() + data
+            return None
+        return self._feed_from(data, 0)
+
+    def pause(self) -> None:
+        """Parse no further: from within a sink's call, nothing after the current piece of message is delivered."""
+        self.paused = True
+        self._stopped = True
+
+    def resume(self) -> WireError | None:
+        """Go on with what was kept, as `feed` does: after a pause, or in the next turn where it `needs_turn`."""
+        self.paused = False
+        self.needs_turn = False
+        self._stopped = self._last and not self.in_message
+        data = self._kept
+        if not data or self._error is not None:
+            return self._error
+        pos = self._kept_from
+        self._kept = b""
+        self._kept_from = 0
+        return self._feed_from(data, pos)
+
+    def has_unparsed(self) -> bool:
+        """Something was fed that has not been parsed."""
+        return len(self._kept) > 0
+
+    def take_unparsed(self) -> bytes:
+        """What was fed and not parsed: another protocol's, from here on. The parser is of no further use then."""
+        data = self._kept[self._kept_from :]
+        self._kept = b""
+        self._kept_from = 0
+        return data
+
+    def retire(self) -> None:
+        """The connection is gone: keep nothing of it, and refer to it no more (no cycle is left for the collector)."""
+        self._sink = _NOBODY
+        self._let_go()
+
+    def _feed_from(self, data: bytes, pos: int) -> WireError | None:
+        try:
+            pos = self._parse(data, pos)
+        except WireError as error:
+            self._error = error.with_traceback(None)  # its frames hold the parser: a cycle
+            return error
+        if pos < len(data) and (self.paused or self.needs_turn):  # otherwise it is what stands after the last request
+            self._keep(data, pos)
+        return None
+
+    # --- MessageParser ---
+
+    def _new_grammar(self) -> Grammar:
+        return HttpRequestParser(self._delivery)
+
+    def _judge_line(self, line: bytes) -> None:
+        self._request_line.judge(line)
+
+    def _judge_line_begun(self, line: bytes) -> None:
+        self._request_line.check_length(line)
+
+    def _ends_with_head(self) -> bool:
+        return False
+
+    def _judge_head(self) -> None:
+        fields = self._fields
+        line = self._request_line
+        fields.check_framing(line.http_1_0)
+        headers = fields.end_to_end()
+        authority = self._judge_host(headers)
+        length = fields.content_length
+        if fields.chunked:
+            if line.method in _NO_CHUNKED_BODY:
+                raise WireError(Reason.BAD_REQUEST, "Transfer-Encoding on a method without a body")
+            self._state = CHUNKED
+            self.body_remaining = -1
+        elif length > 0:
+            if line.method == b"TRACE":
+                raise WireError(Reason.BAD_REQUEST, "a body on TRACE")
+            if length > self._body_max > 0:
+                raise WireError(Reason.BODY_TOO_LARGE, "the body is too large")
+            self._state = LENGTH
+            self.body_remaining = length
+        has_body = self._state != HEAD
+        head = RequestHead(line.method, line.target, authority, headers, length, has_body)
+        head.named = fields.named()
+        head.claims = fields.claims()
+        head.traceparent = fields.traceparent
+        if fields.protocols and fields.said_upgrade and not line.http_1_0:  # RFC 9110 7.8: from HTTP/1.0 it is ignored
+            if has_body:
+                raise WireError(Reason.BAD_REQUEST, "an upgrade with a body")
+            head.upgrade = b", ".join(tokens(fields.protocols))
+        self._head = head
+
+    def _judge_host(self, headers: Fields) -> bytes:
+        """The request's authority; RFC 9112 3.2."""
+        fields = self._fields
+        line = self._request_line
+        if fields.hosts == 1:
+            if fields.host_line == self._known_host_line:
+                authority = self._known_authority
+            else:
+                authority = check_authority(value_of(fields.host_line))
+                self._known_host_line = fields.host_line
+                self._known_authority = authority
+            if line.authority is not None and line.authority != authority:
+                raise WireError(Reason.BAD_REQUEST, "Host and the target's authority differ")
+            return authority
+        if fields.hosts > 1:
+            raise WireError(Reason.BAD_REQUEST, "Host more than once")
+        if not line.http_1_0:
+            raise WireError(Reason.BAD_REQUEST, "no Host")
+        # To the pod it goes on as HTTP/1.1, which must have one, be it empty (RFC 9112 3.2).
+        authority = line.authority or b""
+        headers.append(b"Host", authority)
+        return authority
+
+    def _deliver_head(self) -> None:
+        head = self._head
+        assert head is not None
+        self._head = None
+        http_1_0 = self._request_line.http_1_0
+        keep_alive = self._fields.keep_alive(http_1_0)
+        self._last = not keep_alive
+        self._sink.request_head(head, keep_alive, http_1_0)
+
+    def _deliver_body(self, data: bytes) -> None:
+        self._sink.request_body(data)
+
+    def _deliver_end(self, trailers: Headers, bytes_left: int) -> None:
+        if self._last:
+            self._stopped = True
+        self._sink.request_end(trailers)

@@ -1,0 +1,290 @@
+"""Responses from a pod: bytes in, judged responses out, each one asked for.
+
+Rules
+  1. A response is parsed only after `expect`. Bytes that nobody asked for, be they the rest of a segment, spoil the
+     connection before the response they follow is handed on: nobody can be answered with them.
+  2. Whether a body follows depends on the request as well (RFC 9112 6.3); llhttp does not know the request, so after
+     HEAD, 204 and 304 it is replaced where it still waits for a body.
+  3. The end of the stream is the end of a response only where nothing else delimits it.
+  4. A 101 is taken only where the request asked for the protocol it names (RFC 9110 7.8). What follows it is the body,
+     in no grammar, until the end of the stream.
+  5. What is left when it has had its share of the turn (`needs_turn`) is kept for `resume`.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+
+from httptools import HttpResponseParser
+from mypy_extensions import mypyc_attr
+
+from activator.codec.http1.chunks import ChunkTracker
+from activator.codec.http1.fields import tokens
+from activator.codec.http1.framing import CHUNKED, HEAD, LENGTH, UNTIL_EOF, Grammar, MessageParser
+from activator.codec.message import UNKNOWN_LENGTH, Headers, ResponseHead
+from activator.config.model import (
+    CHUNK_OVERHEAD_BYTES_MAX,
+    INTERIM_RESPONSES_MAX,
+    RESPONSE_HEAD_BYTES_MAX,
+    RESPONSE_HEADERS_MAX,
+    TRAILERS_BYTES_MAX,
+)
+from activator.runtime.errors import Reason, WireError
+
+_BAD: Final = Reason.BAD_RESPONSE
+_CONTROLS: Final = bytes(range(0x09)) + bytes(range(0x0A, 0x20)) + b"\x7f"  # HTAB is allowed in a reason phrase
+
+_USUAL_LINES: Final[dict[bytes, tuple[int, bytes]]] = {
+    b"HTTP/1.1 %d %b" % (status, status.phrase.encode()): (int(status), status.phrase.encode()) for status in HTTPStatus
+}
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ResponseSink:
+    """Hears of the responses to the requests that were announced with `expect`."""
+
+    def interim_head(self, head: ResponseHead) -> None:
+        """A 1xx response; the final one is still to come."""
+        raise NotImplementedError
+
+    def response_head(self, head: ResponseHead) -> None:
+        raise NotImplementedError
+
+    def response_body(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def response_end(self, trailers: Headers) -> None:
+        raise NotImplementedError
+
+
+_NOBODY: Final = ResponseSink()
+
+
+class ResponseParser(MessageParser):
+    """The responses of one connection."""
+
+    def __init__(self, sink: ResponseSink) -> None:
+        chunks = ChunkTracker(_BAD, _BAD, CHUNK_OVERHEAD_BYTES_MAX, TRAILERS_BYTES_MAX, 0)
+        super().__init__(
+            _BAD,
+            _BAD,
+            _BAD,
+            head_max=RESPONSE_HEAD_BYTES_MAX,
+            fields_max=RESPONSE_HEADERS_MAX,
+            blank_max=0,
+            chunks=chunks,
+            takes_claims=False,
+        )
+        self._sink = sink
+        self._error: WireError | None = None
+        self.keep_alive: bool = False  # once complete: the connection may carry another request
+        self.keep_alive_s: float = -1.0  # and the pod closes it when idle for so long; below 0: it did not say
+        self.started: bool = False  # a byte of a response has come since `expect`
+        self.complete: bool = False  # the response has ended
+        self.tunnelling: bool = False  # after a 101: whatever comes is the body
+        self._head_request: bool = False
+        self._upgrade: bytes = b""  # what the request would rather speak
+        self._interims: int = 0
+        self._head: ResponseHead | None = None  # judged, to be delivered
+        self._http_1_0: bool = False
+        self._status: int = 0
+        self._reason_phrase: bytes = b""
+        self._stopped = True  # until something is expected
+
+    def expect(self, head_request: bool, upgrade: bytes = b"") -> None:
+        """A request, HEAD or not, is about to be sent; the one before it must be complete. A spoilt parser stays so.
+
+        `upgrade`: the protocols it offers, lowered, in a list.
+        """
+        self._upgrade = upgrade
+        self.keep_alive = False
+        self.started = False
+        self.complete = False
+        self._head_request = head_request
+        self._interims = 0
+        self._stopped = self._error is not None
+
+    def feed(self, data: bytes) -> WireError | None:
+        """Parse `data`; None unless the connection is spoilt. A response `complete` by then stands all the same."""
+        if self._error is not None:
+            return self._error
+        if not data:
+            return None
+        if self.tunnelling:
+            self._sink.response_body(data)
+            return None
+        if self.needs_turn:
+            self._kept = self._kept[self._kept_from :] + data
+            self._kept_from = 0
+            return None
+        if self._stopped:
+            return self._spoil(_unexpected())
+        self.started = True
+        return self._feed_from(data, 0)
+
+    def resume(self) -> WireError | None:
+        """Parse on, in another turn, where it `needs_turn`."""
+        self.needs_turn = False
+        data = self._kept
+        if not data or self._error is not None:
+            return self._error
+        self._kept = b""
+        self._stopped = False
+        return self._feed_from(data, self._kept_from)
+
+    def retire(self) -> None:
+        """The connection is gone: keep nothing of it, and refer to it no more (no cycle is left for the collector)."""
+        self._sink = _NOBODY
+        self._let_go()
+
+    def _feed_from(self, data: bytes, pos: int) -> WireError | None:
+        try:
+            pos = self._parse(data, pos)
+        except WireError as error:
+            return self._spoil(error.with_traceback(None))  # its frames hold the parser: a cycle
+        if pos == len(data):
+            return None
+        if self.needs_turn:
+            self._keep(data, pos)
+            return None
+        if self._status == 101:  # tunnelling, since this very call
+            self._sink.response_body(data[pos:])
+            return None
+        return self._spoil(_unexpected())  # the same again, for the caller
+
+    def feed_eof(self) -> WireError | None:
+        """The pod has closed its side."""
+        if self._error is not None:
+            return self._error
+        if self.tunnelling:
+            self.complete = True
+            self._sink.response_end([])
+            return None
+        if self._state == UNTIL_EOF:
+            self._end_message([], 0)
+            return None
+        return self._spoil(WireError(Reason.POD_CLOSED, "the pod closed the connection before its response ended"))
+
+    def _spoil(self, error: WireError) -> WireError:
+        self._error = error
+        self._stopped = True
+        self.keep_alive = False
+        return error
+
+    # --- MessageParser ---
+
+    def _new_grammar(self) -> Grammar:
+        return HttpResponseParser(self._delivery)
+
+    def _judge_line(self, line: bytes) -> None:
+        usual = _USUAL_LINES.get(line)
+        if usual is not None:
+            self._http_1_0 = False
+            self._status = usual[0]
+            self._reason_phrase = usual[1]
+            return
+        if not line.startswith((b"HTTP/1.1 ", b"HTTP/1.0 ")):
+            raise WireError(_BAD, "the response does not begin with HTTP/1.1 or HTTP/1.0")
+        digits = line[9:12]
+        if len(digits) != 3 or not digits.isdigit() or not b"100" <= digits <= b"599" or line[12:13] not in {b" ", b""}:
+            raise WireError(_BAD, "the status is not a number from 100 to 599")
+        phrase = line[13:]
+        if len(phrase.translate(None, _CONTROLS)) != len(phrase):
+            raise WireError(_BAD, "a control byte in the reason phrase")
+        self._http_1_0 = line[7] == 48
+        self._status = int(digits)
+        self._reason_phrase = phrase
+
+    def _judge_line_begun(self, line: bytes) -> None:
+        beginning = line[:9]
+        if not b"HTTP/1.1 ".startswith(beginning) and not b"HTTP/1.0 ".startswith(beginning):
+            raise WireError(_BAD, "the response does not begin with HTTP/1.1 or HTTP/1.0")
+
+    def _ends_with_head(self) -> bool:
+        return self._state == HEAD and (self._head_request or self._status < 200 or self._status in {204, 304})
+
+    def _judge_head(self) -> None:
+        fields = self._fields
+        status = self._status
+        length = fields.content_length
+        fields.check_framing(self._http_1_0)
+        self.keep_alive = fields.keep_alive(self._http_1_0)
+        self.keep_alive_s = fields.keep_alive_s
+        if status < 200:
+            self._judge_interim()
+            length = UNKNOWN_LENGTH
+        elif status == 204:
+            # It must not say either (RFC 9112 6.1, RFC 9110 8.6): what such a pod sends next is not to be trusted.
+            if fields.chunked or length > 0:
+                self.keep_alive = False
+            length = UNKNOWN_LENGTH
+        elif status != 304 and not self._head_request:
+            self._expect_body(length)
+        has_body = self._state != HEAD
+        head = ResponseHead(status, self._reason_phrase, fields.end_to_end(), length, has_body)
+        if status == 101:
+            head.upgrade = self._judge_switch()
+        self._head = head
+
+    def _judge_switch(self) -> bytes:
+        """The protocol of a 101."""
+        protocols = tokens(self._fields.protocols)
+        if not self._upgrade:
+            raise WireError(_BAD, "the pod switched protocols, which nobody had asked for")
+        if self._http_1_0 or not self._fields.said_upgrade or len(protocols) != 1:
+            raise WireError(_BAD, "a 101 that does not say what is spoken from here on")
+        if protocols[0] not in tokens(self._upgrade):
+            raise WireError(_BAD, "the pod switched to a protocol that nobody had asked for")
+        return protocols[0]
+
+    def _judge_interim(self) -> None:
+        # Not even a length of 0 may be said here (RFC 9110 8.6), but servers do with a 101, and it cannot be misread.
+        if self._fields.chunked or self._fields.content_length > 0:
+            raise WireError(_BAD, "a 1xx response with a body")
+        self._grammar_spoilt = True  # where it said `Connection: close` or HTTP/1.0, llhttp expects no more
+        self._interims += 1
+        if self._interims > INTERIM_RESPONSES_MAX:
+            raise WireError(_BAD, "too many 1xx responses")
+
+    def _expect_body(self, length: int) -> None:
+        if self._fields.chunked:
+            self._state = CHUNKED
+            self.body_remaining = -1
+        elif length > 0:
+            self._state = LENGTH
+            self.body_remaining = length
+        elif length < 0:
+            self._state = UNTIL_EOF
+            self.body_remaining = -1
+            self.keep_alive = False
+
+    def _deliver_head(self) -> None:
+        head = self._head
+        assert head is not None
+        self._head = None
+        if head.status >= 200:
+            self._sink.response_head(head)
+        elif head.status == 101:
+            self.tunnelling = True
+            self.keep_alive = False
+            self._stopped = True  # what follows is for `feed` to hand on
+            self._sink.response_head(head)
+        else:
+            self._sink.interim_head(head)
+
+    def _deliver_body(self, data: bytes) -> None:
+        self._sink.response_body(data)
+
+    def _deliver_end(self, trailers: Headers, bytes_left: int) -> None:
+        if self._status < 200:
+            return
+        self._stopped = True
+        if bytes_left > 0:
+            self._spoil(_unexpected())  # before the sink can give the connection to the next request
+        self.complete = True
+        self._sink.response_end(trailers)
+
+
+def _unexpected() -> WireError:
+    return WireError(_BAD, "the pod sent bytes that nobody had asked for")

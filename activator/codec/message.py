@@ -1,0 +1,132 @@
+"""Heads of requests and responses, in no protocol version's terms.
+
+Rules
+  1. What stands here is end to end: hop-by-hop fields and framing (Connection, Keep-Alive, Transfer-Encoding,
+     Content-Length, Upgrade, Proxy-*) never appear in `headers`; the length is a number, and whoever writes the message
+     onward frames it anew. Trailer does appear, since trailers are handed on; and `TE: trailers` does where the client
+     said it (gRPC servers insist on it), with the `Connection: TE` that must accompany it in HTTP/1.
+  2. Names and values are the bytes that were received, order and case kept; a reader who compares names lowers them.
+  3. Made once by `http1/`, afterwards read by everybody; only `headers/` adds to them.
+
+(content_length, has_body) is (n, True) for a body of n bytes, (0, False) for a declared empty one,
+(UNKNOWN_LENGTH, True) for a body whose end is told by the stream, and (UNKNOWN_LENGTH, False) for no body at all.
+A response to HEAD, or a 304, may declare the length of a body that does not follow: (n, False).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+UNKNOWN_LENGTH: Final = -1
+
+Headers = list[tuple[bytes, bytes]]
+
+_NO_CLAIMS: Final[list[bytes]] = []
+
+
+class Fields:
+    """Header fields as one block of bytes: before each field CRLF, between its name and its value a colon.
+
+    Of the dozen fields that a proxied head has, two or three are ever looked at. As a block they cost one slice when
+    read and one copy when written; as a list of pairs they were half of what parsing cost and all of what writing did.
+    The notation is not HTTP/1's affair: who has pairs makes a block with `from_pairs`, who wants pairs calls `pairs`.
+    Neither a name nor a value may hold CR, LF or NUL: the parsers let none through, and whoever adds a field must not
+    either.
+    """
+
+    def __init__(self, block: bytes) -> None:
+        self.block = block
+
+    @staticmethod
+    def from_pairs(pairs: Headers) -> Fields:
+        return Fields(b"".join([b"\r\n%b: %b" % (name, value) for name, value in pairs]))
+
+    def append(self, name: bytes, value: bytes) -> None:
+        """Add a field at the end; copies the block."""
+        self.block = b"%b\r\n%b: %b" % (self.block, name, value)
+
+    def get(self, lowered_name: bytes) -> bytes | None:
+        """The value of the first field of this name, without whitespace around it."""
+        start = self.block.lower().find(b"\r\n%b:" % lowered_name)
+        if start < 0:
+            return None
+        start += len(lowered_name) + 3
+        end = self.block.find(b"\r\n", start)
+        return self.block[start : end if end >= 0 else len(self.block)].strip(b" \t")
+
+    def pairs(self) -> Headers:
+        """All fields, in order; values without whitespace around them."""
+        return pairs_of(self.block.split(b"\r\n")[1:])
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fields) and self.pairs() == other.pairs()
+
+    def __hash__(self) -> int:
+        return hash(tuple(self.pairs()))
+
+    def __repr__(self) -> str:
+        return f"Fields({self.pairs()!r})"
+
+
+def pairs_of(lines: list[bytes]) -> Headers:
+    """Field lines, without their line ends, taken apart."""
+    pairs: Headers = []
+    for line in lines:
+        name, _, value = line.partition(b":")
+        pairs.append((name, value.strip(b" \t")))
+    return pairs
+
+
+class RequestHead:
+    """What a client asks for. `target` is origin-form (path and query) or `*`; `authority` the lowered host[:port].
+
+    An `upgrade` makes both bodies raw streams once the pod has answered 101 (RFC 9110 7.8).
+    """
+
+    def __init__(
+        self,
+        method: bytes,
+        target: bytes,
+        authority: bytes,
+        headers: Fields,
+        content_length: int,
+        has_body: bool,
+    ) -> None:
+        self.method = method
+        self.target = target
+        self.authority = authority
+        self.headers = headers
+        self.content_length = content_length
+        self.has_body = has_body
+        self.upgrade: bytes = b""  # the protocols the client would rather speak on this connection, lowered, in a list
+        self.named: bytes = b""  # the fields that Connection names, as a block: for us, and not in `headers`
+        self.claims: list[bytes] = (
+            _NO_CLAIMS  # field lines about its origin, taken out of `headers` (headers/forwarding.py)
+        )
+        self.traceparent: bytes = b""  # its field line; it stays in `headers`: see headers/trace_context.py
+
+    def received(self, lowered_name: bytes) -> bytes | None:
+        """The value of the first field of this name that the client sent to us, be it for us alone."""
+        value = self.headers.get(lowered_name)
+        if value is None and self.named:
+            value = Fields(self.named).get(lowered_name)
+        return value
+
+
+class ResponseHead:
+    """What a pod answers. `reason_phrase` is kept for HTTP/1 peers and may be empty."""
+
+    def __init__(
+        self,
+        status: int,
+        reason_phrase: bytes,
+        headers: Fields,
+        content_length: int,
+        has_body: bool,
+    ) -> None:
+        self.status = status
+        self.reason_phrase = reason_phrase
+        self.headers = headers
+        self.content_length = content_length
+        self.has_body = has_body
+        self.upgrade: bytes = b""  # of a 101: the protocol that is spoken from here on

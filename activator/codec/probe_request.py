@@ -1,0 +1,34 @@
+"""The request that a `ProbeSpec` describes, and how its answer names the pod: what both planes ask pods with.
+
+The control plane asks it to find out whether a pod takes requests, the data plane on each new connection of pods
+that say who they are.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
+from activator.config.model import PROBE_QUEUE_PROXY, ProbeSpec
+
+# Knative's: queue-proxy knows its callers by these, and answers nobody else on this path.
+_QUEUE_PATH: Final = "/healthz"
+_QUEUE_HEADERS: Final = ((b"User-Agent", b"Knative-Activator-Probe"), (b"K-Network-Probe", b"queue"))
+_HTTP_HEADERS: Final = ((b"User-Agent", b"activator-probe"),)
+
+
+def probe_head(probe: ProbeSpec, address: str, keep_alive: bool = False) -> RequestHead:
+    """The request that asks; `keep_alive`: others are to follow it on its connection."""
+    is_queue = probe.kind == PROBE_QUEUE_PROXY
+    host = (probe.host or address).encode()
+    headers: Headers = [(b"Host", host), *(_QUEUE_HEADERS if is_queue else _HTTP_HEADERS)]
+    if not is_queue and not keep_alive:
+        headers.append((b"Connection", b"close"))
+    headers.extend((name.encode(), value.encode()) for name, value in probe.headers)
+    path = probe.path or (_QUEUE_PATH if is_queue else "/")
+    return RequestHead(b"GET", path.encode(), host, Fields.from_pairs(headers), -1, False)
+
+
+def names(head: ResponseHead, header: str, identity: str) -> bool:
+    """Whether an answer's header says that it comes from this identity."""
+    return head.headers.get(header.lower().encode()) == identity.encode()

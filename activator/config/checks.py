@@ -1,0 +1,231 @@
+"""What the types of a configuration cannot say: addresses, hosts, names, what excludes what, and what is planned.
+
+Rules
+  1. A check looks at the keys that could be read and passes over the others, so that one mistake is told once.
+  2. What is planned is told as planned; nothing that would be ignored is accepted.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from activator.config.edge_checks import EdgeChecker, element_at, item_at
+from activator.config.policy_checks import PolicyChecker
+from activator.config.probe_checks import check_probe
+from activator.config.queue_checks import check_queue
+from activator.config.reader import UNREADABLE, Reader, Values
+from activator.config.telemetry_checks import check_telemetry
+from activator.config.tree import Item
+
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
+_LABEL: Final = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_DNS_NAME: Final = re.compile(rf"{_LABEL}(\.{_LABEL})*\.?")
+_PORT: Final = re.compile(r"[0-9]{1,5}")
+
+
+def split_address(text: str, lowest_port: int = 1) -> tuple[str, int] | None:
+    """(host, port) of `host:port`, an IPv6 host in brackets; None if it is none."""
+    host, colon, port_text = text.rpartition(":")
+    if not colon or _PORT.fullmatch(port_text) is None or not lowest_port <= int(port_text) <= 65_535:
+        return None
+    if host.startswith("[") and host.endswith("]"):
+        return (host[1:-1], int(port_text)) if _is_ip(host[1:-1], 6) else None
+    return (host, int(port_text)) if _is_ip(host, 4) or _is_dns_name(host) else None
+
+
+def canonical_host(text: str) -> str | None:
+    """How a host is compared: lowered, no dot at its end, international names as they go over the wire."""
+    host = text
+    if host == "*":
+        return host
+    prefix = "*." if host.startswith("*.") else ""
+    host = host.removeprefix(prefix)
+    if not host.isascii():
+        try:
+            host = host.encode("idna").decode("ascii")
+        except UnicodeError:
+            return None
+    host = host.lower().removesuffix(".")
+    if not prefix and (_is_ip(host, 4) or (host.startswith("[") and host.endswith("]") and _is_ip(host[1:-1], 6))):
+        return host
+    return prefix + host if _is_dns_name(host) else None
+
+
+def _is_ip(text: str, version: int) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == version
+    except ValueError:
+        return False
+
+
+def _is_dns_name(text: str) -> bool:
+    # A last label of digits only is a mistyped IPv4 address, never a name.
+    if len(text) > 253 or _DNS_NAME.fullmatch(text.lower()) is None:
+        return False
+    return not text.rstrip(".").rpartition(".")[2].isdecimal()
+
+
+class Checker:
+    """Goes through what a `Reader` has read, item and values side by side."""
+
+    def __init__(self, reader: Reader, policy_names: AbstractSet[str] | None) -> None:
+        self._reader = reader
+        self._edge = EdgeChecker(reader)
+        self._policies = PolicyChecker(reader, policy_names)
+        self._takes_reports = False  # of pods: a revision then needs neither pods nor a process
+        self._names: dict[str, str] = {}  # namespace/name → path of the revision
+        self._hosts: dict[str, str] = {}
+
+    def check(self, root: Item, values: Values) -> None:
+        self._check_listeners(root, values)
+        self._check_address(root, values, "admin", "", allow_empty=True)
+        workers = values.get("workers", 1)
+        if workers > 1:
+            self._reader.planned(item_at(root, "workers"), "workers", "more than one")
+        check_telemetry(self._reader, root, values)
+        self._edge.check_forwarded(root, values)
+        self._check_address(item_at(root, "push"), values.get("push", {}), "listen", "push.", allow_empty=True)
+        self._edge.check_push(root, values)
+        self._edge.check_kubernetes(root, values)
+        self._check_positive(root, values, "limits", "limits", ("header_bytes", "held_bytes"))
+        revisions = values.get("revisions", [])
+        revisions_item = root.entries.get("revisions") if root.entries else None
+        if revisions_item is None or revisions_item.elements is None:
+            if revisions_item is None and values.get("kubernetes") is None:
+                self._reader.found(root, "revisions", "at least one", "none")
+            return
+        if not revisions_item.elements and values.get("kubernetes") is None:
+            self._reader.found(revisions_item, "revisions", "at least one", "none")
+        trusts_headers = values.get("trust_revision_headers", False)
+        self._takes_reports = bool(values.get("push", {}).get("listen", ""))
+        for place, (item, revision) in enumerate(zip(revisions_item.elements, revisions)):
+            if revision is not UNREADABLE:
+                self._check_revision(item, revision, f"revisions[{place}]", trusts_headers)
+
+    def _check_listeners(self, root: Item, values: Values) -> None:
+        if "listen" not in values:
+            return
+        item = item_at(root, "listen")
+        is_list = item.elements is not None
+        items = item.elements if item.elements is not None else [item]
+        listeners = values["listen"] if is_list else [values["listen"]]
+        if not items:
+            self._reader.found(item, "listen", "at least one address", "an empty list")
+        seen: set[str] = set()
+        for place, (one, value) in enumerate(zip(items, listeners)):
+            path = f"listen[{place}]" if is_list else "listen"
+            if isinstance(value, dict):
+                self._check_address(one, value, "address", path + ".")
+                self._edge.check_listener(one, value, path)
+            elif value is not UNREADABLE:
+                self._check_is_address(one, value, path, lowest_port=0)
+                if value in seen:
+                    self._reader.found(one, path, "each address once")
+                seen.add(value)
+
+    def _check_revision(self, item: Item, values: Values, path: str, trusts_headers: bool) -> None:
+        self._check_name(item, values, path)
+        self._check_hosts(item, values, path, trusts_headers)
+        self._check_pods(item, values, path)
+        self._edge.check_revision(item, values, path)
+        self._policies.check_revision(item, values, path)
+        check_probe(self._reader, item, values, f"{path}.probe")
+        check_queue(self._reader, item_at(item, "queue"), values.get("queue", {}), f"{path}.queue")
+        self._check_positive(item, values, "timeouts", f"{path}.timeouts", ("connect", "startup"))
+        if values.get("process") is not None:
+            self._check_process(item_at(item, "process"), values["process"], f"{path}.process")
+
+    def _check_name(self, item: Item, values: Values, path: str) -> None:
+        readable = True
+        for key in ("name", "namespace"):
+            if key in values and _NAME.fullmatch(values[key]) is None:
+                readable = False
+                self._reader.found(item_at(item, key), f"{path}.{key}", "letters, digits, dots and dashes")
+        if not readable or "name" not in values:
+            return
+        key = f"{values.get('namespace', 'default')}/{values['name']}"
+        if key in self._names:
+            self._reader.found(
+                item_at(item, "name"),
+                f"{path}.name",
+                "each name once in a namespace",
+                f'"{key}", which {self._names[key]} is called already',
+            )
+        self._names.setdefault(key, path)
+
+    def _check_hosts(self, item: Item, values: Values, path: str, trusts_headers: bool) -> None:
+        if "hosts" not in values:
+            if not trusts_headers and "hosts" not in (item.entries or {}):
+                self._reader.found(item, f"{path}.hosts", 'the hosts that lead to it, or ["*"] for all', "none")
+            return
+        hosts_item = item_at(item, "hosts")
+        if not values["hosts"] and not trusts_headers:
+            self._reader.found(hosts_item, f"{path}.hosts", "at least one host", "an empty list")
+        for place, text in enumerate(values["hosts"]):
+            if text is UNREADABLE:
+                continue
+            one = element_at(hosts_item, place)
+            at = f"{path}.hosts[{place}]"
+            host = canonical_host(text)
+            if host is None:
+                self._reader.found(one, at, "a host name without a port, *.suffix or *")
+            elif host in self._hosts:
+                self._reader.found(one, at, "each host once", f'"{text}", which leads to {self._hosts[host]} already')
+            else:
+                self._hosts[host] = path
+
+    def _check_pods(self, item: Item, values: Values, path: str) -> None:
+        entries = item.entries or {}
+        has_pods = bool(values["pods"]) if "pods" in values else "pods" in entries
+        has_process = values["process"] is not None if "process" in values else "process" in entries
+        if has_pods and has_process:
+            self._reader.found(item, path, "one of them", "both pods and process")
+        elif not has_pods and not has_process and not self._takes_reports:
+            expected = "one of them, or push.listen where pods report themselves"
+            self._reader.found(item, path, expected, "neither pods nor process")
+        seen: set[str] = set()
+        for place, pod in enumerate(values.get("pods", [])):
+            pods_item = item_at(item, "pods")
+            address = pod.get("address", UNREADABLE) if isinstance(pod, dict) else pod
+            if address is UNREADABLE or pods_item.elements is None:
+                continue
+            one = item_at(pods_item.elements[place], "address")
+            at = f"{path}.pods[{place}]" + (".address" if isinstance(pod, dict) else "")
+            self._check_is_address(one, address, at)
+            if address in seen:
+                self._reader.found(one, at, "each pod once")
+            seen.add(address)
+
+    def _check_process(self, item: Item, values: Values, path: str) -> None:
+        command = values.get("command")
+        if command is not None and (not command or command[0] == ""):
+            self._reader.found(item_at(item, "command"), f"{path}.command", "a program and its arguments", "none")
+        if 0 < values.get("max_scale", 0) < values.get("min_scale", 0):
+            found = f"{values['min_scale']}, more than max_scale {values['max_scale']}"
+            self._reader.found(item_at(item, "min_scale"), f"{path}.min_scale", "at most max_scale", found)
+        readiness = values.get("readiness", {})
+        if readiness.get("http_get", "/")[:1] not in ("/", ""):
+            readiness_item = item_at(item_at(item, "readiness"), "http_get")
+            self._reader.found(readiness_item, f"{path}.readiness.http_get", "a path that begins with /")
+        self._check_positive(item, values, "readiness", f"{path}.readiness", ("interval",))
+        for name, value in values.get("environment", {}).items():
+            if name == "" or "=" in name or "\0" in name or (value is not UNREADABLE and "\0" in value):
+                self._reader.found(
+                    item_at(item, "environment"), f"{path}.environment", "names of variables", f'"{name}"'
+                )
+
+    def _check_positive(self, item: Item, values: Values, group: str, path: str, keys: tuple[str, ...]) -> None:
+        for key in keys:
+            if values.get(group, {}).get(key, 1) <= 0:
+                self._reader.found(item_at(item_at(item, group), key), f"{path}.{key}", "more than 0")
+
+    def _check_address(self, item: Item, values: Values, key: str, prefix: str, allow_empty: bool = False) -> None:
+        if key in values and not (allow_empty and values[key] == ""):
+            self._check_is_address(item_at(item, key), values[key], prefix + key, lowest_port=0)
+
+    def _check_is_address(self, item: Item, address: str, path: str, lowest_port: int = 1) -> None:
+        if split_address(address, lowest_port) is None:
+            self._reader.found(item, path, "host:port such as 127.0.0.1:8080 or [::1]:8080")

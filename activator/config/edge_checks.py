@@ -1,0 +1,152 @@
+"""What types cannot say of the edge: listeners, certificates, whom to trust, what may be upgraded.
+
+Part of `checks.py`'s work, with its rules.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable
+from typing import Final
+
+from activator.config.model import KNATIVE, SHARING_KNATIVE, SHARING_NONE
+from activator.config.reader import UNREADABLE, Reader, Values
+from activator.config.tree import Item
+
+FORWARDED_HEADERS: Final = ("x-forwarded", "forwarded", "both", "x-forwarded-for", "none")
+
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2
+_VIA: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~:-]+")  # a pseudonym, or host:port
+
+_NETWORK: Final = "a network such as 10.0.0.0/8 or an address"
+
+
+class EdgeChecker:
+    """Goes through what a `Reader` has read, item and values side by side."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def check_listener(self, item: Item, values: Values, path: str) -> None:
+        """One listener with TLS."""
+        self._check_version(item, values, path)
+        if values.get("certificate") and values.get("key"):
+            self._check_pair(item, values, path)
+
+    def check_forwarded(self, root: Item, values: Values) -> None:
+        forwarded = values.get("forwarded", {})
+        item = item_at(root, "forwarded")
+        self._check_each(item, forwarded, "forwarded.trust", _is_network, _NETWORK)
+        if forwarded.get("headers", "none") not in FORWARDED_HEADERS:
+            self._reader.found(item_at(item, "headers"), "forwarded.headers", "one of " + ", ".join(FORWARDED_HEADERS))
+        via = forwarded.get("via", "")
+        if via and _VIA.fullmatch(via) is None:
+            self._reader.found(item_at(item, "via"), "forwarded.via", "one word, such as activator")
+
+    def check_kubernetes(self, root: Item, values: Values) -> None:
+        kubernetes = values.get("kubernetes") or {}
+        item = item_at(root, "kubernetes")
+        self._check_choice(item, kubernetes, "mode", (KNATIVE,))
+        self._check_choice(item, kubernetes, "sharing", (SHARING_NONE, SHARING_KNATIVE))
+        interval = kubernetes.get("reconcile_interval", 1.0)
+        if interval is not UNREADABLE and interval <= 0.0:
+            place = item_at(item, "reconcile_interval")
+            self._reader.found(place, "kubernetes.reconcile_interval", "a duration above 0, such as 30s")
+        url = kubernetes.get("autoscaler", "")
+        if url and not url.startswith(("ws://", "wss://")):
+            self._reader.found(item_at(item, "autoscaler"), "kubernetes.autoscaler", "ws://host:port")
+
+    def _check_choice(self, item: Item, values: Values, name: str, choices: tuple[str, ...]) -> None:
+        found = values.get(name, choices[0])
+        if found is not UNREADABLE and found not in choices:
+            self._reader.found(item_at(item, name), f"kubernetes.{name}", " or ".join(choices))
+
+    def check_push(self, root: Item, values: Values) -> None:
+        push = values.get("push", {})
+        item = item_at(root, "push")
+        self._check_each(item, push, "push.networks", _is_network, _NETWORK)
+        if push.get("token") and push.get("token_file"):
+            self._reader.found(item_at(item, "token"), "push", "one of token and token_file", "both")
+        listen = push.get("listen", "")
+        if not listen:
+            if any(push.get(key) for key in ("token", "token_file", "networks")):
+                self._reader.found(item, "push.listen", "an address such as 127.0.0.1:8014, or no push at all", "none")
+        elif not _is_loopback(listen) and not push.get("token") and not push.get("token_file"):
+            expected = "a token or token_file where others than this machine can report"
+            self._reader.found(item, "push", expected, f"neither, and {listen} is not loopback")
+
+    def check_revision(self, item: Item, values: Values, path: str) -> None:
+        self._check_each(item, values, f"{path}.upgrades", _is_token, "a protocol such as websocket")
+        tls = values.get("tls")
+        if tls is not None and tls is not UNREADABLE:
+            self._check_pod_tls(item_at(item, "tls"), tls, f"{path}.tls", "process" in values)
+
+    def _check_pod_tls(self, item: Item, values: Values, path: str, has_process: bool) -> None:
+        if has_process:
+            self._reader.found(item, path, "pods, since local processes are spoken to without TLS", "a process")
+        if bool(values.get("certificate")) != bool(values.get("key")):
+            self._reader.found(item, path, "both certificate and key, or neither", "one of them")
+        elif values.get("certificate"):
+            self._check_pair(item, values, path)
+        self._check_version(item, values, path)
+        authorities = values.get("ca", "")
+        if authorities:
+            from activator.runtime.certificates import problem_with_authorities  # ssl: only where TLS is asked for
+
+            problem = problem_with_authorities(authorities)
+            if problem:
+                self._reader.found(item_at(item, "ca"), f"{path}.ca", "a file of certificates in PEM", problem)
+
+    def _check_each(self, item: Item, values: Values, path: str, fits: Callable[[str], bool], expected: str) -> None:
+        """A list of texts, which stands under the last word of `path`."""
+        key = path.rpartition(".")[2]
+        listed = item_at(item, key)
+        for place, text in enumerate(values.get(key, [])):
+            if text is not UNREADABLE and not fits(text):
+                self._reader.found(element_at(listed, place), f"{path}[{place}]", expected)
+
+    def _check_version(self, item: Item, values: Values, path: str) -> None:
+        version = values.get("min_version", "1.2")
+        if version not in ("1.2", "1.3"):
+            self._reader.found(item_at(item, "min_version"), f"{path}.min_version", '"1.2" or "1.3"')
+
+    def _check_pair(self, item: Item, values: Values, path: str) -> None:
+        from activator.runtime.certificates import problem_with  # ssl: only where TLS is asked for
+
+        problem = problem_with(values["certificate"], values["key"])
+        if problem:
+            at = item_at(item, "certificate")
+            self._reader.found(at, f"{path}.certificate", "a certificate and its key", problem)
+
+
+def _is_token(text: str) -> bool:
+    return _TOKEN.fullmatch(text) is not None
+
+
+def _is_network(text: str) -> bool:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def item_at(item: Item, key: str) -> Item:
+    """The item of a key, or the one that would hold it."""
+    return item.entries.get(key, item) if item.entries else item
+
+
+def element_at(item: Item, place: int) -> Item:
+    """The item of a list's member, or the list itself where it was told in one piece."""
+    return item.elements[place] if item.elements else item

@@ -1,0 +1,186 @@
+"""The configuration file: from its text and the environment to `Config`, and from there to what the program works with.
+
+Rules
+  1. Whatever the text, the answer is a `Config` or one `ConfigError` that lists every mistake with its line.
+  2. Defaults that depend on other keys are settled in `resolve` and nowhere else.
+  3. Which policies there are is handed in: this file knows nothing of `lb/`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any, Final, TypeVar
+
+import msgspec
+from msgspec import inspect
+
+from activator.config.checks import Checker, canonical_host
+from activator.config.model import (
+    PROBE_HTTP,
+    PROBE_TCP,
+    Config,
+    DisciplineSpec,
+    Duration,
+    HashOn,
+    Probe,
+    ProbeSpec,
+    Queue,
+    Revision,
+    RevisionSpec,
+    RuleSpec,
+    resolve_process,
+)
+from activator.config.reader import UNREADABLE, Reader, build
+from activator.config.schema import make_schema
+from activator.config.tree import Item, lay_environment_over, read_tree
+from activator.runtime.errors import ConfigError
+
+COMMAND_LINE: Final = "command line"  # where a configuration stands that no file gave
+T = TypeVar("T")
+
+_KIND: Final = inspect.type_info(Config)
+
+
+def load(path: str, environ: Mapping[str, str], policy_names: AbstractSet[str] | None = None) -> Config:
+    """Read the file at `path`; raises ConfigError. Without `policy_names` any name of a policy is taken."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+    except UnicodeDecodeError:
+        raise ConfigError([f"{path}:1: found bytes that are not UTF-8, expected text"]) from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigError([f"{path}: cannot be read: {reason}"]) from None
+    return parse(text, path, environ, policy_names)
+
+
+def parse(text: str, name: str, environ: Mapping[str, str], policy_names: AbstractSet[str] | None = None) -> Config:
+    """`text` as a configuration called `name`, with `environ` laid over it; raises ConfigError."""
+    problems: list[str] = []
+    root = read_tree(text, name, environ, problems)
+    if root is None:
+        raise ConfigError(problems)
+    return _read(root, name, problems, policy_names)
+
+
+def overlay(config: Config, environ: Mapping[str, str], policy_names: AbstractSet[str] | None = None) -> Config:
+    """`config`, which no file gave, with `environ` laid over it; raises ConfigError."""
+    problems: list[str] = []
+    root = _item_of(config)
+    lay_environment_over(root, environ, problems)
+    return _read(root, COMMAND_LINE, problems, policy_names)
+
+
+def _item_of(value: object) -> Item:
+    """What a user would have written for `value`."""
+    match value:
+        case msgspec.Struct():
+            fields = {name: getattr(value, name) for name in value.__struct_fields__}
+            entries = {name: _item_of(one) for name, one in fields.items() if one is not None}
+            return Item(COMMAND_LINE, entries=entries)
+        case dict():
+            return Item(COMMAND_LINE, entries={str(name): _item_of(one) for name, one in value.items()})
+        case list():
+            return Item(COMMAND_LINE, elements=[_item_of(one) for one in value])
+        case bool():
+            return Item(COMMAND_LINE, text=str(value).lower())
+    return Item(COMMAND_LINE, text=str(value))
+
+
+def _read(root: Item, name: str, problems: list[str], policy_names: AbstractSet[str] | None) -> Config:
+    reader = Reader(problems)
+    values = reader.read(root, _KIND, "")
+    if values is not UNREADABLE:
+        Checker(reader, policy_names).check(root, values)
+    if problems:
+        raise ConfigError(sorted(problems, key=lambda problem: _line_of(problem, name)))
+    config: Config = build(_KIND, values)
+    return config
+
+
+def _line_of(problem: str, name: str) -> float:
+    """Where a problem stands in the file; those of the environment come last."""
+    line = problem.removeprefix(f"{name}:").partition(":")[0]
+    return int(line) if line.isdecimal() else math.inf
+
+
+def resolve(config: Config, default_policy: Callable[[int], str], processors: int | None = None) -> list[RevisionSpec]:
+    """The revisions with every default settled. `default_policy(container_concurrency)` names a policy."""
+    return [_resolve_revision(config, revision, default_policy, processors) for revision in config.revisions]
+
+
+def _resolve_revision(
+    config: Config, revision: Revision, default_policy: Callable[[int], str], processors: int | None
+) -> RevisionSpec:
+    threshold = revision.trailing_fragmentation_threshold
+    queue = revision.queue
+    most = len(revision.pods) if revision.process is None else resolve_process(revision, processors).max_scale
+    return RevisionSpec(
+        key=f"{revision.namespace}/{revision.name}",
+        hosts=tuple(canonical_host(host) or host for host in revision.hosts),
+        container_concurrency=revision.container_concurrency,
+        policy=revision.policy or default_policy(revision.container_concurrency),
+        hash_on=_hash_on(revision.hash_on),
+        slow_start_s=float(revision.slow_start),
+        strikes=_or(revision.health.strikes, config.health.strikes),
+        ejection_share=_or(revision.health.ejection_share, config.health.ejection_share),
+        probe=_resolve_probe(revision.probe),
+        server_timing=revision.server_timing,
+        max_scale=revision.max_scale or most,
+        trailing_fragmentation_threshold=config.trailing_fragmentation_threshold if threshold is None else threshold,
+        queue_depth=queue.depth,
+        # Plain floats: a message between the parts cannot carry a type of ours.
+        queue_timeout_s=_seconds(queue.timeout),
+        queue_bytes=int(queue.bytes),
+        request_timeout=queue.request_timeout,
+        request_timeout_max_s=_seconds(queue.request_timeout_max),
+        admission=queue.admission,
+        discipline=_resolve_discipline(queue),
+        queue_rules=tuple(
+            RuleSpec(rule.path_prefix, tuple(rule.methods), rule.exempt, rule.charge) for rule in queue.rules
+        ),
+        startup_timeout_s=float(revision.timeouts.startup),
+        connect_timeout_s=float(revision.timeouts.connect),
+        first_byte_timeout_s=float(revision.timeouts.first_byte),
+        idle_timeout_s=float(revision.timeouts.idle),
+        total_timeout_s=float(revision.timeouts.total),
+        tunnel_idle_timeout_s=float(revision.timeouts.tunnel_idle),
+        upgrades=tuple(protocol.lower() for protocol in revision.upgrades),
+        tls=revision.tls,
+    )
+
+
+def _resolve_discipline(queue: Queue) -> DisciplineSpec:
+    if queue.discipline == "priority":
+        return DisciplineSpec("priority", queue.header, float(queue.ageing), queue.default)
+    if queue.discipline == "fair":
+        return DisciplineSpec("fair", queue.header, weights=queue.weights)
+    return DisciplineSpec()
+
+
+def _or(own: T | None, general: T) -> T:
+    return general if own is None else own
+
+
+def _resolve_probe(probe: Probe | None) -> ProbeSpec:
+    if probe is None:
+        return ProbeSpec()
+    kind = probe.kind or (PROBE_HTTP if probe.path or probe.identity_header else PROBE_TCP)
+    return ProbeSpec(kind, probe.path, probe.host, identity_header=probe.identity_header)
+
+
+def _seconds(duration: Duration | None) -> float | None:
+    return None if duration is None else float(duration)
+
+
+def _hash_on(hash_on: str | HashOn | None) -> str:
+    if isinstance(hash_on, HashOn):
+        return f"header:{hash_on.header}" if hash_on.header else f"cookie:{hash_on.cookie}"
+    return hash_on or ""
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of the file, for editors."""
+    return make_schema()

@@ -1,0 +1,73 @@
+"""What types cannot say of balancing: which policies there are, and what only some of them look at.
+
+Part of `checks.py`'s work, with its rules. What a policy would ignore is refused: whoever wrote it wanted
+something else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from activator.config.edge_checks import item_at
+from activator.config.model import HASH_ON_CLIENT_IP
+from activator.config.reader import UNREADABLE, Reader, Values
+from activator.config.tree import Item
+from lb.registry import problem_with, takes_key, takes_weights
+
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2, also of a cookie's name
+
+
+class PolicyChecker:
+    """`policy_names`: those that can be had; None: any name is taken."""
+
+    def __init__(self, reader: Reader, policy_names: AbstractSet[str] | None) -> None:
+        self._reader = reader
+        self._policy_names = policy_names
+
+    def check_revision(self, item: Item, values: Values, path: str) -> None:
+        policy = values.get("policy", "")
+        if policy:
+            self._check_name(item_at(item, "policy"), policy, f"{path}.policy")
+        self._check_weights(item_at(item, "pods"), values, f"{path}.pods", policy)
+        hash_on = values.get("hash_on")
+        if hash_on is None or hash_on is UNREADABLE:
+            return
+        hash_item = item_at(item, "hash_on")
+        if not policy or not takes_key(policy):
+            found = f'policy "{policy}"' if policy else "no policy"
+            self._reader.found(hash_item, f"{path}.hash_on", "policy: consistent-hash, which looks at it", found)
+        elif isinstance(hash_on, dict):
+            self._check_hash_on(hash_item, hash_on, f"{path}.hash_on")
+        elif hash_on != HASH_ON_CLIENT_IP:
+            self._reader.found(hash_item, f"{path}.hash_on", "client_ip, {header: NAME} or {cookie: NAME}")
+
+    def _check_name(self, item: Item, policy: str, path: str) -> None:
+        if self._policy_names is None:
+            return
+        if ":" not in policy and policy not in self._policy_names:
+            expected = "one of " + ", ".join(sorted(self._policy_names)) + " or package.module:Class"
+            self._reader.found(item, path, expected)
+            return
+        problem = problem_with(policy)
+        if problem:
+            self._reader.found(item, path, "a policy that can be loaded", problem)
+
+    def _check_weights(self, item: Item, values: Values, path: str, policy: str) -> None:
+        if policy and takes_weights(policy):
+            return
+        for place, pod in enumerate(values.get("pods", [])):
+            if isinstance(pod, dict) and "weight" in pod and item.elements is not None:
+                found = f'a weight and policy "{policy}"' if policy else "a weight and no policy"
+                one = item_at(item.elements[place], "weight")
+                self._reader.found(one, f"{path}[{place}].weight", "policy: weighted, which looks at it", found)
+                return  # once is enough
+
+    def _check_hash_on(self, item: Item, hash_on: Values, path: str) -> None:
+        named = [key for key in ("header", "cookie") if hash_on.get(key, "")]
+        if len(named) != 1:
+            if (item.entries or {}).keys() <= {"header", "cookie"}:  # else the unknown key has been told
+                self._reader.found(item, path, "one of header and cookie", "both" if named else "neither")
+        elif _TOKEN.fullmatch(hash_on[named[0]]) is None:
+            self._reader.found(item_at(item, named[0]), f"{path}.{named[0]}", f"the name of a {named[0]}")

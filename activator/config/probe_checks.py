@@ -1,0 +1,56 @@
+"""What types cannot say of probes: which kinds there are, what only one of them looks at, and whom they can ask.
+
+Part of `checks.py`'s work, with its rules.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from activator.config.edge_checks import item_at
+from activator.config.model import PROBE_HTTP, PROBE_KINDS
+from activator.config.reader import UNREADABLE, Reader, Values
+from activator.config.tree import Item
+
+_PATH: Final = re.compile(r"/[!-~]*")  # visible ASCII, as it goes over the wire
+_HOST: Final = re.compile(r"[A-Za-z0-9._:\[\]-]+")
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2
+_HTTP_KEYS: Final = ("path", "host", "identity_header")
+
+
+def check_probe(reader: Reader, revision: Item, values: Values, path: str) -> None:
+    """The key `probe` of one revision."""
+    probe = values.get("probe")
+    if probe is None or probe is UNREADABLE:
+        return
+    item = item_at(revision, "probe")
+    if values.get("process") is not None:
+        expected = "process.readiness, which says how a local process is asked"
+        reader.found(item, path, expected, "a probe and a process")
+        return
+    kind = probe.get("kind", "")
+    if kind and kind not in PROBE_KINDS:
+        reader.found(item_at(item, "kind"), f"{path}.kind", "one of " + ", ".join(PROBE_KINDS))
+        return
+    for key in _HTTP_KEYS:
+        if kind not in ("", PROBE_HTTP) and probe.get(key, ""):
+            found = f"{key} and kind {kind}"
+            reader.found(item_at(item, key), f"{path}.{key}", "kind: http, which looks at it", found)
+            return
+    _check_texts(reader, item, probe, path)
+    if probe.get("identity_header") and values.get("pods"):
+        expected = "pods that report themselves, since a fixed pod has no identity but its address"
+        reader.found(item_at(item, "identity_header"), f"{path}.identity_header", expected, "fixed pods")
+
+
+def _check_texts(reader: Reader, item: Item, probe: Values, path: str) -> None:
+    if probe.get("path") and _PATH.fullmatch(probe["path"]) is None:
+        reader.found(item_at(item, "path"), f"{path}.path", "a path that begins with /, without spaces")
+    if probe.get("host"):
+        if _HOST.fullmatch(probe["host"]) is None:
+            reader.found(item_at(item, "host"), f"{path}.host", "a host such as pod.internal")
+        elif not probe.get("path") and not probe.get("identity_header") and not probe.get("kind"):
+            reader.found(item_at(item, "host"), f"{path}.host", "a path to ask for", "none")
+    if probe.get("identity_header") and _TOKEN.fullmatch(probe["identity_header"]) is None:
+        reader.found(item_at(item, "identity_header"), f"{path}.identity_header", "the name of a header")

@@ -1,0 +1,87 @@
+"""What the types cannot say of a revision's `queue`: which keys go with which discipline, and what a rule may be."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from activator.config.edge_checks import item_at
+from activator.config.model import FAIR_WEIGHTS_MAX, QUEUE_RULES_MAX, Queue
+from activator.config.reader import UNREADABLE, Reader, Values
+from activator.config.tree import Item
+
+DISCIPLINES: Final = ("fifo", "priority", "fair")
+ADMISSIONS: Final = ("off", "predictive")
+# What only one discipline uses: a key that would be ignored is a mistake.
+_ONLY_WITH: Final = {"ageing": ("priority",), "default": ("priority",), "weights": ("fair",), "header": DISCIPLINES[1:]}
+_DEFAULTS: Final = Queue()
+_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+
+
+def check_queue(reader: Reader, item: Item, values: Values, path: str) -> None:
+    """`item` and `values` of the key `queue`, which stands at `path`."""
+    discipline = values.get("discipline", "fifo")
+    if discipline not in DISCIPLINES:
+        reader.found(item_at(item, "discipline"), f"{path}.discipline", "one of " + ", ".join(DISCIPLINES))
+        return
+    for key, users in _ONLY_WITH.items():
+        if values.get(key, getattr(_DEFAULTS, key)) != getattr(_DEFAULTS, key) and discipline not in users:
+            expected = f"it with discipline {' or '.join(users)} only"
+            reader.found(item_at(item, key), f"{path}.{key}", expected, f"discipline {discipline}")
+    _check_header(reader, item, values, path, discipline)
+    if values.get("ageing", 1) <= 0:
+        reader.found(
+            item_at(item, "ageing"), f"{path}.ageing", "more than 0, or the lowest priority could wait for ever"
+        )
+    if len(values.get("weights", {})) > FAIR_WEIGHTS_MAX:
+        reader.found(
+            item_at(item, "weights"), f"{path}.weights", f"at most {FAIR_WEIGHTS_MAX} keys", f"{len(values['weights'])}"
+        )
+    if values.get("admission", "off") not in ADMISSIONS:
+        reader.found(item_at(item, "admission"), f"{path}.admission", "one of " + ", ".join(ADMISSIONS))
+    if values.get("request_timeout_max") is not None and not values.get("request_timeout", False):
+        reader.found(
+            item_at(item, "request_timeout_max"),
+            f"{path}.request_timeout_max",
+            "it with request_timeout: true only",
+            "request_timeout: false",
+        )
+    _check_rules(reader, item, values, path, discipline)
+
+
+def _check_header(reader: Reader, item: Item, values: Values, path: str, discipline: str) -> None:
+    header = values.get("header", "")
+    if discipline == "fifo":
+        return
+    if not header and (not item.entries or "header" not in item.entries or "header" in values):
+        what = "level" if discipline == "priority" else "key"
+        reader.found(item, f"{path}.header", f"the request header that carries the {what}", "none")
+    elif header and _TOKEN.fullmatch(header) is None:
+        reader.found(item_at(item, "header"), f"{path}.header", "the name of a request header")
+
+
+def _check_rules(reader: Reader, item: Item, values: Values, path: str, discipline: str) -> None:
+    rules = values.get("rules", [])
+    rules_item = item_at(item, "rules")
+    if len(rules) > QUEUE_RULES_MAX:
+        reader.found(rules_item, f"{path}.rules", f"at most {QUEUE_RULES_MAX}", str(len(rules)))
+    for place, rule in enumerate(rules):
+        if rule is not UNREADABLE and rules_item.elements is not None:
+            _check_rule(reader, rules_item.elements[place], rule, f"{path}.rules[{place}]", discipline)
+
+
+def _check_rule(reader: Reader, item: Item, rule: Values, path: str, discipline: str) -> None:
+    prefix = rule.get("path_prefix", "/")
+    if not prefix.startswith("/") or "?" in prefix or not prefix.isascii():
+        reader.found(item_at(item, "path_prefix"), f"{path}.path_prefix", "the ASCII beginning of a path, from / on")
+    for method in rule.get("methods", []):
+        if method is not UNREADABLE and (_TOKEN.fullmatch(method) is None or method != method.upper()):
+            reader.found(
+                item_at(item, "methods"), f"{path}.methods", "methods in capital letters such as GET", f'"{method}"'
+            )
+    if "charge" in rule and (rule.get("exempt", False) or discipline != "fair"):
+        found = "an exempting rule" if rule.get("exempt", False) else f"discipline {discipline}"
+        reader.found(item_at(item, "charge"), f"{path}.charge", "a charge with discipline fair only", found)
+    entries = item.entries or {}
+    if "charge" not in entries and "exempt" not in entries and not rule.get("exempt", False):
+        reader.found(item, path, "what the rule is for: exempt: true or a charge", "neither")

@@ -1,0 +1,208 @@
+"""Reads items as the types of `model.py`'s structs, by walking those types.
+
+Rules
+  1. Every mistake is told, not only the first: what could not be read is left out, and reading goes on.
+  2. A mistake is one line: where it stands, the key's path, what was found, what was expected.
+  3. The structs are the only description of the file. A new field there is a new key here, in the environment and in
+     the schema; its bounds stand beside it as `msgspec.Meta`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from typing import Any, Final
+
+from msgspec import inspect as types
+
+from activator.config.model import GIB, KIB, MIB, Duration, Size
+from activator.config.tree import Item
+from activator.runtime.durations import parse_seconds
+
+Values = dict[str, Any]  # of a struct: the fields that could be read, structs within as Values
+
+SIZE_PATTERN: Final = r"(\d+(?:\.\d+)?)(B|KiB|MiB|GiB)?"
+_BYTES: Final = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
+_INT: Final = re.compile(r"[-+]?\d{1,18}", re.ASCII)
+_FLOAT: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+
+
+class _Unreadable:
+    """What could not be read, and has been told."""
+
+
+UNREADABLE: Final = _Unreadable()
+
+
+class Reader:
+    """Collects the problems of one tree."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+
+    def found(self, item: Item, path: str, expected: str, found: str | None = None, where: str | None = None) -> None:
+        """Tell a mistake."""
+        subject = f"{path}: " if path else ""
+        self.problems.append(f"{where or item.where}: {subject}found {found or item.describe()}, expected {expected}")
+
+    def read(self, item: Item, kind: types.Type, path: str) -> Any:
+        """The item's value, or UNREADABLE."""
+        match kind:
+            case types.UnionType():
+                return self._read_union(item, kind, path)
+            case types.StructType():
+                return self._read_struct(item, kind, path)
+            case types.ListType():
+                return self._read_list(item, kind, path)
+            case types.DictType():
+                return self._read_dict(item, kind, path)
+        value = None if item.text is None else _scalar(item.text, kind)
+        if value is None:
+            self.found(item, path, expectation(kind))
+            return UNREADABLE
+        return value
+
+    def _read_union(self, item: Item, kind: types.UnionType, path: str) -> Any:
+        if kind.includes_none and item.text is None and item.entries is None and item.elements is None:
+            return None
+        for member in kind.types:
+            is_fitting = (
+                item.entries is not None
+                if isinstance(member, types.StructType | types.DictType)
+                else item.elements is not None
+                if isinstance(member, types.ListType)
+                else item.text is not None and _scalar(item.text, member) is not None
+            )
+            if is_fitting:
+                return self.read(item, member, path)
+        self.found(item, path, expectation(kind))
+        return UNREADABLE
+
+    def _read_list(self, item: Item, kind: types.ListType, path: str) -> Any:
+        if item.elements is None:
+            self.found(item, path, expectation(kind))
+            return UNREADABLE
+        # Elements that could not be read stay, so that the others keep their places.
+        return [self.read(one, kind.item_type, f"{path}[{place}]") for place, one in enumerate(item.elements)]
+
+    def _read_dict(self, item: Item, kind: types.DictType, path: str) -> Any:
+        if item.entries is None:
+            self.found(item, path, expectation(kind))
+            return UNREADABLE
+        return {key: self.read(one, kind.value_type, f"{path}.{key}") for key, one in item.entries.items()}
+
+    def _read_struct(self, item: Item, kind: types.StructType, path: str) -> Any:
+        if item.entries is None:
+            self.found(item, path, expectation(kind))
+            return UNREADABLE
+        fields = {field.encode_name: field for field in kind.fields}
+        values: Values = {}
+        for key, one in item.entries.items():
+            at = f"{path}.{key}" if path else key
+            if key in fields:
+                value = self.read(one, fields[key].type, at)
+                if value is not UNREADABLE:
+                    values[key] = value
+            else:
+                self.found(one, path, _nearest(key, fields), f'the unknown key "{key}"', one.key_where)
+        for name, field in fields.items():
+            if field.required and name not in item.entries:
+                self.found(item, path, f'the key "{name}"', "none")
+        return values
+
+    def planned(self, item: Item, path: str, what: str) -> None:
+        self.problems.append(f"{item.where}: {path}: {what} is planned, not yet available")
+
+
+def build(kind: types.Type, values: Any) -> Any:
+    """The structs of what was read without a problem."""
+    match kind:
+        case types.StructType() if isinstance(values, dict):
+            by_name = {field.encode_name: field for field in kind.fields}
+            return kind.cls(**{by_name[key].name: build(by_name[key].type, value) for key, value in values.items()})
+        case types.ListType() if isinstance(values, list):
+            return [build(kind.item_type, value) for value in values]
+        case types.UnionType() if isinstance(values, dict | list):
+            wanted = types.StructType if isinstance(values, dict) else types.ListType
+            return build(next(member for member in kind.types if isinstance(member, wanted)), values)
+    return values
+
+
+def parse_duration(text: str) -> Duration | None:
+    """Seconds from `300ms`, `5s`, `2m`, `1h` or a plain number; None if it is none."""
+    seconds = parse_seconds(text)
+    return None if seconds is None else Duration(seconds)
+
+
+def parse_size(text: str) -> Size | None:
+    """Bytes from `32KiB`, `1MiB`, `2GiB` or a plain number; None if it is none."""
+    match = re.fullmatch(SIZE_PATTERN, text, re.ASCII)
+    if match is None:
+        return None
+    size = float(match[1]) * _BYTES[match[2] or "B"]
+    return Size(size) if size < 2**63 else None
+
+
+def expectation(kind: types.Type) -> str:
+    """What a user is told to write."""
+    match kind:
+        case types.UnionType():
+            texts = [expectation(member) for member in kind.types if not isinstance(member, types.NoneType)]
+            return ", or ".join(dict.fromkeys(texts))
+        case types.CustomType() if kind.cls is Duration:
+            return "a duration such as 300ms, 5s or 2m"
+        case types.CustomType() if kind.cls is Size:
+            return "a size such as 32KiB or 1MiB"
+        case types.IntType():
+            return "a whole number" + _bounds(kind)
+        case types.FloatType():
+            return "a number" + _bounds(kind)
+        case types.BoolType():
+            return "true or false"
+        case types.ListType():
+            return "a list"
+        case types.DictType() | types.StructType():
+            return "a mapping"
+    return "text"
+
+
+def _bounds(kind: types.IntType | types.FloatType) -> str:
+    if kind.ge is not None and kind.le is not None:
+        return f" from {kind.ge:g} to {kind.le:g}"
+    return "" if kind.ge is None else f" of at least {kind.ge:g}"
+
+
+def _scalar(text: str, kind: types.Type) -> Any:
+    """The value of a scalar's text; None if it is none of this type or out of its bounds."""
+    match kind:
+        case types.StrType():
+            return text
+        case types.BoolType():
+            return {"true": True, "false": False}.get(text)
+        case types.IntType():
+            digits = text.replace("_", "")
+            return _within(int(digits), kind) if _INT.fullmatch(digits) else None
+        case types.FloatType():
+            return _within(float(text), kind) if _FLOAT.fullmatch(text) else None
+        case types.CustomType() if kind.cls is Duration:
+            return parse_duration(text)
+        case types.CustomType() if kind.cls is Size:
+            return parse_size(text)
+        case types.NoneType():
+            return None
+    raise AssertionError(f"config.py uses a type that the reader does not know: {kind}")
+
+
+def _within(number: float, kind: types.IntType | types.FloatType) -> float | None:
+    is_within = math.isfinite(number) and number >= _or(kind.ge, -math.inf) and number <= _or(kind.le, math.inf)
+    return number if is_within else None
+
+
+def _or(bound: float | None, default: float) -> float:
+    return default if bound is None else bound
+
+
+def _nearest(key: str, fields: dict[str, types.Field]) -> str:
+    near = difflib.get_close_matches(key, fields, n=1, cutoff=0.6)
+    return f'"{near[0]}"' if near else "one of " + ", ".join(sorted(fields))

@@ -1,0 +1,79 @@
+"""JSON Schema of the configuration file, from the same types that read it; for editors.
+
+msgspec's own generator cannot be used: it refuses defaults whose type is ours (`Size`, `Duration`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import inspect as types
+
+from activator.config.model import Config, Duration, Size
+from activator.config.reader import SIZE_PATTERN
+from activator.runtime.durations import DURATION_PATTERN
+
+Schema = dict[str, Any]
+
+_UNITS: Final[dict[type, tuple[str, str]]] = {
+    Duration: (DURATION_PATTERN, "seconds, or a duration such as 300ms, 5s or 2m"),
+    Size: (SIZE_PATTERN, "bytes, or a size such as 32KiB or 1MiB"),
+}
+
+
+def make_schema() -> Schema:
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "The configuration of the activator",
+        **_schema_of(types.type_info(Config)),
+    }
+
+
+def _schema_of(kind: types.Type) -> Schema:
+    match kind:
+        case types.UnionType():
+            return {"anyOf": [_schema_of(member) for member in kind.types]}
+        case types.StructType():
+            return _struct_schema(kind)
+        case types.ListType():
+            return {"type": "array", "items": _schema_of(kind.item_type)}
+        case types.DictType():
+            return {"type": "object", "additionalProperties": _schema_of(kind.value_type)}
+        case types.CustomType():
+            pattern, description = _UNITS[kind.cls]
+            units = {"type": "string", "pattern": f"^({pattern})$"}
+            return {"anyOf": [{"type": "number", "minimum": 0}, units], "description": description}
+        case types.IntType() | types.FloatType():
+            name = "integer" if isinstance(kind, types.IntType) else "number"
+            bounds = {"minimum": kind.ge, "maximum": kind.le}
+            return {"type": name} | {key: bound for key, bound in bounds.items() if bound is not None}
+        case types.BoolType():
+            return {"type": "boolean"}
+        case types.NoneType():
+            return {"type": "null"}
+    assert isinstance(kind, types.StrType), kind
+    return {"type": "string"}
+
+
+def _struct_schema(kind: types.StructType) -> Schema:
+    properties: dict[str, Schema] = {}
+    for field in kind.fields:
+        properties[field.encode_name] = _schema_of(field.type)
+        # A group's default is the defaults within it, which stand there.
+        if isinstance(field.default, bool | int | float | str):
+            properties[field.encode_name]["default"] = _plain(field.default)
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [field.encode_name for field in kind.fields if field.required],
+        "additionalProperties": False,
+    }
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Duration():
+            return float(value)
+        case Size():
+            return int(value)
+    return value

@@ -1,0 +1,151 @@
+"""One question to one pod: does it answer, and is it who we take it for?
+
+Rules
+  1. "Ready" has to mean that a real exchange on the data port worked. What counts as an answer says `ProbeSpec`: the
+     port accepts, a path answers 2xx or 3xx, or Knative's queue-proxy says that the program behind it is ready.
+  2. Nothing here raises for what a network or a pod does. Part of the control side: ordinary asyncio waits, each within
+     a timeout.
+  3. A pod that is spoken to over TLS is asked over TLS, but for a bare port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from activator.codec.http1.response import ResponseParser, ResponseSink
+from activator.codec.http1.serialise import request_bytes
+from activator.codec.message import Headers, ResponseHead
+from activator.codec.probe_request import names, probe_head
+from activator.config.model import (
+    PROBE_ANSWER_BYTES_MAX,
+    PROBE_HTTP,
+    PROBE_QUEUE_PROXY,
+    PROBE_TCP,
+    TLS_CONTEXTS_MAX,
+    PodTls,
+    ProbeSpec,
+)
+from activator.runtime.sockets import split_address
+
+if TYPE_CHECKING:
+    import ssl
+
+_READ_BYTES: Final = 16 * 1024
+
+_QUEUE_ANSWER: Final = b"queue"  # queue-proxy's, when the program behind it is ready
+
+
+class Ask(Enum):
+    """What came of asking a pod once."""
+
+    ANSWERED = "answered"
+    REFUSED = "refused"  # known at once: no connection, or an answer that is none
+    SILENT = "silent"  # not within the timeout
+
+
+class Question(msgspec.Struct, frozen=True):
+    """Whom to ask, and how."""
+
+    address: str  # canonical ip:port
+    probe: ProbeSpec = ProbeSpec()
+    tls: PodTls | None = None
+    identity: str = ""  # whom it should say it is, where the probe asks for that
+    revision: str = ""  # namespace/name
+    hurried: bool = False  # requests wait for it
+
+
+async def answers(address: str, http_get: str, timeout_s: float) -> bool:
+    """Whether the pod takes a connection, and answers `http_get` well if that is not empty."""
+    probe = ProbeSpec(PROBE_HTTP, http_get) if http_get else ProbeSpec()
+    return await ask(Question(address, probe), timeout_s) is Ask.ANSWERED
+
+
+async def ask(question: Question, timeout_s: float) -> Ask:
+    """Ask the pod once."""
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            host, port = split_address(question.address)
+            if question.probe.kind == PROBE_TCP:
+                _, writer = await asyncio.open_connection(host, port)
+                return Ask.ANSWERED
+            context = _context(question.tls)
+            name = _server_name(question.tls, host)
+            reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
+            writer.write(request_bytes(probe_head(question.probe, question.address)))
+            return await _read(reader, question)
+    except TimeoutError as error:
+        # The kernel's own is an answer of the network's, and has an errno; ours has none.
+        return Ask.SILENT if error.errno is None else Ask.REFUSED
+    except OSError:
+        return Ask.REFUSED
+    finally:
+        if writer is not None:
+            writer.transport.abort()  # nothing is owed to it: no waiting for what it still says
+
+
+class _Answer(ResponseSink):
+    """The head, and as much of the body as may matter."""
+
+    def __init__(self) -> None:
+        self.head: ResponseHead | None = None
+        self.body = b""
+        self.complete = False
+
+    def interim_head(self, head: ResponseHead) -> None:
+        pass
+
+    def response_head(self, head: ResponseHead) -> None:
+        self.head = head
+
+    def response_body(self, data: bytes) -> None:
+        self.body = (self.body + data)[:PROBE_ANSWER_BYTES_MAX]
+
+    def response_end(self, trailers: Headers) -> None:
+        self.complete = True
+
+
+async def _read(reader: asyncio.StreamReader, question: Question) -> Ask:
+    answer = _Answer()
+    parser = ResponseParser(answer)
+    parser.expect(False)
+    is_queue = question.probe.kind == PROBE_QUEUE_PROXY
+    while answer.head is None or (is_queue and not answer.complete and len(answer.body) < PROBE_ANSWER_BYTES_MAX):
+        data = await reader.read(_READ_BYTES)
+        if (parser.feed(data) if data else parser.feed_eof()) is not None:
+            return Ask.REFUSED
+        if not data:
+            break
+    return Ask.ANSWERED if _is_good(answer, question) else Ask.REFUSED
+
+
+def _is_good(answer: _Answer, question: Question) -> bool:
+    probe = question.probe
+    head = answer.head
+    if head is None:
+        return False
+    if probe.identity_header and not names(head, probe.identity_header, question.identity):
+        return False
+    if probe.kind == PROBE_QUEUE_PROXY:
+        return head.status == 200 and answer.body == _QUEUE_ANSWER
+    return 200 <= head.status < 400
+
+
+@functools.lru_cache(maxsize=TLS_CONTEXTS_MAX)  # in a cluster, one for each namespace
+def _made_context(tls: PodTls) -> ssl.SSLContext:
+    from activator.runtime.certificates import pod_context  # ssl: only where pods are spoken to over TLS
+
+    return pod_context(tls)
+
+
+def _context(tls: PodTls | None) -> ssl.SSLContext | None:
+    return None if tls is None else _made_context(tls)
+
+
+def _server_name(tls: PodTls | None, host: str) -> str | None:
+    return None if tls is None else tls.server_name or host

@@ -1,0 +1,281 @@
+"""Asking pods until they answer: who is asked when, how patiently, and how many at once.
+
+Rules
+  1. One bad pod never delays another: each has a task of its own, and of who has not answered within a moment
+     (PROBE_MOMENT_S) nothing is counted against the others. Pods that are hurried have places of their own: thousands
+     that are silent, as where much is broken, keep no request waiting.
+  2. Who does not answer is asked less and less often. When requests wait, a bounded number of pods is hurried: asked
+     every few milliseconds, and once more beside a question that hangs, since whoever stands before the program
+     (Knative's queue-proxy does) may let a question hang that it would answer now.
+  3. The timeout of a question follows how long the last answers took.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+
+from activator.config.model import (
+    HASTE_MAX,
+    PROBE_BACKOFF_INITIAL_S,
+    PROBE_BACKOFF_MAX_S,
+    PROBE_HURRIED_LONG_S,
+    PROBE_HURRIED_LONG_STEP_S,
+    PROBE_HURRIED_STEP_MAX_S,
+    PROBE_HURRIED_STEP_MIN_S,
+    PROBE_HURRIED_STEP_SHARE,
+    PROBE_HURRY_FORGET_S,
+    PROBE_HURRY_S,
+    PROBE_MOMENT_S,
+    PROBE_SECOND_AFTER_S,
+    PROBE_TIMEOUT_MAX_S,
+    PROBE_TIMEOUT_MIN_S,
+    PROBE_TIMEOUT_RTTS,
+    PROBE_TIMEOUT_S,
+    PROBES_AT_ONCE_MAX,
+    PROBES_HURRIED_MAX,
+)
+from activator.control_plane.probes.probe import Ask, Question, ask
+from activator.messages import Change, Probed, ProbeOrder, StartProbe
+from activator.runtime.clock import NEVER, Later, Now
+from activator.runtime.tasks import TaskGroupOwner, call_later, wait_for
+from lb.rng import Rng
+
+log = logging.getLogger("activator.probing")
+
+AskPod = Callable[[Question, float], Coroutine[None, None, Ask]]
+Wait = Callable[[asyncio.Event, float], Coroutine[None, None, bool]]
+
+
+class Patience:
+    """How long to wait for an answer, from how long the last ones of the same revision took.
+
+    A timeout that does not know the distance to the pods is a cliff: beyond it no pod is ever ready.
+    """
+
+    def __init__(self) -> None:
+        self._slowest_s: float = PROBE_TIMEOUT_S / PROBE_TIMEOUT_RTTS  # of late, falling slowly
+
+    def answered(self, took_s: float) -> None:
+        self._slowest_s = max(took_s, 0.875 * self._slowest_s)
+
+    def timeout_s(self, silences: int) -> float:
+        """After so many silences in a row: each doubles it."""
+        first_s = max(PROBE_TIMEOUT_MIN_S, PROBE_TIMEOUT_RTTS * self._slowest_s)
+        return float(min(first_s * 2.0 ** min(silences, 8), PROBE_TIMEOUT_MAX_S))
+
+
+class Haste:
+    """Since when requests wait for a revision, without a pause that counts."""
+
+    def __init__(self) -> None:
+        self.since_s: float = 0.0
+        self._last_s: float = -NEVER
+
+    def waits(self, now_s: float) -> None:
+        # That a busy loop was late to tell is no pause: the steps would be short again when it can bear that least.
+        if now_s - self._last_s > PROBE_HURRY_FORGET_S:
+            self.since_s = now_s
+        self._last_s = now_s
+
+    def is_on(self, now_s: float) -> bool:
+        """They waited a moment ago."""
+        return now_s - self._last_s <= PROBE_HURRY_S
+
+
+class Prober:
+    """Asks the pods it is told to ask until they answer, and submits `Probed`.
+
+    `ask_pod` asks one pod once; `wait` sits out a pause that an event may end; `later` is the loop's `call_later`.
+    """
+
+    def __init__(
+        self,
+        tasks: TaskGroupOwner,
+        submit: Callable[[Change], None],
+        rng: Rng,
+        now: Now,
+        ask_pod: AskPod = ask,
+        wait: Wait = wait_for,
+        later: Later = call_later,
+    ) -> None:
+        self._tasks = tasks
+        self._submit = submit
+        self._rng = rng
+        self.now = now
+        self.ask_pod = ask_pod
+        self.wait = wait
+        self._later = later
+        self._places = {hurried: asyncio.Semaphore(PROBES_AT_ONCE_MAX) for hurried in (False, True)}
+        self._asked: dict[str, dict[str, _AskedPod]] = {}  # by revision and identity
+        self._patience: dict[str, Patience] = {}
+        self._haste: dict[str, Haste] = {}
+        self.hurried: int = 0  # pods, now
+        self.asked_totals: dict[Ask, int] = dict.fromkeys(Ask, 0)
+        self.errors_total: int = 0
+
+    def order(self, orders: list[ProbeOrder]) -> None:
+        """Start and stop probes."""
+        for order in orders:
+            asked = self._asked.setdefault(order.key, {})
+            former = asked.pop(order.identity, None)
+            if former is not None and former.task is not None:
+                former.task.cancel()
+            if isinstance(order, StartProbe):
+                pod = _AskedPod(self, order)
+                haste = self._haste.get(order.key)
+                if haste is not None and haste.is_on(self.now()):  # requests wait for a pod as this one comes
+                    pod.hurry(self.now(), haste.since_s)
+                pod.task = self._tasks.start("probe", self._until_it_answers(pod))
+                asked[order.identity] = pod
+            elif not asked:
+                del self._asked[order.key]
+                self._patience.pop(order.key, None)
+
+    def hurry(self, key: str) -> None:
+        """Requests wait for this revision: ask now, not after the backoff; a bounded number of pods, in turns."""
+        now_s = self.now()
+        haste = self._haste.get(key)
+        if haste is None:
+            if len(self._haste) >= HASTE_MAX:
+                self._haste.clear()
+            haste = self._haste[key] = Haste()
+        haste.waits(now_s)
+        asked = self._asked.get(key)
+        if asked:
+            for identity in list(asked)[:PROBES_HURRIED_MAX]:
+                pod = asked.pop(identity)
+                asked[identity] = pod
+                pod.hurry(now_s, haste.since_s)
+
+    async def _until_it_answers(self, pod: _AskedPod) -> None:
+        try:
+            await pod.ask_until_it_answers()
+        finally:
+            pod.close()
+        self._submit(Probed(pod.order.key, pod.order.identity, pod.order.address))
+
+    # --- what an asked pod needs ---
+
+    def start_asking(self, pod: _AskedPod) -> asyncio.Task[None]:
+        return self._tasks.start("question", self._ask_once(pod))
+
+    def jitter(self) -> float:
+        """Pods that died together part."""
+        return 0.5 + float(self._rng.below(512)) / 1024.0
+
+    async def _ask_once(self, pod: _AskedPod) -> None:
+        order = pod.order
+        patience = self._patience.setdefault(order.key, Patience())
+        question = Question(order.address, order.probe, order.tls, order.identity, order.key, pod.hurried)
+        places = self._places[question.hurried]
+        await places.acquire()
+        place = _Place(places, self._later)
+        begun_s = self.now()
+        found = Ask.REFUSED
+        try:
+            found = await self.ask_pod(question, patience.timeout_s(pod.silences))
+        except Exception:  # a defect: the pod is asked again all the same
+            self.errors_total += 1
+            log.exception("could not ask the pod %s of %s", order.identity, order.key)
+        finally:
+            place.give_back()
+        self.asked_totals[found] += 1
+        if found is Ask.ANSWERED:
+            patience.answered(self.now() - begun_s)
+        pod.heard(found, asyncio.current_task())
+
+
+class _Place:
+    """One of the places for pods that are asked in the same moment; held no longer than that moment."""
+
+    def __init__(self, places: asyncio.Semaphore, later: Later) -> None:
+        self._places = places
+        self._held = True
+        self._timer = later(PROBE_MOMENT_S, self.give_back)
+
+    def give_back(self) -> None:
+        self._timer.cancel()
+        if self._held:
+            self._held = False
+            self._places.release()
+
+
+class _AskedPod:
+    """One pod that is asked until it answers: when the next question is due, and whether two may be under way."""
+
+    def __init__(self, prober: Prober, order: StartProbe) -> None:
+        self.order = order
+        self.task: asyncio.Task[None] | None = None
+        self.silences = 0  # in a row
+        self._prober = prober
+        self._begun_s = prober.now()
+        self._wake = asyncio.Event()  # something was heard, or requests wait
+        self._questions: set[asyncio.Task[None]] = set()
+        self._due_s = -NEVER  # not before: the next question
+        self._backoff_s = PROBE_BACKOFF_INITIAL_S
+        self.hurried = False
+        self._hurried_since_s = 0.0
+        self._hurried_until_s = 0.0
+        self._over = False  # it has answered, or nobody wants to know any more
+
+    async def ask_until_it_answers(self) -> None:
+        """Returns when the pod has answered."""
+        while not self._over:
+            now_s = self._prober.now()
+            if self.hurried and now_s >= self._hurried_until_s:
+                self.hurried = False
+                self._prober.hurried -= 1
+            may_ask = len(self._questions) < (2 if self.hurried else 1)
+            if may_ask and now_s >= self._due_s:
+                self._due_s = now_s + PROBE_SECOND_AFTER_S
+                question = self._prober.start_asking(self)
+                self._questions.add(question)
+                question.add_done_callback(self._questions.discard)
+                continue
+            self._wake.clear()
+            # Every question ends within its timeout, and then something is heard.
+            await self._prober.wait(self._wake, self._due_s - now_s if may_ask else PROBE_TIMEOUT_MAX_S)
+
+    def heard(self, found: Ask, question: asyncio.Task[None] | None) -> None:
+        """A question has ended."""
+        if question is not None:
+            self._questions.discard(question)
+        if found is Ask.ANSWERED:
+            self._over = True
+        else:
+            self.silences = self.silences + 1 if found is Ask.SILENT else 0
+            self._due_s = self._prober.now() + self._pause_s()
+        self._wake.set()
+
+    def hurry(self, now_s: float, since_s: float) -> None:
+        """Requests wait, and have since then."""
+        self._hurried_since_s = max(since_s, self._begun_s)
+        self._hurried_until_s = now_s + PROBE_HURRY_S
+        if self.hurried or self._over:
+            return
+        self.hurried = True
+        self._prober.hurried += 1
+        self._due_s = now_s if not self._questions else min(self._due_s, now_s + PROBE_SECOND_AFTER_S)
+        self._wake.set()
+
+    def close(self) -> None:
+        """Nobody wants to know any more."""
+        self._over = True
+        if self.hurried:
+            self.hurried = False
+            self._prober.hurried -= 1
+        for question in list(self._questions):
+            question.cancel()
+
+    def _pause_s(self) -> float:
+        if not self.hurried:
+            backoff_s = self._backoff_s
+            self._backoff_s = min(backoff_s * 2.0, PROBE_BACKOFF_MAX_S)
+            return backoff_s * self._prober.jitter()
+        since_s = self._prober.now() - self._hurried_since_s
+        step_s = min(max(since_s * PROBE_HURRIED_STEP_SHARE, PROBE_HURRIED_STEP_MIN_S), PROBE_HURRIED_STEP_MAX_S)
+        if since_s >= PROBE_HURRIED_LONG_S:
+            step_s = PROBE_HURRIED_LONG_STEP_S
+        return step_s * max(1.0, self._prober.hurried / PROBES_HURRIED_MAX)

@@ -1,0 +1,184 @@
+"""The connection to Knative's autoscaler: a WebSocket on which batches of figures go out as protobuf.
+
+Rules
+  1. It is there for as long as the program runs: what breaks is dialled again, at once where the autoscaler said that
+     it restarts, else with a growing, jittered backoff that a waiting request cuts short.
+  2. `send` never waits and never fails. While there is no connection nothing is kept: whoever has figures is told when
+     it is back (`on_connected`), and says what is true then.
+  3. A peer that does not answer pings is gone.
+  4. A defect ends a connection, never the stream; it is counted and logged where errors of tasks are (`on_error`).
+
+Source: knative.dev/serving pkg/activator/stat_reporter.go, knative.dev/pkg/websocket (v1.23).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+import aiohttp
+
+from activator.config.model import (
+    AUTOSCALER_BACKOFF_FACTOR,
+    AUTOSCALER_BACKOFF_INITIAL_S,
+    AUTOSCALER_BACKOFF_MAX_S,
+    AUTOSCALER_BATCH_MAX,
+    AUTOSCALER_BATCHES_MAX,
+    AUTOSCALER_CONNECT_TIMEOUT_S,
+    AUTOSCALER_HURRIED_S,
+    AUTOSCALER_PING_S,
+    AUTOSCALER_SEND_TIMEOUT_S,
+)
+from activator.control_plane.scaling.concurrency import ConcurrencyStat
+from activator.control_plane.scaling.statistics_pb2 import Stat, WireStatMessage, WireStatMessages
+from activator.runtime.clock import Now
+from activator.runtime.tasks import OnTaskError, wait_for
+from lb.rng import Rng
+
+log = logging.getLogger("activator.autoscaler")
+
+_RESTARTING = 1012  # the close code of a server that will be back (RFC 6455, IANA registry)
+
+
+def encode_batch(stats: list[ConcurrencyStat], pod_name: str) -> bytes:
+    """The batch as the autoscaler decodes it."""
+    messages = []
+    for stat in stats:
+        namespace, _, name = stat.key.partition("/")
+        figures = Stat(
+            pod_name=pod_name, average_concurrent_requests=stat.average_concurrency, request_count=stat.request_count
+        )
+        messages.append(WireStatMessage(namespace=namespace, name=name, stat=figures))
+    return WireStatMessages(messages=messages).SerializeToString(deterministic=True)
+
+
+class AutoscalerStream:
+    """`url` is ws://…; `on_connected` is called whenever a connection is there (again)."""
+
+    def __init__(
+        self,
+        url: str,
+        pod_name: str,
+        on_connected: Callable[[], None],
+        now: Now,
+        rng: Rng,
+        on_error: OnTaskError,
+    ) -> None:
+        self.url = url
+        self._pod_name = pod_name
+        self._on_connected = on_connected
+        self._now = now
+        self._rng = rng
+        self._on_error = on_error
+        self._batches: deque[list[ConcurrencyStat]] = deque()
+        self._something = asyncio.Event()
+        self._wanted = asyncio.Event()  # cuts a backoff short
+        self.is_connected: bool = False
+        self.disconnected_s: float = now()  # since when, while it is
+        self.connections_total: int = 0
+        self.errors_total: int = 0  # connections that were there and broke, as Knative counts them
+        self.failed_dials_total: int = 0
+        self.sent_total: int = 0  # batches
+        self.dropped_total: int = 0  # batches: there was no connection, or it was too slow
+
+    def send(self, stats: list[ConcurrencyStat]) -> None:
+        """Put these on their way in the loop's next turn, in one batch with what else is told until then.
+
+        A hundred revisions that are wanted in one turn must not push each other out.
+        """
+        if not self.is_connected:
+            self.dropped_total += 1
+            self._wanted.set()
+            return
+        if self._batches and len(self._batches[-1]) + len(stats) <= AUTOSCALER_BATCH_MAX:
+            self._batches[-1].extend(stats)
+        else:
+            if len(self._batches) >= AUTOSCALER_BATCHES_MAX:
+                self._batches.popleft()
+                self.dropped_total += 1
+            self._batches.append(list(stats))
+        self._something.set()
+
+    def unreachable_for_s(self) -> float:
+        """How long there has been no connection; 0.0 while there is one."""
+        return 0.0 if self.is_connected else self._now() - self.disconnected_s
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        backoff_s = AUTOSCALER_BACKOFF_INITIAL_S
+        async with aiohttp.ClientSession(trust_env=False) as session:
+            while True:
+                try:
+                    at_once = await self._connect_once(session)
+                except Exception as error:  # without this task the autoscaler would hear of no request any more
+                    self._on_error("autoscaler", error)
+                    at_once = None
+                if at_once is not None:
+                    backoff_s = AUTOSCALER_BACKOFF_INITIAL_S
+                    if at_once:
+                        continue
+                jittered_s = backoff_s * (1.0 + 0.5 * float(self._rng.below(1024)) / 1024.0)
+                if await self._pause(jittered_s):
+                    backoff_s = AUTOSCALER_BACKOFF_INITIAL_S
+                else:
+                    backoff_s = min(backoff_s * AUTOSCALER_BACKOFF_FACTOR, AUTOSCALER_BACKOFF_MAX_S)
+
+    async def _pause(self, seconds: float) -> bool:
+        """Sit out a backoff; True if a request cut it short. It has a least length all the same."""
+        self._wanted.clear()
+        least_s = min(seconds, AUTOSCALER_HURRIED_S)
+        await wait_for(asyncio.Event(), least_s)
+        return await wait_for(self._wanted, max(seconds - least_s, 0.001))
+
+    async def _connect_once(self, session: aiohttp.ClientSession) -> bool | None:
+        """One connection from its beginning to its end. None: there was none; True: come again at once."""
+        try:
+            async with asyncio.timeout(AUTOSCALER_CONNECT_TIMEOUT_S):
+                socket = await session.ws_connect(self.url, heartbeat=AUTOSCALER_PING_S, max_msg_size=1 << 16)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            self.failed_dials_total += 1
+            if self.failed_dials_total == 1 or self.connections_total:
+                log.debug("no connection to the autoscaler at %s: %r", self.url, error)
+            return None
+        try:
+            self._begin()
+            async with asyncio.TaskGroup() as group:
+                writer = group.create_task(self._write(socket), name="autoscaler writer")
+                await self._read(socket)
+                writer.cancel()
+        except* (aiohttp.ClientError, OSError, TimeoutError) as errors:
+            log.debug("the connection to the autoscaler broke: %r", errors.exceptions)
+        finally:
+            self._end()
+            await socket.close()
+        log.warning("the autoscaler at %s is gone (close code %s)", self.url, socket.close_code)
+        return socket.close_code == _RESTARTING
+
+    def _begin(self) -> None:
+        self.is_connected = True
+        self.connections_total += 1
+        self._batches.clear()
+        log.info("connected to the autoscaler at %s", self.url)
+        self._on_connected()
+
+    def _end(self) -> None:
+        self.is_connected = False
+        self.disconnected_s = self._now()
+        self.errors_total += 1
+        self._batches.clear()
+
+    async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        """The autoscaler says nothing; reading is what pongs and the end arrive by."""
+        async for _ in socket:
+            pass
+
+    async def _write(self, socket: aiohttp.ClientWebSocketResponse) -> None:
+        while True:
+            self._something.clear()
+            while self._batches:
+                async with asyncio.timeout(AUTOSCALER_SEND_TIMEOUT_S):
+                    await socket.send_bytes(encode_batch(self._batches.popleft(), self._pod_name))
+                self.sent_total += 1
+            await self._something.wait()

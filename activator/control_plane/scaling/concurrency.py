@@ -1,0 +1,121 @@
+"""How many requests each revision has, as Knative's autoscaler wants to hear it.
+
+Rules
+  1. A revision is heard of at once with its first request, as one request of concurrency one: that starts it from zero.
+     The next regular report takes that back out. So it is with a request that finds no pod of a revision which was
+     heard of a moment ago.
+  2. Every CONCURRENCY_REPORT_S each revision that carries something is reported with its mean concurrency since the
+     last report and the number of its requests; once more, with zero, when it carries nothing any more.
+  3. What was not delivered is not lost: when the connection is back, every revision that carries something is reported
+     at once, so that a first request waits for no interval. That too is taken out of the next report.
+
+The means come from the integral that the data part keeps (`Load.request_seconds`), so they are exact however rarely a
+load is told. Source: knative.dev/serving pkg/activator/handler/concurrency_reporter.go (v1.23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from activator.config.model import POKE_INTERVAL_S
+from activator.messages import Load
+from activator.runtime.clock import Now
+
+
+class ConcurrencyStat(NamedTuple):
+    """One revision's figures since the last report."""
+
+    key: str  # namespace/name
+    average_concurrency: float
+    request_count: float
+
+
+class _Entry:
+    """A revision that is being reported."""
+
+    def __init__(self, load: Load, requests_before: int) -> None:
+        self.told_average = 1.0  # what was told at once, to be taken out of the next report: of the concurrency …
+        self.told_count = 1.0  # … and of the requests
+        self.poked_s = load.at_s
+        self.load = load
+        # What the next report counts from; the time before this first load is not of this revision's.
+        self.since_s = load.at_s
+        self.seconds_before = load.request_seconds
+        self.requests_before = requests_before
+
+
+class ConcurrencyReporter:
+    """`send` hands a batch to the autoscaler's connection; it does not wait."""
+
+    def __init__(self, now: Now, send: Callable[[list[ConcurrencyStat]], None]) -> None:
+        self._now = now
+        self._send = send
+        self._entries: dict[str, _Entry] = {}
+        self._requests: dict[str, int] = {}  # by revision: how many had come when it was last reported
+
+    def load(self, load: Load) -> None:
+        """What a revision carries now."""
+        entry = self._entries.get(load.key)
+        if entry is not None:
+            entry.load = load
+            return
+        before = self._requests.get(load.key, 0)
+        if load.requests_total > before:
+            self._entries[load.key] = _Entry(load, before)
+            self._send([ConcurrencyStat(load.key, 1.0, 1.0)])
+
+    def poke(self, key: str) -> None:
+        """Requests wait for this revision, which has no pod: that is not to be told a second later only."""
+        entry = self._entries.get(key)
+        now_s = self._now()
+        if entry is not None and now_s - entry.poked_s >= POKE_INTERVAL_S:
+            entry.poked_s = now_s
+            entry.told_average += 1.0
+            self._send([ConcurrencyStat(key, 1.0, 0.0)])
+
+    def drop_revision(self, key: str) -> None:
+        """The revision is gone; one of the same name begins anew."""
+        self._entries.pop(key, None)
+        self._requests.pop(key, None)
+
+    def report(self) -> None:
+        """Tell what has been since the last report. To be called every CONCURRENCY_REPORT_S."""
+        now_s = self._now()
+        stats = []
+        for key, entry in list(self._entries.items()):
+            average, count = self._figures(entry, now_s)
+            average_left, count_left = max(average - entry.told_average, 0.0), max(count - entry.told_count, 0.0)
+            stats.append(ConcurrencyStat(key, average_left, count_left))
+            self._begin_again(key, entry)
+            if average == 0.0 and entry.load.concurrency == 0:  # else a request has come a moment ago, and goes on
+                del self._entries[key]
+        if stats:
+            self._send(stats)
+
+    def connected(self) -> None:
+        """The autoscaler may have missed something: tell at once what is carried now."""
+        carrying = []
+        for key, entry in self._entries.items():
+            if entry.load.concurrency > 0:
+                entry.told_average, entry.told_count = float(entry.load.concurrency), 1.0
+                carrying.append(ConcurrencyStat(key, entry.told_average, entry.told_count))
+        if carrying:
+            self._send(carrying)
+
+    def _figures(self, entry: _Entry, now_s: float) -> tuple[float, float]:
+        load = entry.load
+        # A load of a revision that carries nothing is not told again: nothing has been added since.
+        until_s = load.at_s if load.concurrency > 0 else max(now_s, load.at_s)
+        elapsed_s = until_s - entry.since_s
+        average = (load.request_seconds - entry.seconds_before) / elapsed_s if elapsed_s > 0.0 else 0.0
+        if elapsed_s <= 0.0 and load.concurrency > 0:
+            average = float(load.concurrency)  # a report right after the first request: it is not idle
+        entry.since_s = until_s
+        return average, float(load.requests_total - entry.requests_before)
+
+    def _begin_again(self, key: str, entry: _Entry) -> None:
+        entry.told_average = entry.told_count = 0.0
+        entry.seconds_before = entry.load.request_seconds
+        entry.requests_before = entry.load.requests_total
+        self._requests[key] = entry.load.requests_total

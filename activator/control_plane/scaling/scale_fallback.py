@@ -1,0 +1,111 @@
+"""The autoscaler is away and requests wait for a revision at zero: then its Deployment is scaled to one, once.
+
+Rules
+  1. Only where it is switched on (`kubernetes: {scale_fallback: 30s}`), since it needs a right that the activator does
+     not have otherwise: to get and patch `deployments/scale`.
+  2. Only from zero, and only as the object was when it was looked at: whoever scaled it meanwhile wins (409).
+  3. One attempt a revision and outage. A new one may be made when the autoscaler was there in between, or after
+     SCALE_FALLBACK_RETRY_S, since what failed may have been our own call.
+  4. SCALE_FALLBACKS_AT_ONCE attempts are under way at the most: an outage concerns all revisions at once.
+
+The name of the Deployment is that of knative.dev/serving pkg/reconciler/revision/resources/names, Deployment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from activator.config.model import SCALE_FALLBACK_RETRY_S, SCALE_FALLBACKS_AT_ONCE
+from activator.control_plane.controller_counts import Controllers, error_type_of
+from activator.runtime.clock import Now
+
+log = logging.getLogger("activator.scaling")
+
+_NAME_MAX: Final = 63  # of a Kubernetes object (RFC 1123 label)
+_DIGEST: Final = 32  # hexadecimal digits of an MD5
+
+
+class Api(Protocol):
+    """What is needed of the Kubernetes API."""
+
+    async def get(self, path: str, query: Mapping[str, str] = ...) -> bytes: ...
+
+    async def merge_patch(self, path: str, patch: Mapping[str, Any], field_manager: str) -> bytes: ...
+
+
+def child_name(parent: str, suffix: str) -> str:
+    """`parent` + `suffix`, with a digest in place of what is too long (knative.dev/pkg/kmeta ChildName)."""
+    if len(parent) <= _NAME_MAX - len(suffix):
+        return parent + suffix
+    head = _NAME_MAX - _DIGEST
+    if head - len(suffix) <= 0:
+        digest = hashlib.md5((parent + suffix).encode(), usedforsecurity=False).hexdigest()
+        return parent[: min(head, len(parent))] + digest
+    digest = hashlib.md5(parent.encode(), usedforsecurity=False).hexdigest()
+    return parent[: head - len(suffix)] + digest + suffix
+
+
+class ScaleFallback:
+    """`away_for_s` says how long the autoscaler has been away (0: it is there); `start` runs an attempt as a task."""
+
+    def __init__(
+        self,
+        api: Api,
+        after_s: float,
+        away_for_s: Callable[[], float],
+        now: Now,
+        start: Callable[[str, Any], object],
+        controllers: Controllers,
+    ) -> None:
+        self._api = api
+        self._after_s = after_s
+        self._away_for_s = away_for_s
+        self._now = now
+        self._start = start
+        self._controllers = controllers
+        controllers.register("revision", SCALE_FALLBACKS_AT_ONCE + 1)  # and the pass of a revision that was seen
+        self._places = asyncio.Semaphore(SCALE_FALLBACKS_AT_ONCE)
+        self._tried_s: dict[str, float] = {}  # by revision, in this outage
+        self.scaled_total = 0
+
+    def look(self, waiting: list[str]) -> None:
+        """Requests wait for these revisions, which have no pod."""
+        away_s = self._away_for_s()
+        if away_s < self._after_s or self._after_s <= 0.0:
+            if away_s == 0.0:
+                self._tried_s.clear()
+            return
+        now_s = self._now()
+        for key in waiting:
+            tried_s = self._tried_s.get(key)
+            if tried_s is None or now_s - tried_s >= SCALE_FALLBACK_RETRY_S:
+                self._tried_s[key] = now_s
+                self._start("scale fallback", self._scale(key))
+
+    async def _scale(self, key: str) -> None:
+        async with self._places:
+            await self._attempt(key)
+
+    async def _attempt(self, key: str) -> None:
+        namespace, _, name = key.partition("/")
+        path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{child_name(name, '-deployment')}/scale"
+        try:
+            with self._controllers.reconcile("revision"):
+                scale = json.loads(await self._api.get(path))
+                if (scale.get("spec") or {}).get("replicas", 0):
+                    return
+                version = (scale.get("metadata") or {}).get("resourceVersion", "")
+                wanted = {"metadata": {"resourceVersion": version}, "spec": {"replicas": 1}}
+                await self._api.merge_patch(path, wanted, "activator")
+        except Exception as error:
+            if error_type_of(error).value == "conflict":
+                self._controllers.conflict("revision", "scale")
+            log.warning("the autoscaler is away and %s could not be scaled to one: %s", key, error)
+            return
+        self.scaled_total += 1
+        log.warning("the autoscaler is away: %s was scaled to one since requests wait", key)

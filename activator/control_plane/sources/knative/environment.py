@@ -1,0 +1,119 @@
+"""What Knative's manifest tells the activator by the environment.
+
+Source: knative.dev/serving cmd/activator/main.go and config/core/deployments/activator.yaml (v1.23).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from activator.runtime.durations import parse_seconds
+from activator.runtime.errors import ConfigError
+
+REQUIRED: Final = ("POD_NAME", "POD_IP", "SYSTEM_NAMESPACE")
+
+_RESOLV_CONF: Final = Path("/etc/resolv.conf")
+_LOWEST_METRICS_PORT: Final = 1024
+
+
+class KnativeEnvironment(msgspec.Struct, frozen=True):
+    """Times are seconds."""
+
+    pod_name: str
+    pod_ip: str
+    system_namespace: str
+    cluster_domain: str = "cluster.local"
+    logging_config: str = "config-logging"
+    observability_config: str = "config-observability"
+    max_idle_connections: int = 1000
+    max_idle_connections_per_host: int = 100
+    probe_timeout_s: float = 0.3
+    probe_frequency_s: float = 0.2
+    metrics_host: str = ""
+    metrics_port: int = 9090
+
+
+def is_knative(environ: Mapping[str, str]) -> bool:
+    """Whether the program was started as Knative's manifest starts it."""
+    return all(environ.get(name) for name in REQUIRED)
+
+
+def read_environment(environ: Mapping[str, str], resolv_conf: Path = _RESOLV_CONF) -> KnativeEnvironment:
+    """Raises ConfigError with a line per mistake."""
+    reader = _Reader(environ)
+    found = KnativeEnvironment(
+        pod_name=reader.required("POD_NAME"),
+        pod_ip=reader.address("POD_IP"),
+        system_namespace=reader.required("SYSTEM_NAMESPACE"),
+        cluster_domain=environ.get("CLUSTER_DOMAIN") or _domain_of(resolv_conf),
+        logging_config=environ.get("CONFIG_LOGGING_NAME") or "config-logging",
+        observability_config=environ.get("CONFIG_OBSERVABILITY_NAME") or "config-observability",
+        max_idle_connections=reader.whole("MAX_IDLE_PROXY_CONNS", 1000, 1),
+        max_idle_connections_per_host=reader.whole("MAX_IDLE_PROXY_CONNS_PER_HOST", 100, 1),
+        probe_timeout_s=reader.duration("PROBE_TIMEOUT", 0.3),
+        probe_frequency_s=reader.duration("PROBE_FREQUENCY", 0.2),
+        metrics_host=environ.get("METRICS_PROMETHEUS_HOST", ""),
+        metrics_port=reader.whole("METRICS_PROMETHEUS_PORT", 9090, _LOWEST_METRICS_PORT),
+    )
+    if reader.problems:
+        raise ConfigError(reader.problems)
+    return found
+
+
+class _Reader:
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        self.problems: list[str] = []
+
+    def required(self, name: str) -> str:
+        value = self._environ.get(name, "")
+        if not value:
+            self.problems.append(f"{name} must be set: Knative's manifest does, from the pod's own fields")
+        return value
+
+    def address(self, name: str) -> str:
+        value = self.required(name)
+        try:
+            return str(ipaddress.ip_address(value)) if value else ""
+        except ValueError:
+            self.problems.append(f"{name}: expected an IP address, found {value!r}")
+            return ""
+
+    def whole(self, name: str, default: int, least: int) -> int:
+        text = self._environ.get(name, "")
+        if not text:
+            return default
+        if not text.isdecimal() or int(text) < least:
+            self.problems.append(f"{name}: expected a whole number of at least {least}, found {text!r}")
+            return default
+        return int(text)
+
+    def duration(self, name: str, default: float) -> float:
+        text = self._environ.get(name, "")
+        if not text:
+            return default
+        seconds = parse_seconds(text)
+        if seconds is None or seconds <= 0.0:
+            self.problems.append(f"{name}: expected a duration such as 300ms, found {text!r}")
+            return default
+        return seconds
+
+
+def _domain_of(resolv_conf: Path) -> str:
+    """The cluster's domain: of the search entry that begins with `svc.`."""
+    try:
+        lines = resolv_conf.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return "cluster.local"
+    for line in lines:
+        words = line.split()
+        if words[:1] == ["search"]:
+            for word in words[1:]:
+                if word.startswith("svc."):
+                    return word.removeprefix("svc.").rstrip(".")
+    return "cluster.local"

@@ -1,0 +1,321 @@
+"""The activator in the place of Knative's: its sources, its reports and its probes, put together.
+
+    watches ──► KnativeSource ──► changes ──► state worker
+    loads ──► ConcurrencyReporter ──► AutoscalerStream
+    (the autoscaler away while requests wait) ──► ScaleFallback ──► the revision's Deployment
+
+Part of the control part: it exists once, whatever the number of workers. `docs/knative.md` has the contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from typing import Any, Final
+
+from activator.config.model import (
+    CONCURRENCY_REPORT_S,
+    MESH_LOOK_S,
+    SHARING_KNATIVE,
+    Config,
+    Kubernetes,
+    PodTls,
+    Tls,
+)
+from activator.control_plane.controller_counts import Controllers
+from activator.control_plane.scaling.autoscaler_stream import AutoscalerStream
+from activator.control_plane.scaling.concurrency import ConcurrencyReporter
+from activator.control_plane.scaling.scale_fallback import ScaleFallback
+from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.control_plane.sources.knative.environment import KnativeEnvironment
+from activator.control_plane.sources.knative.internal_tls import (
+    AUTHORITIES,
+    BUNDLE_LABEL,
+    SECRET,
+    BundleObjects,
+    InternalTls,
+    SecretObjects,
+)
+from activator.control_plane.sources.knative.mesh_fallback import MeshFallback, StatusAsker
+from activator.control_plane.sources.knative.revision_specs import SpecMaker
+from activator.control_plane.sources.knative.source import (
+    PRIVATE,
+    REVISION_LABEL,
+    SERVICE_TYPE,
+    KnativeSource,
+)
+from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.credentials import Credentials
+from activator.control_plane.sources.kubernetes.object_store import Handler
+from activator.control_plane.sources.kubernetes.objects import Object
+from activator.control_plane.sources.kubernetes.reflector import Reflector
+from activator.control_plane.sources.kubernetes.relister import Relister
+from activator.control_plane.sources.kubernetes.resources import (
+    CONFIG_MAPS,
+    ENDPOINT_SLICES,
+    ENDPOINTS,
+    REVISIONS,
+    SECRETS,
+    SERVICES,
+    Scope,
+    Selection,
+)
+from activator.control_plane.sources.kubernetes.watches import KubeWatches
+from activator.control_plane.state.model import Model
+from activator.messages import Change, DropRevision, Effect, Load, PlacePod, SetPod, WithdrawPod
+from activator.runtime.clock import Now
+from activator.runtime.tasks import TaskGroupOwner, pause
+from lb.registry import default_name, names
+from lb.rng import Rng
+from lb.tracker import QUARANTINED, READY, RECOVERING
+
+log = logging.getLogger("activator.knative")
+
+_AUTOSCALER_PORT: Final = 8080
+_TLS_PORT: Final = 8112
+_REFUSED: Final = frozenset({"403", "404"})  # kinds of errors
+
+
+class KnativeMode:
+    """`submit` takes changes for the state worker, whose `model` is read only; `settled` hears of new settings;
+    `serve_tls` opens a listener, and is called again when its certificate is another; `panicked` is as for the source.
+    """
+
+    def __init__(
+        self,
+        environment: KnativeEnvironment,
+        config: Config,
+        submit: Callable[[Change], None],
+        model: Model,
+        now: Now,
+        rng: Rng,
+        tasks: TaskGroupOwner,
+        controllers: Controllers,
+        settled: Callable[[ClusterSettings], None],
+        serve_tls: Callable[[Tls], None],
+        panicked: Callable[[str, object, object, float], float],
+    ) -> None:
+        kubernetes = config.kubernetes or Kubernetes()
+        self._reconcile_interval_s = float(kubernetes.reconcile_interval)
+        self.environment = environment
+        self._shares = kubernetes.sharing == SHARING_KNATIVE
+        self._model = model
+        self._now = now
+        self._tasks = tasks
+        self._rng = rng
+        self._host = _host_of(config)
+        self._tell_settled = settled
+        self._serve_tls = serve_tls
+        self.tls: InternalTls | None = None
+        self._tls_at_start = False  # it was on in the first list of settings: no pod is ever spoken to without it
+        self.client = KubeClient(Credentials(os.environ, now), "activator")
+        maker = SpecMaker(
+            environment.cluster_domain, config.trailing_fragmentation_threshold, default_name, frozenset(names())
+        )
+        loop = asyncio.get_running_loop()
+        self.source = KnativeSource(
+            environment,
+            maker,
+            self._shares,
+            submit,
+            loop.call_soon,
+            self._shared,
+            self._settled,
+            self._tls_of,
+            controllers,
+            panicked,
+            loop.call_later,
+        )
+        self.watches = KubeWatches(self.client, now, rng, tasks.on_error)
+        self._awaitable: list[Relister[Any]] = []
+        self._endpoints: list[Reflector[Any]] = []
+        self._settings: Reflector[Any] | None = None
+        self._awaited: dict[str, Scope] = {}  # revisions whose requests wait for a pod
+        url = kubernetes.autoscaler or (
+            f"ws://autoscaler.{environment.system_namespace}.svc.{environment.cluster_domain}:{_AUTOSCALER_PORT}"
+        )
+        self._asker = StatusAsker()
+        self.fallback = MeshFallback(self.source, self._answered, now, self._asker.ask)
+        self.stream = AutoscalerStream(url, environment.pod_name, self._autoscaler_back, now, rng, tasks.on_error)
+        self.reporter = ConcurrencyReporter(now, self.stream.send)
+        self.scale_fallback = ScaleFallback(
+            self.client,
+            float(kubernetes.scale_fallback),
+            self.stream.unreachable_for_s,
+            now,
+            tasks.start,
+            controllers,
+        )
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Begin to watch and to report."""
+        namespace = self.environment.system_namespace
+        self._watch(Selection(CONFIG_MAPS, namespace), self.source.config_objects)
+        self._settings = self.watches.reflectors[-1]
+        self._watch(Selection(REVISIONS), self.source.revision_objects)
+        self._awaitable = [
+            self._watch(Selection(ENDPOINT_SLICES, labels=SERVICE_TYPE), self.source.slice_objects),
+            self._watch(Selection(ENDPOINTS, labels=SERVICE_TYPE), self.source.endpoints_objects),
+        ]
+        self._endpoints = self.watches.reflectors[-2:]
+        self._watch(Selection(SERVICES, labels=f"{SERVICE_TYPE}={PRIVATE}"), self.source.service_objects)
+        self._tasks.start("autoscaler", self.stream.run())
+        self._tasks.start("reports", self._report())
+        self._tasks.start("mesh", self._look_for_meshes())
+
+    async def close(self) -> None:
+        """Let go of the API. Other tasks are ended by their owner."""
+        await self.watches.close()
+        await self._asker.close()
+        if self.tls is not None:
+            self.tls.close()
+        await self.client.close()
+
+    def waiting_for(self) -> list[str]:
+        """What has not been heard yet that routing depends on."""
+        waiting = [f"the first list of {one.name}" for one in self.watches.reflectors if not self._may_do_without(one)]
+        if self.tls is not None and self._tls_at_start:
+            if not self.tls.has_certificate:
+                waiting.append(f"a certificate in the Secret {SECRET}")
+            if not self.tls.has_believed:
+                waiting.append(f"an authority for pods' certificates: {AUTHORITIES}")
+        if self.source.is_behind():
+            waiting.append("what was listed has not been told yet")
+        return waiting
+
+    def _may_do_without(self, reflector: Reflector[Any]) -> bool:
+        """It is synced; or refused to us, and the other of EndpointSlices and Endpoints is synced.
+
+        Knative's own rights do not have EndpointSlices, and newer clusters may have no Endpoints.
+        """
+        if reflector.synced:
+            return True
+        is_refused = any(kind in _REFUSED for kind in reflector.errors_total)
+        return is_refused and reflector in self._endpoints and any(one.synced for one in self._endpoints)
+
+    # --- what the control part tells ---
+
+    def load(self, load: Load) -> None:
+        """What a revision carries now."""
+        self.reporter.load(load)
+        waits = load.queued > 0 and not self._answered(load.key)
+        if waits != (load.key in self._awaited):
+            self._await_pods(load.key, waits)
+            if waits:
+                self.reporter.poke(load.key)
+
+    def applied(self, effects: list[Effect]) -> None:
+        """What was told of a revision that is gone is forgotten now, when nothing of it can be told any more.
+
+        A pod that has answered, or does no more, is another to be shared.
+        """
+        for effect in effects:
+            if isinstance(effect, DropRevision):
+                self.reporter.drop_revision(effect.key)
+                if effect.key in self._awaited:
+                    self._await_pods(effect.key, False)
+            elif self._shares and isinstance(effect, SetPod | PlacePod | WithdrawPod):
+                self.source.mark(effect.key)
+
+    def view_age_s(self) -> float:
+        """How old the oldest of the views of the cluster is, seconds."""
+        return self.watches.age_s(self._now())
+
+    def relist(self, key: str) -> None:
+        """Changes of this revision were lost."""
+        self.source.relist(key)
+
+    # --- within ---
+
+    def _watch(self, selection: Selection[Object], handler: Handler[Object]) -> Relister[Object]:
+        _, relister = self.watches.add(selection, handler, self._reconcile_interval_s)
+        return relister
+
+    def _await_pods(self, key: str, waits: bool) -> None:
+        """Look every second whether the watches have missed a pod that requests wait for."""
+        scope = self._awaited.pop(key, None)
+        if waits:
+            namespace, _, name = key.partition("/")
+            scope = self._awaited[key] = Scope(namespace, ((REVISION_LABEL, name),))
+        if scope is not None:
+            for relister in self._awaitable:
+                if waits:
+                    relister.hurry(scope)
+                else:
+                    relister.relax(scope)
+
+    def _answered(self, key: str) -> frozenset[str]:
+        """The pods of the revision that have answered, and may be picked."""
+        return self._pods_in(key, (READY, RECOVERING))
+
+    def _shared(self, key: str) -> frozenset[str]:
+        """Those that are shared out: also who answered and is in quarantine, of which other activators know nothing.
+
+        Were it left out here alone, all shares behind it would move, into those of others.
+        """
+        return self._pods_in(key, (READY, RECOVERING, QUARANTINED))
+
+    def _pods_in(self, key: str, states: tuple[int, ...]) -> frozenset[str]:
+        revision = self._model.revisions.get(key)
+        if revision is None:
+            return frozenset()
+        return frozenset(identity for identity, pod in list(revision.pods.items()) if pod.state() in states)
+
+    def _settled(self, settings: ClusterSettings) -> None:
+        if settings.internal_tls and self.tls is None:
+            self._begin_tls()
+        self._tell_settled(settings)
+
+    def _begin_tls(self) -> None:
+        """From now on, or from the first authority on, pods are spoken to over TLS; for good: others rely on it."""
+        self._tls_at_start = self._settings is None or not self._settings.synced
+        if not self._tls_at_start:
+            log.info("system-internal-tls: pods are spoken to as before until there is an authority in %s", AUTHORITIES)
+        namespace = self.environment.system_namespace
+        minimum = "1.2" if os.environ.get("ACTIVATOR_TLS_MIN_VERSION") == "1.2" else "1.3"
+        self.tls = InternalTls(f"{self._host}:{_TLS_PORT}", self._tls_changed, minimum)
+        secrets = Selection(SECRETS, namespace, fields=f"metadata.name={SECRET}")
+        bundles = Selection(CONFIG_MAPS, namespace, labels=BUNDLE_LABEL)
+        self._watch(secrets, SecretObjects(self.tls))
+        self._watch(bundles, BundleObjects(self.tls))
+
+    def _tls_changed(self) -> None:
+        tls = self.tls
+        if tls is not None and tls.has_certificate:
+            self._serve_tls(tls.listener)
+        self.source.mark_all()
+
+    def _tls_of(self, namespace: str) -> PodTls | None:
+        tls = self.tls
+        return tls.of(namespace) if tls is not None and (self._tls_at_start or tls.has_believed) else None
+
+    def _autoscaler_back(self) -> None:
+        self.reporter.connected()
+
+    async def _look_for_meshes(self) -> None:
+        while True:
+            await pause(MESH_LOOK_S)
+            try:
+                self.scale_fallback.look(list(self._awaited))
+                await self.fallback.look()
+            except Exception as error:  # counted and logged; the next look is a second away
+                self._tasks.on_error("mesh", error)
+
+    async def _report(self) -> None:
+        while True:
+            await pause(CONCURRENCY_REPORT_S)
+            try:
+                self.reporter.report()
+            except Exception as error:  # counted and logged; the next report is a second away
+                self._tasks.on_error("reports", error)
+
+
+def _host_of(config: Config) -> str:
+    """Where the first listener is: the others stand beside it."""
+    first = config.listen[0] if isinstance(config.listen, list) else config.listen
+    address = first if isinstance(first, str) else first.address
+    return address.rpartition(":")[0]

@@ -1,0 +1,141 @@
+"""A Knative Revision, as the rest of the program sees a revision.
+
+Rules
+  1. What the Revision does not say comes from Knative's defaults, not from ours.
+  2. All times count from a request's arrival, as Knative's do; so does the wait for a pod, which each of them bounds.
+  3. A value that cannot be read is as if it were not there: the Revision was accepted by Knative's webhook, and a
+     mistake in an annotation must not keep it from serving.
+
+Sources: knative.dev/serving pkg/apis/serving/v1/revision_types.go, pkg/apis/autoscaling/register.go (v1.23).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from activator.config.model import PROBE_QUEUE_PROXY, PodTls, ProbeSpec, RevisionSpec
+from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.control_plane.sources.kubernetes.objects import Container, Revision
+
+MAX_SCALE: Final = ("autoscaling.knative.dev/max-scale", "autoscaling.knative.dev/maxScale")
+THRESHOLD: Final = "activator.dev/trailing-fragmentation-threshold"
+SERVICE: Final = "serving.knative.dev/service"
+CONFIGURATION: Final = "serving.knative.dev/configuration"
+POLICY: Final = "activator.dev/policy"
+
+HTTP1: Final = "http"  # the names of the private service's ports
+HTTP2: Final = "http2"
+
+_DIGITS_MAX: Final = 10  # of a 32-bit number: no scale has more
+_DEFAULT_PORT: Final = 8080  # which Knative tells a program by $PORT that names none
+_TIMEOUT_S: Final = 300.0  # config-defaults' revision-timeout-seconds
+
+
+def protocol_of(revision: Revision) -> str:
+    """The name of the port that requests go to: HTTP2 where the program's first port is named h2c."""
+    container = _serving_container(revision)
+    ports = [] if container is None else container.ports or []
+    return HTTP2 if ports and ports[0].name == "h2c" else HTTP1
+
+
+def believes_queue_proxy(revision: Revision) -> bool:
+    """Whether queue-proxy's answer is enough for a pod that Kubernetes does not call ready yet.
+
+    Not where Kubernetes asks what queue-proxy cannot: a command in the serving container, or any startup probe.
+    """
+    serving = _serving_container(revision)
+    if serving is not None and serving.readiness_probe is not None and serving.readiness_probe.exec is not None:
+        return False
+    return all(container.startup_probe is None for container in revision.spec.containers or [])
+
+
+class SpecMaker:
+    """`default_policy` names the policy for a container_concurrency; `policies` are the names that there are."""
+
+    def __init__(
+        self, cluster_domain: str, threshold: float, default_policy: Callable[[int], str], policies: frozenset[str]
+    ) -> None:
+        self._domain = cluster_domain
+        self._threshold = threshold
+        self._default_policy = default_policy
+        self._policies = policies
+
+    def make(self, revision: Revision, settings: ClusterSettings, tls: PodTls | None) -> RevisionSpec:
+        """The revision's specification under these settings; `tls`: how its pods are spoken to."""
+        metadata, spec = revision.metadata, revision.spec
+        limit = max(spec.container_concurrency or 0, 0)
+        total_s = float(spec.timeout_seconds or 0) or _TIMEOUT_S
+        first_byte_s = float(spec.response_start_timeout_seconds or 0)
+        idle_s = float(spec.idle_timeout_seconds or 0)
+        bounds_s = [seconds for seconds in (total_s, first_byte_s, idle_s) if seconds > 0.0]
+        policy = metadata.annotations.get(POLICY, "")
+        return RevisionSpec(
+            key=f"{metadata.namespace}/{metadata.name}",
+            hosts=(f"{metadata.name}.{metadata.namespace}.svc.{self._domain}",),
+            container_concurrency=limit,
+            policy=policy if policy in self._policies else self._default_policy(limit),
+            max_scale=max_scale_of(metadata.annotations, settings),
+            trailing_fragmentation_threshold=_share(metadata.annotations, self._threshold),
+            queue_timeout_s=min(bounds_s),
+            startup_timeout_s=total_s,
+            total_timeout_s=total_s,
+            first_byte_timeout_s=first_byte_s,
+            idle_timeout_s=idle_s,
+            times_from_arrival=True,
+            upgrades=("*",),
+            probe=_probe(revision, settings),
+            tls=tls,
+            knative_service=metadata.labels.get(SERVICE, ""),
+            knative_configuration=metadata.labels.get(CONFIGURATION, ""),
+        )
+
+
+def max_scale_of(annotations: Mapping[str, str], settings: ClusterSettings) -> int:
+    """The most pods that the revision may have; 0: unknown."""
+    for name in MAX_SCALE:
+        text = annotations.get(name, "")
+        if text.isdecimal() and len(text) <= _DIGITS_MAX and int(text) > 0:
+            return int(text)
+    return settings.max_scale or settings.max_scale_limit
+
+
+def _probe(revision: Revision, settings: ClusterSettings) -> ProbeSpec:
+    if not settings.passes_through:
+        port = _program_port(revision)
+        return ProbeSpec(PROBE_QUEUE_PROXY, port=port, port_suffices=_port_suffices(revision, port))
+    host = f"{revision.metadata.name}-private.{revision.metadata.namespace}"
+    return ProbeSpec(PROBE_QUEUE_PROXY, host=host, headers=(("K-Passthrough-Lb", "true"),))
+
+
+def _program_port(revision: Revision) -> int:
+    """Where the program listens."""
+    container = _serving_container(revision)
+    ports = [] if container is None else container.ports or []
+    return ports[0].container_port if ports and ports[0].container_port else _DEFAULT_PORT
+
+
+def _port_suffices(revision: Revision, port: int) -> bool:
+    """Whether queue-proxy calls the program ready as soon as this port takes a connection: Knative's default."""
+    serving = _serving_container(revision)
+    probe = None if serving is None else serving.readiness_probe
+    if probe is None or probe.tcp_socket is None or probe.success_threshold > 1:
+        return False
+    beside = [container for container in revision.spec.containers or [] if container is not serving]
+    return probe.tcp_socket.port in (0, port) and all(container.readiness_probe is None for container in beside)
+
+
+def _serving_container(revision: Revision) -> Container | None:
+    """The only one, or the first that has ports."""
+    containers = revision.spec.containers or []
+    if len(containers) == 1:
+        return containers[0]
+    return next((container for container in containers if container.ports), None)
+
+
+def _share(annotations: Mapping[str, str], default: float) -> float:
+    try:
+        share = float(annotations.get(THRESHOLD, ""))
+    except ValueError:
+        return default
+    return share if 0.0 <= share <= 1.0 else default

@@ -1,0 +1,332 @@
+"""Knative's objects as they come, gathered by revision and told as changes.
+
+Rules
+  1. A handler of a watch only files what it was told and marks the revision; the changes are worked out once per
+     revision at the end of the loop's turn, however many objects came in it.
+  2. Readiness waits for the first lists of what routing depends on. Afterwards the last known state is served for as
+     long as the API is away.
+  3. Settings are hot: a changed ConfigMap tells every revision anew what is different.
+  4. A defect while a revision is worked out costs that revision only. It is counted as a panic of its own, and tried
+     again by itself, with the backoff of the state worker's panics; what is heard of it meanwhile is tried at once.
+
+Source: knative.dev/serving cmd/activator/main.go, pkg/activator/net (v1.23).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from activator.config.model import PodTls, RevisionSpec
+from activator.control_plane.controller_counts import Controllers
+from activator.control_plane.sources.knative import cluster_settings
+from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.control_plane.sources.knative.environment import KnativeEnvironment
+from activator.control_plane.sources.knative.revision_backends import (
+    SOURCE,
+    RevisionBackends,
+    ServiceBackends,
+)
+from activator.control_plane.sources.knative.revision_specs import SpecMaker
+from activator.control_plane.sources.kubernetes.object_store import Key
+from activator.control_plane.sources.kubernetes.objects import (
+    ConfigMap,
+    Endpoints,
+    EndpointSlice,
+    KubeObject,
+    Revision,
+    Service,
+)
+from activator.messages import Change, RevisionGone
+from activator.runtime.clock import Defer, Later, Timer
+
+log = logging.getLogger("activator.knative")
+
+SERVICE_TYPE: Final = "networking.internal.knative.dev/serviceType"
+REVISION_LABEL: Final = "serving.knative.dev/revision"
+SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
+
+# The controllers whose passes are counted.
+_REVISION: Final = "revision"
+_ENDPOINTS: Final = "endpoints"
+
+PRIVATE: Final = "Private"
+PUBLIC: Final = "Public"
+
+
+class KnativeSource:
+    """`submit` takes changes; `defer` runs a callable in the loop's next turn; `healthy(key)` names the pods of a
+    revision that are to be shared out; `settled(settings)` hears of new settings; `tls_of(namespace)` says how its pods
+    are spoken to; `panicked(key, what, error, now_s)` hears of errors of ours and says how long to wait then; `later`
+    is the loop's `call_later`.
+    """
+
+    def __init__(
+        self,
+        environment: KnativeEnvironment,
+        maker: SpecMaker,
+        shares: bool,
+        submit: Callable[[Change], None],
+        defer: Defer,
+        healthy: Callable[[str], frozenset[str]],
+        settled: Callable[[ClusterSettings], None],
+        tls_of: Callable[[str], PodTls | None],
+        controllers: Controllers,
+        panicked: Callable[[str, object, object, float], float],
+        later: Later,
+    ) -> None:
+        self._environment = environment
+        self._maker = maker
+        self._shares = shares
+        self._submit = submit
+        self._defer = defer
+        self._healthy = healthy
+        self._settled = settled
+        self._tls_of = tls_of
+        self._controllers = controllers
+        self._panicked = panicked
+        self._later = later
+        for name in (_REVISION, _ENDPOINTS):
+            controllers.register(name)
+        self.settings = ClusterSettings()
+        self.revisions: dict[str, RevisionBackends] = {}
+        self._maps: dict[str, Mapping[str, str]] = {}  # ConfigMaps by name
+        self._dirty: dict[str, tuple[str, float]] = {}  # by revision: what changed of it first, and when
+        self._again: dict[str, Timer] = {}  # by revision that could not be worked out: when that is tried again
+        self._deferred = False
+        self.revision_objects = RevisionObjects(self)
+        self.slice_objects = SliceObjects(self)
+        self.endpoints_objects = EndpointsObjects(self)
+        self.service_objects = ServiceObjects(self)
+        self.config_objects = ConfigObjects(self)
+
+    # --- what handlers file ---
+
+    def of(self, key: str, controller: str = _ENDPOINTS) -> RevisionBackends:
+        """The revision's folder, made where there is none, and marked as something for this controller."""
+        found = self.revisions.get(key)
+        if found is None:
+            found = self.revisions[key] = RevisionBackends(key, self._environment.pod_ip, self._shares)
+        self.mark(key, controller)
+        return found
+
+    def mark(self, key: str, controller: str = _ENDPOINTS, again: bool = False) -> None:
+        """Something of this revision may have changed; `again`: it could not be worked out before."""
+        if key not in self._dirty:
+            self._dirty[key] = (controller, self._controllers.now())
+            self._controllers.added(controller, again)
+        if not self._deferred:
+            self._deferred = True
+            self._defer(self.flush)
+
+    def mark_all(self) -> None:
+        for key in self.revisions:
+            self.mark(key, _REVISION)
+
+    def is_behind(self) -> bool:
+        """Something was filed whose changes have not been worked out."""
+        return bool(self._dirty)
+
+    def relist(self, key: str) -> None:
+        """Changes of this revision were lost: tell everything of it again."""
+        backends = self.revisions.get(key)
+        if backends is None or backends.revision is None:
+            self._submit(RevisionGone(key))
+        else:
+            backends.forget_what_was_told()
+            self.mark(key)
+
+    def revision_gone(self, key: str) -> None:
+        backends = self.revisions.get(key)
+        if backends is not None:
+            backends.gone()
+        self._no_more(key)
+        self._submit(RevisionGone(key))
+        self.forget_if_empty(key)
+
+    def forget_if_empty(self, key: str) -> None:
+        """Nothing is known of it any more."""
+        backends = self.revisions.get(key)
+        if backends is not None and backends.is_empty():
+            del self.revisions[key]
+            self._no_more(key)
+
+    def configured(self, name: str, data: Mapping[str, str]) -> None:
+        """A ConfigMap says this now."""
+        self._maps[name] = data
+        self.configure()
+
+    def configure(self) -> None:
+        """Read all settings again."""
+        environment, maps, tell = self._environment, self._maps, log.warning
+        settings = self.settings
+        settings = cluster_settings.read_network(settings, maps.get(cluster_settings.NETWORK, {}), tell)
+        settings = cluster_settings.read_autoscaler(settings, maps.get(cluster_settings.AUTOSCALER, {}), tell)
+        settings = cluster_settings.read_observability(settings, maps.get(environment.observability_config, {}), tell)
+        settings = cluster_settings.read_logging(settings, maps.get(environment.logging_config, {}), tell)
+        if settings != self.settings:
+            self.settings = settings
+            self._settled(settings)
+            self.mark_all()
+
+    # --- changes ---
+
+    def flush(self) -> None:
+        """Work out what has to be told."""
+        self._deferred = False
+        dirty, self._dirty = self._dirty, {}
+        for key, (controller, since_s) in dirty.items():
+            self._controllers.taken(controller, self._controllers.now() - since_s)
+            backends = self.revisions.get(key)
+            if backends is None:
+                continue
+            try:
+                with self._controllers.reconcile(controller):
+                    for change in backends.changes(self._make, self.settings.mesh_mode, self._healthy(key)):
+                        self._submit(change)
+            except Exception as error:  # a defect: of this revision only
+                backends.forget_what_was_told()  # some of it may have been worked out, and not been told
+                self._try_again(key, controller, error)
+            else:
+                self._no_more(key)
+
+    def _try_again(self, key: str, controller: str, error: Exception) -> None:
+        self._no_more(key)
+        backoff_s = self._panicked(key, "what the cluster says of it", error, self._controllers.now())
+        log.error("could not work out what changed in %s; again in %.1f s", key, backoff_s, exc_info=error)
+        self._again[key] = self._later(backoff_s, partial(self._look_again, key, controller))
+
+    def _look_again(self, key: str, controller: str) -> None:
+        del self._again[key]
+        self.mark(key, controller, again=True)
+
+    def _no_more(self, key: str) -> None:
+        """Nothing of it is to be tried again by itself."""
+        timer = self._again.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _make(self, revision: Revision) -> RevisionSpec:
+        return self._maker.make(revision, self.settings, self._tls_of(revision.metadata.namespace))
+
+
+class _Objects:
+    """A handler of one kind; its lists need nothing beyond their single tellings."""
+
+    def __init__(self, source: KnativeSource) -> None:
+        self.source = source
+
+    def missed(self, new: Any) -> None:
+        """What it is now has been told, and for most kinds that is enough."""
+
+    def listed(self, objects: Mapping[Key, Any]) -> None:
+        """The differences have been told one by one."""
+
+
+class RevisionObjects(_Objects):
+    def changed(self, old: Revision | None, new: Revision) -> None:
+        self.source.of(_key(new), _REVISION).revision = new
+
+    def gone(self, old: Revision) -> None:
+        self.source.revision_gone(_key(old))
+
+
+class ServiceObjects(_Objects):
+    """Private Services, for their addresses."""
+
+    def changed(self, old: Service | None, new: Service) -> None:
+        key = _labelled_key(new)
+        if old is not None and _labelled_key(old) != key:
+            self.gone(old)
+        if key:
+            self.source.of(key).services[new.metadata.name] = new
+
+    def gone(self, old: Service) -> None:
+        key = _labelled_key(old)
+        if key:
+            self.source.of(key).services.pop(old.metadata.name, None)
+            self.source.forget_if_empty(key)
+
+
+class SliceObjects(_Objects):
+    def changed(self, old: EndpointSlice | None, new: EndpointSlice) -> None:
+        if old is not None and _side_key(old) != _side_key(new):
+            self.gone(old)
+        side = self._side(new)
+        if side is not None:
+            side.slices[new.metadata.name] = new
+
+    def gone(self, old: EndpointSlice) -> None:
+        side = self._side(old)
+        if side is not None:
+            side.slices.pop(old.metadata.name, None)
+            self.source.forget_if_empty(_labelled_key(old))
+
+    def missed(self, new: EndpointSlice) -> None:
+        key, kind = _side_key(new)
+        if key and kind == PRIVATE:
+            self.source.of(key).events_lost([new], [])
+
+    def _side(self, one: KubeObject) -> ServiceBackends | None:
+        return _side_of(self.source, one)
+
+
+class EndpointsObjects(_Objects):
+    def changed(self, old: Endpoints | None, new: Endpoints) -> None:
+        if old is not None and _side_key(old) != _side_key(new):
+            self.gone(old)
+        side = _side_of(self.source, new)
+        if side is not None:
+            side.endpoints[new.metadata.name] = new
+
+    def gone(self, old: Endpoints) -> None:
+        side = _side_of(self.source, old)
+        if side is not None:
+            side.endpoints.pop(old.metadata.name, None)
+            self.source.forget_if_empty(_labelled_key(old))
+
+    def missed(self, new: Endpoints) -> None:
+        key, kind = _side_key(new)
+        if key and kind == PRIVATE:
+            self.source.of(key).events_lost([], [new])
+
+
+class ConfigObjects(_Objects):
+    """The ConfigMaps of the system namespace."""
+
+    def changed(self, old: ConfigMap | None, new: ConfigMap) -> None:
+        self.source.configured(new.metadata.name, new.data)
+
+    def gone(self, old: ConfigMap) -> None:
+        self.source.configured(old.metadata.name, {})
+
+
+def _key(one: KubeObject) -> str:
+    return f"{one.metadata.namespace}/{one.metadata.name}"
+
+
+def _labelled_key(one: KubeObject) -> str:
+    """The revision that its label names; empty: none."""
+    name = one.metadata.labels.get(REVISION_LABEL, "")
+    return f"{one.metadata.namespace}/{name}" if name else ""
+
+
+def _side_key(one: KubeObject) -> tuple[str, str]:
+    return _labelled_key(one), one.metadata.labels.get(SERVICE_TYPE, "")
+
+
+def _side_of(source: KnativeSource, one: KubeObject) -> ServiceBackends | None:
+    """Where an object with endpoints belongs; None: nowhere."""
+    key, kind = _side_key(one)
+    if not key:
+        return None
+    if kind == PRIVATE:
+        return source.of(key).private
+    if kind == PUBLIC:
+        return source.of(key).public
+    return None
+
+
+__all__ = ["SOURCE", "KnativeSource"]

@@ -1,0 +1,45 @@
+"""How long to wait before the next attempt: growing, jittered, never shorter than what the server asked for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from activator.config.model import KUBE_BACKOFF_INITIAL_S, KUBE_BACKOFF_MAX_S, KUBE_RETRY_AFTER_MAX_S
+from lb.rng import Rng
+
+_GRAIN: Final = 1 << 20
+
+
+class Backoff:
+    """Doubles from the first failure to a maximum; `reset` after something has held."""
+
+    def __init__(
+        self, rng: Rng, initial_s: float = KUBE_BACKOFF_INITIAL_S, maximum_s: float = KUBE_BACKOFF_MAX_S
+    ) -> None:
+        self._rng = rng
+        self._initial_s = initial_s
+        self._maximum_s = maximum_s
+        self._ceiling_s = initial_s
+        self.failures = 0  # in a row
+
+    def reset(self) -> None:
+        self._ceiling_s = self._initial_s
+        self.failures = 0
+
+    def next_s(self, retry_after_s: float | None = None) -> float:
+        """The pause before the next attempt, seconds: between half of the ceiling and all of it.
+
+        What the server asks for is waited for in full, and up to a quarter longer, so that those who were all told the
+        same do not all come back at the same time.
+        """
+        pause_s = self._ceiling_s * (0.5 + 0.5 * self.fraction())
+        self._ceiling_s = min(2 * self._ceiling_s, self._maximum_s)
+        self.failures += 1
+        if retry_after_s is not None and retry_after_s > 0:
+            asked_s = min(retry_after_s, KUBE_RETRY_AFTER_MAX_S)
+            pause_s = max(pause_s, asked_s * (1 + 0.25 * self.fraction()))
+        return pause_s
+
+    def fraction(self) -> float:
+        """A number in 0 … 1."""
+        return self._rng.below(_GRAIN) / _GRAIN

@@ -1,0 +1,209 @@
+"""Calls to the Kubernetes API, by kubernetes-asyncio's client: its transport and credentials, but raw bytes.
+
+Rules
+  1. Every call has a bound in time (credentials, turn, body and all) and in bytes. A watch has one until its head has
+     come; from then on whoever reads it watches over it.
+  2. Lists, writes and watches have budgets and, for writes, connections of their own: a write that wakes a revision
+     waits neither for a list nor for a free connection.
+  3. What the library or aiohttp raise ends here, as a KubeError. After a 401 the credentials are read anew, once.
+  4. `requests_total` counts by Kubernetes verb (get, list, watch, patch) and by status code, or the kind of failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, Final
+
+import aiohttp
+
+from activator.config.model import (
+    KUBE_BODY_BYTES_MAX,
+    KUBE_CALL_TIMEOUT_S,
+    KUBE_CONNECT_TIMEOUT_S,
+    KUBE_LINE_BYTES_MAX,
+    KUBE_LISTS_AT_ONCE_MAX,
+    KUBE_PATCHES_AT_ONCE_MAX,
+)
+from activator.control_plane.sources.kubernetes.credentials import Credentials
+from activator.control_plane.sources.kubernetes.decoding import refusal_of_answer
+from activator.control_plane.sources.kubernetes.errors import (
+    UNAUTHORIZED,
+    CallTimeoutError,
+    KubeError,
+    RefusedError,
+    TooLargeError,
+    UnreachableError,
+)
+from activator.control_plane.sources.kubernetes.watch_stream import WatchStream
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import ApiClient
+
+MERGE_PATCH: Final = "application/merge-patch+json"
+APPLY_PATCH: Final = "application/apply-patch+yaml"  # JSON is YAML
+
+Query = Mapping[str, str]
+_NO_BUDGET: Final = nullcontext()
+
+
+class KubeClient:
+    """One cluster's API. `user_agent` is what its audit log shows."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        user_agent: str,
+        call_timeout_s: float = KUBE_CALL_TIMEOUT_S,
+        line_bytes_max: int = KUBE_LINE_BYTES_MAX,
+        body_bytes_max: int = KUBE_BODY_BYTES_MAX,
+    ) -> None:
+        self._credentials = credentials
+        self._user_agent = user_agent
+        self._call_timeout_s = call_timeout_s
+        self._line_bytes_max = line_bytes_max
+        self._body_bytes_max = body_bytes_max
+        self._lanes: dict[str, ApiClient] = {}  # by what they are for: connections that are not shared
+        self._lane_lock = asyncio.Lock()
+        self._budgets = {
+            "list": asyncio.Semaphore(KUBE_LISTS_AT_ONCE_MAX),
+            "patch": asyncio.Semaphore(KUBE_PATCHES_AT_ONCE_MAX),
+        }
+        self.requests_total: Counter[tuple[str, str]] = Counter()
+
+    async def get(self, path: str, query: Query = {}) -> bytes:  # noqa: B006 - read only
+        """One object. Raises KubeError."""
+        return await self._whole("get", "GET", path, query)
+
+    async def list_page(self, path: str, query: Query) -> bytes:
+        """One page of a list. Raises KubeError."""
+        return await self._whole("list", "GET", path, query)
+
+    async def merge_patch(self, path: str, patch: Mapping[str, Any], field_manager: str) -> bytes:
+        """RFC 7386; the object as it is afterwards. Raises KubeError (409 if `patch` names an old resourceVersion)."""
+        query = {"fieldManager": field_manager}
+        return await self._whole("patch", "PATCH", path, query, dict(patch), MERGE_PATCH)
+
+    async def apply(self, path: str, wanted: Mapping[str, Any], field_manager: str, force: bool = False) -> bytes:
+        """Server-side apply; `wanted` is what `field_manager` owns, with apiVersion, kind and name.
+
+        Raises KubeError (409 if another manager owns one of the fields and `force` is not set).
+        """
+        query = {"fieldManager": field_manager, "force": "true" if force else "false"}
+        return await self._whole("patch", "PATCH", path, query, dict(wanted), APPLY_PATCH)
+
+    async def watch(self, path: str, query: Query) -> WatchStream:
+        """A running watch; close it. Raises KubeError."""
+        async with self._bounded("watch"):
+            response = await self._answered("watch", "GET", path, {**query, "watch": "true"})
+        return WatchStream(response, self._line_bytes_max)
+
+    async def close(self) -> None:
+        """Close all connections; what still runs fails."""
+        lanes, self._lanes = self._lanes, {}
+        for lane in lanes.values():
+            await lane.close()
+
+    async def _whole(
+        self, verb: str, method: str, path: str, query: Query, body: Any = None, content_type: str = ""
+    ) -> bytes:
+        async with self._bounded(verb), self._budgets.get(verb, _NO_BUDGET):
+            response = await self._answered(verb, method, path, query, body, content_type)
+            try:
+                return await self._read(response)
+            finally:
+                response.release()
+
+    @asynccontextmanager
+    async def _bounded(self, verb: str) -> AsyncIterator[None]:
+        """The call's time, and its end as one of ours."""
+        try:
+            async with asyncio.timeout(self._call_timeout_s):
+                yield
+        except TimeoutError as error:
+            self.requests_total[verb, CallTimeoutError.kind] += 1
+            raise CallTimeoutError(f"no answer within {self._call_timeout_s:g} s") from error
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: closed while it ran
+            self.requests_total[verb, UnreachableError.kind] += 1
+            raise UnreachableError(str(error) or type(error).__name__) from error
+        except RefusedError:
+            raise  # counted by its status
+        except KubeError as error:
+            self.requests_total[verb, error.kind] += 1
+            raise
+
+    async def _answered(
+        self, verb: str, method: str, path: str, query: Query, body: Any = None, content_type: str = ""
+    ) -> aiohttp.ClientResponse:
+        """An answer with a good status, its body not read. Raises RefusedError for any other."""
+        response = await self._send(verb, method, path, query, body, content_type)
+        if response.status == UNAUTHORIZED and await self._renewed(verb, response):
+            response = await self._send(verb, method, path, query, body, content_type)
+        self.requests_total[verb, str(response.status)] += 1
+        if 200 <= response.status <= 299:
+            return response
+        try:
+            refused = await self._read(response)
+        finally:
+            response.release()
+        raise refusal_of_answer(response.status, refused, _retry_after_s(response))
+
+    async def _renewed(self, verb: str, response: aiohttp.ClientResponse) -> bool:
+        """Whether there are new credentials to ask again with; then `response` is done with."""
+        try:
+            renewed = await self._credentials.renew()
+        except BaseException:
+            response.release()
+            raise
+        if renewed:
+            self.requests_total[verb, str(UNAUTHORIZED)] += 1
+            response.release()
+        return renewed
+
+    async def _send(
+        self, verb: str, method: str, path: str, query: Query, body: Any, content_type: str
+    ) -> aiohttp.ClientResponse:
+        client = await self._lane("writes" if verb == "patch" else "reads")
+        headers = {"Accept": "application/json"}
+        if content_type:
+            headers["Content-Type"] = content_type
+        response: aiohttp.ClientResponse = await client.call_api(
+            path,
+            method,
+            query_params=list(query.items()),
+            header_params=headers,
+            body=body,
+            auth_settings=["BearerToken"],
+            _preload_content=False,
+            _request_timeout=aiohttp.ClientTimeout(sock_connect=KUBE_CONNECT_TIMEOUT_S),  # the rest: _bounded
+        )
+        return response
+
+    async def _lane(self, lane: str) -> ApiClient:
+        await self._credentials.refresh()
+        if self._credentials.transport_changed:
+            await self.close()
+        async with self._lane_lock:
+            client = self._lanes.get(lane)
+            if client is None:
+                client = self._lanes[lane] = await self._credentials.client()
+                client.user_agent = self._user_agent
+            return client
+
+    async def _read(self, response: aiohttp.ClientResponse) -> bytes:
+        pieces: list[bytes] = []
+        size = 0
+        async for piece in response.content.iter_any():
+            size += len(piece)
+            if size > self._body_bytes_max:
+                response.close()
+                raise TooLargeError(f"an answer of more than {self._body_bytes_max} bytes")
+            pieces.append(piece)
+        return b"".join(pieces)
+
+
+def _retry_after_s(response: aiohttp.ClientResponse) -> float | None:
+    text = response.headers.get("Retry-After", "")
+    return float(text) if text.isascii() and text.isdigit() else None  # the API never writes the form with a date

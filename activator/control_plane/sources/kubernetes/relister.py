@@ -1,0 +1,169 @@
+"""An independent look at what is: lists anew now and then, and repairs what the watch has missed.
+
+A watch can be wrong without breaking: events that were dropped on the way, a server that lags behind another, a defect
+of ours. So every `interval_s` the whole selection is listed and compared with the store, and parts that somebody waits
+for (a revision without a pod, whose requests are held) every `hurry_s`.
+
+Rules
+  1. The watch stays the first source: a comparison never stops it, and takes nothing back that it has told meanwhile.
+  2. A difference may only be on its way. It is taken at once, counted, and its event is stale when it comes.
+  3. While there is no whole list to compare with there is nothing to repair, and no round.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Generic
+
+from activator.config.model import (
+    KUBE_HURRIED_MAX,
+    KUBE_HURRIED_PER_ROUND_MAX,
+    KUBE_PAGE_OBJECTS,
+    KUBE_RECONCILE_HURRY_S,
+    KUBE_RECONCILE_INTERVAL_S,
+)
+from activator.control_plane.sources.kubernetes.backoff import Backoff
+from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.errors import KubeError
+from activator.control_plane.sources.kubernetes.listing import Pause, list_all
+from activator.control_plane.sources.kubernetes.object_store import version_number
+from activator.control_plane.sources.kubernetes.objects import Object
+from activator.control_plane.sources.kubernetes.reflector import Reflector
+from activator.control_plane.sources.kubernetes.resources import Scope, Selection
+from activator.runtime.clock import NEVER, Now
+from activator.runtime.tasks import pause
+from lb.rng import Rng
+
+log = logging.getLogger("activator.kubernetes")
+
+
+class Relister(Generic[Object]):
+    """The reconciliation of one reflector; `run` is a task.
+
+    `repairs_total` counts by kind: missed_add, missed_change, missed_delete, missed_recreate, and version_only (an
+    update of nothing that counts). `rounds_total`, `failed_rounds_total` and `spent_s` say what it costs.
+    """
+
+    def __init__(
+        self,
+        client: KubeClient,
+        reflector: Reflector[Object],
+        now: Now,
+        rng: Rng,
+        pause: Pause = pause,
+        interval_s: float = KUBE_RECONCILE_INTERVAL_S,
+        hurry_s: float = KUBE_RECONCILE_HURRY_S,
+        page_objects: int = KUBE_PAGE_OBJECTS,
+    ) -> None:
+        self._client = client
+        self._reflector = reflector
+        self._now = now
+        self._pause = pause
+        self._backoff = Backoff(rng)
+        self._page_objects = page_objects
+        self.interval_s = interval_s  # may change live
+        self.hurry_s = hurry_s
+        self._next_s = -NEVER  # the next whole round is due
+        self._hurried: dict[Scope, int] = {}  # how many wait for it
+        self._hurried_next_s = -NEVER
+        self.repairs_total: Counter[str] = Counter()
+        self.rounds_total: Counter[str] = Counter()  # "whole" and "hurried"
+        self.failed_rounds_total = 0
+        self.spent_s = 0.0  # in all rounds, from asking to the end of the comparison
+        self.compared_s = -NEVER  # when the last whole round ended well
+
+    def hurry(self, scope: Scope) -> bool:
+        """Somebody waits for what is in `scope`; undone by `relax`. False: too many are hurried already."""
+        if scope not in self._hurried and len(self._hurried) >= KUBE_HURRIED_MAX:
+            return False
+        self._hurried[scope] = self._hurried.get(scope, 0) + 1
+        return True
+
+    def relax(self, scope: Scope) -> None:
+        """One who waited for `scope` waits no more."""
+        waiting = self._hurried.get(scope, 0)
+        if waiting > 1:
+            self._hurried[scope] = waiting - 1
+        else:
+            self._hurried.pop(scope, None)
+
+    async def run(self) -> None:
+        """Round after round. Ends by cancellation only."""
+        self._next_s = self._now() + self.interval_s * (0.5 + 0.5 * self._backoff.fraction())
+        while True:
+            await self._pause(min(self.hurry_s, self.interval_s))
+            await self.tick()
+
+    async def tick(self) -> None:
+        """The rounds that are due."""
+        now_s = self._now()
+        if not self._reflector.synced or not self._reflector.version:
+            return
+        try:
+            if now_s >= self._next_s:
+                self._next_s = now_s + self.interval_s
+                await self.reconcile()
+            elif now_s >= self._hurried_next_s:
+                self._hurried_next_s = now_s + self.hurry_s
+                await self._reconcile_hurried()
+            self._backoff.reset()
+        except KubeError as error:
+            self._failed(now_s, error)
+        except Exception as error:
+            self._failed(now_s, error)
+            log.exception("%s: the comparison failed", self._reflector.name)
+
+    async def _reconcile_hurried(self) -> None:
+        """Those whose turn it is, the ones that have waited longest first."""
+        for scope in list(self._hurried)[:KUBE_HURRIED_PER_ROUND_MAX]:
+            waiting = self._hurried.pop(scope, 0)  # it may have been relaxed while others had their turn
+            if waiting:
+                self._hurried[scope] = waiting  # to the end of the line
+                await self.reconcile(scope)
+
+    async def reconcile(self, scope: Scope | None = None) -> int:
+        """One round: all of it, or a part; how many repairs it took. Raises KubeError."""
+        reflector = self._reflector
+        selection = reflector.selection if scope is None else scope.narrowed(reflector.selection)
+        async with reflector.list_lock:
+            try:
+                repairs = await self._compare(selection, scope)
+            finally:
+                reflector.contents.end_comparison()
+        missed = repairs.total() - repairs["version_only"]
+        if missed:
+            log.info("%s: %d differences repaired: %s", reflector.name, missed, dict(repairs))
+        return missed
+
+    async def _compare(self, selection: Selection[Object], scope: Scope | None) -> Counter[str]:
+        reflector = self._reflector
+        version_before = reflector.version
+        began_s = self._now()
+        reflector.contents.begin_comparison()
+        items, version = await list_all(self._client, selection, reflector.decoding, self._pause, self._page_objects)
+        reflector.heard()
+        if _went_back(version_before, version):
+            reflector.relist(f"the API is at version {version}, the watch was at {version_before} before")
+            return Counter()
+        repairs = reflector.contents.compare(items, version, scope)
+        self.repairs_total += repairs
+        self.rounds_total["whole" if scope is None else "hurried"] += 1
+        ended_s = self._now()
+        self.spent_s += ended_s - began_s
+        if scope is None:
+            self.compared_s = ended_s
+        return repairs
+
+    def _failed(self, now_s: float, error: Exception) -> None:
+        self.failed_rounds_total += 1
+        wait_s = self._backoff.next_s(error.retry_after_s if isinstance(error, KubeError) else None)
+        self._next_s = max(self._next_s, now_s + wait_s)
+        self._hurried_next_s = max(self._hurried_next_s, now_s + wait_s)
+        log.debug("%s: no comparison: %s", self._reflector.name, error)
+
+
+def _went_back(before: str, now: str) -> bool:
+    """Whether the server's time has gone back, as after a restored backup."""
+    number_before, number_now = version_number(before), version_number(now)
+    return number_before is not None and number_now is not None and number_now < number_before

@@ -1,0 +1,85 @@
+"""Everything that is watched in one cluster: the tasks, their ends, and what is known of them as a whole."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from activator.config.model import KUBE_CHECK_INTERVAL_S, KUBE_RECONCILE_INTERVAL_S
+from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.listing import Pause
+from activator.control_plane.sources.kubernetes.object_store import Handler
+from activator.control_plane.sources.kubernetes.objects import Object
+from activator.control_plane.sources.kubernetes.reflector import Reflector
+from activator.control_plane.sources.kubernetes.relister import Relister
+from activator.control_plane.sources.kubernetes.resources import Selection
+from activator.runtime.clock import Now
+from activator.runtime.tasks import OnTaskError, TaskGroupOwner, pause
+from lb.rng import Rng
+
+
+class KubeWatches:
+    """The watches of one cluster; each has a task of its own, so that none can hold up another.
+
+    `on_error` hears of a task that ended, which none does by itself.
+    """
+
+    def __init__(self, client: KubeClient, now: Now, rng: Rng, on_error: OnTaskError, pause: Pause = pause) -> None:
+        self._client = client
+        self._now = now
+        self._rng = rng
+        self._pause = pause
+        self._tasks = TaskGroupOwner(on_error)
+        self.reflectors: list[Reflector[Any]] = []
+        self.relisters: list[Relister[Any]] = []  # beside them, in the same order
+        self._running: list[list[asyncio.Task[Any]]] = []
+        self._checking = False
+
+    def add(
+        self,
+        selection: Selection[Object],
+        handler: Handler[Object],
+        reconcile_interval_s: float = KUBE_RECONCILE_INTERVAL_S,
+    ) -> tuple[Reflector[Object], Relister[Object]]:
+        """Watch from now on."""
+        if not self._checking:
+            self._checking = True
+            self._tasks.start("kubernetes check", self._check())
+        reflector = Reflector(self._client, selection, handler, self._now, self._rng, self._pause)
+        relister = Relister(self._client, reflector, self._now, self._rng, self._pause, interval_s=reconcile_interval_s)
+        self.reflectors.append(reflector)
+        self.relisters.append(relister)
+        tasks = [
+            self._tasks.start(f"watch {reflector.name}", reflector.run()),
+            self._tasks.start(f"reconcile {reflector.name}", relister.run()),
+        ]
+        self._running.append(tasks)
+        return reflector, relister
+
+    async def remove(self, reflector: Reflector[Object]) -> None:
+        """Watch it no more; nobody is told that its objects are gone."""
+        place = self.reflectors.index(reflector)
+        del self.reflectors[place], self.relisters[place]
+        tasks = self._running.pop(place)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    @property
+    def synced(self) -> bool:
+        """Whether every first list has come."""
+        return all(one.synced for one in self.reflectors)
+
+    def age_s(self, now_s: float) -> float:
+        """How old the oldest of the views is."""
+        return max((one.age_s(now_s) for one in self.reflectors), default=0.0)
+
+    async def close(self) -> None:
+        """End all watches. The client stays open."""
+        await self._tasks.close()
+
+    async def _check(self) -> None:
+        while True:
+            await self._pause(KUBE_CHECK_INTERVAL_S)
+            for one in self.reflectors:
+                one.check()

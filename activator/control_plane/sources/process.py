@@ -1,0 +1,467 @@
+"""Local processes as pods: started, asked whether they are ready, watched, stopped by group.
+
+Rules
+  1. A process is a pod with an identity of its own; what takes its place after a crash is another pod.
+  2. "Ready" means that it answered: its port accepts, or its readiness path answers well.
+  3. It is stopped only when the data part says that it carries nothing any more: first withdrawn, then SIGTERM to the
+     group, SIGKILL after `STOP_GRACE_S`.
+  4. Failed starts are repeated with a growing backoff; after `CRASHES_MAX` in a row the revision is reported as failed
+     with the cause, and after the next backoff one more start may be tried when a request asks for it.
+  5. Every group is known to the reaper from the moment it exists, so that nothing is left behind when we are killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from activator.config.model import (
+    CRASH_BACKOFF_INITIAL_S,
+    CRASH_BACKOFF_MAX_S,
+    CRASHES_MAX,
+    DRAIN_TIMEOUT_S,
+    PROBE_TIMEOUT_S,
+    READINESS_STEP_MIN_S,
+    READINESS_STEP_SHARE,
+    STARTING_MAX,
+    STOP_GRACE_S,
+    Revision,
+)
+from activator.control_plane.probes.probe import answers
+from activator.control_plane.sources.reaper import MARK
+from activator.control_plane.state.supervision import TASK
+from activator.messages import (
+    Change,
+    Listed,
+    PodGone,
+    PodSeen,
+    PodStatus,
+    RevisionFailed,
+    RevisionRecovered,
+)
+from activator.runtime.clock import Now
+from activator.runtime.tasks import TaskGroupOwner, pause
+
+log = logging.getLogger("activator.process")
+
+SOURCE = "process"
+_STDERR_BYTES = 4096
+_DRAIN_SLACK_S = 5.0  # over the data part's own drain timeout, whose end is reported
+
+
+class Reaping:
+    """The pipe to the reaper; closing it, or dying, makes the reaper end every group it knows."""
+
+    def __init__(self, reaper: subprocess.Popen[str] | None, mark: str) -> None:
+        self._reaper = reaper
+        self.mark = mark
+
+    @classmethod
+    def start(cls) -> Reaping:
+        """Start the reaper; to be called before there is an event loop."""
+        mark = secrets.token_hex(8)
+        script = Path(__file__).with_name("reaper.py")
+        reaper = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(script), mark],
+            stdin=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        return cls(reaper, mark)
+
+    def born(self, group: int) -> None:
+        self._say(f"+{group}\n")
+
+    def buried(self, group: int) -> None:
+        self._say(f"-{group}\n")
+
+    def close(self) -> None:
+        """End the reaper, and with it whatever it still knows."""
+        if self._reaper is not None and self._reaper.stdin is not None:
+            self._reaper.stdin.close()
+            self._reaper.wait()
+
+    def _say(self, line: str) -> None:
+        if self._reaper is None or self._reaper.stdin is None:
+            return
+        try:
+            self._reaper.stdin.write(line)
+            self._reaper.stdin.flush()
+        except OSError as error:
+            log.error("the reaper has gone (%s): processes may outlive a kill -9", error)
+            self._reaper = None
+
+
+class LocalProcess:
+    """One process; `stopping` from the moment nobody wants it any more."""
+
+    def __init__(self, key: str, identity: str, port: int, drain_timeout_s: float) -> None:
+        self.key = key
+        self.identity = identity
+        self.port = port
+        self.drain_timeout_s = drain_timeout_s
+        self.address = f"127.0.0.1:{port}"
+        self.ready = False
+        self.stopping = False
+        self.drained = asyncio.Event()
+        self.stop_asked = asyncio.Event()
+        self.child: asyncio.subprocess.Process | None = None
+        self.last_line = ""  # of its standard error
+        self.started_s = 0.0
+
+    @property
+    def status(self) -> PodStatus:
+        return PodStatus.READY if self.ready else PodStatus.PENDING
+
+    def signal_group(self, number: int) -> None:
+        """Send a signal to the process and all its descendants that kept its group."""
+        if self.child is not None:
+            try:
+                os.killpg(self.child.pid, number)
+            except ProcessLookupError:
+                pass
+
+
+class Fleet:
+    """The processes of one revision."""
+
+    def __init__(self, key: str, revision: Revision) -> None:
+        self.key = key
+        self.revision = revision
+        self.wanted = 0
+        self.processes: dict[str, LocalProcess] = {}
+        self.crashes = 0  # failed starts in a row
+        self.failure = ""  # why it cannot start; empty: it can, or may try
+        self.not_before_s = 0.0  # the crash backoff
+
+    def running(self) -> list[LocalProcess]:
+        return [process for process in self.processes.values() if not process.stopping]
+
+    def starting(self) -> int:
+        return sum(not process.ready for process in self.running())
+
+
+class ProcessSupervisor:
+    """Keeps as many processes of each revision as are wanted.
+
+    `panicked(key, what, error, now_s)` hears of errors of ours and says how long to wait then.
+    """
+
+    def __init__(
+        self,
+        tasks: TaskGroupOwner,
+        submit: Callable[[Change], None],
+        now: Now,
+        reaping: Reaping,
+        panicked: Callable[[str, object, object, float], float],
+    ) -> None:
+        self._tasks = tasks
+        self._panicked = panicked
+        self._submit = submit
+        self._now = now
+        self._reaping = reaping
+        self._fleets: dict[str, Fleet] = {}
+        self._leaving: dict[str, LocalProcess] = {}  # of revisions that were dropped
+        self._born = 0
+        self._ports: set[int] = set()
+        self._closed = False
+        self.first_start: tuple[float, float] | None = None  # when the first process was started and was ready
+
+    # --- what is wanted ---
+
+    def set_revision(self, key: str, revision: Revision) -> None:
+        """A revision that is run by processes; a changed command applies to processes started from now on."""
+        assert revision.process is not None
+        fleet = self._fleets.get(key)
+        if fleet is None:
+            self._fleets[key] = Fleet(key, revision)
+        else:
+            fleet.revision = revision
+
+    def drop_revision(self, key: str) -> None:
+        """The revision is gone; what its processes carry may end in its own time."""
+        fleet = self._fleets.pop(key, None)
+        if fleet is not None:
+            for process in fleet.processes.values():
+                self._leaving[process.identity] = process
+                self._stop(process)
+
+    def scale(self, key: str, wanted: int) -> None:
+        """From now on, keep `wanted` processes."""
+        fleet = self._fleets.get(key)
+        if fleet is not None and not self._closed:
+            fleet.wanted = wanted
+            self._reconcile(fleet)
+
+    def drained(self, key: str, identity: str) -> None:
+        """The data part: this pod carries nothing any more."""
+        fleet = self._fleets.get(key)
+        process = self._leaving.get(identity) or (None if fleet is None else fleet.processes.get(identity))
+        if process is not None:
+            process.drained.set()
+
+    def relist(self, key: str) -> None:
+        """Say again what there is of this revision, be it nothing."""
+        fleet = self._fleets.get(key)
+        running = [] if fleet is None else fleet.running()
+        pods = [PodSeen(key, SOURCE, process.identity, process.address, process.status) for process in running]
+        self._submit(Listed(key, SOURCE, tuple(pods)))
+        failure = "" if fleet is None else fleet.failure
+        self._submit(RevisionFailed(key, failure) if failure else RevisionRecovered(key))
+
+    async def close(self) -> None:
+        """Stop everything; returns when every process has ended."""
+        self._closed = True
+        everything = [process for fleet in self._fleets.values() for process in fleet.processes.values()]
+        everything.extend(self._leaving.values())
+        for process in everything:
+            process.drained.set()
+            self._stop(process)
+        while any(fleet.processes for fleet in self._fleets.values()) or self._leaving:
+            await pause(0.01)
+
+    def statistics(self) -> dict[str, dict[str, int]]:
+        """For /debug."""
+        return {
+            key: {
+                "wanted": fleet.wanted,
+                "processes": len(fleet.processes),
+                "starting": fleet.starting(),
+                "crashes": fleet.crashes,
+            }
+            for key, fleet in self._fleets.items()
+        }
+
+    # --- towards it ---
+
+    def _reconcile(self, fleet: Fleet) -> None:
+        try:
+            self._move_towards(fleet)
+        except Exception as error:  # no free port, say: while the load stays the same nobody else would look again
+            fleet.not_before_s = self._now() + self._went_wrong(fleet, "processes", error)
+            self._tasks.start("restart", self._after_backoff(fleet))
+
+    def _went_wrong(self, fleet: Fleet, what: str, error: Exception) -> float:
+        backoff_s = self._panicked(f"{TASK}processes of {fleet.key}", what, error, self._now())
+        log.error("an error of ours with %s of %s; again in %.1f s", what, fleet.key, backoff_s, exc_info=error)
+        return backoff_s
+
+    def _move_towards(self, fleet: Fleet) -> None:
+        running = fleet.running()
+        missing = fleet.wanted - len(running)
+        if missing > 0:
+            if self._now() >= fleet.not_before_s:
+                for _ in range(min(missing, STARTING_MAX - fleet.starting())):
+                    self._start(fleet)
+            return
+        # Those that are not ready yet go first, then the youngest.
+        running.reverse()
+        by_rank = sorted(running, key=lambda process: process.ready)
+        for process in by_rank[: len(running) - fleet.wanted]:
+            self._stop(process)
+
+    def _start(self, fleet: Fleet) -> None:
+        self._born += 1
+        drain_s = max(DRAIN_TIMEOUT_S, float(fleet.revision.timeouts.total))  # as RevisionSpec.drain_timeout_s
+        process = LocalProcess(fleet.key, f"{fleet.key}#{self._born}", self._free_port(), drain_s)
+        fleet.processes[process.identity] = process
+        self._submit(PodSeen(fleet.key, SOURCE, process.identity, process.address, PodStatus.PENDING))
+        self._tasks.start(f"process {process.identity}", self._live(fleet, process))
+
+    def _stop(self, process: LocalProcess) -> None:
+        if not process.stopping:
+            process.stopping = True
+            process.stop_asked.set()
+            self._submit(PodGone(process.key, SOURCE, process.identity))
+
+    # --- one process from start to end ---
+
+    async def _live(self, fleet: Fleet, process: LocalProcess) -> None:
+        cause = ""
+        try:
+            cause = await self._start_and_watch(fleet, process)
+        except OSError as error:
+            cause = _why_no_start(fleet.revision, error)
+            fleet.crashes = max(fleet.crashes, CRASHES_MAX - 1)  # it would not be otherwise the next time
+        except Exception as error:
+            self._went_wrong(fleet, process.identity, error)
+            cause = f"an internal error ({error!r})"
+            process.signal_group(signal.SIGKILL)
+        finally:
+            self._bury(fleet, process)
+        if cause and not process.stopping and not self._closed:
+            self._crashed(fleet, process, cause)
+        self._reconcile_if_known(fleet)
+
+    async def _start_and_watch(self, fleet: Fleet, process: LocalProcess) -> str:
+        """Returns why the process ended, or an empty string when it was asked to."""
+        child = await self._spawn(fleet.revision, process)
+        exited = asyncio.ensure_future(child.wait())  # noqa: TID251 - awaited below, in every case
+        reader = self._tasks.start("stderr", self._forward_stderr(process))
+        asked = asyncio.ensure_future(process.stop_asked.wait())  # noqa: TID251 - cancelled below
+        ready = self._tasks.start("readiness", self._wait_ready(fleet, process))
+        try:
+            await asyncio.wait({exited, asked, ready}, return_when=asyncio.FIRST_COMPLETED)
+            if ready.done() and not exited.done() and not asked.done():
+                if not ready.result():
+                    timeout_s = float(fleet.revision.timeouts.startup)
+                    fleet.crashes = max(fleet.crashes, CRASHES_MAX - 1)  # whoever waits has waited as long as agreed
+                    return f"the program did not answer on port {process.port} within {timeout_s:g} s"
+                self._became_ready(fleet, process)
+                await asyncio.wait({exited, asked}, return_when=asyncio.FIRST_COMPLETED)
+            if exited.done():
+                await asyncio.wait({reader}, timeout=0.2)
+                return _cause_of(exited.result(), process.last_line)
+            await self._wind_down(process, exited)
+            return ""
+        finally:
+            ready.cancel()
+            asked.cancel()
+            process.signal_group(signal.SIGKILL)  # what the program left behind in its group
+            await exited
+            await asyncio.wait({reader}, timeout=0.2)
+            reader.cancel()
+
+    async def _spawn(self, revision: Revision, process: LocalProcess) -> asyncio.subprocess.Process:
+        settings = revision.process
+        assert settings is not None
+        environment = {**os.environ, **settings.environment, "PORT": str(process.port), MARK: self._reaping.mark}
+        child = await asyncio.create_subprocess_exec(
+            *(word.replace("{port}", str(process.port)) for word in settings.command),
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env=environment,
+            cwd=settings.directory or None,
+            start_new_session=True,
+        )
+        process.child = child
+        self._reaping.born(child.pid)
+        process.started_s = self._now()
+        log.info("started %s on port %d, process %d", process.identity, process.port, child.pid)
+        return child
+
+    async def _wait_ready(self, fleet: Fleet, process: LocalProcess) -> bool:
+        settings = fleet.revision.process
+        assert settings is not None
+        interval_s = float(settings.readiness.interval)
+        began_s = self._now()
+        waited_s = 0.0
+        while waited_s < float(fleet.revision.timeouts.startup):
+            if await answers(process.address, settings.readiness.http_get, PROBE_TIMEOUT_S):
+                return True
+            # In proportion to what has passed: the wait for the next look never adds more than that share to a start.
+            await pause(min(max(waited_s * READINESS_STEP_SHARE, READINESS_STEP_MIN_S), interval_s))
+            waited_s = self._now() - began_s
+        return False
+
+    def _became_ready(self, fleet: Fleet, process: LocalProcess) -> None:
+        process.ready = True
+        if self.first_start is None:
+            self.first_start = (process.started_s, self._now())
+        fleet.crashes = 0
+        fleet.not_before_s = 0.0
+        if fleet.failure:
+            fleet.failure = ""
+            self._submit(RevisionRecovered(fleet.key))
+        self._submit(PodSeen(fleet.key, SOURCE, process.identity, process.address, PodStatus.READY))
+        self._reconcile(fleet)
+
+    async def _wind_down(self, process: LocalProcess, exited: asyncio.Future[int]) -> None:
+        """Let it finish what it carries, then end it."""
+        drained = asyncio.ensure_future(process.drained.wait())  # noqa: TID251 - cancelled below
+        if process.ready:
+            timeout_s = process.drain_timeout_s + _DRAIN_SLACK_S
+            waits: set[asyncio.Future[Any]] = {drained, exited}
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        drained.cancel()
+        process.signal_group(signal.SIGTERM)
+        await asyncio.wait({exited}, timeout=STOP_GRACE_S)
+
+    async def _forward_stderr(self, process: LocalProcess) -> None:
+        """Show the program's standard error as ours, and remember its last line."""
+        assert process.child is not None and process.child.stderr is not None
+        tail = b""
+        while True:
+            data = await process.child.stderr.read(_STDERR_BYTES)
+            if not data:
+                return
+            sys.stderr.buffer.write(data)
+            sys.stderr.buffer.flush()
+            tail = (tail + data)[-_STDERR_BYTES:]
+            lines = [line for line in tail.decode("utf-8", "replace").splitlines() if line.strip()]
+            process.last_line = lines[-1].strip() if lines else ""
+
+    def _bury(self, fleet: Fleet, process: LocalProcess) -> None:
+        if process.child is not None:
+            self._reaping.buried(process.child.pid)
+        fleet.processes.pop(process.identity, None)
+        self._leaving.pop(process.identity, None)
+        self._ports.discard(process.port)
+        if not process.stopping:
+            self._submit(PodGone(fleet.key, SOURCE, process.identity))
+
+    def _crashed(self, fleet: Fleet, process: LocalProcess, cause: str) -> None:
+        log.warning("%s: %s", process.identity, cause)
+        fleet.crashes += 1
+        backoff_s = min(CRASH_BACKOFF_INITIAL_S * 2.0 ** (fleet.crashes - 1), CRASH_BACKOFF_MAX_S)
+        fleet.not_before_s = self._now() + backoff_s
+        if fleet.crashes >= CRASHES_MAX and not any(one.ready for one in fleet.running()):
+            fleet.failure = cause
+            self._submit(RevisionFailed(fleet.key, cause))
+        self._tasks.start("restart", self._after_backoff(fleet))
+
+    async def _after_backoff(self, fleet: Fleet) -> None:
+        # A loop's timer may fire some milliseconds early, and while the load stays the same nobody else looks again.
+        while (left_s := fleet.not_before_s - self._now()) > 0.0:
+            await pause(left_s)
+        if fleet.failure:
+            fleet.failure = ""
+            self._submit(RevisionRecovered(fleet.key))  # the next request may try again
+        self._reconcile_if_known(fleet)
+
+    def _reconcile_if_known(self, fleet: Fleet) -> None:
+        if self._fleets.get(fleet.key) is fleet and not self._closed:
+            self._reconcile(fleet)
+
+    def _free_port(self) -> int:
+        while True:
+            with socket.socket() as sock:
+                sock.bind(("127.0.0.1", 0))
+                port: int = sock.getsockname()[1]
+            if port not in self._ports:
+                self._ports.add(port)
+                return port
+
+
+def missing_program(command: list[str]) -> str | None:
+    """The first word of the command if nothing of that name can be run here."""
+    return None if shutil.which(command[0]) is not None else command[0]
+
+
+def _why_no_start(revision: Revision, error: OSError) -> str:
+    assert revision.process is not None
+    directory = revision.process.directory
+    if directory and not Path(directory).is_dir():
+        return f"cannot start in {directory}: no such directory"  # the error itself does not say what was not found
+    return f"cannot start {revision.process.command[0]}: {error.strerror or error}"
+
+
+def _cause_of(code: int, last_line: str) -> str:
+    if code < 0:
+        try:
+            how = f"was ended by {signal.Signals(-code).name}"
+        except ValueError:
+            how = f"was ended by signal {-code}"
+    else:
+        how = f"exited with code {code}"
+    return f"the program {how}" + (f": {last_line}" if last_line else "")

@@ -1,0 +1,183 @@
+"""What pods say of themselves: each report judged, if need be checked by asking the pod, and applied.
+
+Rules
+  1. A pod speaks for itself: the address that it reports is the peer's, or in a network that the file names. A listed
+     pod cannot be moved to another address by a report.
+  2. A pod that nobody lists and that says "ready" is asked before it is given a slot; a bounded number at once. The
+     result counts for the identity and the address that were asked about, and only if nothing newer was said meanwhile.
+  3. Whoever reports hears what became of it: once, within PUSH_ANSWER_S.
+  4. How long a report counts, and for how long a pod may be there that only says so itself, `state/health.py` knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable, Coroutine
+from enum import Enum
+from typing import Final, Literal
+
+import msgspec
+
+from activator.config.model import PROBE_TIMEOUT_S, PUSH_ANSWER_S, PUSH_VALIDATIONS_MAX, PUSH_WAITING_MAX
+from activator.control_plane.probes.probe import Ask, Question, ask
+from activator.control_plane.state.model import Model
+from activator.control_plane.state.records import PodRecord
+from activator.control_plane.state.worker import Outcome
+from activator.messages import PUSH, Change, PodSeen, PodStatus
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+_STATUS: Final = {
+    "starting": PodStatus.PENDING,
+    "ready": PodStatus.READY,
+    "not_ready": PodStatus.NOT_READY,
+    "draining": PodStatus.DRAINING,
+}
+
+
+class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One pod, in its own words."""
+
+    revision: str
+    pod: str  # its identity: what a source that lists it calls it
+    address: str  # ip:port
+    state: Literal["starting", "ready", "not_ready", "draining"]
+    namespace: str = "default"
+
+
+class Verdict(Enum):
+    """What became of a report."""
+
+    APPLIED = "applied"
+    SUPERSEDED = "superseded"  # something newer was said of the pod
+    REFUSED = "refused"  # it makes no sense in the state that the pod is in
+    UNKNOWN_REVISION = "unknown_revision"
+    UNKNOWN_POD = "unknown_pod"  # nobody has heard of a pod that goes or is not ready
+    FOREIGN_ADDRESS = "foreign_address"  # not the peer's
+    BAD_ADDRESS = "bad_address"
+    OTHER_ADDRESS = "other_address"  # the pod is listed at another one
+    NOT_VALIDATED = "not_validated"  # it says "ready" and does not answer
+    BUSY = "busy"  # too many pods are being asked
+    FAILED = "failed"  # an error of ours
+    WAITING = "waiting"  # accepted; the revision is parked after an error of ours
+
+
+_VERDICTS: Final = {
+    Outcome.APPLIED: Verdict.APPLIED,
+    Outcome.SUPERSEDED: Verdict.SUPERSEDED,
+    Outcome.REFUSED: Verdict.REFUSED,
+    Outcome.SET_ASIDE: Verdict.FAILED,
+    Outcome.SHUT_DOWN: Verdict.FAILED,
+}
+
+
+def parse_ip(text: str) -> Address | None:
+    """The IP address, an IPv4 one that comes in IPv6's clothes as what it is; None if it is none."""
+    try:
+        found = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    if isinstance(found, ipaddress.IPv6Address):
+        return found.ipv4_mapped or (None if found.scope_id else found)
+    return found
+
+
+def parse_address(text: str) -> tuple[Address, str] | None:
+    """The IP address in `ip:port`, and the whole as tables have it; None if it is none."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    found = parse_ip(host[1:-1] if bracketed else host)
+    if not colon or found is None or bracketed != (":" in host) or not (port.isascii() and port.isdecimal()):
+        return None
+    if len(port) > 5 or not 0 < int(port) < 65_536:
+        return None
+    return found, f"[{found}]:{int(port)}" if found.version == 6 else f"{found}:{int(port)}"
+
+
+class PushIntake:
+    """Takes reports. `submit_and_tell` is the state worker's; `model` is read only; `ask_pod` asks one pod once."""
+
+    def __init__(
+        self,
+        submit_and_tell: Callable[[Change], asyncio.Future[Outcome]],
+        model: Model,
+        networks: tuple[Network, ...],
+        ask_pod: Callable[[Question, float], Coroutine[None, None, Ask]] = ask,
+        answer_within_s: float = PUSH_ANSWER_S,
+    ) -> None:
+        self._answer_within_s = answer_within_s
+        self._submit_and_tell = submit_and_tell
+        self._model = model
+        self._networks = networks
+        self._ask_pod = ask_pod
+        self._at_once = asyncio.Semaphore(PUSH_VALIDATIONS_MAX)
+        self._newest: dict[tuple[str, str], Report] = {}  # of the pods that are being asked: what was said last
+        self._waiting: int = 0
+        self.verdict_totals: dict[Verdict, int] = {}
+        self.validation_totals: dict[Ask, int] = {}
+
+    async def take(self, report: Report, peer: str) -> Verdict:
+        """Judge and apply one report that came from the IP address `peer`."""
+        verdict = await self._judge(report, peer)
+        self.verdict_totals[verdict] = self.verdict_totals.get(verdict, 0) + 1
+        return verdict
+
+    async def _judge(self, report: Report, peer: str) -> Verdict:
+        parsed = parse_address(report.address)
+        if parsed is None:
+            return Verdict.BAD_ADDRESS
+        ip, address = parsed
+        if ip != parse_ip(peer) and not any(ip in network for network in self._networks):
+            return Verdict.FOREIGN_ADDRESS
+        key = f"{report.namespace}/{report.revision}"
+        revision = self._model.revisions.get(key)
+        if revision is None:
+            return Verdict.UNKNOWN_REVISION
+        known = revision.pods.get(report.pod)
+        if known is not None and known.is_listed() and known.address != address:
+            return Verdict.OTHER_ADDRESS
+        if known is None and report.state in {"not_ready", "draining"}:
+            return Verdict.UNKNOWN_POD
+        name = (key, report.pod)
+        if name in self._newest:
+            self._newest[name] = report  # whoever is asking about the pod will see that it is out of date
+        if report.state == "ready" and _is_to_be_asked(known, address):
+            spec = revision.spec
+            question = Question(address, spec.probe, spec.tls, report.pod)
+            verdict = await self._validate(name, report, question)
+            if verdict is not None:
+                return verdict
+        return await self._apply(PodSeen(key, PUSH, report.pod, address, _STATUS[report.state]))
+
+    async def _apply(self, change: PodSeen) -> Verdict:
+        future = self._submit_and_tell(change)
+        done, _ = await asyncio.wait({future}, timeout=self._answer_within_s)
+        return _VERDICTS[future.result()] if done else Verdict.WAITING
+
+    async def _validate(self, name: tuple[str, str], report: Report, question: Question) -> Verdict | None:
+        """Ask the pod; None: it has answered, and this is still the newest that was said of it."""
+        if self._waiting >= PUSH_WAITING_MAX:
+            return Verdict.BUSY
+        self._waiting += 1
+        self._newest[name] = report
+        try:
+            async with self._at_once:
+                if self._newest.get(name) is not report:
+                    return Verdict.SUPERSEDED
+                found = await self._ask_pod(question, PROBE_TIMEOUT_S)
+            self.validation_totals[found] = self.validation_totals.get(found, 0) + 1
+            if self._newest.get(name) is not report:
+                return Verdict.SUPERSEDED
+            return None if found is Ask.ANSWERED else Verdict.NOT_VALIDATED
+        finally:
+            self._waiting -= 1
+            if self._newest.get(name) is report:
+                del self._newest[name]
+
+
+def _is_to_be_asked(known: PodRecord | None, address: str) -> bool:
+    if known is None or known.address != address:
+        return True
+    return not known.is_listed() and known.claims.get(PUSH) is not PodStatus.READY

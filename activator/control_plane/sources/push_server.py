@@ -1,0 +1,117 @@
+"""`POST /pods`: where pods report themselves; a listener of its own, off unless the file names it.
+
+Rules
+  1. Off loopback a token is needed (`Authorization: Bearer …`); the configuration is refused without one.
+  2. No page of another site can report anything: the body must be declared as JSON, and a request with an Origin is
+     refused.
+  3. A body is one report or a list of them, at most PUSH_REPORTS_MAX; what cannot be read is refused whole, with what
+     is wrong in one line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from typing import Final
+
+import msgspec
+from aiohttp import web
+
+from activator.config.model import PUSH_BODY_BYTES_MAX, PUSH_REPORTS_MAX, Push
+from activator.control_plane.sources.push import PushIntake, Report, Verdict
+from activator.runtime.errors import StartError
+from activator.runtime.sockets import address_of, bind
+
+_DECODER: Final = msgspec.json.Decoder(Report | list[Report])
+_STATUS: Final = {
+    Verdict.APPLIED: 200,
+    Verdict.SUPERSEDED: 200,
+    Verdict.WAITING: 202,
+    Verdict.BAD_ADDRESS: 400,
+    Verdict.FOREIGN_ADDRESS: 403,
+    Verdict.UNKNOWN_REVISION: 404,
+    Verdict.UNKNOWN_POD: 404,
+    Verdict.REFUSED: 409,
+    Verdict.OTHER_ADDRESS: 409,
+    Verdict.NOT_VALIDATED: 409,
+    Verdict.FAILED: 500,
+    Verdict.BUSY: 503,
+}
+
+
+def read_token(push: Push) -> str:
+    """The token that reports must carry; empty: none. Raises StartError."""
+    if not push.token_file:
+        return push.token
+    try:
+        with open(push.token_file, encoding="utf-8") as file:
+            token = file.read().strip()
+    except (OSError, ValueError) as error:
+        raise StartError(f"push: the token file {push.token_file} cannot be read: {error}") from error
+    if not token:
+        raise StartError(f"push: the token file {push.token_file} is empty; put the token in it")
+    return token
+
+
+class PushServer:
+    """aiohttp on a listener of its own."""
+
+    def __init__(self, intake: PushIntake, token: str) -> None:
+        self._intake = intake
+        self._authorization = f"Bearer {token}".encode() if token else b""
+        self._runner: web.AppRunner | None = None
+
+    async def start(self, address: str) -> str:
+        """Bind and serve; the address as bound. Raises StartError."""
+        try:
+            sock = bind(address)
+        except StartError as error:
+            raise StartError(f"push listener: {error} (`push.listen` in the file)") from error
+        application = web.Application(client_max_size=PUSH_BODY_BYTES_MAX)
+        application.add_routes([web.post("/pods", self._pods)])
+        self._runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await self._runner.setup()
+        await web.SockSite(self._runner, sock).start()
+        return address_of(sock)
+
+    async def close(self) -> None:
+        """Stop at once; whoever still waits for an answer is cut."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _pods(self, request: web.Request) -> web.Response:
+        refusal = self._refusal(request)
+        if refusal is not None:
+            return refusal
+        try:
+            body = _DECODER.decode(await request.read())
+        except msgspec.DecodeError as error:
+            return _problem(400, f"not a report or a list of reports: {error}")
+        reports = body if isinstance(body, list) else [body]
+        if len(reports) > PUSH_REPORTS_MAX:
+            return _problem(413, f"{len(reports)} reports at once, expected at most {PUSH_REPORTS_MAX}")
+        peer = request.remote or ""
+        verdicts = await asyncio.gather(*(self._intake.take(report, peer) for report in reports))
+        answers = [{"pod": one.pod, "outcome": verdict.value} for one, verdict in zip(reports, verdicts)]
+        if isinstance(body, list):
+            return _json(200, answers)
+        return _json(_STATUS[verdicts[0]], answers[0])
+
+    def _refusal(self, request: web.Request) -> web.Response | None:
+        if request.headers.get("Origin") is not None:
+            return _problem(403, "a browser has no business here")
+        if self._authorization:
+            given = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+            if not hmac.compare_digest(given, self._authorization):
+                return _problem(401, "the token is missing or wrong (Authorization: Bearer …)")
+        if request.content_type != "application/json":
+            return _problem(415, "expected Content-Type: application/json")
+        return None
+
+
+def _json(status: int, content: object) -> web.Response:
+    return web.Response(status=status, body=msgspec.json.encode(content), content_type="application/json")
+
+
+def _problem(status: int, problem: str) -> web.Response:
+    return _json(status, {"error": problem})

@@ -1,0 +1,260 @@
+"""What a change means: pure functions from (model, change, time) to a `Reduction`.
+
+Rules
+  1. Nothing here writes the model, reads a clock or talks to anyone; so an exception leaves everything as it was.
+  2. A handler works out the pod's new record; what has to be *done* follows from the difference between the old record
+     and the new one (`difference.py`), if the table of transitions allows it (`lifecycle.py`).
+  3. Listing sources decide whether a pod exists; what it says of itself (push) decides whether it is ready while that
+     is fresh; what we found out ourselves decides between READY, QUARANTINED and RECOVERING (`health.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from activator.control_plane.state import health, repair
+from activator.control_plane.state.difference import place, put, set_pod, start_probe
+from activator.control_plane.state.lifecycle import GONE, SEEN
+from activator.control_plane.state.model import Model, Reduction
+from activator.control_plane.state.records import PodRecord, RevisionRecord
+from activator.messages import (
+    PUSH,
+    Change,
+    DropRevision,
+    FailRevision,
+    FreeSlot,
+    LeasesForsaken,
+    LineStuck,
+    Listed,
+    PodGone,
+    PodRefused,
+    PodSeen,
+    PodServed,
+    PodStatus,
+    PodUnplaced,
+    Probed,
+    RevisionBroken,
+    RevisionFailed,
+    RevisionGone,
+    RevisionRecovered,
+    RevisionSet,
+    SetRevision,
+    SlotDrained,
+    SlotForgotten,
+    StopProbe,
+    Sweep,
+    TableSeen,
+    TrialEnded,
+)
+from lb.tracker import DRAINING
+
+
+def reduce(model: Model, change: Change, now_s: float) -> Reduction:
+    """Raises whatever a defect raises; the worker sets the change aside."""
+    reduction = Reduction()
+    if type(change) is RevisionSet:
+        _revision_set(model, change, reduction)
+        return reduction
+    revision = model.revisions.get(change.key)
+    if revision is None:
+        reduction.refused = True  # the revision has gone meanwhile; what is said of it comes too late
+        return reduction
+    if type(change) is TableSeen:
+        repair.table_seen(model, revision, change, reduction)
+    elif type(change) is Listed:
+        _listed(revision, change, model.lists.get(change.key), now_s, reduction)
+    else:
+        _HANDLERS[type(change)](revision, change, now_s, reduction)
+    return reduction
+
+
+# --- revisions ------------------------------------------------------------------------------------------------------
+
+
+def _revision_set(model: Model, change: RevisionSet, reduction: Reduction) -> None:
+    spec = change.spec
+    old = model.revisions.get(spec.key)
+    if old is not None and old.spec == spec:
+        return
+    new = RevisionRecord(spec, {} if old is None else old.pods, "" if old is None else old.failure)
+    reduction.revisions[spec.key] = new
+    reduction.effects.append(SetRevision(spec))
+    if old is None:
+        return
+    asks_otherwise = (spec.probe, spec.tls) != (old.spec.probe, old.spec.tls)
+    for pod in new.pods.values():
+        if pod.state() != DRAINING and new.limit_of(pod) != old.limit_of(pod):
+            reduction.effects.append(set_pod(new, pod))
+        if asks_otherwise and pod.wants_probe():
+            reduction.probes.append(start_probe(new, pod))  # in place of the one that runs
+
+
+def _revision_gone(revision: RevisionRecord, change: RevisionGone, now_s: float, reduction: Reduction) -> None:
+    key = revision.spec.key
+    for pod in revision.pods.values():
+        if pod.wants_probe():
+            reduction.probes.append(StopProbe(key, pod.identity))
+    reduction.revisions[key] = None
+    reduction.effects.append(DropRevision(key))
+
+
+def _revision_failed(revision: RevisionRecord, change: RevisionFailed, now_s: float, reduction: Reduction) -> None:
+    reduction.revisions[change.key] = replace(revision, failure=change.cause)
+    reduction.effects.append(FailRevision(change.key, change.cause))
+
+
+def _revision_recovered(
+    revision: RevisionRecord, change: RevisionRecovered, now_s: float, reduction: Reduction
+) -> None:
+    if revision.failure:
+        reduction.revisions[change.key] = replace(revision, failure="")
+        reduction.effects.append(FailRevision(change.key, ""))
+
+
+# --- pods, as sources see them --------------------------------------------------------------------------------------
+
+
+def _pod_seen(revision: RevisionRecord, change: PodSeen, now_s: float, reduction: Reduction) -> None:
+    old = revision.pods.get(change.identity)
+    pushed_s = now_s if change.source == PUSH else 0.0
+    if old is None or old.address != change.address:
+        claims = {change.source: change.status}
+        new = PodRecord(
+            change.identity,
+            change.address,
+            claims,
+            change.probe,
+            weight=change.weight,
+            limit=change.limit,
+            restarts=change.restarts,
+            since_s=now_s,
+            heard_s=now_s,
+            pushed_s=pushed_s,
+        )
+    elif pushed_s > 0.0:
+        new = _said_of_itself(old, change.status, now_s)
+    else:
+        if _says_nothing_new(old, change):
+            return
+        new = _as_seen(old, change)
+    put(revision, old, new, SEEN, now_s, reduction)
+
+
+def _says_nothing_new(old: PodRecord, change: PodSeen) -> bool:
+    return (
+        old.claims.get(change.source) is change.status
+        and old.weight == change.weight
+        and old.limit == change.limit
+        and old.restarts >= change.restarts
+    )
+
+
+def _as_seen(old: PodRecord, change: PodSeen) -> PodRecord:
+    new = replace(
+        old,
+        claims={**old.claims, change.source: change.status},
+        weight=change.weight,
+        limit=change.limit,
+        probe=change.probe or (old.probe and len(old.claims) > 1),  # of the only source the newest word counts
+        restarts=max(old.restarts, change.restarts),
+    )
+    if 0 <= old.restarts < change.restarts:
+        # Another program at the same address, under the same name: what was found out speaks of the one before, but
+        # for a quarantine, which ends as every quarantine does.
+        return replace(new, proven=False, strikes=0, doubted=not old.quarantined and not old.recovering)
+    return new
+
+
+def _said_of_itself(old: PodRecord, status: PodStatus, now_s: float) -> PodRecord:
+    claims = old.claims if old.claims.get(PUSH) is status else {**old.claims, PUSH: status}
+    starts = status is PodStatus.PENDING  # a new life: what was proven of the last does not count
+    return replace(old, claims=claims, pushed_s=now_s, proven=old.proven and not starts)
+
+
+def _pod_gone(revision: RevisionRecord, change: PodGone, now_s: float, reduction: Reduction) -> None:
+    old = revision.pods.get(change.identity)
+    if old is None or change.source not in old.claims:
+        return
+    claims = {source: status for source, status in old.claims.items() if source != change.source}
+    new = replace(old, claims=claims)
+    if change.source == PUSH:
+        new = replace(new, pushed_s=0.0)
+    # Nobody lists it any more: what it says of itself does not keep it.
+    put(revision, old, new if new.is_listed() else None, GONE, now_s, reduction)
+
+
+def _listed(revision: RevisionRecord, change: Listed, last: Listed | None, now_s: float, reduction: Reduction) -> None:
+    """`last`: a list that the pods are as it says."""
+    news = None if last is None or last.source != change.source else _news(last.pods, change.pods)
+    if news is not None:
+        for seen in news:
+            _pod_seen(revision, seen, now_s, reduction)
+        is_remembered = True
+    else:
+        listed = {pod.identity for pod in change.pods}
+        for seen in change.pods:
+            _pod_seen(revision, seen, now_s, reduction)
+        for pod in revision.pods.values():
+            if change.source in pod.claims and pod.identity not in listed:
+                _pod_gone(revision, PodGone(change.key, change.source, pod.identity), now_s, reduction)
+        is_remembered = len(listed) == len(change.pods)
+    if is_remembered and not reduction.refused:
+        reduction.listed = change
+
+
+def _news(before: tuple[PodSeen, ...], after: tuple[PodSeen, ...]) -> list[PodSeen] | None:
+    """What is said otherwise, pod by pod; None where they are not the same pods in the same order.
+
+    What is said by the same object again is understood at a glance; what is equal, at one comparison.
+    """
+    if len(before) != len(after):
+        return None
+    news: list[PodSeen] = []
+    for was, seen in zip(before, after):
+        if was is not seen and was != seen:
+            if was.identity != seen.identity:
+                return None
+            news.append(seen)
+    return news
+
+
+# --- slots ----------------------------------------------------------------------------------------------------------
+
+
+def _slot_drained(revision: RevisionRecord, change: SlotDrained, now_s: float, reduction: Reduction) -> None:
+    key = change.key
+    reduction.effects.append(FreeSlot(key, change.slot, change.generation))
+    for pod in revision.pods.values():
+        if pod.unplaced and pod.state() != DRAINING:
+            reduction.pods[(key, pod.identity)] = replace(pod, unplaced=False)
+            reduction.effects.append(place(revision, pod))
+            return
+
+
+def _pod_unplaced(revision: RevisionRecord, change: PodUnplaced, now_s: float, reduction: Reduction) -> None:
+    pod = revision.pods.get(change.identity)
+    if pod is not None:
+        reduction.pods[(change.key, pod.identity)] = replace(pod, unplaced=True)
+
+
+_HANDLERS: Final[dict[type, Callable[[RevisionRecord, Any, float, Reduction], None]]] = {
+    PodSeen: _pod_seen,
+    PodGone: _pod_gone,
+    Probed: health.probed,
+    PodRefused: health.pod_refused,
+    PodServed: health.pod_served,
+    TrialEnded: health.trial_ended,
+    Sweep: health.sweep,
+    SlotDrained: _slot_drained,
+    PodUnplaced: _pod_unplaced,
+    RevisionBroken: repair.revision_broken,
+    LineStuck: repair.line_stuck,
+    LeasesForsaken: repair.leases_forsaken,
+    SlotForgotten: repair.slot_forgotten,
+    RevisionGone: _revision_gone,
+    RevisionFailed: _revision_failed,
+    RevisionRecovered: _revision_recovered,
+}

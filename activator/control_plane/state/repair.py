@@ -1,0 +1,86 @@
+"""What the auditor found, and what makes it right.
+
+Each mismatch is noted by its kind, for the counters, with one line of what was found, for the log.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec.structs import replace
+
+from activator.control_plane.state.difference import place, set_pod
+from activator.control_plane.state.model import Model, Reduction
+from activator.control_plane.state.records import PodRecord, RevisionRecord
+from activator.messages import (
+    LeasesForsaken,
+    LineStuck,
+    PumpLine,
+    RebuildRevision,
+    ReclaimLeases,
+    RevisionBroken,
+    SlotForgotten,
+    SlotView,
+    TableSeen,
+    WithdrawPod,
+)
+from lb.tracker import DRAINING, STATE_NAMES
+
+# Of kinds: what the table says of itself, its leases, what is at pods, the model's view of it, its line, its suspects.
+MISMATCHES: Final = ("invariant", "ledger", "upstream", "missing", "surplus", "state", "line", "suspect")
+
+
+def revision_broken(revision: RevisionRecord, change: RevisionBroken, now_s: float, reduction: Reduction) -> None:
+    pods = _placed(revision)
+    for pod in pods:
+        if pod.unplaced:  # if there is still no slot for it, that is told anew
+            reduction.pods[(revision.spec.key, pod.identity)] = replace(pod, unplaced=False)
+    placed = tuple([place(revision, pod) for pod in pods])
+    reduction.effects.append(RebuildRevision(revision.spec, placed, revision.failure))
+    if change.kind:
+        reduction.mismatches.append((change.kind, change.cause))
+
+
+def line_stuck(revision: RevisionRecord, change: LineStuck, now_s: float, reduction: Reduction) -> None:
+    reduction.mismatches.append(("line", "requests wait and a pod has room"))
+    reduction.effects.append(PumpLine(change.key))
+
+
+def leases_forsaken(revision: RevisionRecord, change: LeasesForsaken, now_s: float, reduction: Reduction) -> None:
+    reduction.mismatches.append(("upstream", change.found))
+    reduction.effects.append(ReclaimLeases(change.key))
+
+
+def slot_forgotten(revision: RevisionRecord, change: SlotForgotten, now_s: float, reduction: Reduction) -> None:
+    pod = revision.pods.get(change.identity)
+    if pod is None or pod.state() == DRAINING:
+        reduction.refused = True
+        return
+    reduction.mismatches.append(("suspect", f"nobody decided about {change.identity}, which is suspected"))
+    reduction.effects.append(set_pod(revision, pod))
+
+
+def table_seen(model: Model, revision: RevisionRecord, change: TableSeen, reduction: Reduction) -> None:
+    """Compare a table with the model; a view from before effects that are still under way says nothing."""
+    key = change.key
+    if model.sent.get(key, 0) != change.applied:
+        return
+    seen = {(slot.identity, slot.address): slot for slot in change.slots}
+    for pod in _placed(revision):
+        slot = seen.pop((pod.identity, pod.address), None)
+        if pod.unplaced:
+            continue
+        if slot is None:
+            reduction.mismatches.append(("missing", f"{pod.identity} has no slot"))
+            reduction.effects.append(place(revision, pod))
+        elif slot != SlotView(pod.identity, pod.address, pod.state(), revision.limit_of(pod), pod.weight):
+            found = f"{pod.identity} is {STATE_NAMES[slot.state]} with limit {slot.limit} and weight {slot.weight}"
+            reduction.mismatches.append(("state", found))
+            reduction.effects.append(set_pod(revision, pod))
+    for identity, address in seen:
+        reduction.mismatches.append(("surplus", f"{identity} at {address} is not in the model"))
+        reduction.effects.append(WithdrawPod(key, identity, revision.spec.drain_timeout_s))
+
+
+def _placed(revision: RevisionRecord) -> list[PodRecord]:
+    return [pod for pod in revision.pods.values() if pod.state() != DRAINING]

@@ -1,0 +1,171 @@
+"""What went wrong in the state worker: how often, how long ago, what was set aside, and how long to wait now.
+
+Rules
+  1. One unit: monotonic seconds as float. The seed of this project stored this very time in one unit and read it in
+     another, and restarted its worker for ever.
+  2. Each revision has a backoff of its own, and the worker itself has one too (`WORKER`). A backoff grows with each
+     panic in a row and starts small again after `PANIC_RESET_AFTER_S` without one.
+  3. Everything is bounded: letters by number, records by revisions that have panicked and are still there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import msgspec
+
+from activator.config.model import (
+    DEAD_LETTERS_MAX,
+    PANIC_BACKOFF_FACTOR,
+    PANIC_BACKOFF_INITIAL_S,
+    PANIC_BACKOFF_MAX_S,
+    PANIC_BUDGET,
+    PANIC_RESET_AFTER_S,
+)
+from activator.runtime.clock import Now
+from activator.runtime.tasks import pause
+from lb.rng import Rng
+
+log = logging.getLogger("activator.state")
+
+TASK: Final = "task:"  # before the name of a task of the control part, as a key
+WORKER: Final = ""  # the key under which the worker's own failures stand
+_LETTER_CHARS_MAX: Final = 2_000  # a full list of thousands of pods would fill the page
+
+
+class DeadLetter(msgspec.Struct, frozen=True):
+    """A change that raised."""
+
+    change: str
+    error: str
+    at_s: float
+
+
+class Panics(msgspec.Struct, frozen=True):
+    """Of one revision, or of the worker itself."""
+
+    last_s: float
+    in_a_row: int
+    backoff_s: float  # without jitter, so that it grows by its factor
+    beyond_s: float = 0.0  # since when there have been more than PANIC_BUDGET; 0.0: there have not
+
+
+class Supervision:
+    """Counts panics and says how long to wait. `rng` draws the jitter; without one there is none."""
+
+    def __init__(self, rng: Rng | None = None) -> None:
+        self._rng = rng
+        self._panics: dict[str, Panics] = {}
+        self.panics_total: int = 0
+        self.last_panic_s: float | None = None
+        self.dead_letters: deque[DeadLetter] = deque(maxlen=DEAD_LETTERS_MAX)
+
+    def panicked(self, key: str, what: object, error: object, now_s: float) -> float:
+        """Something of this revision raised; how many seconds to leave it alone."""
+        self.panics_total += 1
+        self.last_panic_s = now_s
+        self.dead_letters.append(DeadLetter(repr(what)[:_LETTER_CHARS_MAX], repr(error)[:_LETTER_CHARS_MAX], now_s))
+        last = self._recent(key, now_s)
+        if last is None:
+            panics = Panics(now_s, 1, PANIC_BACKOFF_INITIAL_S)
+        else:
+            backoff_s = min(last.backoff_s * PANIC_BACKOFF_FACTOR, PANIC_BACKOFF_MAX_S)
+            count = last.in_a_row + 1
+            beyond_s = last.beyond_s or (now_s if count > PANIC_BUDGET else 0.0)
+            panics = Panics(now_s, count, backoff_s, beyond_s)
+        self._panics[key] = panics
+        return panics.backoff_s * self._jitter()
+
+    def forget(self, key: str) -> None:
+        """The revision has gone."""
+        self._panics.pop(key, None)
+
+    def failing_revisions(self) -> set[str]:
+        """Those that have panicked and are still there."""
+        return {key for key in self._panics if not _is_own(key)}
+
+    def in_a_row(self, key: str, now_s: float) -> int:
+        """Panics of this key, none of them longer than PANIC_RESET_AFTER_S after the one before."""
+        recent = self._recent(key, now_s)
+        return 0 if recent is None else recent.in_a_row
+
+    def worst_in_a_row(self, now_s: float) -> int:
+        return max((self.in_a_row(key, now_s) for key in self._panics), default=0)
+
+    def next_backoff_s(self, now_s: float) -> float:
+        """What the longest backoff would be if its owner panicked now, without jitter; 0.0: nobody has lately."""
+        recent = [one for key in self._panics if (one := self._recent(key, now_s)) is not None]
+        if not recent:
+            return 0.0
+        return min(max(one.backoff_s for one in recent) * PANIC_BACKOFF_FACTOR, PANIC_BACKOFF_MAX_S)
+
+    def since_last_s(self, now_s: float) -> float | None:
+        """How long ago the last panic was; None: there was none."""
+        return None if self.last_panic_s is None else now_s - self.last_panic_s
+
+    def over_budget(self, revisions: int, now_s: float) -> list[str]:
+        """Who has panicked more than PANIC_BUDGET times in a row, as reasons not to be ready.
+
+        A few of all revisions are none: every replica meets the same poison, and all would be taken out at once.
+        """
+        failing = {key: count for key in self._panics if (count := self.in_a_row(key, now_s)) > PANIC_BUDGET}
+        own = [key for key in failing if _is_own(key)]
+        told = failing if _are_most(len(failing) - len(own), revisions) else own
+        return [f"{_whose(key)} has failed {failing[key]} times in a row" for key in told]
+
+    def is_hopeless(self, revisions: int, grace_s: float, now_s: float) -> bool:
+        """Whether what is beyond its budget has gone on failing for the grace, and it is time to begin anew.
+
+        That costs all revisions: so it must be the worker itself or a task of the control part, or half of them.
+        """
+        failing = 0
+        for key in self._panics:
+            recent = self._recent(key, now_s)
+            if recent is not None and recent.beyond_s > 0.0 and recent.last_s - recent.beyond_s >= grace_s:
+                if _is_own(key):
+                    return True
+                failing += 1
+        return _are_most(failing, revisions)
+
+    def _recent(self, key: str, now_s: float) -> Panics | None:
+        last = self._panics.get(key)
+        return last if last is not None and now_s - last.last_s < PANIC_RESET_AFTER_S else None
+
+    def _jitter(self) -> float:
+        return 1.0 if self._rng is None else 0.75 + float(self._rng.below(512)) / 1024.0
+
+
+async def keep_running(
+    name: str,
+    run: Callable[[], Awaitable[None]],
+    supervision: Supervision,
+    now: Now,
+    wait: Callable[[float], Awaitable[None]] = pause,
+) -> None:
+    """Run a task that should never end; after an exception again, with the backoff of its name."""
+    key = name if name == WORKER else TASK + name
+    while True:
+        try:
+            await run()
+        except Exception as error:
+            backoff_s = supervision.panicked(key, _whose(key), error, now())
+            log.exception("%s failed; it starts again in %.1f s", _whose(key), backoff_s)
+            await wait(backoff_s)
+
+
+def _is_own(key: str) -> bool:
+    """The worker's or a task's: every revision depends on it."""
+    return key == WORKER or key.startswith(TASK)
+
+
+def _are_most(failing: int, revisions: int) -> bool:
+    return failing > 0 and 2 * failing >= revisions
+
+
+def _whose(key: str) -> str:
+    if key == WORKER:
+        return "the state worker"
+    return f"the task {key.removeprefix(TASK)}" if key.startswith(TASK) else f"the state of {key}"

@@ -1,0 +1,423 @@
+"""The data part's end of the state worker: effects become slots, limits and routes.
+
+Rules
+  1. This is the only caller of what changes a table's structure.
+  2. Each effect takes effect within one turn; after a batch, every revision that was touched hands its free slots over,
+     once.
+  3. An effect that comes late (its revision or pod has gone) is ignored: the message that says so is on its way.
+  4. Whatever fails in one revision condemns it and does not keep the others from being applied: its waiters hear of it
+     at once, nobody may join them, and the state worker is told; it sends a table made anew from the model
+     (rebuild.py), in which what is in flight goes on.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from mypy_extensions import mypyc_attr
+
+from activator.config.model import GRANTS_PER_TURN_MAX, RevisionSpec
+from activator.data_plane.headers.affinity import Affinity
+from activator.data_plane.rebuild import highest_generation, replace_table
+from activator.data_plane.throttle.budget import HeldBudget
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.slot_events import SlotEvents
+from activator.messages import (
+    DropRevision,
+    Effect,
+    FailRevision,
+    FreeSlot,
+    Load,
+    PlacePod,
+    PumpLine,
+    RebuildRevision,
+    ReclaimLeases,
+    SetPod,
+    SetRevision,
+    WithdrawPod,
+)
+from activator.runtime.clock import Deadline, Defer, Now, TimingWheel
+from activator.runtime.errors import Reason
+from lb.policy import Policy
+from lb.slots import Trim
+from lb.table import TrackerTable
+from lb.tracker import DRAINING, EMPTY, READY, RECOVERING, PodTracker
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class DataHooks:
+    """What apply asks of the rooms above it; `app.py` hands in the one that does it."""
+
+    def make_policy(self, name: str) -> Policy:
+        raise NotImplementedError
+
+    def revision_set(self, throttler: RevisionThrottler) -> None:
+        """Route the revision's hosts."""
+        raise NotImplementedError
+
+    def revision_dropped(self, key: str) -> None:
+        raise NotImplementedError
+
+    def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
+        """Hang a connection pool on the slot."""
+        raise NotImplementedError
+
+    def pod_withdrawn(self, attachment: object) -> None:
+        """Close the pool."""
+        raise NotImplementedError
+
+    def pod_drained(self, key: str, identity: str) -> None:
+        """A withdrawn pod carries nothing any more."""
+        raise NotImplementedError
+
+    def pod_unplaced(self, key: str, identity: str) -> None:
+        raise NotImplementedError
+
+    def drain_expired(self, key: str, slot: int, generation: int) -> None:
+        raise NotImplementedError
+
+    def trimmed(self, key: str, trim: Trim) -> None:
+        """A table gave trailing empty slots back: the place for the one log line."""
+        raise NotImplementedError
+
+    def failed(self, effect: object, error: Exception) -> None:
+        """An effect could not be applied."""
+        raise NotImplementedError
+
+    def broken(self, key: str, cause: str, kind: str) -> None:
+        """What there is of this revision is not to be trusted."""
+        raise NotImplementedError
+
+
+class DataPart:
+    """All revisions of one worker."""
+
+    def __init__(
+        self,
+        now: Now,
+        wheel: TimingWheel,
+        defer: Defer,
+        events: SlotEvents,
+        hooks: DataHooks,
+        held: HeldBudget,
+    ) -> None:
+        self._now = now
+        self._wheel = wheel
+        self._defer = defer
+        self._events = events
+        self._hooks = hooks
+        self._held = held
+        self.throttlers: dict[str, RevisionThrottler] = {}
+        self._active: dict[str, RevisionThrottler] = {}  # that have carried something since they were last reported
+        self._drains: dict[PodTracker, _Drain] = {}  # each pod's latest, until its time is up
+        self.condemned: dict[str, str] = {}  # revisions that are not to be trusted, and why
+        self.applied: dict[str, int] = {}  # by revision: effects since its table was made
+        self._changed: set[str] = set()  # since the last audit
+        self._restructured: set[str] = set()
+        self._generation: int = 0  # of the tables dropped so far, the highest
+        self.transitions: dict[tuple[int, int], int] = {}  # of pods' slots, (from, to) as lb.tracker has states
+
+    def apply(self, effects: list[Effect]) -> None:
+        """Apply one batch, in order."""
+        touched: dict[str, RevisionThrottler] = {}
+        for effect in effects:
+            self._count(effect)
+            try:
+                throttler = self._apply_one(effect)
+            except Exception as error:
+                self._hooks.failed(effect, error)
+                self.condemn(effect.key, f"{type(error).__name__}: {error}")
+                continue
+            if throttler is not None:
+                touched[throttler.key] = throttler
+        for throttler in touched.values():
+            try:
+                throttler.pump()
+            except Exception as error:
+                self._hooks.failed(throttler.key, error)
+                self.condemn(throttler.key, f"{type(error).__name__}: {error}")
+
+    def condemn(self, key: str, cause: str, kind: str = "") -> None:
+        """The revision is not to be trusted: whoever waits hears it now; it is made anew from the model."""
+        if key in self.condemned:
+            return
+        throttler = self.throttlers.get(key)
+        if throttler is not None:
+            self.condemned[key] = cause
+            throttler.fail(f"its table is made anew after an internal error ({cause})")
+        self._hooks.broken(key, cause, kind)
+
+    def take_changed(self) -> list[str]:
+        """The revisions to audit: they have carried something, or were changed, since the last call."""
+        changed = self._changed | self._active.keys()
+        self._changed = set()
+        return list(changed)
+
+    def restructured(self, key: str) -> bool:
+        """Whether effects have been applied since this was last asked."""
+        if key in self._restructured:
+            self._restructured.discard(key)
+            return True
+        return False
+
+    def activated(self, key: str) -> None:
+        """The first request after a silence has asked this revision for a slot."""
+        throttler = self.throttlers.get(key)
+        if throttler is not None:
+            self._active[key] = throttler
+            self._changed.add(key)
+
+    def loads(self) -> list[Load]:
+        """What each revision carries that has carried anything since the last call; a last time when it is idle."""
+        loads = []
+        now_s = self._now()
+        for key, throttler in list(self._active.items()):
+            load = load_of(throttler, now_s)
+            loads.append(load)
+            if load.in_flight == 0 and load.queued == 0 and load.concurrency == 0:
+                throttler.active = False
+                del self._active[key]
+        return loads
+
+    # --- within ---
+
+    def _count(self, effect: Effect) -> None:
+        key = effect.key
+        self._changed.add(key)
+        self._restructured.add(key)
+        self.applied[key] = 0 if type(effect) is RebuildRevision else self.applied.get(key, 0) + 1
+
+    def _apply_one(self, effect: Effect) -> RevisionThrottler | None:
+        """The throttler whose line should be looked at, or None."""
+        if type(effect) is SetRevision:
+            return self._set_revision(effect.spec)
+        if type(effect) is RebuildRevision:
+            return self._rebuild(effect)
+        throttler = self.throttlers.get(effect.key)
+        if throttler is None:
+            return None
+        if type(effect) is SetPod:
+            return self._set_pod(throttler, effect)
+        if type(effect) is PlacePod:
+            return self._place_pod(throttler, effect)
+        if type(effect) is WithdrawPod:
+            self._withdraw_pod(throttler, effect)
+        elif type(effect) is FreeSlot:
+            self._free_slot(throttler, effect)
+        elif type(effect) is PumpLine:
+            return throttler
+        elif type(effect) is ReclaimLeases:
+            throttler.reclaim()
+        elif type(effect) is FailRevision:
+            if throttler.key in self.condemned:
+                return None  # it fails until it is made anew, and then as the model says
+            if effect.cause:
+                throttler.fail(effect.cause)
+            else:
+                throttler.recover()
+        elif type(effect) is DropRevision:
+            self._drop_revision(throttler)
+        return None
+
+    def _set_revision(self, spec: RevisionSpec) -> RevisionThrottler:
+        throttler = self.throttlers.get(spec.key)
+        if throttler is None:
+            throttler = RevisionThrottler(
+                spec, self._new_table(spec), self._now, self._defer, self._events, GRANTS_PER_TURN_MAX, self._held
+            )
+            self.throttlers[spec.key] = throttler
+        else:
+            old = throttler.spec
+            throttler.reconfigure(spec)
+            if spec.policy != old.policy:
+                throttler.table.set_policy(self._hooks.make_policy(spec.policy))
+            throttler.table.set_slow_start(spec.slow_start_s)
+            throttler.table.set_threshold(spec.trailing_fragmentation_threshold)
+            throttler.table.set_max_scale(spec.max_scale)
+        throttler.affinity = Affinity(spec.hash_on) if throttler.table.policy.wants_key else None
+        self._hooks.revision_set(throttler)
+        return throttler
+
+    def _new_table(self, spec: RevisionSpec) -> TrackerTable:
+        # A revision that comes back goes on from the generations it had: what is still under way about its former
+        # slots must not be taken for its new ones.
+        table = TrackerTable(
+            self._hooks.make_policy(spec.policy),
+            spec.max_scale,
+            spec.trailing_fragmentation_threshold,
+            first_generation=self._generation,
+        )
+        table.on_trim = partial(self._hooks.trimmed, spec.key)
+        table.set_slow_start(spec.slow_start_s)
+        return table
+
+    def _rebuild(self, effect: RebuildRevision) -> RevisionThrottler:
+        throttler = self.throttlers.get(effect.key)
+        if throttler is None:
+            throttler = self._set_revision(effect.spec)
+        self._generation = max(self._generation, highest_generation(throttler.table))
+        removal = replace_table(throttler, self._new_table(effect.spec), effect.pods)
+        for tracker in removal.abandoned:
+            former = self._drains.pop(tracker, None)
+            if former is not None:
+                self._wheel.cancel(former)
+        self._set_revision(effect.spec)
+        for pod in effect.pods:
+            self._settle_pod(throttler, pod, removal.attachments.pop((pod.identity, pod.address), None))
+        for attachment in removal.attachments.values():
+            self._hooks.pod_withdrawn(attachment)
+        for identity in removal.gone:
+            self._hooks.pod_drained(throttler.key, identity)
+        for tracker in removal.leaving:
+            self._drain(throttler, tracker, throttler.spec.drain_timeout_s)
+        self.condemned.pop(throttler.key, None)
+        throttler.failure = effect.failure or None
+        return throttler
+
+    def _settle_pod(self, throttler: RevisionThrottler, pod: PlacePod, attachment: object | None) -> None:
+        tracker = throttler.table.find_identity(pod.identity)
+        if tracker is None or tracker.address != pod.address:  # else it is what the pod was, elsewhere
+            self._hooks.pod_unplaced(throttler.key, pod.identity)
+        elif attachment is not None:
+            tracker.attachment = attachment
+        else:
+            self._hooks.pod_placed(tracker, throttler.spec)
+
+    def _drop_revision(self, throttler: RevisionThrottler) -> None:
+        del self.throttlers[throttler.key]
+        self._active.pop(throttler.key, None)
+        self.applied.pop(throttler.key, None)
+        self._restructured.discard(throttler.key)
+        self.condemned.pop(throttler.key, None)
+        self._hooks.revision_dropped(throttler.key)
+        # First: who waits for a connection to one of the pods is to hear of it, and must not join the line again.
+        throttler.remove()
+        table = throttler.table
+        for tracker in table.slots[: table.length]:
+            if tracker.attachment is not None and tracker.state != DRAINING:
+                self._drain(throttler, tracker, throttler.spec.drain_timeout_s)
+        self._generation = max(self._generation, table.generation)
+
+    def _place_pod(self, throttler: RevisionThrottler, effect: PlacePod) -> RevisionThrottler | None:
+        table = throttler.table
+        held = table.find_identity(effect.identity)
+        before = EMPTY if held is None else held.state
+        tracker = table.add(effect.identity, effect.address, effect.limit, effect.state)
+        if tracker is None:
+            self._hooks.pod_unplaced(effect.key, effect.identity)
+            return None
+        self._moved(before, effect.state)
+        table.set_weight(tracker, effect.weight)
+        self._hooks.pod_placed(tracker, throttler.spec)
+        throttler.pod_placed()
+        return self._noticed(throttler, effect.state, effect.limit)
+
+    def _set_pod(self, throttler: RevisionThrottler, effect: SetPod) -> RevisionThrottler | None:
+        tracker = throttler.table.find_identity(effect.identity)
+        if tracker is None or tracker.state == DRAINING:
+            return None
+        throttler.table.set_weight(tracker, effect.weight)
+        throttler.table.set_limit(tracker, effect.limit)
+        self._moved(tracker.state, effect.state)
+        throttler.table.set_state(tracker, effect.state)
+        return self._noticed(throttler, effect.state, effect.limit)
+
+    def _noticed(self, throttler: RevisionThrottler, state: int, limit: int) -> RevisionThrottler | None:
+        if limit > 0 and state in {READY, RECOVERING}:
+            throttler.pod_ready()
+            return throttler
+        return None
+
+    def _withdraw_pod(self, throttler: RevisionThrottler, effect: WithdrawPod) -> None:
+        table = throttler.table
+        tracker = table.find_identity(effect.identity)
+        if tracker is None or tracker.state == DRAINING:
+            return
+        self._drain(throttler, tracker, effect.drain_timeout_s)
+        if table.capacity == 0 and not _any_placed(table):
+            throttler.was_ready = False  # at zero again: what waits next waits for a start
+
+    def _drain(self, throttler: RevisionThrottler, tracker: PodTracker, timeout_s: float) -> None:
+        identity = tracker.identity
+        attachment = tracker.attachment
+        generation = tracker.generation
+        self._moved(tracker.state, DRAINING)
+        freed = throttler.table.drain(tracker)
+        if attachment is not None:
+            self._hooks.pod_withdrawn(attachment)
+        if freed:
+            self._moved(DRAINING, EMPTY)
+            self._hooks.pod_drained(throttler.key, identity)
+            return
+        if throttler.removed and tracker.in_flight == 0:
+            return  # all that it carried waited for a connection, and has left as the pool was closed
+        former = self._drains.get(tracker)
+        if former is not None:  # the pod has flapped: this drain has all of its time
+            self._wheel.cancel(former)
+        drain = _Drain(self, throttler, identity, tracker, generation)
+        self._drains[tracker] = drain
+        self._wheel.arm(drain, self._now() + timeout_s)
+
+    def _moved(self, before: int, after: int) -> None:
+        if before != after:
+            self.transitions[before, after] = self.transitions.get((before, after), 0) + 1
+
+    def _free_slot(self, throttler: RevisionThrottler, effect: FreeSlot) -> None:
+        table = throttler.table
+        if effect.slot >= len(table.slots):
+            return
+        tracker = table.slots[effect.slot]
+        if tracker.generation == effect.generation and tracker.state == DRAINING:
+            identity = tracker.identity
+            table.free(tracker)
+            self._moved(DRAINING, EMPTY)
+            self._hooks.pod_drained(throttler.key, identity)
+
+    def drain_expired(self, throttler: RevisionThrottler, identity: str, tracker: PodTracker, generation: int) -> None:
+        """The drain of this pod has taken too long: end what it still carries, then its slot is freed."""
+        self._drains.pop(tracker, None)
+        if tracker.generation != generation or tracker.state != DRAINING:
+            return
+        throttler.revoke(identity, Reason.POD_REMOVED, "", tracker.address)
+        if not throttler.removed:  # else the slot goes with its table
+            self._hooks.drain_expired(throttler.key, tracker.slot, generation)
+
+
+class _Drain(Deadline):
+    """The drain of one pod; whatever happened to the slot meanwhile is seen by its generation."""
+
+    def __init__(
+        self, part: DataPart, throttler: RevisionThrottler, identity: str, tracker: PodTracker, generation: int
+    ) -> None:
+        super().__init__()
+        self._part = part
+        self._throttler = throttler
+        self._identity = identity
+        self._tracker = tracker
+        self._generation = generation
+
+    def expired(self, now_s: float) -> None:
+        self._part.drain_expired(self._throttler, self._identity, self._tracker, self._generation)
+
+
+def load_of(throttler: RevisionThrottler, now_s: float) -> Load:
+    """What a revision carries now."""
+    seconds = 0.0
+    concurrency = 0
+    if throttler.has_traffic():
+        traffic = throttler.traffic
+        seconds = traffic.request_seconds_at(now_s)
+        concurrency = traffic.concurrency
+    return Load(
+        throttler.key,
+        throttler.table.in_flight,
+        throttler.line.length,
+        throttler.requests_total,
+        concurrency,
+        seconds,
+        now_s,
+    )
+
+
+def _any_placed(table: TrackerTable) -> bool:
+    return any(tracker.state not in {EMPTY, DRAINING} for tracker in table.slots[: table.length])

@@ -1,0 +1,191 @@
+"""One request in flight, as the client side and the pod side see it: three roles and what they say to each other.
+
+    ClientStream  ── request_body, request_end, client_gone, client_blocked/drained ──►  Exchange
+    ClientStream  ◄─ send_interim, send_head, send_body, send_end, abort, pause/resume ──  Exchange
+    PodStream     ── response_interim/head/body/end, pod_failed, pod_blocked/drained ──►  Exchange
+    PodStream     ◄─ send_request, send_body, send_end, abort, pause/resume ─────────────  Exchange
+
+Rules
+  1. No word here belongs to a protocol version: a request may come in over one and leave over another.
+  2. Every method is a plain `def`, takes effect at once, and may be called until the exchange is over; calls that come
+     later are harmless.
+  3. Bodies are bytes as the parser delivered them, never the buffer that was received.
+  4. After a 101 both bodies go on as raw streams, each with an end of its own: a tunnel is an exchange like any other.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import mypyc_attr
+
+from activator.codec.message import Headers, RequestHead, ResponseHead
+from activator.data_plane.throttle.waiters import Waiter
+from activator.runtime.errors import Reason
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ClientStream:
+    """The client's half: where the answer goes."""
+
+    def send_interim(self, head: ResponseHead) -> None:
+        """A 1xx answer; the real one follows."""
+        raise NotImplementedError
+
+    def send_head(self, head: ResponseHead) -> None:
+        raise NotImplementedError
+
+    def send_body(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def send_end(self, trailers: Headers) -> None:
+        """The answer is complete, and is on its way when this returns."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Put on its way what `send_head` and `send_body` have gathered in this turn."""
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """The answer cannot be completed: the client must notice that it is cut short."""
+        raise NotImplementedError
+
+    def pause_request(self) -> None:
+        """Read no more of the request's body for now."""
+        raise NotImplementedError
+
+    def resume_request(self) -> None:
+        raise NotImplementedError
+
+    def half_closes(self) -> bool:
+        """Of a tunnel: one direction can end while the other goes on (TLS connections cannot do that)."""
+        raise NotImplementedError
+
+    def client_ip(self) -> str:
+        """The address of the client, as far as it can be trusted; empty where there is none to be had."""
+        raise NotImplementedError
+
+    def protocol(self) -> str:
+        """What the client speaks, with its version."""
+        return "HTTP/1.1"
+
+    def secure(self) -> bool:
+        """It speaks it over TLS."""
+        return False
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PodStream:
+    """The pod's half: where the request goes.
+
+    `reused`: it has been idle, so that the pod may be closing it just now.
+    """
+
+    reused: bool
+
+    def send_request(self, head: RequestHead, body: list[bytes]) -> None:
+        """The head and the body pieces that are there already, together."""
+        raise NotImplementedError
+
+    def send_body(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def send_end(self, trailers: Headers) -> None:
+        raise NotImplementedError
+
+    def abort(self) -> None:
+        """Nobody wants the answer any more; the pod hears it by the closing of its connection."""
+        raise NotImplementedError
+
+    def half_closes(self) -> bool:
+        """As the client's."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """A tunnel has ended both ways: close when all is sent."""
+        raise NotImplementedError
+
+    def pause_response(self) -> None:
+        raise NotImplementedError
+
+    def resume_response(self) -> None:
+        raise NotImplementedError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Exchange(Waiter):
+    """One request from its arrival to its end. `proxy/proxy.py` has the one implementation."""
+
+    def __init__(self, head: RequestHead) -> None:
+        super().__init__()
+        self.head = head
+        self.over: bool = False
+        self.done_s: float = 0.0  # when it was over, in monotonic seconds
+        self.read_s: float = 0.0  # the time of the read that is being handled, 0.0 in between: one clock call a read
+
+    def request(self) -> RequestHead | None:
+        return self.head
+
+    def begin(self) -> None:
+        """The request's turn has come: find its revision and a pod."""
+        raise NotImplementedError
+
+    # --- from the client ---
+
+    def request_body(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def request_end(self, trailers: Headers) -> None:
+        raise NotImplementedError
+
+    def client_gone(self) -> None:
+        """The client has closed: its place or slot is free within this turn."""
+        raise NotImplementedError
+
+    def client_blocked(self) -> None:
+        """The client reads more slowly than the pod writes."""
+        raise NotImplementedError
+
+    def client_drained(self) -> None:
+        raise NotImplementedError
+
+    def request_failed(self, reason: Reason, detail: str) -> None:
+        """The request's own bytes turned out to be bad after its head was taken."""
+        raise NotImplementedError
+
+    # --- from the pod ---
+
+    def connected(self, pod: PodStream) -> None:
+        """A connection is there for the lease that was granted."""
+        raise NotImplementedError
+
+    def connect_failed(self, reason: Reason) -> None:
+        raise NotImplementedError
+
+    def response_interim(self, head: ResponseHead) -> None:
+        raise NotImplementedError
+
+    def response_head(self, head: ResponseHead) -> None:
+        raise NotImplementedError
+
+    def response_body(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def response_flush(self) -> None:
+        """All that one read from the pod brought has been delivered."""
+        raise NotImplementedError
+
+    def response_end(self, trailers: Headers) -> None:
+        raise NotImplementedError
+
+    def pod_failed(self, reason: Reason, detail: str, untouched: bool) -> None:
+        """The pod closed, or sent what is not a response.
+
+        `untouched`: the connection had been idle before, and closed before a byte of an answer came.
+        """
+        raise NotImplementedError
+
+    def pod_blocked(self) -> None:
+        """The pod reads more slowly than the client writes."""
+        raise NotImplementedError
+
+    def pod_drained(self) -> None:
+        raise NotImplementedError

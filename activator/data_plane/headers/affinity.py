@@ -1,0 +1,44 @@
+"""What a request is known by, for revisions whose policy sends the same client to the same pod.
+
+A key is a number made of a header's value, a cookie's value or the client's address: the same in every process and
+after every restart (lb/hashing.py), never 0. A request that lacks what is looked for has key 0, "no key", and any pod
+will do.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from activator.codec.message import RequestHead
+from activator.config.model import HASH_ON_CLIENT_IP
+from lb.hashing import hash_bytes
+
+
+class Affinity:
+    """Where the key of a revision's requests comes from: `client_ip`, `header:NAME` or `cookie:NAME`."""
+
+    def __init__(self, hash_on: str) -> None:
+        kind, _, name = hash_on.partition(":")
+        self.on_client_ip: bool = hash_on in {"", HASH_ON_CLIENT_IP}
+        self._is_cookie: bool = kind == "cookie"
+        self._name: bytes = name.encode("latin-1") if self._is_cookie else name.lower().encode("latin-1")
+
+    def key_of(self, head: RequestHead, client_ip: str) -> i64:
+        """The request's key; `client_ip` matters only where `on_client_ip`."""
+        if self.on_client_ip:
+            return hash_bytes(client_ip.encode()) if client_ip else 0
+        if self._is_cookie:
+            header = head.headers.get(b"cookie")
+            value = cookie_of(header, self._name) if header else b""
+        else:
+            value = head.headers.get(self._name) or b""
+        return hash_bytes(value) if value else 0
+
+
+def cookie_of(header: bytes, name: bytes) -> bytes:
+    """The value of the first cookie of this name (RFC 6265 section 4.2.1: `name=value; name=value`), or nothing."""
+    for pair in header.split(b";"):
+        found, _, value = pair.partition(b"=")
+        if found.strip(b" \t") == name:
+            return value.strip(b" \t")
+    return b""

@@ -1,0 +1,130 @@
+"""Which requests are traced, and what a pod is told of it: the W3C trace context (https://www.w3.org/TR/trace-context/).
+
+Rules
+  1. Whoever is not traced costs a look at one attribute and a random draw, and is passed on untouched: traceparent,
+     tracestate and baggage go to the pod as they came.
+  2. The client's word decides, where it sends a valid traceparent; otherwise chance does. A rate of 1 traces everything
+     and a rate of 0 nothing, whatever clients say.
+  3. Who is traced gets a span of ours: the pod's parent is the span of our request to it, and tracestate is kept. Of a
+     traceparent that cannot be read nothing is kept, nor of its tracestate.
+  4. Nothing here knows the SDK; spans are made after the request has ended (telemetry/tracing/spans.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+from activator.codec.message import RequestHead
+from lb.rng import Rng
+
+_DRAWS: Final = 1 << 30
+_HEX: Final = b"0123456789abcdef"
+_NO_TRACE: Final = b"0" * 32
+_NO_SPAN: Final = b"0" * 16
+_OF_SPANS: Final = 32  # bytes of ids
+_LENGTH: Final = 55  # of version 00: 00-<32 digits>-<16 digits>-<2 digits>
+
+
+@final
+class TraceContext:
+    """Of one request that is traced; ids are lower hexadecimal digits."""
+
+    def __init__(self, trace_id: str, parent_id: str, random: bytes) -> None:
+        self.trace_id = trace_id
+        self.parent_id = parent_id  # the client's span; empty: the trace begins here
+        self.server_id = random[:8].hex()  # our span, from arrival to end
+        self.proxy_id = random[8:16].hex()  # the span of our request to the pod
+        self.more_ids = random[16:]  # for two spans of ours that nobody else hears of; not in digits
+
+
+@final
+class Sampler:
+    """`rate`: the share that is traced of requests whose client does not say. `entropy` makes random bytes."""
+
+    def __init__(self, rate: float, rng: Rng, entropy: Callable[[int], bytes]) -> None:
+        self._all: bool = rate >= 1.0
+        self._none: bool = rate <= 0.0
+        self._below: int = int(rate * _DRAWS)
+        self._rng = rng
+        self._entropy = entropy
+
+    def draw(self) -> bool:
+        """Whether something that has no parent is traced."""
+        return self._all or (not self._none and self._rng.below(_DRAWS) < self._below)
+
+    def begin(self, head: RequestHead) -> TraceContext | None:
+        """Decide about a request, and write into its head what the pod is to be told; None: it is not traced."""
+        line = head.traceparent
+        if not line:
+            return self._root(head) if self.draw() else None
+        said = line[line.index(b":") + 1 :].strip(b" \t")
+        if not is_traceparent(said):
+            if not self.draw():
+                return None
+            _remove(head)
+            return self._root(head)
+        if self._none or not (self._all or is_sampled(said)):
+            return None
+        context = TraceContext(said[3:35].decode(), said[36:52].decode(), self._entropy(_OF_SPANS))
+        _tell(head, context)
+        return context
+
+    def new_id(self, size: int) -> bytes:
+        """A random id of so many bytes."""
+        return self._entropy(size)
+
+    def _root(self, head: RequestHead) -> TraceContext:
+        random = self._entropy(16 + _OF_SPANS)
+        context = TraceContext(random[:16].hex(), "", random[16:])
+        _tell(head, context)
+        return context
+
+
+def is_traceparent(value: bytes) -> bool:
+    """It can be read, whatever its version; a later one may be longer."""
+    size = len(value)
+    if size < _LENGTH or value[2:3] != b"-" or value[35:36] != b"-" or value[52:53] != b"-":
+        return False
+    version = value[:2]
+    if version == b"ff" or (size > _LENGTH and (version == b"00" or value[_LENGTH : _LENGTH + 1] != b"-")):
+        return False
+    digits = version + value[3:35] + value[36:52] + value[53:55]
+    return not digits.translate(None, _HEX) and value[3:35] != _NO_TRACE and value[36:52] != _NO_SPAN
+
+
+def is_sampled(traceparent: bytes) -> bool:
+    """The flag in its last byte."""
+    return bool(int(traceparent[53:55], 16) & 1)
+
+
+def trace_id_of(traceparent: bytes) -> str:
+    """Empty where it cannot be read."""
+    return traceparent[3:35].decode() if is_traceparent(traceparent) else ""
+
+
+def _tell(head: RequestHead, context: TraceContext) -> None:
+    """Our own line in the place of the client's, or first of all."""
+    told = f"traceparent: 00-{context.trace_id}-{context.proxy_id}-01".encode()
+    fields = head.headers
+    line = head.traceparent
+    head.traceparent = told
+    if line:
+        before = fields.block
+        after = before.replace(b"\r\n%b\r\n" % line, b"\r\n%b\r\n" % told, 1)
+        if after is before and before.endswith(b"\r\n%b" % line):
+            after = before[: -len(line)] + told
+        if after is not before:
+            fields.block = after
+            return
+        # Connection had named it, so it has been taken out
+    fields.block = b"\r\n%b%b" % (told, fields.block)
+
+
+def _remove(head: RequestHead) -> None:
+    """Whatever the client says of a trace."""
+    names = (b"traceparent", b"tracestate")
+    lines = head.headers.block.split(b"\r\n")[1:]
+    kept = [line for line in lines if line.partition(b":")[0].lower() not in names]
+    head.headers.block = b"".join([b"\r\n" + line for line in kept])
+    head.traceparent = b""

@@ -1,0 +1,318 @@
+"""The data part of one worker, put together: listeners, proxy, throttlers, tables, pools.
+
+It hears of pods through `apply` and tells what it learns through `tell`; both carry the messages of `messages.py`
+and nothing else, so that the control part may as well sit at the other end of a socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import resource
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from activator.codec.http1.request import RequestLimits
+from activator.codec.probe_request import probe_head
+from activator.config.model import (
+    ADMIN_CONNECTIONS_MAX,
+    ATTEMPTS_MAX,
+    CHUNK_OVERHEAD_BYTES_MAX,
+    HELD_BODY_BYTES,
+    LOAD_REPORT_INTERVAL_S,
+    SHED_MAX,
+    TARGET_BYTES_MAX,
+    TLS_CONTEXTS_MAX,
+    TRAILERS_BYTES_MAX,
+    Config,
+    Forwarded,
+    PodTls,
+    ProbeSpec,
+    RevisionSpec,
+)
+from activator.data_plane.apply import DataHooks, DataPart, load_of
+from activator.data_plane.audit import Auditor
+from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWARDED, Origins
+from activator.data_plane.proxy.proxy import Proxy
+from activator.data_plane.proxy.routing import Router
+from activator.data_plane.server.connection import Listening
+from activator.data_plane.server.listener import Server
+from activator.data_plane.throttle.budget import HeldBudget
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.slot_events import SlotEvents
+from activator.data_plane.upstream.dial import DialContext, PodAddress
+from activator.data_plane.upstream.introduction import Naming
+from activator.data_plane.upstream.pool import PodPool
+from activator.messages import (
+    Effect,
+    PodDrained,
+    PodRefused,
+    PodServed,
+    PodUnplaced,
+    RevisionBroken,
+    SlotDrained,
+    Told,
+    TrialEnded,
+)
+from activator.runtime.clock import Deadline, Now, TimingWheel
+from activator.runtime.outlet import WriteTurn
+from activator.runtime.sockets import split_address
+from activator.runtime.tasks import TaskGroupOwner
+from lb.policy import Policy
+from lb.registry import create
+from lb.rng import Rng
+from lb.slots import Trim
+from lb.tracker import PodTracker
+
+log = logging.getLogger("activator.data")
+
+Tell = Callable[[Told], None]
+
+# For listeners, programs' pipes and files; for the admin port; for those who are told that they are one too many.
+_DESCRIPTORS_RESERVED: Final = 64 + ADMIN_CONNECTIONS_MAX + SHED_MAX
+
+
+class Data:
+    """One worker's data part; everything in it is touched by one event loop only."""
+
+    def __init__(self, config: Config, now: Now, tell: Tell, rng: Rng, tasks: TaskGroupOwner) -> None:
+        loop = asyncio.get_running_loop()
+        self.errors_total: int = 0
+        self.wheel = TimingWheel(now, loop.call_later, self.failed)
+        turn = self._turn = WriteTurn(loop.call_soon, self.failed)
+        self.router = Router(config.trust_revision_headers or config.kubernetes is not None)
+        self.held = HeldBudget(config.limits.held_bytes, config.limits.held_requests)
+        self.proxy = Proxy(self.router, self.wheel, now, self.held, HELD_BODY_BYTES, ATTEMPTS_MAX, self.failed)
+        limits = RequestLimits(
+            header_bytes=config.limits.header_bytes,
+            headers=config.limits.headers,
+            body_bytes=config.limits.body_bytes,
+            target_bytes=TARGET_BYTES_MAX,
+            chunk_overhead_bytes=CHUNK_OVERHEAD_BYTES_MAX,
+            trailers_bytes=TRAILERS_BYTES_MAX,
+        )
+        connections_max = _connections_max(config.limits.connections)
+        self.listening = Listening(
+            self.proxy,
+            self.wheel,
+            now,
+            limits,
+            connections_max,
+            _origins(config.forwarded),
+            config.limits.body_rate,
+            turn,
+            float(config.limits.idle),
+        )
+        self.server: Server | None = None
+        dials = DialContext(loop, self.wheel, tasks.start, turn, connections_max)
+        hooks = _Hooks(self, dials, now, rng, tell)
+        self.part = DataPart(now, self.wheel, loop.call_soon, _Events(self, tell, now), hooks, self.held)
+        self._report = _LoadReport(self, now, tell)
+        self._auditor = Auditor(self.part, self.wheel, now, tell, loop.call_soon)
+
+    def start(self) -> Server:
+        """What is to accept."""
+        self.server = Server(self.listening)
+        self._report.arm()
+        self._auditor.arm()
+        return self.server
+
+    def apply(self, effects: list[Effect]) -> None:
+        """Effects of the state worker, in order."""
+        self.part.apply(effects)
+
+    def write_out(self) -> None:
+        """Send what has been written, now: something else is about to take its time before the turn ends."""
+        self._turn.end()
+
+    def announce_drain(self) -> None:
+        """Go on serving, and tell clients with each answer not to come back on this connection."""
+        self.listening.draining = True
+
+    async def drain(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
+        """Stop accepting and let what is in flight finish; False when some had to be cut."""
+        finished = True if self.server is None else await self.server.drain(timeout_s, tunnels_timeout_s)
+        self.wheel.close()
+        for throttler in self.part.throttlers.values():
+            for tracker in throttler.table.slots[: throttler.table.length]:
+                if isinstance(tracker.attachment, PodPool):
+                    tracker.attachment.close()
+        return finished
+
+    def failed(self, error: Exception) -> None:
+        """Something of ours raised where nobody could answer for it."""
+        self.errors_total += 1
+        log.error("an error in the data part", exc_info=error)
+
+
+def _connections_max(wanted: int) -> int:
+    """As many clients as there are descriptors for: a request takes two, its client's and its pod's."""
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return wanted
+    possible = max((allowed - min(_DESCRIPTORS_RESERVED, allowed // 2)) // 2, 1)
+    if possible < wanted:
+        log.info(
+            "at most %d client connections, not %d: %d open files are allowed (ulimit -n)", possible, wanted, allowed
+        )
+    return min(possible, wanted)
+
+
+def _origins(forwarded: Forwarded) -> Origins:
+    writes = {"x-forwarded": X_FORWARDED, "forwarded": FORWARDED, "both": X_FORWARDED | FORWARDED, "none": 0}
+    writes["x-forwarded-for"] = FOR_ONLY
+    return Origins(
+        tuple(ipaddress.ip_network(network) for network in forwarded.trust),
+        writes[forwarded.headers],
+        forwarded.request_id,
+        forwarded.via.encode(),
+        int.from_bytes(os.urandom(8), "big"),
+    )
+
+
+class _Events(SlotEvents):
+    """What throttlers learn, as messages."""
+
+    def __init__(self, data: Data, tell: Tell, now: Now) -> None:
+        self._data = data
+        self._tell = tell
+        self._now = now
+
+    def activated(self, key: str) -> None:
+        self._data.part.activated(key)
+        self.wanted(key)  # whoever scales the revision hears of its first request at once, whether it waits or not
+
+    def wanted(self, key: str) -> None:
+        throttler = self._data.part.throttlers.get(key)
+        if throttler is not None:
+            self._tell(load_of(throttler, self._now()))
+
+    def drained(self, key: str, slot: int, generation: int) -> None:
+        self._tell(SlotDrained(key, slot, generation))
+
+    def departed(self, key: str, identity: str) -> None:
+        self._tell(PodDrained(key, identity))
+
+    def trial_ended(self, key: str, identity: str, generation: int, succeeded: bool) -> None:
+        self._tell(TrialEnded(key, identity, generation, succeeded))
+
+    def refused(self, key: str, identity: str, generation: int, dead: bool, reason: str) -> None:
+        self._tell(PodRefused(key, identity, generation, dead, reason))
+
+    def served(self, key: str, identity: str, generation: int) -> None:
+        self._tell(PodServed(key, identity, generation))
+
+    def failed(self, key: str, error: Exception) -> None:
+        self._data.failed(error)
+
+
+class _Hooks(DataHooks):
+    """What the state worker's effects need of the rooms above."""
+
+    def __init__(self, data: Data, dials: DialContext, now: Now, rng: Rng, tell: Tell) -> None:
+        self._data = data
+        self._dials = dials
+        self._now = now
+        self._rng = rng
+        self._tell = tell
+        self._contexts: dict[PodTls, ssl.SSLContext] = {}
+        self._tls: dict[str, PodTls | None] = {}  # of each revision
+
+    def make_policy(self, name: str) -> Policy:
+        return create(name, Rng(self._rng.below(1 << 30)))
+
+    def revision_set(self, throttler: RevisionThrottler) -> None:
+        self._data.router.set(throttler)
+        tls = throttler.spec.tls
+        if tls != self._tls.get(throttler.key):
+            self._tls[throttler.key] = tls
+            for tracker in throttler.table.slots[: throttler.table.length]:
+                if isinstance(tracker.attachment, PodPool):
+                    tracker.attachment.move(self._address_of(tracker, throttler.spec))
+
+    def revision_dropped(self, key: str) -> None:
+        self._data.router.drop(key)
+        self._tls.pop(key, None)
+
+    def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
+        address = self._address_of(tracker, spec)
+        naming = _naming(spec.probe, tracker)
+        tracker.attachment = PodPool(self._dials, self._now, address, spec.connect_timeout_s, naming)
+
+    def _address_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodAddress:
+        host, port = split_address(tracker.address)
+        server_name = "" if spec.tls is None else spec.tls.server_name
+        return PodAddress(host, port, self._context_of(spec.tls), server_name)
+
+    def _context_of(self, tls: PodTls | None) -> ssl.SSLContext | None:
+        """One context for all pods with the same settings."""
+        if tls is None:
+            return None
+        context = self._contexts.get(tls)
+        if context is None:
+            from activator.runtime.certificates import pod_context
+
+            if len(self._contexts) >= TLS_CONTEXTS_MAX:  # of authorities that were replaced meanwhile, most of them
+                self._contexts.clear()
+            context = self._contexts[tls] = pod_context(tls)
+        return context
+
+    def pod_withdrawn(self, attachment: object) -> None:
+        assert isinstance(attachment, PodPool)
+        attachment.close()
+
+    def pod_drained(self, key: str, identity: str) -> None:
+        self._tell(PodDrained(key, identity))
+
+    def pod_unplaced(self, key: str, identity: str) -> None:
+        self._tell(PodUnplaced(key, identity))
+
+    def drain_expired(self, key: str, slot: int, generation: int) -> None:
+        self._tell(SlotDrained(key, slot, generation, forced=True))
+
+    def trimmed(self, key: str, trim: Trim) -> None:
+        log.info(
+            "trimmed the table of %s: length %d -> %d (%.0f %% was empty, threshold %.0f %%), slots %d -> %d",
+            key,
+            trim.length_before,
+            trim.length_after,
+            100.0 * trim.fragmentation_before,
+            100.0 * trim.threshold,
+            trim.slots_before,
+            trim.slots_after,
+        )
+
+    def failed(self, effect: object, error: Exception) -> None:
+        self._data.errors_total += 1
+        log.error("could not apply %r", effect, exc_info=error)
+
+    def broken(self, key: str, cause: str, kind: str) -> None:
+        self._tell(RevisionBroken(key, cause, kind))
+
+
+def _naming(probe: ProbeSpec, tracker: PodTracker) -> Naming | None:
+    if not probe.identity_header:
+        return None
+    head = probe_head(probe, tracker.address, keep_alive=True)
+    return Naming(head, probe.identity_header.lower().encode(), tracker.identity.encode())
+
+
+class _LoadReport(Deadline):
+    """Tells the control part, every LOAD_REPORT_INTERVAL_S, what the revisions carry that carry anything."""
+
+    def __init__(self, data: Data, now: Now, tell: Tell) -> None:
+        super().__init__()
+        self._data = data
+        self._now = now
+        self._tell = tell
+
+    def arm(self) -> None:
+        self._data.wheel.arm(self, self._now() + LOAD_REPORT_INTERVAL_S)
+
+    def expired(self, now_s: float) -> None:
+        for load in self._data.part.loads():
+            self._tell(load)
+        self.arm()

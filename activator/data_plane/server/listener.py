@@ -1,0 +1,182 @@
+"""The listening sockets of one worker, and what has to be done for all client connections together."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterable
+from typing import Any
+
+from activator.config.model import FLUSH_S, HALF_CLOSE_SWEEP_S, LISTEN_BACKLOG, SWEPT_PER_TURN_MAX, Tls
+from activator.data_plane.server.connection import ClientConnection, Listening
+from activator.runtime.certificates import ServerCertificate
+from activator.runtime.clock import Deadline
+from activator.runtime.handshake import Handshake
+from activator.runtime.sockets import address_of, bind
+from activator.runtime.tasks import pause
+from activator.runtime.transport import Transport
+
+_TCP_CLOSE = 7
+_TCP_CLOSE_WAIT = 8
+
+
+class ListeningSocket:
+    """A socket that is bound, the address it was asked for with, and the certificate where it serves TLS."""
+
+    def __init__(self, sock: socket.socket, wanted: str | Tls, certificate: ServerCertificate | None) -> None:
+        self.socket = sock
+        self.wanted = wanted
+        self.certificate = certificate
+        self.address = address_of(sock)  # as bound
+
+
+def open_socket(wanted: str | Tls, leaving: Iterable[ListeningSocket] = ()) -> ListeningSocket:
+    """Bind one listener of the configuration. Raises StartError.
+
+    Where one that is leaving has the address already, its socket is shared, queue and all: nobody is refused meanwhile.
+    """
+    address = wanted if isinstance(wanted, str) else wanted.address
+    certificate = None if isinstance(wanted, str) else ServerCertificate(wanted)
+    for other in leaving:
+        if (other.wanted if isinstance(other.wanted, str) else other.wanted.address) == address:
+            return ListeningSocket(other.socket.dup(), wanted, certificate)
+    return ListeningSocket(bind(address), wanted, certificate)
+
+
+class _TlsAccepting:
+    """Connections of one TLS listener until TLS stands. They are accepted as bare ones, so that each counts at once."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, listening: Listening, certificate: ServerCertificate) -> None:
+        self._loop = loop
+        self._listening = listening
+        self._certificate = certificate
+
+    def accepted(self) -> Handshake:
+        """The protocol factory of `loop.create_server`."""
+        return Handshake(
+            self._loop,
+            self._certificate.context,
+            None,
+            FLUSH_S,  # what the client has not taken yet goes out in this time, too
+            self._secured,
+            self._listening.handshake_begins,
+        )
+
+    def _secured(self, handshake: Handshake, transport: Transport | None, error: Exception | None) -> None:
+        self._listening.handshake_ended(handshake)
+        if transport is not None:
+            connection = self._listening.connection()
+            transport.set_protocol(connection)
+            connection.bare = handshake.bare
+            connection.connection_made(transport)
+
+
+class Server:
+    """Accepts on sockets that are bound already, until it is drained; listeners come and go while it serves."""
+
+    def __init__(self, listening: Listening) -> None:
+        self._listening = listening
+        self._servers: dict[ListeningSocket, asyncio.Server] = {}
+        self._closed = False
+        self._sweep = HalfCloseSweep(listening)
+        self._sweep.arm()
+
+    @property
+    def sockets(self) -> list[ListeningSocket]:
+        return list(self._servers)
+
+    async def open(self, listener: ListeningSocket) -> None:
+        """Accept on this one too; nobody is accepted any more once it has begun to drain."""
+        if self._closed:
+            listener.socket.close()
+            return
+        loop = asyncio.get_running_loop()
+        factory: Any = self._listening.connection
+        if listener.certificate is not None:
+            factory = _TlsAccepting(loop, self._listening, listener.certificate).accepted
+        self._servers[listener] = await loop.create_server(factory, sock=listener.socket, backlog=LISTEN_BACKLOG)
+
+    def close(self, listener: ListeningSocket) -> None:
+        """Accept no more here; what was accepted goes on."""
+        server = self._servers.pop(listener, None)
+        if server is not None:  # else a drain has closed it
+            server.close()
+
+    def look_at_certificates(self) -> None:
+        """Use new certificate files now rather than soon."""
+        for listener in self._servers:
+            if listener.certificate is not None:
+                listener.certificate.look()
+
+    async def drain(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
+        """Stop accepting, let answers in progress finish. False when the time was not enough and some were cut."""
+        listening = self._listening
+        self._closed = listening.draining = True
+        for listener in self.sockets:
+            self.close(listener)
+        for connection in list(listening.connections):
+            connection.drain()
+        finished = await self._wait_for_connections(timeout_s, tunnels_timeout_s)
+        for handshake in list(listening.handshakes):
+            handshake.abort()
+        for connection in list(listening.connections):
+            connection.abort(True)
+        self._sweep.stop()
+        return finished
+
+    async def _wait_for_connections(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
+        listening = self._listening
+        began_s = listening.now()
+        finished = True
+        while listening.connections:
+            waited_s = listening.now() - began_s
+            if waited_s >= timeout_s:
+                return False
+            for connection in list(listening.connections):
+                if connection.is_tunnel() and waited_s >= tunnels_timeout_s:
+                    connection.cut()
+                    finished = False
+                else:
+                    connection.drain()
+            await pause(0.02)
+        return finished
+
+
+class HalfCloseSweep(Deadline):
+    """Looks once a second at the sockets that are not being read: an end of file does not announce itself there.
+
+    At most SWEPT_PER_TURN_MAX of them in one turn of the loop: clients decide how many there are.
+    """
+
+    def __init__(self, listening: Listening) -> None:
+        super().__init__()
+        self._listening = listening
+        self._left: list[ClientConnection] = []  # of this round
+        self._stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._left.clear()
+        self._listening.wheel.cancel(self)
+
+    def arm(self) -> None:
+        self._listening.wheel.arm(self, self._listening.now() + HALF_CLOSE_SWEEP_S)
+
+    def expired(self, now_s: float) -> None:
+        self._left = list(self._listening.paused)
+        self._look()
+
+    def _look(self) -> None:
+        left = self._left
+        for connection in left[-SWEPT_PER_TURN_MAX:]:
+            if connection not in self._listening.paused:
+                continue
+            state = connection.socket_state()
+            # In a tunnel, an end of file ends one direction, and is read when its turn comes.
+            if state == _TCP_CLOSE or (state == _TCP_CLOSE_WAIT and not connection.is_tunnel()):
+                connection.peer_has_gone()
+        del left[-SWEPT_PER_TURN_MAX:]
+        if left:
+            self._listening.turn.defer(self._look)
+        elif not self._stopped:
+            self.arm()

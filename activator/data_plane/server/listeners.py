@@ -1,0 +1,95 @@
+"""Which sockets a worker serves on: by its configuration and by what a cluster asks for, through any number of reloads.
+
+Rules
+  1. What is wanted is settled at once (`plan`, then `change`); the loop's part follows, one change after the other.
+  2. A change that cannot be made whole is not begun: `plan` raises, and nothing is open that was not before.
+  3. New ones serve before old ones close, and an address that goes and comes back keeps its socket, queue and all:
+     there is no moment at which a client is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import NamedTuple
+
+from activator.config.model import Tls
+from activator.data_plane.server.listener import ListeningSocket, Server, open_socket
+from activator.runtime.errors import StartError
+from activator.runtime.tasks import TaskGroupOwner
+
+log = logging.getLogger("activator")
+
+
+class ListenerChange(NamedTuple):
+    """What is to be served on from now on, and what no more."""
+
+    opened: list[ListeningSocket]
+    leaving: list[ListeningSocket]
+
+    def discard(self) -> None:
+        """It is not to be made: nobody will serve on these."""
+        for listener in self.opened:
+            listener.socket.close()
+
+
+class Listeners:
+    """Those of one worker; its server takes them over in `serve`."""
+
+    def __init__(self, tasks: TaskGroupOwner) -> None:
+        self._tasks = tasks
+        self._server: Server | None = None
+        self._wanted: list[ListeningSocket] = []
+        self._leaving: list[ListeningSocket] = []  # not wanted any more, and not closed yet
+        self._watches: dict[ListeningSocket, asyncio.Task[None]] = {}
+        self._turn = asyncio.Lock()
+
+    @property
+    def addresses(self) -> list[str]:
+        """As bound, so that port 0 shows what it became."""
+        return [listener.address for listener in self._wanted]
+
+    def plan(self, wanted: list[str | Tls]) -> ListenerChange:
+        """Open what is new; `change` or `discard` the outcome before the loop turns. Raises StartError."""
+        staying = [one.wanted for one in self._wanted if one.wanted in wanted]
+        leaving = [one for one in self._wanted if one.wanted not in wanted]
+        opened: list[ListeningSocket] = []
+        try:
+            opened.extend(open_socket(one, [*leaving, *self._leaving]) for one in wanted if one not in staying)
+        except StartError:
+            ListenerChange(opened, []).discard()
+            raise
+        return ListenerChange(opened, leaving)
+
+    def change(self, change: ListenerChange) -> None:
+        """Make it so; certificates are looked at as well, since whoever reloads may have replaced them."""
+        self._wanted = [*(one for one in self._wanted if one not in change.leaving), *change.opened]
+        server = self._server
+        if server is None:
+            for listener in change.leaving:
+                listener.socket.close()
+            return
+        server.look_at_certificates()
+        if change.opened or change.leaving:
+            self._leaving.extend(change.leaving)
+            self._tasks.start("listeners", self._exchange(server, change))
+
+    async def serve(self, server: Server) -> None:
+        """Accept on what is wanted, from now on."""
+        self._server = server
+        await self._exchange(server, ListenerChange(list(self._wanted), []))
+
+    async def _exchange(self, server: Server, change: ListenerChange) -> None:
+        async with self._turn:
+            for listener in change.opened:
+                await server.open(listener)
+                if listener.certificate is not None:
+                    self._watches[listener] = self._tasks.start("certificate", listener.certificate.watch())
+            for listener in change.leaving:
+                server.close(listener)
+                self._leaving.remove(listener)
+                watch = self._watches.pop(listener, None)
+                if watch is not None:
+                    watch.cancel()
+        if server.sockets:  # else it has been drained
+            log.info("serving on %s", ", ".join(self.addresses))

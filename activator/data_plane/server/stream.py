@@ -1,0 +1,138 @@
+"""One request's half of an HTTP/1.1 client connection: the answer, framed and gathered.
+
+Rules
+  1. What one turn says is gathered and written with one call, at `flush` or at the end.
+  2. To HTTP/1.0 no interim response is sent, and a body of unknown length ends with the connection.
+  3. An answer to a request that has not ended is the connection's last: nobody knows where the next request begins.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import mypyc_attr
+
+from activator.codec.http1.serialise import chunk, interim_bytes, last_chunk, response_bytes
+from activator.codec.message import Headers, RequestHead, ResponseHead
+from activator.data_plane.exchange import ClientStream, Exchange
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class StreamOwner:
+    """The connection, as its streams see it."""
+
+    def write(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    def pause_request(self, pause: bool) -> None:
+        """Read no more for now, or go on."""
+        raise NotImplementedError
+
+    def stream_ended(self, stream: Http1Stream) -> None:
+        """The answer is complete."""
+        raise NotImplementedError
+
+    def begin_tunnel(self, stream: Http1Stream) -> None:
+        """From here on what is read is this stream's, raw."""
+        raise NotImplementedError
+
+    def end_tunnel(self, stream: Http1Stream) -> None:
+        """The pod has ended its side of the tunnel."""
+        raise NotImplementedError
+
+    def stream_cut(self, stream: Http1Stream) -> None:
+        """The answer has begun and will never be complete: close so that the client notices."""
+        raise NotImplementedError
+
+    def half_closes(self) -> bool:
+        """One direction can end while the other goes on."""
+        raise NotImplementedError
+
+    def client_ip_of(self, head: RequestHead) -> str:
+        raise NotImplementedError
+
+    def secure(self) -> bool:
+        """The connection is TLS."""
+        raise NotImplementedError
+
+    def is_draining(self) -> bool:
+        raise NotImplementedError
+
+
+class Http1Stream(ClientStream):
+    """One request's half of a client connection."""
+
+    exchange: Exchange
+
+    def __init__(self, connection: StreamOwner, keep_alive: bool, http_1_0: bool, request_ended: bool) -> None:
+        self._connection = connection
+        self._http_1_0 = http_1_0
+        self.close: bool = not keep_alive
+        self.request_ended = request_ended
+        self._chunked: bool = False
+        self.until_close: bool = False  # nothing but the end of the connection ends the body
+        self._tunnel: bool = False
+        self.answered: bool = False  # the head of the final answer is written
+        self._continued: bool = False  # a 1xx answer was
+        self._out: list[bytes] = []
+
+    def send_interim(self, head: ResponseHead) -> None:
+        self._continued = True
+        if not self._http_1_0:
+            self._connection.write(interim_bytes(head))
+
+    def awaits_continue(self) -> bool:
+        """The client has asked to be told before it sends the body, and nobody has told it (RFC 9110 10.1.1)."""
+        return not self._continued and self.exchange.head.headers.get(b"expect") is not None
+
+    def send_head(self, head: ResponseHead) -> None:
+        self.answered = True
+        unknown = head.has_body and head.content_length < 0
+        self._chunked = unknown and not self._http_1_0
+        self.until_close = unknown and self._http_1_0
+        if not self.request_ended or self.until_close or self._connection.is_draining():
+            self.close = True
+        self._out.append(response_bytes(head, self._http_1_0, self.close))
+        if head.upgrade:
+            self._tunnel = True
+            self.request_ended = False
+            self.flush()
+            self._connection.begin_tunnel(self)
+
+    def send_body(self, data: bytes) -> None:
+        self._out.append(chunk(data) if self._chunked else data)
+
+    def send_end(self, trailers: Headers) -> None:
+        if self._chunked:
+            self._out.append(last_chunk(trailers))
+        self.flush()
+        if self._tunnel:
+            self._connection.end_tunnel(self)
+        else:
+            self._connection.stream_ended(self)
+
+    def flush(self) -> None:
+        out = self._out
+        if out:
+            self._out = []
+            self._connection.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def abort(self) -> None:
+        self.flush()
+        self._connection.stream_cut(self)
+
+    def pause_request(self) -> None:
+        self._connection.pause_request(True)
+
+    def resume_request(self) -> None:
+        self._connection.pause_request(False)
+
+    def protocol(self) -> str:
+        return "HTTP/1.0" if self._http_1_0 else "HTTP/1.1"
+
+    def half_closes(self) -> bool:
+        return self._connection.half_closes()
+
+    def client_ip(self) -> str:
+        return self._connection.client_ip_of(self.exchange.head)
+
+    def secure(self) -> bool:
+        return self._connection.secure()

@@ -1,0 +1,66 @@
+"""Who may wait, where, and for how long: what a revision's configuration makes of a request that asks for a slot."""
+
+from __future__ import annotations
+
+from activator.config.model import RevisionSpec
+from activator.data_plane.throttle.disciplines import make_sorter
+from activator.data_plane.throttle.forecast import Forecast
+from activator.data_plane.throttle.lines import WaitingLine
+from activator.data_plane.throttle.sorting import Sorter
+from activator.data_plane.throttle.waiters import Waiter
+from activator.runtime.errors import Reason
+
+
+class Admission:
+    """Of one revision. `detail` is what there is to say to the reason that was given last."""
+
+    def __init__(self, spec: RevisionSpec, forecast: Forecast) -> None:
+        self._forecast = forecast
+        self._sorter: Sorter | None = None
+        self.exempts: bool = False  # some rule exempts
+        self.predicts: bool = False
+        self.detail: str = ""
+        self._slots_max: int = 0
+        self.configure(spec)
+
+    def configure(self, spec: RevisionSpec) -> None:
+        sorter = make_sorter(spec)
+        self._sorter = sorter
+        self.exempts = sorter is not None and sorter.exempts
+        self.predicts = spec.admission == "predictive"
+        self._slots_max = spec.max_scale * spec.container_concurrency
+
+    def is_exempt(self, waiter: Waiter) -> bool:
+        """Whether a rule lets the request pass even when every pod is full."""
+        sorter = self._sorter
+        head = waiter.request()
+        if sorter is not None and head is not None:
+            waiter.exempt = sorter.is_exempt(head)
+        return waiter.exempt
+
+    def sort(self, waiter: Waiter) -> Reason | None:
+        """Find the waiter's place in line; a reason when its own words make no sense."""
+        sorter = self._sorter
+        head = None if sorter is None else waiter.request()
+        if sorter is not None and head is not None:
+            self.detail = sorter.sort(waiter, head)
+            if self.detail:
+                return Reason.BAD_REQUEST
+        waiter.sorted = True
+        return None
+
+    def limit_s(self, waiter: Waiter, usual_s: float) -> float:
+        """How long the waiter may stand in line from its arrival, where others may `usual_s`."""
+        return usual_s if self._sorter is None else self._sorter.timeout_s(waiter, usual_s)
+
+    def predict(self, waiter: Waiter, line: WaitingLine, capacity: int, limit_s: float, now_s: float) -> Reason | None:
+        """A reason when the waiter could not be granted in time even in the best case.
+
+        How many slots there can ever be follows from max_scale; where that is not known, a line refuses nobody.
+        """
+        slots = max(self._slots_max, capacity) if self._slots_max else 0
+        best_s = self._forecast.best_case_s(line.ahead_of(waiter), slots, now_s)
+        if best_s <= limit_s - (now_s - waiter.asked_s):
+            return None
+        self.detail = f"at best in {best_s:.1f} s, wanted within {limit_s:g} s"
+        return Reason.DEADLINE_TOO_SHORT

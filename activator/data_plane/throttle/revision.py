@@ -1,0 +1,553 @@
+"""The throttler of one revision: who gets which slot, who waits, who is turned away.
+
+Invariants (the auditor and the property tests check them)
+  1. No grant is made to a pod with in_flight >= limit.
+  2. The first in line never waits while a pod that may be picked has room.
+  3. Every lease is released exactly once; every waiter ends exactly once.
+  4. Nobody joins a line that is `queue_depth` long, or a process that holds as many requests as it may. Who is tried
+     again on another pod is let back in: at most what is in flight comes on top.
+Requests that a rule exempts stand outside of 1 and 2, and are counted apart.
+
+Rules
+  - Everything here is plain `def` on one event loop: between the pick and the reservation nothing else can run.
+  - Newcomers never overtake: while anyone waits, `try_acquire` gives nothing. Who is next, the line's discipline says.
+  - Hand-over loops, it does not recurse: a grant that fails at once and releases is seen by the loop already running.
+  - A turn of the loop grants and refuses a bounded number. A waiter that raises when it is told costs itself its slot
+    and nobody else anything. So does a policy that raises when it is asked for a waiter's pod.
+  - Structure is not changed here. What the request path learns about pods goes to the state worker as a message.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from activator.config.model import QUEUE_TIMEOUT_S, REFUSALS_PER_TURN_MAX, SUSPECT_S, RevisionSpec
+from activator.data_plane.headers.affinity import Affinity
+from activator.data_plane.throttle.admission import Admission
+from activator.data_plane.throttle.budget import NO_LIMIT, HeldBudget, RetryBudget
+from activator.data_plane.throttle.disciplines import make_line
+from activator.data_plane.throttle.forecast import Forecast
+from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.lines import WaitingLine
+from activator.data_plane.throttle.overflow import least_loaded
+from activator.data_plane.throttle.refusing import Refusals
+from activator.data_plane.throttle.slot_events import SlotEvents
+from activator.data_plane.throttle.starting import Start
+from activator.data_plane.throttle.traffic import Traffic
+from activator.data_plane.throttle.verdict import DEAD, NOTHING, STRUCK, verdict_of
+from activator.data_plane.throttle.waiters import Waiter
+from activator.runtime.clock import Defer, Now
+from activator.runtime.errors import Reason
+from lb.table import DRAINED, TrackerTable
+from lb.tracker import DRAINING, RECOVERING, PodTracker
+
+# Whoever waits for a start that takes too long shall hear of the start, not of the line: the start's own timeout begins
+# a moment after the request arrived, and ends in a last look that takes a moment.
+_STARTUP_SLACK_S: Final = 5.0
+
+
+class Errors:
+    """What raised that belongs to somebody else: waiters when they were told, policies when they were asked.
+
+    An object of its own, so that who tells of errors does not refer to the throttler: revisions come and go, and what
+    refers to itself stays until the collector looks at all there is.
+    """
+
+    def __init__(self, key: str, events: SlotEvents) -> None:
+        self.total: int = 0
+        self._of_hooks: int = 0
+        self._key = key
+        self._events = events
+
+    def raised(self, error: Exception) -> None:
+        self.total += 1
+        self._events.failed(self._key, error)
+
+    def hook_raised(self, error: Exception) -> None:
+        self.total += 1
+        self._of_hooks += 1
+        if self._of_hooks & (self._of_hooks - 1) == 0:  # it may be every request's: told less and less often
+            self._events.failed(self._key, error)
+
+
+class RevisionThrottler:
+    """Grants slots of `table` to waiters.
+
+    `defer` runs a callable in the loop's next turn; `grants_per_turn_max` bounds how many hand-overs one pump makes,
+    `refusals_per_turn_max` how many waiters hear in one turn that they wait in vain; `process` counts the waiting
+    requests of all revisions.
+    """
+
+    def __init__(
+        self,
+        spec: RevisionSpec,
+        table: TrackerTable,
+        now: Now,
+        defer: Defer,
+        events: SlotEvents,
+        grants_per_turn_max: int,
+        process: HeldBudget | None = None,
+        refusals_per_turn_max: int = REFUSALS_PER_TURN_MAX,
+    ) -> None:
+        self.spec = spec
+        self.key: str = spec.key
+        self.table = table
+        self.affinity: Affinity | None = None  # what requests are known by, where the policy asks
+        self.line: WaitingLine = make_line(spec)
+        self.held = HeldBudget(spec.queue_bytes or NO_LIMIT)  # bytes of this revision's waiting requests
+        self.leases: dict[Lease, Waiter] = {}  # every open lease and who holds it
+        self.failure: str | None = None  # why the revision cannot start, while it cannot
+        self.removed: bool = False
+        self.was_ready: bool = False  # a pod has been ready since the revision was last at zero
+        self.active: bool = False  # has carried something since its load was last reported
+        self.start: Start | None = None  # from zero, while requests wait for it
+        # counters, read at scrape time
+        self.granted_total: int = 0
+        self.exempted_total: int = 0
+        self.queued_total: int = 0
+        self.requests_total: int = 0
+        self.failed_totals: dict[Reason, int] = {}  # requests that did not end with their pod's answer
+        self.codes: dict[int, int] = {}
+        self.client_gone_total: int = 0
+        self.retries: dict[Reason, int] = {}  # requests tried again, by what was the matter the first time
+        self.retry_budget = RetryBudget()
+        self._errors = Errors(spec.key, events)
+        self._struck: dict[PodTracker, int] = {}  # pods with strikes, by the generation that they had
+        self.cold_starts_total: int = 0  # starts from zero that requests waited for, and that came to a ready pod
+        self._traffic: Traffic | None = None
+        self._now = now
+        self._defer = defer
+        self._events = events
+        self._process: HeldBudget = HeldBudget() if process is None else process
+        self._forecast = Forecast()
+        self._admission = Admission(spec, self._forecast)
+        self._refusals = Refusals(now, defer, self._process.request_left, self._errors.raised, refusals_per_turn_max)
+        self._grants_per_turn_max = grants_per_turn_max
+        self._pumping: bool = False
+        self._pump_deferred: bool = False
+        table.on_hook_error = self._errors.hook_raised
+        self._arrivals: int = 0
+        self._asked_s: float = 0.0
+
+    # --- asking for a slot ---
+
+    def try_acquire(self, waiter: Waiter, now_s: float) -> Lease | None:
+        """A slot at once, or None: then `enqueue`."""
+        self._arrivals += 1
+        waiter.arrival = self._arrivals
+        if now_s > self._asked_s:
+            self._asked_s = now_s
+        waiter.asked_s = self._asked_s
+        if not self.active:
+            self.active = True
+            self._events.activated(self.key)
+        if self._admission.exempts and self._admission.is_exempt(waiter):
+            return self._acquire_exempt(waiter, now_s)
+        if self.line.length != 0 or self.failure is not None:
+            return None
+        tracker = self.table.pick(waiter.pick_key, now_s)
+        if tracker is None:
+            return None
+        return self._reserve(waiter, tracker, now_s)
+
+    def enqueue(self, waiter: Waiter) -> Reason | None:
+        """Stand in line; a reason (and `refusal_detail`) says that the waiter was turned away instead."""
+        refusal = self._refusal()
+        if refusal is None:
+            if self.line.length >= self.spec.queue_depth:
+                refusal = Reason.QUEUE_FULL
+            elif self._process.is_full():
+                refusal = Reason.HELD_REQUESTS_FULL
+            else:
+                refusal = self._admission.sort(waiter)
+        if refusal is None and self._admission.predicts:
+            limit_s = self.wait_limit_s(waiter)
+            refusal = self._admission.predict(waiter, self.line, self.table.capacity, limit_s, self._now())
+        if refusal is not None:
+            return refusal
+        self.line.join(waiter)
+        self.queued_total += 1
+        self._joined()
+        return None
+
+    def requeue(self, waiter: Waiter, failed: Lease, reason: Reason) -> Reason | None:
+        """Back into line in the old place, for a request that `failed` for `reason` and is tried on another pod.
+
+        No bound turns it away. Where no other pod has room, the same one will do.
+        """
+        refusal = self._refusal()
+        if refusal is None and not waiter.sorted:
+            refusal = self._admission.sort(waiter)
+        if refusal is not None:
+            return refusal
+        waiter.avoided = failed
+        self.retries[reason] = self.retries.get(reason, 0) + 1
+        if waiter.exempt:
+            try:
+                lease = self._acquire_exempt(waiter, self._now())
+            except Exception as error:  # of a policy: this request's end, before it has joined anything
+                self._errors.raised(error)
+                return Reason.INTERNAL
+            if lease is not None:
+                self._grant(waiter, lease)
+                return None
+        self.line.rejoin(waiter)
+        self._joined()
+        self.pump()
+        return None
+
+    def cancel(self, waiter: Waiter) -> None:
+        """The waiter's owner takes it out: its client has gone. Harmless for one who does not wait."""
+        if waiter.in_line:
+            self._leave(waiter)
+            self._process.request_left()
+
+    def overdue(self, waiter: Waiter) -> None:
+        """The waiter's time in line is up: its place is free at once, and it hears of it within a bounded turn."""
+        lane = waiter.lane
+        if lane is not None and lane.line is self.line:  # else it is about to hear something already
+            self._leave(waiter)
+            self._refusals.tell(waiter, Reason.QUEUE_TIMEOUT, "")
+
+    # --- giving a slot back ---
+
+    def release(self, lease: Lease, latency_s: float, succeeded: bool) -> None:
+        """The request is over at the pod, after `latency_s`; 0.0: that says nothing. Exactly once per lease."""
+        assert not lease.released, "a lease was released twice"
+        lease.released = True
+        del self.leases[lease]
+        if lease.bars_trials:
+            self._end_trial(lease)
+        told_s = latency_s if succeeded else -latency_s  # as the policies' on_release has it
+        outcome = self.table.release(lease.tracker, lease.generation, told_s)
+        if outcome == DRAINED:
+            if self.removed:
+                self._events.departed(self.key, lease.identity)
+            else:
+                self._events.drained(self.key, lease.tracker.slot, lease.generation)
+        if self._admission.predicts and succeeded and latency_s > 0.0 and not lease.exempt:
+            self._forecast.served(latency_s, self._now())
+        if succeeded and self._struck and lease.tracker in self._struck:
+            self._served_after_strikes(lease)
+        if self.line.length != 0:
+            now_s = self._now()
+            self._forecast.slot_freed(now_s)
+            self._pump_from(now_s)
+
+    # --- what is found out of pods (verdict.py) ---
+
+    def pod_failed(self, lease: Lease, reason: Reason) -> None:
+        """A request failed at the pod: judged, and told where it says anything."""
+        tracker = lease.tracker
+        verdict = verdict_of(reason, lease.trial)
+        if verdict == NOTHING or not self._is_at(tracker, lease):
+            return
+        if verdict == STRUCK and lease.trial:
+            self._trial_ended(lease, False)
+            return
+        if verdict == STRUCK and tracker.state == RECOVERING:
+            return  # it speaks of what the pod was before
+        if verdict != STRUCK:
+            self.table.suspect(tracker, self._now() + SUSPECT_S)  # out of the picks in this very turn
+        lease.trial = False
+        self._struck[tracker] = lease.generation
+        self._events.refused(self.key, lease.identity, lease.generation, verdict == DEAD, reason.value)
+
+    def trial_answered(self, lease: Lease) -> None:
+        """The head of an answer has come from a pod on trial."""
+        if self._is_at(lease.tracker, lease):
+            self._trial_ended(lease, True)
+            self.pump()
+
+    def trial_takes_long(self, lease: Lease) -> None:
+        """It is still a trial, but the next request is another one: it may be the request that is slow."""
+        if lease.bars_trials:
+            self._end_trial(lease)
+            self.pump()
+
+    # --- handing over ---
+
+    def pump(self) -> None:
+        """Grant free slots to the line, in its order, at most `grants_per_turn_max` before the loop turns."""
+        if self.line.length != 0:
+            self._pump_from(self._now())
+
+    def _pump_from(self, now_s: float) -> None:
+        if self._pumping:
+            return
+        self._pumping = True
+        try:
+            grants = 0
+            while self.table.room != 0:
+                line = self.line
+                waiter = line.first()
+                if waiter is None:
+                    return
+                try:
+                    tracker = self._pick_for(waiter, now_s)
+                except Exception as error:  # of a policy: the end of the one request that it was asked for
+                    self._errors.raised(error)
+                    self._leave(waiter)
+                    self._refusals.tell(waiter, Reason.INTERNAL, "")
+                    grants += 1
+                    if grants >= self._grants_per_turn_max:
+                        self._pump_soon()
+                        return
+                    continue
+                if tracker is None:
+                    return
+                if grants >= self._grants_per_turn_max:
+                    self._pump_soon()
+                    return
+                grants += 1
+                line.take(waiter)
+                self._process.request_left()
+                self._forecast.start_ended(now_s)
+                if line.length == 0:
+                    self._forecast.line_ended(now_s)
+                self._grant(waiter, self._reserve(waiter, tracker, now_s))
+                now_s = self._now()
+        finally:
+            self._pumping = False
+
+    def fail(self, cause: str) -> None:
+        """The revision cannot start: everyone in line hears the cause, and newcomers too until `recover`."""
+        self.failure = cause
+        self.start = None
+        self._refuse_all(Reason.REVISION_FAILED, cause)
+
+    def recover(self) -> None:
+        """Newcomers may wait again. Whoever stood in line at the failure hears of it all the same."""
+        self.failure = None
+        self.pump()
+
+    def pod_placed(self) -> None:
+        """There is a pod, ready or not."""
+        start = self.start
+        if start is not None and start.placed_s == 0.0:
+            start.placed_s = self._now()
+
+    def pod_ready(self) -> None:
+        """There is a pod that may be picked."""
+        self.was_ready = True
+        start = self.start
+        if start is not None:
+            start.ready_s = self._now()
+            self.cold_starts_total += 1
+            self.start = None  # the requests that waited for it keep it
+
+    def remove(self) -> None:
+        """The revision is gone: the line is told at once, running requests end in their own time."""
+        self.removed = True
+        self._refuse_all(Reason.REVISION_REMOVED, "the revision was removed")
+
+    def revoke(self, identity: str, reason: Reason, detail: str, address: str = "") -> None:
+        """End every request that is at this pod: its drain has taken too long.
+
+        `address`: only those there, since a pod that has moved to another one goes on with what it has got since.
+        """
+        held = [
+            (lease, waiter)
+            for lease, waiter in self.leases.items()
+            if lease.identity == identity and (not address or lease.address == address)
+        ]
+        for lease, waiter in held:
+            if not lease.released:
+                waiter.revoked(reason, detail)
+
+    def forsaken(self) -> list[Lease]:
+        """Open leases of which nothing is at a pod, nor on its way there: their holders have forgotten them."""
+        return [lease for lease, waiter in self.leases.items() if not waiter.is_served(lease)]
+
+    def reclaim(self) -> None:
+        """Take the slots of such leases back; a holder that is still there hears of it."""
+        for lease in self.forsaken():
+            if lease in self.leases:
+                self.leases[lease].revoked(Reason.INTERNAL, "")
+            if lease in self.leases:
+                self.release(lease, 0.0, False)
+
+    def reconfigure(self, spec: RevisionSpec) -> None:
+        """New limits, rules or discipline for a live revision; nobody in line is lost, and all keep their arrival."""
+        old = self.spec
+        self.spec = spec
+        self.held.bytes_max = spec.queue_bytes or NO_LIMIT
+        self._admission.configure(spec)
+        if spec.discipline == old.discipline and spec.queue_rules == old.queue_rules:
+            return
+        before = self.line
+        self.line = make_line(spec)
+        for waiter in before.waiters():
+            before.leave(waiter)
+            self._admission.sort(waiter)
+            self.line.join(waiter)
+
+    def move(self, table: TrackerTable, homes: dict[Lease, PodTracker]) -> None:
+        """Another table in place of one that broke: each open lease is counted where `homes` says."""
+        for lease, tracker in homes.items():
+            table.reserve(tracker)
+            if lease.bars_trials:
+                table.begin_trial(tracker)
+            lease.tracker = tracker
+            lease.generation = tracker.generation
+        self.table = table
+        table.on_hook_error = self._errors.hook_raised
+        self._struck.clear()
+
+    # --- what others ask ---
+
+    @property
+    def traffic(self) -> Traffic:
+        """What the revision has carried, to be added to."""
+        traffic = self._traffic
+        if traffic is None:
+            traffic = self._traffic = Traffic()
+        return traffic
+
+    def has_traffic(self) -> bool:
+        """Whether there is anything to read in `traffic`."""
+        return self._traffic is not None
+
+    @property
+    def errors_total(self) -> int:
+        """Waiters that raised when they were told, policies when they were asked."""
+        return self._errors.total
+
+    def queue_timeout_s(self) -> float:
+        """How long a request may stand in line, from its arrival, that does not say so itself."""
+        if self.spec.queue_timeout_s is not None:
+            return self.spec.queue_timeout_s
+        return QUEUE_TIMEOUT_S if self.was_ready else self.spec.startup_timeout_s + _STARTUP_SLACK_S
+
+    def wait_limit_s(self, waiter: Waiter) -> float:
+        """How long this waiter may, from its arrival."""
+        return self._admission.limit_s(waiter, self.queue_timeout_s())
+
+    def is_stuck(self) -> bool:
+        """Whether somebody waits who could go, and nothing is about to look: that must not be."""
+        if self.line.length == 0 or self.table.room == 0 or self._pump_deferred or self._pumping:
+            return False
+        return self.line.first() is not None
+
+    def refusal_detail(self) -> str:
+        """What there is to say to the reason that `enqueue` or `requeue` gave last."""
+        return self._admission.detail
+
+    def retry_after_s(self) -> int:
+        """When to come again: after the line as it is now, or the start that it waits for."""
+        return self._forecast.retry_after_s(self.line.length, self._now())
+
+    # --- within ---
+
+    def _trial_ended(self, lease: Lease, passed: bool) -> None:
+        lease.trial = False
+        if lease.bars_trials:
+            self._end_trial(lease)
+        self._events.trial_ended(self.key, lease.identity, lease.generation, passed)
+
+    def _end_trial(self, lease: Lease) -> None:
+        lease.bars_trials = False
+        self.table.end_trial(lease.tracker, lease.generation)
+
+    def _is_at(self, tracker: PodTracker, lease: Lease) -> bool:
+        """The pod is still where the lease was given; of one that leaves, or has moved on, it says nothing more."""
+        return tracker.generation == lease.generation and tracker.state != DRAINING
+
+    def _served_after_strikes(self, lease: Lease) -> None:
+        if self._struck.pop(lease.tracker) == lease.generation:
+            self._events.served(self.key, lease.identity, lease.generation)
+
+    def _pick_for(self, waiter: Waiter, now_s: float) -> PodTracker | None:
+        avoided = waiter.avoided
+        if avoided is None or avoided.tracker.generation != avoided.generation:
+            return self.table.pick(waiter.pick_key, now_s)
+        return self.table.pick_other(avoided.tracker, waiter.pick_key, now_s)
+
+    def _reserve(self, waiter: Waiter, tracker: PodTracker, now_s: float) -> Lease:
+        lease = Lease(tracker, now_s)
+        self.table.reserve(tracker)
+        if tracker.state == RECOVERING:
+            lease.trial = lease.bars_trials = True
+            self.table.begin_trial(tracker)
+        self.leases[lease] = waiter
+        self.granted_total += 1
+        return lease
+
+    def _acquire_exempt(self, waiter: Waiter, now_s: float) -> Lease | None:
+        """A slot whatever the line and the limits; None only where no pod could take the request at all."""
+        if self.failure is not None:
+            return None
+        tracker = self._pick_for(waiter, now_s) if self.line.length == 0 else None
+        if tracker is None:
+            tracker = least_loaded(self.table)
+        if tracker is None:
+            return None
+        lease = self._reserve(waiter, tracker, now_s)
+        lease.exempt = True
+        self.exempted_total += 1
+        return lease
+
+    def _grant(self, waiter: Waiter, lease: Lease) -> None:
+        try:
+            waiter.granted(lease)
+        except Exception as error:
+            self._errors.raised(error)
+            try:
+                waiter.refused(Reason.INTERNAL, "")
+            except Exception as again:
+                self._errors.raised(again)
+            if not lease.released:
+                self.release(lease, 0.0, False)
+
+    def _refusal(self) -> Reason | None:
+        self._admission.detail = ""
+        if self.removed:
+            return Reason.REVISION_REMOVED
+        if self.failure is not None:
+            self._admission.detail = self.failure
+            return Reason.REVISION_FAILED
+        return None
+
+    def _joined(self) -> None:
+        self._process.request_waits()
+        if self.table.capacity == 0:
+            self._forecast.start_wanted(self._now())
+            if self.start is None and not self.was_ready:
+                self._start_wanted()
+        if self.line.length == 1:
+            self._forecast.line_formed(self._now())
+            self._events.wanted(self.key)
+
+    def _leave(self, waiter: Waiter) -> None:
+        lane = waiter.lane
+        assert lane is not None
+        line = lane.line
+        line.leave(waiter)
+        if line is self.line and line.length == 0:
+            self._line_ended()
+
+    def _line_ended(self) -> None:
+        self._forecast.line_ended(self._now())
+        if self.table.capacity == 0:
+            self._forecast.start_given_up()
+            self.start = None
+
+    def _start_wanted(self) -> None:
+        self.start = Start(self._now())
+        if self.table.used > 0:
+            self.pod_placed()  # on its way already
+
+    def _refuse_all(self, reason: Reason, detail: str) -> None:
+        line = self.line
+        self.line = make_line(self.spec)
+        self._line_ended()
+        self._refusals.tell_all(line, reason, detail)
+
+    def _pump_soon(self) -> None:
+        if not self._pump_deferred:
+            self._pump_deferred = True
+            self._defer(self._pump_now)
+
+    def _pump_now(self) -> None:
+        self._pump_deferred = False
+        self.pump()

@@ -1,0 +1,42 @@
+"""What a throttler tells those above it; `data_plane/plane.py` hands in one that posts messages."""
+
+from __future__ import annotations
+
+from mypy_extensions import mypyc_attr
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class SlotEvents:
+    """All of it is about one revision, named by `key`."""
+
+    def activated(self, key: str) -> None:
+        """The first request after a silence."""
+        raise NotImplementedError
+
+    def wanted(self, key: str) -> None:
+        """A line has formed: requests wait and no slot is free."""
+        raise NotImplementedError
+
+    def drained(self, key: str, slot: int, generation: int) -> None:
+        """The last request of a draining slot has ended."""
+        raise NotImplementedError
+
+    def departed(self, key: str, identity: str) -> None:
+        """The last request at a pod of a removed revision has ended; of its slot nobody hears any more."""
+        raise NotImplementedError
+
+    def trial_ended(self, key: str, identity: str, generation: int, succeeded: bool) -> None:
+        """The one request that a recovering pod was tried with has ended."""
+        raise NotImplementedError
+
+    def refused(self, key: str, identity: str, generation: int, dead: bool, reason: str) -> None:
+        """A pod did not take a connection (dead), or was silent, or broke one; `reason`: in the word of `Reason`."""
+        raise NotImplementedError
+
+    def served(self, key: str, identity: str, generation: int) -> None:
+        """A pod that was silent or broke a connection has answered a request."""
+        raise NotImplementedError
+
+    def failed(self, key: str, error: Exception) -> None:
+        """A waiter raised when it was granted a slot or refused one: a defect of ours; the line goes on."""
+        raise NotImplementedError

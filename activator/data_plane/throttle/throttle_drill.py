@@ -1,0 +1,98 @@
+"""Many requests through a throttler in one call, for the benchmarks: what a request costs the proxy, which is compiled.
+
+Timed from Python, the calls into compiled code cost more than what they do there.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from activator.codec.message import RequestHead
+from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.waiters import Waiter
+from activator.runtime.errors import Reason
+
+
+class DrilledWaiter(Waiter):
+    """Keeps its lease, and says so to whoever drills."""
+
+    def __init__(self, drill: Drill, head: RequestHead | None) -> None:
+        super().__init__()
+        self._drill = drill
+        self._head = head
+
+    def request(self) -> RequestHead | None:
+        return self._head
+
+    def granted(self, lease: Lease) -> None:
+        self._drill.waiter = self
+        self._drill.lease = lease
+
+    def refused(self, reason: Reason, detail: str) -> None:
+        self._drill.refused += 1
+
+
+class Drill:
+    """`lease` and `waiter` of the last grant."""
+
+    def __init__(self, throttler: RevisionThrottler) -> None:
+        self.throttler = throttler
+        self.waiter: DrilledWaiter | None = None
+        self.lease: Lease | None = None
+        self.refused: int = 0
+
+    def pass_through(self, times: i64) -> i64:
+        """Acquire and release so many times, with room; how many were granted."""
+        throttler = self.throttler
+        waiter = DrilledWaiter(self, None)
+        found: i64 = 0
+        while times > 0:
+            times -= 1
+            lease = throttler.try_acquire(waiter, 1.0)
+            if lease is not None:
+                throttler.release(lease, 0.0, True)
+                found += 1
+        return found
+
+    def count(self, times: i64, histograms: bool) -> i64:
+        """What the proxy counts of so many warm requests that are answered."""
+        throttler = self.throttler
+        arrived_s = 1.0
+        for _ in range(times):
+            arrived_s += 0.00002
+            throttler.requests_total += 1
+            traffic = throttler.traffic
+            traffic.begun(arrived_s)
+            traffic.ended(arrived_s + 0.0012)
+            traffic.request_bytes += 10
+            traffic.response_bytes += 100
+            if histograms:
+                traffic.duration.observe(0.0012)
+                traffic.first_byte.observe(0.0011)
+        return times
+
+    def line_up(self, heads: list[RequestHead], count: int) -> list[DrilledWaiter]:
+        """So many more in line, with these heads in turn."""
+        waiters = [DrilledWaiter(self, heads[number % len(heads)]) for number in range(count)]
+        for waiter in waiters:
+            assert self.throttler.try_acquire(waiter, 1.0) is None
+            assert self.throttler.enqueue(waiter) is None
+        return waiters
+
+    def hand_over(self, times: i64) -> i64:
+        """Release the one slot so many times, each time to the first in line; how many hand-overs there were."""
+        throttler = self.throttler
+        found: i64 = 0
+        while times > 0:
+            times -= 1
+            lease = self.lease
+            assert lease is not None
+            throttler.release(lease, 0.0, True)
+            if self.lease is not lease:
+                found += 1
+        return found
+
+    def cancel_all(self, waiters: list[DrilledWaiter]) -> None:
+        for waiter in waiters:
+            self.throttler.cancel(waiter)

@@ -1,0 +1,180 @@
+"""Those who wait, and the chains they stand in: intrusive, in order of arrival, every step O(1).
+
+Rules
+  1. A waiter stands in at most one chain, and ends in exactly one way: granted, refused, or taken out by its owner.
+  2. `arrival` orders a chain. Every request is numbered when it first asks for a slot, whether it must wait or not; one
+     that is tried again on another pod keeps its number, and so its place.
+  3. A waiter knows its lane, a lane its line: whoever wants to leave needs to know neither.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mypy_extensions import i64, mypyc_attr
+
+from activator.codec.message import RequestHead
+from activator.data_plane.throttle.lease import Lease
+from activator.runtime.clock import NEVER, Deadline
+from activator.runtime.errors import Reason
+
+if TYPE_CHECKING:
+    from activator.data_plane.throttle.lines import WaitingLine
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Waiter(Deadline):
+    """A request that may have to wait. Plain methods, never a future: a grant cannot be lost between two turns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pick_key: i64 = 0  # what the policy may know the request by; 0: nothing
+        self.arrival: int = 0  # 0: has not asked for a slot yet
+        self.asked_s: float = 0.0  # when it did, in monotonic seconds; never before an earlier arrival
+        # Where it stands, as its line wants it; written by the throttler when the request must wait.
+        self.sorted: bool = False
+        self.exempt: bool = False  # a rule lets it pass even when every pod is full
+        self.level: int = 0  # priority: higher goes first
+        self.share: bytes = b""  # fair: whose share it is taken from
+        self.charge: int = 1  # fair: how much of it
+        self.own_timeout_s: float = NEVER  # from its arrival, as the request itself wants it
+        self.own_deadline_s: float = NEVER  # from its arrival: then nobody wants the answer any more
+        # The chain's and the line's.
+        self.in_line: bool = False
+        self.chain: Chain | None = None
+        self.lane: Lane | None = None
+        self.line_next: Waiter | None = None
+        self.line_prev: Waiter | None = None
+        self.avoided: Lease | None = None  # of the pod that has just failed the request: any other is better
+
+    def request(self) -> RequestHead | None:
+        """What is asked for, where disciplines, rules and timeouts look; None: nothing to look at."""
+        return None
+
+    def granted(self, lease: Lease) -> None:
+        """A slot is reserved; whoever is granted must see to it that the lease is released exactly once."""
+        raise NotImplementedError
+
+    def is_served(self, lease: Lease) -> bool:
+        """Whether the slot is still in use: the request is at the pod, or waits for a connection to it."""
+        return True
+
+    def refused(self, reason: Reason, detail: str) -> None:
+        """The wait is over without a slot."""
+        raise NotImplementedError
+
+    def revoked(self, reason: Reason, detail: str) -> None:
+        """The slot that was granted is taken back; the lease must be released before this returns."""
+        raise NotImplementedError
+
+
+class Chain:
+    """A doubly linked list of waiters."""
+
+    def __init__(self) -> None:
+        self.first: Waiter | None = None
+        self.last: Waiter | None = None
+
+    def append(self, waiter: Waiter) -> None:
+        """To the end."""
+        self._link(waiter, self.last)
+
+    def insert(self, waiter: Waiter) -> None:
+        """To the place that its arrival gives.
+
+        Walks from the end past later arrivals: O(1) for those who come in order of arrival, or each before all others.
+        """
+        before: Waiter | None = None
+        first = self.first
+        if first is not None and first.arrival < waiter.arrival:
+            before = self.last
+            while before is not None and before.arrival > waiter.arrival:
+                before = before.line_prev
+        self._link(waiter, before)
+
+    def remove(self, waiter: Waiter) -> None:
+        """Out; the waiter must be in this chain."""
+        assert waiter.chain is self
+        before = waiter.line_prev
+        after = waiter.line_next
+        if before is None:
+            self.first = after
+        else:
+            before.line_next = after
+        if after is None:
+            self.last = before
+        else:
+            after.line_prev = before
+        waiter.line_next = None
+        waiter.line_prev = None
+        waiter.chain = None
+        waiter.in_line = False
+
+    def _link(self, waiter: Waiter, before: Waiter | None) -> None:
+        assert not waiter.in_line
+        after = self.first if before is None else before.line_next
+        waiter.line_prev = before
+        waiter.line_next = after
+        if before is None:
+            self.first = waiter
+        else:
+            before.line_next = waiter
+        if after is None:
+            self.last = waiter
+        else:
+            after.line_prev = waiter
+        waiter.chain = self
+        waiter.in_line = True
+
+
+class Lane:
+    """First come, first served: the chain of those who joined, and the chain of those who came back.
+
+    Whoever comes back may have arrived before or after anyone who waits; with a chain of their own the first of both
+    is one comparison, and a crowd that comes back at once walks past nobody who only joined.
+    """
+
+    def __init__(self, line: WaitingLine) -> None:
+        self.line = line
+        self.length: int = 0
+        self._fresh: Chain = Chain()
+        self._returned: Chain = Chain()
+
+    def first(self) -> Waiter | None:
+        """Whoever arrived first."""
+        returned = self._returned.first
+        fresh = self._fresh.first
+        if returned is None:
+            return fresh
+        if fresh is None or returned.arrival < fresh.arrival:
+            return returned
+        return fresh
+
+    def add(self, waiter: Waiter) -> None:
+        """At the end: nobody in the lane arrived later, but for those who came back."""
+        self._fresh.append(waiter)
+        waiter.lane = self
+        self.length += 1
+
+    def add_again(self, waiter: Waiter) -> None:
+        """In the place of its arrival."""
+        self._returned.insert(waiter)
+        waiter.lane = self
+        self.length += 1
+
+    def remove(self, waiter: Waiter) -> None:
+        chain = waiter.chain
+        assert chain is not None and waiter.lane is self
+        chain.remove(waiter)
+        waiter.lane = None
+        self.length -= 1
+
+    def waiters(self) -> list[Waiter]:
+        """All of them, in no particular order."""
+        found: list[Waiter] = []
+        for chain in (self._fresh, self._returned):
+            waiter = chain.first
+            while waiter is not None:
+                found.append(waiter)
+                waiter = waiter.line_next
+        return found

@@ -1,0 +1,220 @@
+"""Opening one connection to a pod, with a deadline.
+
+Rules
+  1. The loop opens the socket, and it is the loop's alone from then on (runtime/handshake.py, rule 1). A socket that
+     was connected by hand and then given to the loop had two owners for a turn: where the pod reset it in that turn,
+     its descriptor was closed twice, the second time when it was somebody else's.
+  2. A dial ends exactly once: in `opened`, or in one call of `on_failed`, or in `abandon`.
+  3. Giving up is cancelling the loop's attempt, which closes the socket, though only in a later turn: a connection that
+     is made until then is refused here. After `opened` nothing is cancelled any more: it belongs to the pool.
+  4. The patience for a connection (the deadline) ends when it stands; a TLS handshake has a time limit of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import logging
+import ssl
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from activator.config.model import TLS_SHUTDOWN_TIMEOUT_S
+from activator.data_plane.upstream.pod_connection import ConnectionOwner, PodConnection
+from activator.runtime.clock import Deadline, TimingWheel
+from activator.runtime.errors import Reason
+from activator.runtime.handshake import Handshake
+from activator.runtime.outlet import WriteTurn
+from activator.runtime.transport import Transport
+
+log = logging.getLogger("activator.upstream")
+
+NO_LIMIT: Final = 1 << 30
+_POOLS_ASKED_MAX: Final = 1_000
+
+# What says that nobody listens there, as against faults of this machine (descriptors, ports) or silence.
+_DEAD: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ECONNRESET})
+
+
+class PodAddress:
+    """Where a pod is, and how it is spoken to: in the clear, or over TLS with this context and server name."""
+
+    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None, server_name: str = "") -> None:
+        self.host = host  # an IP address; names are resolved by discovery
+        self.port = port
+        self.tls = tls
+        self.server_name = server_name or host
+        self.told: bool = False  # why TLS fails, since it last went well
+
+    def tell(self, error: Exception) -> None:
+        """One line, not one for each request."""
+        if not self.told:
+            self.told = True
+            log.warning("no TLS with the pod at %s:%d: %s", self.host, self.port, error)
+
+
+class DialContext:
+    """What all dials of a worker need: the loop, the wheel, an owner for the one short task of each, and the turn's end
+    for what the connections write.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        wheel: TimingWheel,
+        start_task: Callable[[str, Coroutine[Any, Any, Any]], Any],
+        turn: WriteTurn,
+        connections_max: int = NO_LIMIT,
+    ) -> None:
+        self.connections_max = connections_max  # to all pods; beyond it idle ones are closed
+        self.connections: int = 0  # open, or being opened
+        self.pools: dict[ConnectionOwner, None] = {}  # of the pods that are there, the one asked last at the end
+        self.loop = loop
+        self.turn = turn
+        self.wheel = wheel
+        self.start_task = start_task
+
+    def close_idle_if_full(self) -> None:
+        """Before a dial: where there are as many connections as may be, close one that is idle, of whichever pod.
+
+        Requests in flight are never more than clients, so there is one. A bounded number of pools is asked.
+        """
+        if self.connections < self.connections_max:
+            return
+        for pool in list(itertools.islice(self.pools, _POOLS_ASKED_MAX)):
+            self.pools[pool] = self.pools.pop(pool)  # others are asked first next time
+            if pool.close_idle_one():
+                return
+
+
+class Dial(Deadline):
+    """One attempt; an asyncio protocol by its methods, until the connection stands and becomes its own protocol.
+
+    Whoever starts it tells it by `opened` that the connection's `connection_made` has been called.
+    """
+
+    def __init__(
+        self,
+        context: DialContext,
+        connection: PodConnection,
+        on_failed: Callable[[Dial, Reason], None],
+    ) -> None:
+        super().__init__()
+        self._context = context
+        self.connection = connection
+        self._on_failed = on_failed
+        self.started_s: float = 0.0
+        self._address: PodAddress | None = None
+        self._attempt: Any = None  # the task that opens the socket
+        self._handshake: Handshake | None = None
+        self._over: bool = False
+
+    def start(self, address: PodAddress, timeout_s: float, now_s: float) -> None:
+        """Begin; nothing is told before this returns."""
+        self.started_s = now_s
+        self._address = address
+        self._context.wheel.arm(self, now_s + timeout_s)
+        self._attempt = self._context.start_task("dial", self._connect(address))
+
+    def opened(self) -> None:
+        """The connection is the pool's."""
+        self._over = True
+        self._context.wheel.cancel(self)
+
+    def abandon(self) -> None:
+        """Nobody wants this connection any more."""
+        if not self._over:
+            self._give_up()
+
+    def expired(self, now_s: float) -> None:
+        if not self._over:
+            self._give_up()
+            self._on_failed(self, Reason.CONNECT_TIMEOUT)
+
+    # --- asyncio protocol ---
+
+    def connection_made(self, transport: Transport) -> None:
+        address = self._address
+        if self._over or address is None:
+            transport.abort()
+        elif address.tls is None:
+            transport.set_protocol(self.connection)
+            self.connection.connection_made(transport)
+        else:
+            handshake = self._handshake = Handshake(
+                self._context.loop,
+                address.tls,
+                address.server_name,
+                TLS_SHUTDOWN_TIMEOUT_S,
+                self._secured,
+                self._stands,
+            )
+            transport.set_protocol(handshake)
+            handshake.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        pass  # of a connection that was refused above
+
+    def eof_received(self) -> None:
+        pass
+
+    def connection_lost(self, error: Exception | None) -> None:
+        pass
+
+    # --- within ---
+
+    def _itself(self) -> Any:
+        return self
+
+    async def _connect(self, address: PodAddress) -> None:
+        try:
+            await self._context.loop.create_connection(self._itself, address.host, address.port)
+        except OSError as error:
+            self._fail(error)
+        except Exception:
+            self._fail_with(Reason.INTERNAL)
+            raise
+
+    def _stands(self, handshake: Handshake) -> None:
+        """The bare connection does: what is left has a time limit of its own."""
+        self._context.wheel.cancel(self)
+
+    def _secured(self, handshake: Handshake, transport: Transport | None, error: Exception | None) -> None:
+        self._handshake = None  # it refers to the dial: no cycle is left for the collector
+        address = self._address
+        assert address is not None
+        if self._over:
+            if transport is not None:
+                transport.abort()  # given up in the moment in which it was ready
+        elif transport is None:
+            if error is not None:
+                address.tell(error)
+            self._fail_with(Reason.TLS_FAILED)
+        else:
+            address.told = False
+            transport.set_protocol(self.connection)
+            self.connection.bare = handshake.bare
+            self.connection.connection_made(transport)
+
+    def _fail(self, error: OSError) -> None:
+        if error.errno in _DEAD:
+            self._fail_with(Reason.CONNECT_FAILED)
+            return
+        if not self._over:
+            # This machine's fault: descriptors or ports are used up. The log itself bounds how often it is said.
+            log.error("no connection to a pod can be opened: %s", error)
+        self._fail_with(Reason.INTERNAL)
+
+    def _fail_with(self, reason: Reason) -> None:
+        if not self._over:
+            self._give_up()
+            self._on_failed(self, reason)
+
+    def _give_up(self) -> None:
+        self._over = True
+        self._context.wheel.cancel(self)
+        if self._handshake is not None and self._handshake.stands():
+            self._handshake.abort()
+        elif self._attempt is not None:
+            self._attempt.cancel()  # no effect once it has ended

@@ -1,0 +1,70 @@
+"""The first exchange on a connection to a pod, where it is to be sure that it is that pod: the pod says who it is.
+
+An address may be another pod's by the time we dial it, and until somebody tells us so. A connection that exists cannot
+change hands: so each is asked once, before its first request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from activator.codec.message import Headers, RequestHead, ResponseHead
+from activator.data_plane.exchange import Exchange, PodStream
+from activator.runtime.errors import Reason
+
+
+class Naming:
+    """How a pod is asked who it is, and what it must say."""
+
+    def __init__(self, head: RequestHead, header: bytes, identity: bytes) -> None:
+        self.head = head
+        self.header = header  # of the answer, lowered
+        self.identity = identity
+
+
+class Introduction(Exchange):
+    """`on_failed` hears of an answer that did not come; one that came is judged by whoever owns the connection."""
+
+    def __init__(self, naming: Naming, on_failed: Callable[[Introduction, Reason], None]) -> None:
+        super().__init__(naming.head)
+        self.said: bytes | None = None  # None: nothing, so far
+        self.pod: PodStream | None = None
+        self._naming = naming
+        self._on_failed = on_failed
+
+    def is_right(self) -> bool:
+        """The pod has said that it is who it should be."""
+        return self.said == self._naming.identity
+
+    def connected(self, pod: PodStream) -> None:
+        self.pod = pod
+        pod.send_request(self.head, [])
+
+    def response_interim(self, head: ResponseHead) -> None:
+        pass
+
+    def response_head(self, head: ResponseHead) -> None:
+        self.said = head.headers.get(self._naming.header) or b""
+
+    def response_body(self, data: bytes) -> None:
+        pass
+
+    def response_flush(self) -> None:
+        pass
+
+    def response_end(self, trailers: Headers) -> None:
+        pass  # `finished` has come before
+
+    def pod_failed(self, reason: Reason, detail: str, untouched: bool) -> None:
+        if not self.over:
+            self._on_failed(self, Reason.CONNECT_FAILED)
+
+    def pod_blocked(self) -> None:
+        pass
+
+    def pod_drained(self) -> None:
+        pass
+
+    def expired(self, now_s: float) -> None:
+        if not self.over:
+            self._on_failed(self, Reason.CONNECT_TIMEOUT)

@@ -1,0 +1,326 @@
+"""One HTTP/1.1 connection to a pod: one request at a time, kept alive in between.
+
+Rules
+  1. A response that is complete is handed over after the parser has returned, never from inside it: the hand-over may
+     put the next request on this very connection.
+  2. A byte that nobody asked for closes the connection.
+  3. With a response that is complete before its request has been sent the connection ends: the pod is not to get the
+     rest for as long as it pleases, and nothing else could be sent meanwhile.
+  4. `abort` takes effect at once; what the transport reports later is ignored.
+  5. What a pod sends is parsed in turns, as what a client sends (runtime/reading.py). The end of the connection is
+     judged when all that came before it has been parsed.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import mypyc_attr
+
+from activator.codec.http1.response import ResponseParser, ResponseSink
+from activator.codec.http1.serialise import chunk, last_chunk, request_bytes
+from activator.codec.message import Headers, RequestHead, ResponseHead
+from activator.config.model import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES
+from activator.data_plane.exchange import Exchange, PodStream
+from activator.runtime.clock import Now
+from activator.runtime.errors import Reason, WireError
+from activator.runtime.outlet import Outlet, WriteTurn
+from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
+from activator.runtime.transport import Transport
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)  # since the pool does, whose subclasses are the tests'
+class ConnectionOwner:
+    """The pool, as a connection sees it."""
+
+    def opened(self, connection: PodConnection) -> None:
+        """The dial has succeeded."""
+        raise NotImplementedError
+
+    def answered(self, connection: PodConnection) -> None:
+        """The first byte of the first response has come."""
+        raise NotImplementedError
+
+    def finished(self, connection: PodConnection, reusable: bool) -> None:
+        """The response is complete; where `reusable`, the connection may take the next request."""
+        raise NotImplementedError
+
+    def cut(self, connection: PodConnection) -> None:
+        """The pod has closed it under a request."""
+        raise NotImplementedError
+
+    def closed(self, connection: PodConnection) -> None:
+        """The connection is gone, for whatever reason; said once."""
+        raise NotImplementedError
+
+    def close_idle_one(self) -> bool:
+        """Close the connection that has been idle the longest; False where none is."""
+        raise NotImplementedError
+
+    def leaving(self, transport: Transport) -> None:
+        """It is being closed, and something is still to be sent: the pod must take it in time."""
+        raise NotImplementedError
+
+
+class PodConnection(PodStream):
+    """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
+
+    def __init__(self, owner: ConnectionOwner, now: Now, turn: WriteTurn) -> None:
+        self._owner = owner
+        self._now = now
+        self._turn = turn
+        self.bare: Transport | None = None  # over TLS: the connection beneath it, until `connection_made`
+        self._transport: Transport | None = None
+        self._outlet: Outlet | None = None
+        self._parser = ResponseParser(_Sink(self))
+        self._reading = Reading(turn.defer, self._turn_came)
+        self._exchange: Exchange | None = None
+        self.fresh: bool = True  # no byte of a response has ever come
+        self.reused = False
+        self.heard_s: float = 0.0  # when it last read something, or was opened: idle since then
+        self.is_closed: bool = False
+        # per request
+        self._chunked: bool = False
+        self._request_ended: bool = True
+        self._trailers: Headers = []
+        self._blocked: bool = False  # much of what was written is still to be sent
+
+    # --- the pool's side ---
+
+    def serve(self, exchange: Exchange) -> None:
+        """Carry this exchange; the connection must be open and idle."""
+        assert self._exchange is None and not self.is_closed
+        self._exchange = exchange
+        head = exchange.head
+        self._parser.expect(head.method == b"HEAD", head.upgrade)
+        exchange.connected(self)
+
+    def is_usable(self) -> bool:
+        """Nothing has been heard that speaks against sending another request."""
+        transport = self._transport
+        return not self.is_closed and transport is not None and not transport.is_closing()
+
+    def close(self) -> None:
+        """Close in order; for a connection that carries nothing."""
+        if not self.is_closed:
+            self._gone()
+            outlet = self._outlet
+            transport = self._transport
+            if outlet is not None and transport is not None:
+                outlet.close()
+                if transport.get_write_buffer_size() > 0:
+                    self._owner.leaving(transport)
+
+    # --- PodStream ---
+
+    def send_request(self, head: RequestHead, body: list[bytes]) -> None:
+        self._chunked = head.has_body and head.content_length < 0
+        self._request_ended = not head.has_body
+        outlet = self._outlet
+        assert outlet is not None
+        if not body:
+            outlet.write(request_bytes(head))
+            return
+        pieces = [request_bytes(head)]
+        pieces.extend([chunk(data) if self._chunked else data for data in body])
+        outlet.write(b"".join(pieces))
+
+    def send_body(self, data: bytes) -> None:
+        outlet = self._outlet
+        if not self.is_closed and outlet is not None:
+            outlet.write(chunk(data) if self._chunked else data)
+
+    def send_end(self, trailers: Headers) -> None:
+        self._request_ended = True
+        outlet = self._outlet
+        if self.is_closed or outlet is None:
+            return
+        if self._chunked:
+            outlet.write(last_chunk(trailers))
+        elif self._parser.tunnelling:
+            outlet.write_eof()
+
+    def abort(self) -> None:
+        self._exchange = None
+        if not self.is_closed:
+            self._gone()
+            if self._outlet is not None:
+                self._outlet.cut()
+
+    def half_closes(self) -> bool:
+        return self._transport is not None and self._transport.can_write_eof()
+
+    def finish(self) -> None:
+        self._exchange = None
+        self.close()
+
+    def pause_response(self) -> None:
+        if not self.is_closed:
+            self._reading.pause(SLOW_READER)
+
+    def resume_response(self) -> None:
+        if not self.is_closed:
+            self._reading.resume(SLOW_READER)
+            if self._parser.needs_turn:
+                self._reading.wait_for_turn()
+
+    # --- asyncio protocol ---
+
+    def connection_made(self, transport: Transport) -> None:
+        self._transport = transport
+        self._outlet = Outlet(self._turn, transport)
+        self._reading.start(transport if self.bare is None else self.bare)
+        self.bare = None
+        self.heard_s = self._now()
+        transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
+        self._owner.opened(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.is_closed:
+            return
+        exchange = self._exchange
+        if exchange is None:
+            self.close()  # nobody asked for anything
+            return
+        if self.fresh:
+            self.fresh = False
+            self._owner.answered(self)
+        now_s = self._now()
+        self.heard_s = now_s
+        exchange.read_s = now_s
+        self._reading.took(len(data))
+        self._fed(exchange, self._parser.feed(data))
+
+    def _fed(self, exchange: Exchange, error: WireError | None) -> None:
+        """The parser has handed over what it found."""
+        parser = self._parser
+        if parser.complete:
+            self._complete()  # what may follow it spoils the connection, not the response
+        elif error is not None:
+            self._break(error.reason, error.detail, False)
+        else:
+            if parser.needs_turn:
+                self._reading.pause(UNPARSED)
+                self._reading.wait_for_turn()
+            exchange.response_flush()
+
+    def _turn_came(self) -> None:
+        """The next turn has come: parse on."""
+        if not self._reading.is_paused_by(SLOW_READER):
+            self._parse_on()
+
+    def _parse_on(self) -> None:
+        exchange = self._exchange
+        if self._parser.needs_turn and exchange is not None and not self.is_closed:
+            exchange.read_s = self._now()
+            self._reading.resume(UNPARSED)
+            self._fed(exchange, self._parser.resume())
+
+    def _parse_all(self) -> None:
+        """Nothing more comes: parse what is left of the last read, in as many shares as it takes."""
+        while self._parser.needs_turn and self._exchange is not None and not self.is_closed:
+            self._parse_on()
+
+    def eof_received(self) -> bool | None:
+        self._parse_all()
+        exchange = self._exchange
+        if self._parser.tunnelling and exchange is not None and not self.is_closed:
+            exchange.response_end([])
+            return not self.is_closed  # the other direction goes on until it ends too
+        if exchange is not None and not self.is_closed:
+            self._ended(True)  # now: the transport closes only when the pod has taken all of the request
+        return None  # the transport closes, and `connection_lost` follows
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._parse_all()
+        if self.is_closed:
+            self._forget()
+            return
+        if self._exchange is None:
+            self._gone()
+            self._forget()
+            return
+        self._transport = None  # closed already
+        self._outlet = None
+        self._ended(error is None)
+        self._forget()
+
+    def _ended(self, orderly: bool) -> None:
+        """The pod says no more."""
+        untouched = self.reused and not self._parser.started
+        if orderly:
+            truncated = self._parser.feed_eof()
+            if truncated is None and self._parser.complete:
+                self._complete()
+                return
+        self._owner.cut(self)
+        self._break(Reason.POD_CLOSED, "", untouched)
+
+    def pause_writing(self) -> None:
+        self._blocked = True
+        if self._exchange is not None:
+            self._exchange.pod_blocked()
+
+    def resume_writing(self) -> None:
+        self._blocked = False
+        if self._exchange is not None:
+            self._exchange.pod_drained()
+
+    # --- within ---
+
+    def _complete(self) -> None:
+        exchange = self._exchange
+        self._exchange = None
+        trailers = self._trailers
+        self._trailers = []
+        if self._request_ended and not self._blocked:
+            self._owner.finished(self, self._parser.keep_alive and self.is_usable())
+        else:
+            self.abort()
+        if exchange is not None:
+            exchange.response_end(trailers)
+
+    @property
+    def keep_alive_s(self) -> float:
+        """How long the pod said, with its last response, that it keeps an idle connection; below 0: it did not say."""
+        return self._parser.keep_alive_s
+
+    def _break(self, reason: Reason, detail: str, untouched: bool) -> None:
+        exchange = self._exchange
+        self.abort()
+        if exchange is not None:
+            exchange.pod_failed(reason, detail, untouched)
+
+    def _gone(self) -> None:
+        self.is_closed = True
+        self._owner.closed(self)
+
+    def _forget(self) -> None:
+        """The loop has told that it is gone: refer to nothing any more, so that no cycle is left for the collector."""
+        self._reading.stop()
+        self._parser.retire()
+        self._transport = None
+        self._outlet = None
+
+
+class _Sink(ResponseSink):
+    """Hands what the parser finds to the exchange that the connection serves."""
+
+    def __init__(self, connection: PodConnection) -> None:
+        self._connection = connection
+
+    def interim_head(self, head: ResponseHead) -> None:
+        exchange = self._connection._exchange
+        if exchange is not None:
+            exchange.response_interim(head)
+
+    def response_head(self, head: ResponseHead) -> None:
+        exchange = self._connection._exchange
+        if exchange is not None:
+            exchange.response_head(head)
+
+    def response_body(self, data: bytes) -> None:
+        exchange = self._connection._exchange
+        if exchange is not None:
+            exchange.response_body(data)
+
+    def response_end(self, trailers: Headers) -> None:
+        self._connection._trailers = trailers

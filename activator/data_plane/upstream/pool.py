@@ -1,0 +1,384 @@
+"""The connections of one pod identity.
+
+Rules
+  1. The pool belongs to an identity, not to an address: when the pod leaves, it is closed, and nobody who later gets
+     the same address inherits a connection.
+  2. Only so many connections are new at the same time as the pod's window allows (window.py).
+  3. The kernel repeats a lost SYN after a second. Where connects are known to take less, a dial that takes much longer
+     is given up and dialled anew; only when nothing has connected for the whole connect timeout do requests hear of it.
+  4. An exchange that holds a lease waits here, first come first served, for the next connection that comes free,
+     whichever it was dialled for; kept ones pass over who wants a fresh one. Dials belong to the pool, not to an
+     exchange.
+  5. The idle connection used last is used next, so that the others can grow old and be closed: after POD_IDLE_S, or a
+     second before the pod would close them where it says when (`Keep-Alive: timeout=`).
+  6. Where there is a `naming`, a new connection carries requests only after the pod has said on it who it is
+     (introduction.py). One that says otherwise, or cannot say, counts as refused: whoever waits goes elsewhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import deque
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
+from activator.config.model import (
+    DIAL_LOST_MIN_S,
+    DIAL_LOST_RTTS,
+    FLUSH_S,
+    POD_IDLE_S,
+    REFUSALS_PER_TURN_MAX,
+)
+from activator.data_plane.exchange import Exchange
+from activator.data_plane.upstream.dial import Dial, DialContext, PodAddress
+from activator.data_plane.upstream.introduction import Introduction, Naming
+from activator.data_plane.upstream.pod_connection import ConnectionOwner, PodConnection
+from activator.data_plane.upstream.window import DialWindow
+from activator.runtime.clock import NEVER, Deadline, Now
+from activator.runtime.errors import Reason
+from activator.runtime.transport import Transport
+
+log = logging.getLogger("activator.upstream")
+
+_CLOSING_S: Final = 1.0  # a request sent so shortly before the pod closes may cross its end of file
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class PodPool(ConnectionOwner):
+    """All connections of one identity, from the first dial to `close`."""
+
+    def __init__(
+        self,
+        context: DialContext,
+        now: Now,
+        address: PodAddress,
+        connect_timeout_s: float,
+        naming: Naming | None = None,
+    ) -> None:
+        self._context = context
+        self._now = now
+        self._address = address
+        self._connect_timeout_s = connect_timeout_s
+        self._naming = naming
+        self._introducing: dict[PodConnection, Introduction] = {}  # connections whose pod is asked who it is
+        self._mistaken: bool = False  # it was somebody else, the last time
+        self._idle: list[PodConnection] = []  # the longest idle first
+        self._idle_max_s: float = POD_IDLE_S  # less where the pod says that it closes its connections sooner
+        self._open: dict[PodConnection, None] = {}
+        self._dials: dict[PodConnection, Dial] = {}  # by what they will be
+        self._waiting: dict[Exchange, bool] = {}  # whether only a fresh one will do
+        self._refused: dict[Exchange, Reason] = {}  # that waited, and hear of it within the next turns
+        self.window = DialWindow()
+        self._fastest_connect_s: float = NEVER
+        self._silent_since_s: float = 0.0  # when the first of the dials was started that have all been lost since
+        self._young: deque[tuple[float, PodConnection]] = deque()  # new connections, by when they opened
+        self._aging = _Aging(self)
+        self._sweep = _IdleSweep(self)
+        self._closed: bool = False
+        context.pools[self] = None
+
+    def move(self, address: PodAddress) -> None:
+        """Dial this address from now on; connections that are there go on, idle ones end."""
+        self._address = address
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> None:
+        """Give `exchange` a connection, now if one has been idle for less than `idle_max_s` (0: only a fresh one).
+
+        Once the pod has left there is none to be had: the exchange hears of it before this returns.
+        """
+        if self._closed:
+            exchange.connect_failed(Reason.CONNECT_FAILED)
+            return
+        fresh = idle_max_s == 0.0
+        idle_max_s = min(idle_max_s, self._idle_max_s)
+        if idle_max_s > 0.0:
+            while self._idle:
+                connection = self._idle[-1]
+                if now_s - connection.heard_s >= idle_max_s:
+                    break  # and the others have been idle for longer
+                self._idle.pop()
+                if connection.is_usable():
+                    connection.reused = True
+                    connection.serve(exchange)
+                    return
+                connection.close()
+        self._waiting[exchange] = fresh
+        self._fill()
+
+    def forget(self, exchange: Exchange) -> None:
+        """The exchange waits no longer."""
+        self._waiting.pop(exchange, None)
+        self._refused.pop(exchange, None)
+
+    def close(self) -> None:
+        """The pod has left: idle connections are closed now, busy ones when their response is complete."""
+        self._closed = True
+        self._context.pools.pop(self, None)
+        for deadline in (self._sweep, self._aging):
+            self._context.wheel.cancel(deadline)
+            deadline.pool = None  # no cycle is left for the collector, which looks at all there is or not at all
+        self._young.clear()
+        for dial in list(self._dials.values()):
+            self._end_dial(dial)
+            dial.abandon()
+        for introduction in list(self._introducing.values()):
+            self._end_introduction(introduction)
+        idle = self._idle
+        self._idle = []
+        for connection in idle:
+            connection.close()
+        waiting = [*self._refused, *self._waiting]
+        for exchange in waiting:
+            if exchange in self._waiting or exchange in self._refused:
+                self.forget(exchange)
+                exchange.connect_failed(Reason.CONNECT_FAILED)
+
+    def statistics(self) -> dict[str, int]:
+        """For /debug."""
+        return {
+            "open": len(self._open),
+            "idle": len(self._idle),
+            "dialling": len(self._dials) + len(self._introducing),
+            "waiting": len(self._waiting) + len(self._refused),
+            "window": self.window.size,
+        }
+
+    def count_into(self, totals: list[int]) -> None:
+        """Add how many are open, idle, dialling and waiting: metrics ask every pod, and there may be 20,000."""
+        totals[0] += len(self._open)
+        totals[1] += len(self._idle)
+        totals[2] += len(self._dials) + len(self._introducing)
+        totals[3] += len(self._waiting) + len(self._refused)
+
+    def close_idle_one(self) -> bool:
+        if not self._idle:
+            return False
+        self._idle[0].close()
+        return True
+
+    # --- what connections report ---
+
+    def opened(self, connection: PodConnection) -> None:
+        now_s = connection.heard_s
+        dial = self._dials.pop(connection, None)
+        if dial is not None:
+            dial.opened()
+            self._fastest_connect_s = min(self._fastest_connect_s, now_s - dial.started_s)
+        self._silent_since_s = 0.0
+        self._open[connection] = None
+        self._young.append((now_s, connection))
+        if len(self._young) == 1:
+            self._context.wheel.arm(self._aging, now_s + self.window.age_s)
+        if self._naming is None:
+            self._next(connection)
+        else:
+            self._introduce(connection, self._naming)
+
+    def answered(self, connection: PodConnection) -> None:
+        self.window.answered()
+        if self._waiting:
+            self._fill()
+
+    def finished(self, connection: PodConnection, reusable: bool) -> None:
+        if self._introducing and connection in self._introducing:
+            self._introduced(connection, reusable)
+            return
+        if connection.keep_alive_s >= 0.0:
+            self._idle_max_s = min(POD_IDLE_S, connection.keep_alive_s - _CLOSING_S)
+        if reusable and not self._closed and (self._idle_max_s > 0.0 or self._waiting):
+            connection.reused = True  # for who waits as for who comes later
+            self._next(connection)
+        else:
+            connection.close()
+
+    def cut(self, connection: PodConnection) -> None:
+        """Where one is cut under a request, the idle ones may be closed as well: their ends have not been read yet."""
+        idle = self._idle
+        self._idle = []
+        for one in idle:
+            one.close()
+
+    def closed(self, connection: PodConnection) -> None:
+        if connection.fresh:
+            connection.fresh = False
+            self.window.ended()
+        if connection in self._open:
+            del self._open[connection]
+            self._context.connections -= 1
+        if connection in self._idle:
+            self._idle.remove(connection)
+        if self._waiting:
+            self._fill()
+
+    def leaving(self, transport: Transport) -> None:
+        self._context.wheel.arm(_Farewell(transport), self._now() + FLUSH_S)
+
+    # --- within ---
+
+    def _next(self, connection: PodConnection) -> None:
+        """Give the connection to who has waited longest, or park it."""
+        for exchange, fresh in self._waiting.items():
+            if fresh and connection.reused:
+                continue
+            del self._waiting[exchange]
+            connection.serve(exchange)
+            return
+        if self._closed or self._idle_max_s <= 0.0:
+            connection.close()
+            return
+        if connection.fresh:
+            connection.fresh = False  # it owes nobody an answer
+            self.window.answered()
+        self._idle.append(connection)
+        if len(self._idle) == 1:
+            self._context.wheel.arm(self._sweep, connection.heard_s + self._idle_max_s)
+
+    def _fill(self) -> None:
+        """Dial for whoever waits and has nothing coming, as far as the window goes."""
+        while not self._closed and self._coming() < len(self._waiting) and self.window.has_room():
+            self._context.close_idle_if_full()
+            self._context.connections += 1
+            self.window.dialled()
+            dial = Dial(self._context, PodConnection(self, self._now, self._context.turn), self._dial_failed)
+            self._dials[dial.connection] = dial
+            patience_s = max(DIAL_LOST_MIN_S, self._fastest_connect_s * DIAL_LOST_RTTS)
+            dial.start(self._address, min(patience_s, self._connect_timeout_s), self._now())
+
+    def _coming(self) -> int:
+        return len(self._dials) + len(self._introducing)
+
+    def _introduce(self, connection: PodConnection, naming: Naming) -> None:
+        introduction = Introduction(naming, self._introduction_failed)
+        self._introducing[connection] = introduction
+        self._context.wheel.arm(introduction, connection.heard_s + self._connect_timeout_s)
+        connection.serve(introduction)
+
+    def _introduced(self, connection: PodConnection, reusable: bool) -> None:
+        introduction = self._introducing.pop(connection)
+        introduction.over = True
+        self._context.wheel.cancel(introduction)
+        if introduction.is_right() and reusable and not self._closed:
+            self._mistaken = False
+            self._next(connection)
+            return
+        connection.close()
+        if not self._mistaken and not self._closed:  # one line, not one for each connection
+            self._mistaken = True
+            said = "is called" if not introduction.is_right() else "closes connections on which it says that it is"
+            log.warning("the pod at %s %s %r", self._address.host, said, introduction.said)
+        self._refuse(Reason.CONNECT_FAILED)
+
+    def _introduction_failed(self, introduction: Introduction, reason: Reason) -> None:
+        self._end_introduction(introduction)
+        self._refuse(reason)
+
+    def _end_introduction(self, introduction: Introduction) -> None:
+        introduction.over = True
+        self._context.wheel.cancel(introduction)
+        for connection, one in self._introducing.items():
+            if one is introduction:
+                del self._introducing[connection]
+                connection.abort()
+                return
+
+    def _end_dial(self, dial: Dial) -> None:
+        if self._dials.pop(dial.connection, None) is not None:
+            self._context.connections -= 1
+            self.window.ended()
+
+    def _dial_failed(self, dial: Dial, reason: Reason) -> None:
+        self._end_dial(dial)
+        if reason is Reason.CONNECT_TIMEOUT and self._is_lost(dial):
+            self._fill()
+            return
+        self._refuse(reason)
+
+    def _refuse(self, reason: Reason) -> None:
+        # A refusal speaks for the pod, so all that wait here are told; silence speaks for one dial only.
+        if reason in {Reason.CONNECT_FAILED, Reason.TLS_FAILED}:
+            before = len(self._refused)
+            self._refused.update(dict.fromkeys(self._waiting, reason))
+            self._waiting.clear()
+            if before == 0:
+                self._tell_refused()
+        else:
+            exchange = next(iter(self._waiting), None)
+            if exchange is not None:
+                del self._waiting[exchange]
+                exchange.connect_failed(reason)
+        self._fill()
+
+    def _tell_refused(self) -> None:
+        """A bounded number in this turn: without a limit of its own, thousands of requests may wait for one pod."""
+        for exchange in list(itertools.islice(self._refused, REFUSALS_PER_TURN_MAX)):
+            reason = self._refused.pop(exchange, None)
+            if reason is not None:  # else it has left meanwhile
+                exchange.connect_failed(reason)
+        if self._refused:
+            self._context.turn.defer(self._tell_refused)
+
+    def _is_lost(self, dial: Dial) -> bool:
+        """The dial is to be repeated; False when the pod has been silent for the whole connect timeout."""
+        self.window.lost()
+        if self._silent_since_s == 0.0:
+            self._silent_since_s = dial.started_s
+        return self._now() - self._silent_since_s < self._connect_timeout_s
+
+    def _age(self, now_s: float) -> None:
+        young = self._young
+        window = self.window
+        age_s = window.age_s  # one for all that are looked at now: a window that passes halves it
+        while young and (young[0][0] + age_s <= now_s or not young[0][1].fresh):
+            connection = young.popleft()[1]
+            if connection.fresh:
+                connection.fresh = False
+                window.aged()
+        if young:
+            self._context.wheel.arm(self._aging, young[0][0] + window.age_s)
+        self._fill()
+
+    def _close_old(self, now_s: float) -> None:
+        while self._idle and self._idle[0].heard_s + self._idle_max_s <= now_s:
+            self._idle[0].close()
+        if self._idle:
+            self._context.wheel.arm(self._sweep, self._idle[0].heard_s + self._idle_max_s)
+
+
+class _OfPool(Deadline):
+    """A deadline of the pool's; None once it is closed."""
+
+    def __init__(self, pool: PodPool) -> None:
+        super().__init__()
+        self.pool: PodPool | None = pool
+
+
+class _Aging(_OfPool):
+    """Takes connections out of the window that have been open for a while."""
+
+    def expired(self, now_s: float) -> None:
+        if self.pool is not None:
+            self.pool._age(now_s)
+
+
+class _Farewell(Deadline):
+    """Waits for a pod to take what was written to a connection that is being closed; not for ever."""
+
+    def __init__(self, transport: Transport) -> None:
+        super().__init__()
+        self._transport = transport
+
+    def expired(self, now_s: float) -> None:
+        self._transport.abort()
+
+
+class _IdleSweep(_OfPool):
+    """Closes the pool's connections that have been idle too long."""
+
+    def expired(self, now_s: float) -> None:
+        if self.pool is not None:
+            self.pool._close_old(now_s)

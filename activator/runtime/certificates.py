@@ -1,0 +1,191 @@
+"""TLS contexts from files: of listeners, whose certificates may be replaced meanwhile, and of connections to pods.
+
+Rules
+  1. A context is tried out before it is used: a certificate that does not fit its key is one clear line, and the one
+     that served before goes on.
+  2. New files are noticed by looking at them every few seconds (CERTIFICATE_CHECK_S), as cert-manager and certbot
+     replace them without telling anybody; connections that are open keep what they began with.
+  3. Only HTTP/1.1 is offered (ALPN); verification of pods is on unless it is switched off.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import ssl
+from typing import Final
+
+from activator.config.model import CERTIFICATE_CHECK_S, PodTls, Tls
+from activator.runtime.errors import StartError
+from activator.runtime.tasks import pause
+
+log = logging.getLogger("activator.certificates")
+
+TLS_VERSIONS: Final = ("1.2", "1.3")
+NO_AUTHORITIES: Final = "-----BEGIN NOTHING-----"  # in place of authorities: nobody is believed
+_MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+Stamp = tuple[tuple[int, int, int], ...]  # of each file: its inode, size and time of change
+
+
+class MemoryFile:
+    """A file that has no place on any disk, for what takes only files; its `path` is good within this process."""
+
+    def __init__(self, name: str) -> None:
+        self._descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
+        self.path = f"/proc/self/fd/{self._descriptor}"
+
+    def write(self, content: bytes) -> None:
+        """Replace what it holds."""
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, content, 0)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class ServerCertificate:
+    """The context of one listener. Raises StartError where the files cannot be used."""
+
+    def __init__(self, tls: Tls) -> None:
+        self._tls = tls
+        self._seen = _stamp(tls)
+        self.reloads_total: int = 0
+        self.refused_total: int = 0
+        problem = problem_with(tls.certificate, tls.key)
+        if problem:
+            raise StartError(f"cannot serve TLS on {tls.address}: {problem}")
+        self.context = _server_context(tls)
+
+    async def watch(self) -> None:
+        """Look at the files for ever."""
+        while True:
+            await pause(CERTIFICATE_CHECK_S)
+            self.look()
+
+    def problem(self) -> str:
+        """Why what the files hold by now cannot be used; empty if it can."""
+        return problem_with(self._tls.certificate, self._tls.key)
+
+    def look(self) -> None:
+        """Use what the files hold by now, if that has changed and is good."""
+        stamp = _stamp(self._tls)
+        if stamp == self._seen:
+            return
+        self._seen = stamp
+        problem = self.problem()
+        if problem:
+            self.refused_total += 1
+            log.warning("the new certificate of %s is not used, the old one stays: %s", self._tls.address, problem)
+            return
+        # A context that serves takes a new chain for all connections to come.
+        try:
+            self.context.load_cert_chain(self._tls.certificate, self._tls.key, password=_no_password)
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # replaced once more since they were tried: the next look sees whole files
+            self._seen = ()
+            self.refused_total += 1
+            log.warning(
+                "the new certificate of %s could not be read, which is tried again: %s", self._tls.address, error
+            )
+            return
+        self.reloads_total += 1
+        log.info("the certificate of %s was replaced", self._tls.address)
+
+
+def problem_with(certificate: str, key: str) -> str:
+    """Why these files cannot be used as a certificate chain and its key; empty if they can."""
+    for path in (certificate, key):
+        try:
+            with open(path, "rb"):
+                pass
+        except OSError as error:
+            return f"{path}: {os.strerror(error.errno or 0)}"
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or str(error)
+        return f"{certificate} and {key} are no certificate and its unencrypted key, both in PEM ({reason})"
+    return ""
+
+
+def problem_with_authorities(path: str) -> str:
+    """Why this file, or this PEM, cannot be used as the authorities that pods are verified by; empty if it can."""
+    try:
+        _trust(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), path)
+    except ssl.SSLError as error:
+        return f"{'it' if is_pem(path) else path} holds no certificates in PEM ({error.reason})"
+    except OSError as error:
+        return f"{path}: {os.strerror(error.errno or 0)}"
+    return ""
+
+
+def pod_context(tls: PodTls) -> ssl.SSLContext:
+    """For connections to pods. Raises OSError or ssl.SSLError where the files have gone since they were checked."""
+    if tls.ca == NO_AUTHORITIES:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    elif is_pem(tls.ca):
+        context = ssl.create_default_context(cadata=tls.ca)
+    else:
+        context = ssl.create_default_context(cafile=tls.ca or None)
+    if tls.san:
+        context.sslobject_class = _checking(tls.san)
+    if not tls.verify:
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    if tls.certificate:
+        context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
+    context.minimum_version = _MINIMUM[tls.min_version]
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def is_pem(text: str) -> bool:
+    """Certificates themselves, rather than the name of a file that has them."""
+    return "-----BEGIN " in text
+
+
+def _trust(context: ssl.SSLContext, authorities: str) -> None:
+    if is_pem(authorities):
+        context.load_verify_locations(cadata=authorities)
+    else:
+        context.load_verify_locations(authorities)
+
+
+def _checking(san: str) -> type[ssl.SSLObject]:
+    """A connection's TLS whose handshake fails where the peer's certificate lacks this name."""
+
+    class NameCheckingObject(ssl.SSLObject):
+        def do_handshake(self) -> None:
+            super().do_handshake()
+            found = (self.getpeercert() or {}).get("subjectAltName", ())
+            if ("DNS", san) not in found:
+                raise ssl.SSLCertVerificationError(f"the certificate does not have the name {san}")
+
+    return NameCheckingObject
+
+
+def _server_context(tls: Tls) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = _MINIMUM[tls.min_version]
+    context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key is encrypted")  # or OpenSSL would ask at the terminal, and wait
+
+
+def _stamp(tls: Tls) -> Stamp:
+    found = []
+    for path in (tls.certificate, tls.key):
+        try:
+            status = os.stat(path)
+        except OSError:
+            found.append((0, 0, 0))
+        else:
+            found.append((status.st_ino, status.st_size, status.st_mtime_ns))
+    return tuple(found)

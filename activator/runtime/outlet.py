@@ -1,0 +1,117 @@
+"""The writing end of a connection, and the end of the turn, when what was written goes out.
+
+What all connections of a worker write in one turn of the loop goes out together at its end. A peer that sleeps must be
+woken by the kernel, which is the dearest part of a write; written one by one, in between reads, each message finds its
+peer asleep again. Measured, 64 connections, proxy alone on a core, four interleaved rounds: 20.4 to 23.6 us per request
+this way, 24.0 to 37.0 at once; haproxy, which does the same, 18.2 to 23.8.
+
+Rules
+  1. The order of one connection's writes is kept; whatever ends the connection sends what is pending first.
+  2. What has become large goes out at once: it is dear enough by itself, and would only be held; and the transport can
+     say that the peer takes no more while there is still somebody to be stopped.
+  3. A peer that has gone meanwhile is no error: its connection hears of it by `connection_lost`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from activator.config.model import WRITE_AT_ONCE_BYTES
+from activator.runtime.clock import Defer
+from activator.runtime.transport import Transport, cut, reset
+
+_AT_ONCE_BYTES: Final[int] = WRITE_AT_ONCE_BYTES
+
+
+class WriteTurn:
+    """Everything that is to be written at the end of this turn.
+
+    `defer` runs a callable when the callbacks of this turn are done; `on_error` hears of defects.
+    """
+
+    def __init__(self, defer: Defer, on_error: Callable[[Exception], None]) -> None:
+        self.defer = defer
+        self._on_error = on_error
+        self._outlets: list[Outlet] = []
+        self._end: Callable[[], None] = self.end  # bound once
+
+    def add(self, outlet: Outlet) -> None:
+        """Flush this one, too, at the end."""
+        if not self._outlets:
+            self.defer(self._end)
+        self._outlets.append(outlet)
+
+    def end(self) -> None:
+        """The turn is over."""
+        outlets = self._outlets
+        self._outlets = []
+        for outlet in outlets:
+            try:
+                outlet.flush()
+            except Exception as error:
+                self._on_error(error)
+
+
+class Outlet:
+    """One connection's."""
+
+    def __init__(self, turn: WriteTurn, transport: Transport) -> None:
+        self._turn = turn
+        self._transport = transport
+        self._pending: list[bytes] = []
+        self._size: int = 0  # of what is pending, in bytes
+
+    def write(self, data: bytes) -> None:
+        """Send at the end of the turn, after what was written before."""
+        count = len(data)
+        if count >= _AT_ONCE_BYTES:
+            self.flush()
+            self._send(data)
+            return
+        if count == 0:
+            return
+        pending = self._pending
+        if not pending:
+            self._turn.add(self)
+        pending.append(data)
+        self._size += count
+        if self._size >= _AT_ONCE_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send now."""
+        pending = self._pending
+        if pending:
+            data = pending[0] if len(pending) == 1 else b"".join(pending)
+            pending.clear()
+            self._size = 0
+            self._send(data)
+
+    def write_eof(self) -> None:
+        self.flush()
+        self._transport.write_eof()
+
+    def close(self) -> None:
+        """Close when all is sent."""
+        self.flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self.flush()
+        self._transport.abort()
+
+    def reset(self) -> None:
+        """Close so that the peer notices that it was cut short."""
+        self.flush()
+        reset(self._transport)
+
+    def cut(self) -> None:
+        """Close at once; what is pending is never sent."""
+        self._pending.clear()
+        self._size = 0
+        cut(self._transport)
+
+    def _send(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)

@@ -1,0 +1,47 @@
+"""Addresses as text, and sockets that listen on them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+
+from activator.config.model import LISTEN_BACKLOG
+from activator.runtime.errors import StartError
+
+
+def bind(address: str) -> socket.socket:
+    """A listening socket on `host:port`. Raises StartError with what to do."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        found = socket.getaddrinfo(host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, protocol, _, sockaddr = found[0]
+        sock = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise StartError(f"cannot listen on {address}: {os.strerror(error.errno or 0)}") from error
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setblocking(False)
+        sock.bind(sockaddr)
+        sock.listen(LISTEN_BACKLOG)
+    except OSError as error:
+        sock.close()
+        if error.errno == errno.EADDRINUSE:
+            hint = "the port is in use; stop the other program or choose another address"
+        else:
+            hint = os.strerror(error.errno or 0)
+        raise StartError(f"cannot listen on {address}: {hint}") from error
+    return sock
+
+
+def address_of(sock: socket.socket) -> str:
+    """`host:port` as bound, so that port 0 shows what it became."""
+    host, port = sock.getsockname()[:2]
+    return f"[{host}]:{port}" if sock.family == socket.AF_INET6 else f"{host}:{port}"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """`10.0.0.1:80` and `[::1]:80` taken apart."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

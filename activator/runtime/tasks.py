@@ -1,0 +1,66 @@
+"""Long-lived tasks: named, owned, watched.
+
+Rules
+  1. A task is started here and nowhere else (the linter sees to it), so that nothing runs whose end nobody notices.
+  2. A task that ends with an exception is reported to `on_error` with its name; being cancelled is a normal end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from activator.runtime.clock import Timer
+
+OnTaskError = Callable[[str, BaseException], None]
+
+
+class TaskGroupOwner:
+    """The tasks of one part of the program, ended together by `close`."""
+
+    def __init__(self, on_error: OnTaskError) -> None:
+        self.on_error = on_error
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def start(self, name: str, coroutine: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run `coroutine` as a task of this owner."""
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    async def close(self) -> None:
+        """Cancel what still runs and wait until it has ended."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            self.on_error(task.get_name(), error)
+
+
+async def pause(seconds: float) -> None:
+    """The one place where a task of ours sleeps."""
+    await asyncio.sleep(seconds)
+
+
+async def wait_for(event: asyncio.Event, seconds: float) -> bool:
+    """Whether the event came within the time."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+        return True
+    except TimeoutError:
+        return False
+
+
+def call_later(delay_s: float, callback: Callable[[], None]) -> Timer:
+    """The running loop's, for whoever is made before there is one."""
+    return asyncio.get_running_loop().call_later(delay_s, callback)

@@ -1,0 +1,250 @@
+"""One line for each request that had a place in the program, when it is over: json, common, knative, or a template.
+
+Rules
+  1. A line is a line: whatever a client sent, no control character, line end or direction mark gets into it; what
+     cannot be printed stands as an escape. A field is cut at ACCESS_LOG_FIELD_MAX.
+  2. Nothing here blocks the loop, and a failure here never reaches the request: lines are gathered and written in
+     batches; when the writer cannot keep up, whole lines are dropped and counted.
+  3. The lines of one turn of the loop are made together at its end, when the answers are on their way: what makes a
+     line is in the cache for all of them, which saves 0.2 us of 17 a request.
+  4. What could not be parsed as a request has no line; `activator_refused_requests_total` counts it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from mypy_extensions import i64
+
+from activator.config.log_template import KNATIVE, REQUEST_TEMPLATE, template_fields
+from activator.config.model import ACCESS_LOG_BATCH_BYTES, ACCESS_LOG_BATCH_S, ACCESS_LOG_TURN_MAX
+from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.headers.trace_context import trace_id_of
+from activator.data_plane.proxy.proxy import ExchangeObserver, ProxiedExchange
+from activator.runtime.clock import Defer, Later, Now
+from activator.telemetry.logs.json_line import JsonLine
+from activator.telemetry.logs.log_entry import Entry
+from activator.telemetry.logs.log_fields import (
+    LoggedHeaders,
+    printable,
+    reason_of,
+    status_of,
+    without_zone,
+)
+from activator.telemetry.logs.log_writer import LogWriter
+from activator.telemetry.logs.request_template import RequestTemplate, knative_template
+
+_MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+_FROM_HEADERS: Final = frozenset({"request_id", "trace_id", "user_agent", "referer"})
+
+
+class AccessLog(ExchangeObserver):
+    """`wall` is the time of day in seconds since 1970; `defer` the loop's call_soon, `later` its call_later."""
+
+    def __init__(
+        self, kind: str, wall: Now, defer: Defer, later: Later, writer: LogWriter, failed: Callable[[Exception], None]
+    ) -> None:
+        self.kind = kind
+        self._format = LineFormat(kind)
+        self._clock = _WallClock(wall)
+        self._defer = defer
+        self._later = later
+        self._writer = writer
+        self._failed = failed
+        self._exchanges: list[ProxiedExchange] = []  # that ended in this turn …
+        self._clients: list[ClientStream] = []  # … and whose they were
+        # Lines, encoded one by one while they are warm in the cache: 0.16 us each; gathered as text, then joined and
+        # encoded by the batch, 0.48.
+        self._batch = bytearray()
+        self._flush_ordered = False
+        self._tell: Callable[[], None] = self._end_turn  # bound once
+        self.dropped_total = 0
+
+    def ended(self, exchange: Exchange, client: ClientStream) -> None:
+        if not isinstance(exchange, ProxiedExchange):
+            return
+        exchanges = self._exchanges
+        if not exchanges:
+            self._defer(self._tell)
+        exchanges.append(exchange)
+        self._clients.append(client)
+        if len(exchanges) >= ACCESS_LOG_TURN_MAX:
+            self._end_turn()
+
+    def flush(self) -> None:
+        """Hand over what has been gathered."""
+        self._gather()
+        if self._batch:
+            batch = self._batch
+            self._batch = bytearray()
+            try:
+                self._writer.write(batch)
+            except Exception as error:  # no thread is to be had
+                self.dropped_total += batch.count(b"\n")
+                self._failed(error)
+
+    def _end_turn(self) -> None:
+        self._gather()
+        if len(self._batch) >= ACCESS_LOG_BATCH_BYTES:
+            self.flush()
+        elif self._batch and not self._flush_ordered:
+            self._flush_ordered = True
+            self._later(ACCESS_LOG_BATCH_S, self._flush_ordered_now)
+
+    def _flush_ordered_now(self) -> None:
+        self._flush_ordered = False
+        self.flush()
+
+    def _gather(self) -> None:
+        """The lines of those that have ended, as far as there is room."""
+        exchanges = self._exchanges
+        if not exchanges:
+            return
+        clients = self._clients
+        self._exchanges = []
+        self._clients = []
+        batch = self._batch
+        room: i64 = self._writer.room_bytes
+        time_text = self._clock.text()
+        for place, exchange in enumerate(exchanges):
+            if len(batch) > room:
+                self.dropped_total += 1
+                continue
+            try:
+                batch += self._format.line(exchange, clients[place], time_text).encode()
+            except Exception as error:
+                self.dropped_total += 1
+                self._failed(error)
+
+
+def entry_of(exchange: ProxiedExchange, client: ClientStream, now: str, with_headers: bool) -> Entry:
+    """What there is to say of a request that is over; of its headers only where somebody wants it."""
+    head = exchange.head
+    lease = exchange.last_lease
+    key = exchange.revision_key()
+    slash = key.find("/")
+    entry = Entry(
+        now,
+        without_zone(client.client_ip()),
+        printable(head.method),
+        printable(head.authority),
+        printable(head.target),
+        client.protocol(),
+        status_of(exchange),
+        round(exchange.done_s - exchange.arrived_s, 6),
+        reason_of(exchange),
+        key[:slash] if slash > 0 else "",
+        key[slash + 1 :],
+        "" if lease is None else lease.identity,
+        "" if lease is None else lease.address,
+        exchange.retries(),
+        int(exchange.request_bytes),
+        int(exchange.response_bytes),
+    )
+    _add_phases(entry, exchange)
+    if with_headers:
+        _add_headers(entry, head.headers.block)
+    return entry
+
+
+def _add_headers(entry: Entry, block: bytes) -> None:
+    said = LoggedHeaders(block)
+    entry.request_id = printable(said.request_id)
+    entry.user_agent = printable(said.user_agent)
+    entry.referer = printable(said.referer)
+    entry.trace_id = trace_id_of(said.traceparent)
+
+
+def _add_phases(entry: Entry, exchange: ProxiedExchange) -> None:
+    granted_s = exchange.granted_s
+    first_byte_s = exchange.first_byte_s
+    if first_byte_s > 0.0:
+        entry.first_byte_s = round(first_byte_s - exchange.arrived_s, 6)
+    if exchange.queued_s > 0.0:
+        until_s = granted_s if granted_s > 0.0 else exchange.done_s
+        entry.wait_s = round(until_s - exchange.queued_s, 6)
+    if exchange.connected_s > 0.0 and granted_s > 0.0:
+        entry.connect_s = round(max(exchange.connected_s - granted_s, 0.0), 6)
+    start = exchange.start
+    if start is not None:
+        entry.cold = True
+        if first_byte_s > 0.0:
+            phases = start.phases(exchange.arrived_s, granted_s, exchange.connected_s, first_byte_s)
+            entry.start_s = round(phases.start_s, 6)
+            entry.ready_s = round(phases.ready_s, 6)
+
+
+class LineFormat:
+    """Makes the lines of one kind. Raises TemplateError."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        self._json = JsonLine() if kind == "json" else None
+        self._request_template: RequestTemplate | None = None
+        self._fields: list[str] = []
+        if kind == KNATIVE:
+            self._request_template = RequestTemplate(knative_template())
+        elif kind.startswith(REQUEST_TEMPLATE):
+            self._request_template = RequestTemplate(kind.removeprefix(REQUEST_TEMPLATE))
+        elif kind not in {"json", "common"}:
+            self._fields = template_fields(kind)
+        self._with_headers: bool = not _FROM_HEADERS.isdisjoint(self._fields)
+
+    def line(self, exchange: ProxiedExchange, client: ClientStream, time_text: str) -> str:
+        """Of a request that is over, with the line's end."""
+        if self._json is not None:
+            return self._json.line(exchange, client, time_text)
+        if self._request_template is not None:
+            return f"{self._request_template.line(exchange, client)}\n"
+        return f"{self.text(entry_of(exchange, client, time_text, self._with_headers))}\n"
+
+    def text(self, entry: Entry) -> str:
+        """Of what was said of it; not JSON."""
+        if self._kind == "common":
+            return _common(entry)
+        return self._kind.format_map({field: _shown(getattr(entry, field)) for field in self._fields})
+
+
+def _common(entry: Entry) -> str:
+    """The common log format of old, which many programs read."""
+    time_of_day = f"{entry.time[8:10]}/{_MONTHS[int(entry.time[5:7]) - 1]}/{entry.time[:4]}:{entry.time[11:19]} +0000"
+    request = f"{_quoted(entry.method)} {_quoted(entry.target)} {entry.protocol}"
+    return f'{entry.client or "-"} - - [{time_of_day}] "{request}" {entry.status} {entry.response_bytes or "-"}'
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _quoted(str(value))
+
+
+def _quoted(text: str) -> str:
+    """So that it may stand between quotation marks, whoever has put them there."""
+    return text.replace("\\", "\\\\").replace('"', '\\"')
+
+
+class _WallClock:
+    """The time of day as text; the part down to the second is made once a second, the rest once a millisecond."""
+
+    def __init__(self, wall: Now) -> None:
+        self._wall = wall
+        self._second: i64 = -1
+        self._of_second = ""
+        self._millisecond: i64 = -1
+        self._text = ""
+
+    def text(self) -> str:
+        millisecond = i64(self._wall() * 1000.0)
+        if millisecond != self._millisecond:
+            self._millisecond = millisecond
+            second: i64 = millisecond // 1000
+            if second != self._second:
+                self._second = second
+                self._of_second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+            self._text = f"{self._of_second}.{str(millisecond - second * 1000 + 1000)[1:]}Z"
+        return self._text

@@ -1,0 +1,62 @@
+"""The access log as the program has it: off, or in one form, changed while requests are served."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+
+from activator.config.model import ACCESS_LOG_BACKLOG_BYTES_MAX, ACCESS_LOG_CLOSE_S
+from activator.data_plane.proxy.proxy import Proxy
+from activator.runtime.clock import Defer, Later, Now
+from activator.telemetry.logs.access_log import AccessLog
+from activator.telemetry.logs.log_writer import LogWriter
+
+log = logging.getLogger("activator.access_log")
+
+
+class AccessLogSwitch:
+    """`wall`, `defer`, `later`: see AccessLog. Lines go to standard output."""
+
+    def __init__(
+        self, proxy: Proxy, wall: Now, defer: Defer, later: Later, failed: Callable[[Exception], None]
+    ) -> None:
+        self._proxy = proxy
+        self._wall = wall
+        self._defer = defer
+        self._later = later
+        self._failed = failed
+        self._current: AccessLog | None = None
+        self._writer: LogWriter | None = None
+        self._dropped_before = 0  # by logs that were on before this one
+
+    @property
+    def lost_total(self) -> int:
+        """Lines that are missing in what was written."""
+        lost = self._dropped_before
+        if self._current is not None:
+            lost += self._current.dropped_total
+        if self._writer is not None:
+            lost += self._writer.lost_lines
+        return lost
+
+    def set(self, wanted: bool | str) -> None:
+        """From the next request that ends: off, or this form, which must have been checked."""
+        former = self._current
+        if former is not None:
+            if former.kind == wanted:
+                return
+            former.flush()
+            self._dropped_before += former.dropped_total
+            self._current = self._proxy.observer = None
+        if isinstance(wanted, str):
+            if self._writer is None:
+                self._writer = LogWriter(sys.stdout.fileno(), ACCESS_LOG_BACKLOG_BYTES_MAX)
+            self._current = AccessLog(wanted, self._wall, self._defer, self._later, self._writer, self._failed)
+            self._proxy.observer = self._current
+
+    def close(self) -> None:
+        """Write what has been gathered, for a bounded time: whoever reads it may have stopped."""
+        self.set(False)
+        if self._writer is not None and not self._writer.close(ACCESS_LOG_CLOSE_S):
+            log.warning("the last lines of the access log could not be written within %g s", ACCESS_LOG_CLOSE_S)

@@ -1,0 +1,149 @@
+"""Knative's request log: lines out of a Go text/template, of which as much is understood as request logs use.
+
+    {{.Request.Method}}   {{js .Request.UserAgent}}   {{index .Request.Header "X-Name"}}   {{.Response.Latency}}
+
+Rules
+  1. An action is a field, `index` of a header, or `js` before either; anything else is refused by name, not guessed.
+  2. `js` escapes as Go's does, but for the apostrophe: there as in JSON, so that a line of JSON stays one.
+  3. What Knative's activator never fills in (pods' addresses) is empty here as there; the trace's id is filled in.
+     RemoteAddr has no port.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from activator.data_plane.exchange import ClientStream
+from activator.data_plane.headers.trace_context import trace_id_of
+from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.telemetry.logs.json_line import seconds
+from activator.telemetry.logs.log_fields import header_of, printable, status_of, without_zone
+
+_ACTION: Final = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
+_FIELD: Final = re.compile(
+    r'(?P<js>js\s+)?(?:\.(?P<name>[A-Za-z.]+)|\(?index\s+\.Request\.Header\s+"(?P<header>[^"]+)"\)?)'
+)
+_JS_ESCAPED: Final = str.maketrans({
+    "\\": "\\\\", '"': '\\"', "'": "\\u0027", "<": "\\u003C", ">": "\\u003E", "&": "\\u0026", "=": "\\u003D",
+})  # fmt: skip
+
+# What Knative writes when it is told to write one and not how.
+KNATIVE_FIELDS: Final = (
+    ("requestMethod", '"{{.Request.Method}}"'),
+    ("requestUrl", '"{{js .Request.RequestURI}}"'),
+    ("requestSize", '"{{.Request.ContentLength}}"'),
+    ("status", "{{.Response.Code}}"),
+    ("responseSize", '"{{.Response.Size}}"'),
+    ("userAgent", '"{{js .Request.UserAgent}}"'),
+    ("remoteIp", '"{{js .Request.RemoteAddr}}"'),
+    ("serverIp", '"{{.Revision.PodIP}}"'),
+    ("referer", '"{{js .Request.Referer}}"'),
+    ("latency", '"{{.Response.Latency}}s"'),
+    ("protocol", '"{{.Request.Proto}}"'),
+)
+
+Read = Callable[[ProxiedExchange, ClientStream], str]
+
+
+class RequestTemplateError(ValueError):
+    """What is wrong with a template."""
+
+
+class RequestTemplate:
+    """Raises RequestTemplateError."""
+
+    def __init__(self, text: str) -> None:
+        self._pieces: list[str | Read] = []
+        end = 0
+        for action in _ACTION.finditer(text):
+            self._pieces.extend((text[end : action.start()], _read(action.group(1))))
+            end = action.end()
+        rest = text[end:]
+        if "{{" in rest:
+            raise RequestTemplateError("an action that does not end")
+        self._pieces.append(rest.rstrip("\n"))
+        fixed = "".join(piece for piece in self._pieces if isinstance(piece, str))
+        if not fixed.isprintable():
+            raise RequestTemplateError("more than one line")
+
+    def line(self, exchange: ProxiedExchange, client: ClientStream) -> str:
+        """Of a request that is over."""
+        return "".join([piece if isinstance(piece, str) else piece(exchange, client) for piece in self._pieces])
+
+
+def knative_template() -> str:
+    """Knative's default."""
+    request = ", ".join(f'"{name}": {value}' for name, value in KNATIVE_FIELDS)
+    return f'{{"httpRequest": {{{request}}}, "traceId": "{{{{.TraceID}}}}"}}'
+
+
+def _read(action: str) -> Read:
+    found = _FIELD.fullmatch(action)
+    if found is None:
+        raise RequestTemplateError(f"{{{{{action}}}}} is no field, header or js of one")
+    name, header = found["name"], found["header"]
+    if header is not None:
+        read = _header(header)
+    elif name in _FIELDS:
+        read = _FIELDS[name]
+    else:
+        raise RequestTemplateError(f".{name} is none of {', '.join(_FIELDS)}")
+    if not found["js"]:
+        return read
+    return lambda exchange, client: read(exchange, client).translate(_JS_ESCAPED)
+
+
+def _header(name: str) -> Read:
+    start = f"\r\n{name.lower()}:".encode()
+
+    def read(exchange: ProxiedExchange, client: ClientStream) -> str:
+        block = exchange.head.headers.block
+        return printable(header_of(block, start))
+
+    return read
+
+
+def _revision(place: int) -> Read:
+    return lambda exchange, client: exchange.revision_key().partition("/")[place]
+
+
+def _trace_id(exchange: ProxiedExchange, client: ClientStream) -> str:
+    return trace_id_of(exchange.head.traceparent.partition(b":")[2].strip(b" \t"))
+
+
+def _empty(exchange: ProxiedExchange, client: ClientStream) -> str:
+    return ""
+
+
+_FIELDS: Final[dict[str, Read]] = {
+    "Request.Method": lambda exchange, client: printable(exchange.head.method),
+    "Request.Host": lambda exchange, client: printable(exchange.head.authority),
+    "Request.RequestURI": lambda exchange, client: printable(exchange.head.target),
+    "Request.URL": lambda exchange, client: printable(exchange.head.target),
+    "Request.URL.Path": lambda exchange, client: printable(exchange.head.target.partition(b"?")[0]),
+    "Request.ContentLength": lambda exchange, client: str(_length(exchange)),
+    "Request.Proto": lambda exchange, client: client.protocol(),
+    "Request.RemoteAddr": lambda exchange, client: without_zone(client.client_ip()),
+    "Request.UserAgent": _header("User-Agent"),
+    "Request.Referer": _header("Referer"),
+    "Response.Code": lambda exchange, client: str(status_of(exchange)),
+    "Response.Size": lambda exchange, client: str(int(exchange.response_bytes)),
+    "Response.Latency": lambda exchange, client: seconds(exchange.done_s - exchange.arrived_s),
+    "Revision.Name": _revision(2),
+    "Revision.Namespace": _revision(0),
+    "Revision.Service": lambda exchange, client: "" if (spec := exchange.spec()) is None else spec.knative_service,
+    "Revision.Configuration": lambda exchange, client: (
+        "" if (spec := exchange.spec()) is None else spec.knative_configuration
+    ),
+    "Revision.PodName": _empty,
+    "Revision.PodIP": _empty,
+    "TraceID": _trace_id,
+}
+
+
+def _length(exchange: ProxiedExchange) -> int:
+    """As Go has it: 0 without a body, -1 of one whose length nobody has said."""
+    head = exchange.head
+    return head.content_length if head.has_body else max(head.content_length, 0)

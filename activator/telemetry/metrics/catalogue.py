@@ -1,0 +1,126 @@
+"""docs/metrics.md, from the families themselves: `make docs`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from activator.config.model import KNATIVE_SERIES_MAX, METRICS_REVISIONS_MAX
+from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
+from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
+from activator.telemetry.metrics.families import REVISION_LABELS, Family, Kind
+from activator.telemetry.metrics.knative_metrics import METRICS as KNATIVE_METRICS
+from activator.telemetry.metrics.program_families import CLIENTS, CONTROL, OWN, PROGRAM_FAMILIES
+from activator.telemetry.metrics.revision_families import (
+    PODS,
+    QUEUEING,
+    REVISION_FAMILIES,
+    SPARSE_ARRAY,
+    STARTING,
+    TRAFFIC,
+)
+
+_KNATIVE = "\n".join(f"- `{metric.name}`" for metric in KNATIVE_METRICS)
+
+_INTRODUCTION = f"""# Metrics
+
+`GET /metrics` on the admin port, for Prometheus: its text format, or OpenMetrics where that is asked for; compressed
+where that is accepted. This page is written from the code (`make docs`), and a test compares the two.
+
+- Times are seconds, sizes bytes. A counter only grows; it begins at 0 with the process, and those of a revision with
+  the revision.
+- Labels are the namespace and the name of the revision, and words of closed sets, listed below. Nothing that a request
+  carries (paths, hosts, methods, headers) and no pod is ever a label, so the number of series does not grow with
+  traffic. A word of a counter's set appears when it has first been counted.
+- At most {METRICS_REVISIONS_MAX:,} revisions are shown by name; all others are added up under
+  `namespace="_other",revision="_other"` (ratios: the greatest). A revision stays where it was first shown.
+- Reading costs the requests nothing: their path counts in plain integers, and the text is made in slices between which
+  requests are served.
+- `metrics: {{histograms: false}}` leaves out the histograms of all revisions, which are most of the text; a reload
+  switches them.
+- Histograms are classic ones: native histograms exist in Prometheus' protobuf format alone, which its Python library
+  does not write.
+- Exemplars, where requests are traced (`docs/tracing.md`): each bucket of `activator_request_duration_seconds`,
+  `activator_first_byte_seconds` and `activator_queue_wait_seconds` names the last trace that it has counted, with the
+  request's time and when it ended: `# {{trace_id="…"}} 0.127 1795296896.062`. They are shown in OpenMetrics alone,
+  since the classic text format has none; Prometheus asks for OpenMetrics by itself, and keeps them with
+  `--enable-feature=exemplar-storage`. Of every request the access log says it: a line has its `trace_id` beside its
+  times.
+- `process_…` are the Prometheus client library's, by its names: processor time, memory, open files, start time.
+
+Beside these, `metrics: {{knative: {{protocol: prometheus, endpoint: ":9090"}}}}` shows Knative's names on a port of its
+own, and `protocol: http/protobuf` with `endpoint: http://collector:4318/v1/metrics` sends them every
+`export_interval` (60 s); in Knative mode `metrics-protocol` and `metrics-endpoint` of config-observability come before
+the file. They have Knative's bounds and attributes (names of service, configuration and revision; method, scheme, host,
+port, protocol and status of requests). Requests are told apart so only while these metrics are wanted, and of each
+revision the first {KNATIVE_SERIES_MAX} combinations are; later ones have the host `_other`, the method `_OTHER` and the
+class of their status, at most 24 more. Not there are `http.client…`, whose attribute is the address of each pod there
+ever was, and what is Go's own. `kn.revision.request.concurrency` is that of the moment, where Knative's is the mean of
+the last second.
+
+{_KNATIVE}
+
+Metrics are for questions about many requests. Which step of one request was slow, its line in the access log says
+(`docs/access-log.md`).
+"""
+
+
+_CONTROL = """No names of any kind. What a controller runtime has goes by the name it has there, with the one label
+`controller`; it shows when there are controllers, that is with Kubernetes. What is ours says what it adds to the metric
+nearest to it; `activator_status_update_conflict_total` and `activator_reconcile_errors_total` together are at most 33
+series. How the parts of one pass share its time is a question for traces (`docs/tracing.md`).
+"""
+
+
+def markdown() -> str:
+    """The whole page."""
+    parts = [_INTRODUCTION]
+    for title, families in (
+        ("Requests", TRAFFIC),
+        ("Waiting", QUEUEING),
+        ("Starts from zero", STARTING),
+        ("Pods", PODS),
+        ("The sparse array", SPARSE_ARRAY),
+    ):
+        parts.append(f"## {title}, of each revision\n\n{_list(families)}")
+    parts.append(f"## Clients, and what is held\n\n{_list(CLIENTS)}")
+    parts.append(f"## The control plane\n\n{_CONTROL}\n{_list(CONTROLLER_FAMILIES)}")
+    parts.append(f"## The cluster, with Kubernetes\n\n{_list(CLUSTER_FAMILIES)}")
+    parts.append(f"## The state worker\n\n{_list(CONTROL)}")
+    parts.append(f"## The program\n\n{_list(OWN)}")
+    parts.append(f"## Words\n\n{_words()}")
+    return "\n".join(parts)
+
+
+def _list(families: Iterable[Family[Any]]) -> str:
+    rows = ["| metric | | meaning |", "|---|---|---|"]
+    for family in families:
+        name = f"{family.name}_total" if family.kind is Kind.COUNTER else family.name
+        labels = f" `{{{','.join(family.labels)}}}`" if family.labels else ""
+        bounds = f" Bounds: {', '.join(f'{bound:g}' for bound in family.bounds)}." if family.bounds else ""
+        adds = f" *Adds:* {family.adds}" if family.adds else ""
+        rows.append(f"| `{name}`{labels} | {family.kind.value} | {family.text}{bounds}{adds} |")
+    return "\n".join(rows) + "\n"
+
+
+def _words() -> str:
+    sets: dict[str, list[str]] = {}
+    families: tuple[Family[Any], ...] = (
+        *REVISION_FAMILIES,
+        *PROGRAM_FAMILIES,
+        *CLUSTER_FAMILIES,
+        *CONTROLLER_FAMILIES,
+    )
+    for family in families:
+        for label, values in zip(family.labels, family.values, strict=False):
+            known = sets.setdefault(label, [])
+            known.extend(value for value in values if value not in known)
+    rows = [f"- `{label}`: {', '.join(f'`{value}`' for value in values)}" for label, values in sets.items() if values]
+    rows.append("- `policy`: the names in `docs/policies.md`, or that of a policy of your own, as configured")
+    rows.append(f"- {' and '.join(f'`{label}`' for label in REVISION_LABELS)}: as configured")
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

@@ -1,0 +1,128 @@
+"""What is known of the cluster: how old, how often repaired, and whether the autoscaler hears us."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Protocol
+
+from activator.telemetry.metrics.families import Family, Kind, Row, counter, gauge
+
+
+class StreamView(Protocol):
+    is_connected: bool
+    connections_total: int
+    errors_total: int
+    sent_total: int
+    dropped_total: int
+
+
+class FallbackView(Protocol):
+    fallbacks_total: int
+
+
+class ScaleView(Protocol):
+    scaled_total: int
+
+
+class WatchView(Protocol):
+    name: str
+    errors_total: Counter[str]
+
+
+class ComparisonView(Protocol):
+    repairs_total: Counter[str]
+
+
+class WatchesView(Protocol):
+    reflectors: list[Any]
+    relisters: list[Any]
+
+
+class ClusterView(Protocol):
+    """What is read of a cluster."""
+
+    @property
+    def stream(self) -> StreamView: ...
+    @property
+    def fallback(self) -> FallbackView: ...
+    @property
+    def scale_fallback(self) -> ScaleView: ...
+    @property
+    def watches(self) -> WatchesView: ...
+    def view_age_s(self) -> float: ...
+
+
+REPAIRS = ("missed_add", "missed_change", "missed_delete", "missed_recreate", "version_only")
+
+
+def _repairs(it: ClusterView) -> list[Row]:
+    counts = dict.fromkeys(REPAIRS, 0)
+    for relister in it.watches.relisters:
+        for kind in REPAIRS:
+            counts[kind] += relister.repairs_total[kind]
+    return [((kind,), float(count)) for kind, count in counts.items()]
+
+
+def _watch_errors(it: ClusterView) -> float:
+    return float(sum(sum(reflector.errors_total.values()) for reflector in it.watches.reflectors))
+
+
+CLUSTER_FAMILIES: tuple[Family[ClusterView], ...] = (
+    gauge(
+        "activator_cluster_view_age_seconds",
+        "How long ago the API server was last heard, of the watch that has heard nothing for longest.",
+        lambda it: it.view_age_s(),
+        adds="`rest_client_requests_total` counts calls; a watch that is silent makes none.",
+    ),
+    counter(
+        "activator_cluster_watch_errors",
+        "Watches and lists that failed, broke or stalled.",
+        _watch_errors,
+        adds="`rest_client_requests_total` knows of refused calls, not of streams that break.",
+    ),
+    Family(
+        "activator_cluster_repairs",
+        Kind.COUNTER,
+        "Differences that a comparison with a list found, which the watch had missed, by kind.",
+        _repairs,
+        ("kind",),
+        (REPAIRS,),
+        adds="Nothing near to it: a controller runtime believes its watches.",
+    ),
+    gauge(
+        "activator_autoscaler_connected",
+        "1 while the autoscaler's WebSocket is there.",
+        lambda it: it.stream.is_connected,
+        adds="The autoscaler is no part of the API: `rest_client_requests_total` knows nothing of it.",
+    ),
+    counter(
+        "activator_autoscaler_connection_errors",
+        "Connections to the autoscaler that were there and broke.",
+        lambda it: it.stream.errors_total,
+        adds="`activator_autoscaler_connected` is a moment; what breaks between two readings shows only here.",
+    ),
+    counter(
+        "activator_autoscaler_batches",
+        "Batches of figures sent to the autoscaler.",
+        lambda it: it.stream.sent_total,
+        adds="`activator_autoscaler_connected` says that one could speak, this that something is said.",
+    ),
+    counter(
+        "activator_autoscaler_batches_dropped",
+        "Batches that were not sent, since there was no connection or it was too slow; newer ones made up for them.",
+        lambda it: it.stream.dropped_total,
+        adds="`activator_autoscaler_batches_total` cannot tell what was not sent from what there was not to send.",
+    ),
+    counter(
+        "activator_mesh_fallbacks",
+        "Times that a revision's requests went to its Service, since no pod could be reached by its address.",
+        lambda it: it.fallback.fallbacks_total,
+        adds="`activator_policy` and `activator_pods` show one pod then; only this says that it stands for a Service.",
+    ),
+    counter(
+        "activator_scale_fallbacks",
+        "Revisions scaled from zero by the activator itself, since the autoscaler was away.",
+        lambda it: it.scale_fallback.scaled_total,
+        adds='`rest_client_requests_total{verb="patch"}` counts calls, those that were refused among them.',
+    ),
+)

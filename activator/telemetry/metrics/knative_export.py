@@ -1,0 +1,102 @@
+"""Knative's metrics on their way out: a port that Prometheus asks, or OTLP over HTTP at an interval."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from aiohttp import web
+
+from activator.config.model import KNATIVE_EXPORT_TIMEOUT_S, KNATIVE_PROMETHEUS_ADDRESS, KnativeExport
+from activator.data_plane.proxy.proxy import Proxy
+from activator.runtime.errors import StartError
+from activator.runtime.sockets import address_of, bind
+from activator.runtime.tasks import TaskGroupOwner, pause
+from activator.telemetry.metrics.knative_metrics import KnativeMetrics, otlp_data
+from activator.telemetry.metrics.sliced_answer import answer_in_slices
+
+log = logging.getLogger("activator.control")
+
+OFF: Final = KnativeExport()
+
+
+class KnativeExporter:
+    """`wall_ns`: the time of day in nanoseconds since 1970."""
+
+    def __init__(
+        self, metrics: KnativeMetrics, proxy: Proxy, tasks: TaskGroupOwner, wall_ns: Callable[[], int]
+    ) -> None:
+        self._metrics = metrics
+        self._proxy = proxy
+        self._tasks = tasks
+        self._wall_ns = wall_ns
+        self._started_ns = wall_ns()
+        self._wanted = OFF
+        self._task: asyncio.Task[None] | None = None
+        self.address = ""  # of the port, while there is one …
+        self.listening = asyncio.Event()  # … as it is wanted now
+        self.failed_total = 0  # batches that nobody took
+
+    def set(self, wanted: KnativeExport) -> None:
+        """From now on."""
+        if wanted == self._wanted:
+            return
+        self._wanted = wanted
+        self._proxy.measurer = None if wanted.protocol == "none" else self._metrics.requests
+        self.listening.clear()
+        former = self._task
+        self._task = None
+        if former is not None:
+            former.cancel()
+        if wanted.protocol == "prometheus":
+            self._task = self._tasks.start("knative metrics", self._serve(wanted, former))
+        elif wanted.protocol == "http/protobuf":
+            self._task = self._tasks.start("knative metrics", self._send(wanted))
+
+    async def _serve(self, wanted: KnativeExport, former: asyncio.Task[None] | None) -> None:
+        if former is not None:
+            await asyncio.wait([former])  # it may hold the port
+        application = web.Application()
+        application.add_routes([web.get("/metrics", self._answer)])
+        runner = web.AppRunner(application, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        try:
+            sock = bind(wanted.endpoint or KNATIVE_PROMETHEUS_ADDRESS)
+        except StartError as error:
+            log.error("Knative's metrics: %s", error)
+            return
+        try:
+            await runner.setup()
+            await web.SockSite(runner, sock).start()
+            self.address = address_of(sock)
+            self.listening.set()
+            log.info("Knative's metrics on %s", self.address)
+            await asyncio.Event().wait()
+        finally:
+            self.address = ""
+            await runner.cleanup()
+            sock.close()
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        slices, content_type = self._metrics.render()
+        return await answer_in_slices(request, slices, content_type)
+
+    async def _send(self, wanted: KnativeExport) -> None:
+        # Only where metrics are sent away.
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics.export import MetricExportResult
+        from opentelemetry.sdk.resources import Resource
+
+        exporter = OTLPMetricExporter(endpoint=wanted.endpoint or None, timeout=KNATIVE_EXPORT_TIMEOUT_S)
+        resource = Resource.create({"service.name": "activator"})
+        try:
+            while True:
+                await pause(float(wanted.export_interval))
+                data = otlp_data(self._metrics, resource, self._started_ns, self._wall_ns())
+                result = await asyncio.to_thread(exporter.export, data)
+                if result is not MetricExportResult.SUCCESS:
+                    self.failed_total += 1
+                    log.warning("Knative's metrics could not be sent to %s", wanted.endpoint or "the collector")
+        finally:
+            exporter.shutdown()

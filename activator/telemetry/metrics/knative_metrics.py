@@ -1,0 +1,267 @@
+"""What Knative's activator measures, by its names and labels, for dashboards that were made for it.
+
+Rules
+  1. What can be is read from the same plain counters as our own metrics; requests are told apart by method, host,
+     status and so on in knative_requests.py, which hears of them only while these metrics are wanted.
+  2. One list of metrics, two ways out: Prometheus' text, and the data of OpenTelemetry's SDK for its exporters.
+  3. What cannot be bounded is left out: Knative's http.client metrics have the address of every pod there ever was.
+
+Source: knative.dev/serving pkg/activator, pkg/http/handler (v1.23), and OpenTelemetry's conventions for HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+from activator.config.model import METRICS_REVISIONS_MAX
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.telemetry.metrics.cluster_families import ClusterView
+from activator.telemetry.metrics.exposition import SAMPLES_PER_SLICE, Only
+from activator.telemetry.metrics.families import Distribution, add
+from activator.telemetry.metrics.knative_requests import OTHER, KnativeRequests, RequestSeries
+from activator.telemetry.metrics.named import Roster, labels_of
+
+Attributes = dict[str, str | int]
+Number = int | float
+Value = Number | Distribution
+Point = tuple[Attributes, Value]
+
+
+class Kind(Enum):
+    """As OpenTelemetry tells them apart; Prometheus knows no difference between the first two."""
+
+    GAUGE = "gauge"
+    UP_DOWN = "up-down counter"
+    COUNTER = "counter"
+    HISTOGRAM = "histogram"
+
+
+class Described(NamedTuple):
+    """One metric."""
+
+    name: str  # as OpenTelemetry has it
+    unit: str
+    kind: Kind
+    text: str
+
+    @property
+    def prometheus_name(self) -> str:
+        """Units in braces are no units to Prometheus; what a counter's name ends in, the library adds."""
+        return self.name.replace(".", "_") + _UNITS.get(self.unit, "")
+
+    def family(self, labels: tuple[str, ...] = ()) -> Metric:
+        made = {Kind.COUNTER: CounterMetricFamily, Kind.HISTOGRAM: HistogramMetricFamily}
+        metric: Metric = made.get(self.kind, GaugeMetricFamily)(self.prometheus_name, self.text, labels=labels)
+        return metric
+
+
+class Measure(NamedTuple):
+    """One metric, and how it is read of something."""
+
+    described: Described
+    read: Callable[[Any], Any]
+
+
+_UNITS: Final = {"s": "_seconds", "By": "_bytes"}
+_REQUESTS: Final = "{request}"
+
+CONCURRENCY: Final = Measure(
+    Described("kn.revision.request.concurrency", _REQUESTS, Kind.GAUGE, "Requests that wait for a pod or are at one."),
+    lambda it: float(it.table.in_flight + it.line.length),
+)
+REVISION_MEASURES: Final = (
+    CONCURRENCY,
+    Measure(
+        Described("kn.revision.request.queued", _REQUESTS, Kind.UP_DOWN, "Requests that wait for a pod."),
+        lambda it: int(it.line.length),
+    ),
+    Measure(
+        Described("kn.revision.request.active", _REQUESTS, Kind.UP_DOWN, "Requests at pods."),
+        lambda it: int(it.table.in_flight),
+    ),
+)
+REQUEST_MEASURES: Final = (
+    Measure(
+        Described(
+            "http.server.request.duration",
+            "s",
+            Kind.HISTOGRAM,
+            "From the arrival of a request to its end, by its kind.",
+        ),
+        lambda it: it.duration,
+    ),
+    Measure(
+        Described("http.server.request.body.size", "By", Kind.HISTOGRAM, "Bodies of requests, as far as they came."),
+        lambda it: it.request_size,
+    ),
+    Measure(
+        Described("http.server.response.body.size", "By", Kind.HISTOGRAM, "Bodies of answers, as far as they went."),
+        lambda it: it.response_size,
+    ),
+)
+AUTOSCALER_MEASURES: Final = (
+    Measure(
+        Described(
+            "kn.activator.stats.conn.reachable",
+            "{reachable}",
+            Kind.GAUGE,
+            "1 while there is a connection to the autoscaler.",
+        ),
+        lambda it: int(it.stream.is_connected),
+    ),
+    Measure(
+        Described(
+            "kn.activator.stats.conn.errors",
+            "{error}",
+            Kind.COUNTER,
+            "Connections to the autoscaler that were there and broke.",
+        ),
+        lambda it: int(it.stream.errors_total),
+    ),
+)
+METRICS: Final = tuple(measure.described for measure in (*REVISION_MEASURES, *REQUEST_MEASURES, *AUTOSCALER_MEASURES))
+
+
+class KnativeMetrics:
+    """Of one program; `cluster`: None where there is none."""
+
+    def __init__(
+        self,
+        throttlers: Mapping[str, RevisionThrottler],
+        requests: KnativeRequests,
+        cluster: Callable[[], ClusterView | None],
+        named_max: int = METRICS_REVISIONS_MAX,
+    ) -> None:
+        self.requests = requests
+        self._throttlers = throttlers
+        self._cluster = cluster
+        self._roster = Roster((), named_max)
+
+    def render(self) -> tuple[Iterator[bytes], str]:
+        """The slices of Prometheus' text, and its content type."""
+        return self._slices(), CONTENT_TYPE_PLAIN_0_0_4
+
+    def points(self) -> Iterator[tuple[Described, Iterator[Point]]]:
+        """Each metric, and its values by attributes."""
+        self._roster.update(self._throttlers)
+        for measure in REVISION_MEASURES:
+            yield measure.described, self._of_revisions(measure)
+        for measure in REQUEST_MEASURES:
+            yield measure.described, self._of_requests(measure)
+        cluster = self._cluster()
+        if cluster is not None:
+            for measure in AUTOSCALER_MEASURES:
+                yield measure.described, iter([({"peer": "autoscaler"}, measure.read(cluster))])
+
+    def _slices(self) -> Iterator[bytes]:
+        for described, points in self.points():
+            yield generate_latest(Only(described.family()))
+            lines = 0
+            some: list[Point] = []
+            for point in points:
+                some.append(point)
+                lines += len(point[1].buckets) if isinstance(point[1], Distribution) else 1
+                if lines >= SAMPLES_PER_SLICE // 10:  # the library takes 5 us a line
+                    yield _samples(described, some)
+                    lines = 0
+                    some.clear()
+            yield _samples(described, some)
+
+    def _of_revisions(self, measure: Measure) -> Iterator[Point]:
+        full = measure is CONCURRENCY
+        for throttler, _ in self._roster.named:
+            yield _revision_attributes(throttler, full), measure.read(throttler)
+        others = [measure.read(throttler) for throttler in self._roster.others]
+        if others:
+            yield _other_attributes(full), sum(others)
+
+    def _of_requests(self, measure: Measure) -> Iterator[Point]:
+        for key, series in self.requests.read(self._throttlers):
+            yield _request_attributes(self._throttlers.get(key), key, series), Distribution.of(measure.read(series))
+
+
+def _revision_attributes(throttler: RevisionThrottler, full: bool) -> Attributes:
+    namespace, name = labels_of(throttler)
+    found: Attributes = {"k8s.namespace.name": namespace, "kn.revision.name": name}
+    if full:
+        found["kn.service.name"] = throttler.spec.knative_service
+        found["kn.configuration.name"] = throttler.spec.knative_configuration
+    return found
+
+
+def _other_attributes(full: bool) -> Attributes:
+    found: Attributes = {"k8s.namespace.name": OTHER, "kn.revision.name": OTHER}
+    return {**found, "kn.service.name": OTHER, "kn.configuration.name": OTHER} if full else found
+
+
+def _request_attributes(throttler: RevisionThrottler | None, key: str, series: RequestSeries) -> Attributes:
+    """Of a request that no revision was found for, none of the revision's."""
+    of = {} if throttler is None else _revision_attributes(throttler, True)
+    return {**series.attributes(), **(_other_attributes(True) if key == OTHER else of)}
+
+
+def _samples(described: Described, points: list[Point]) -> bytes:
+    """Without the description, which stands there already."""
+    text = b""
+    by_labels: dict[tuple[str, ...], list[Point]] = {}
+    for point in points:
+        by_labels.setdefault(tuple(point[0]), []).append(point)
+    for names, some in by_labels.items():
+        metric = described.family(tuple(name.replace(".", "_") for name in names))
+        for attributes, value in some:
+            add(
+                metric, tuple(map(str, attributes.values())), value if isinstance(value, Distribution) else float(value)
+            )
+        text += b"".join(
+            line for line in generate_latest(Only(metric)).splitlines(keepends=True) if not line.startswith(b"#")
+        )
+    return text
+
+
+def otlp_data(metrics: KnativeMetrics, resource: Any, started_ns: int, now_ns: int) -> Any:
+    """All of it as the SDK's own data (`MetricsData`), for its exporters; `resource`: the SDK's."""
+    from opentelemetry.sdk.metrics import export as sdk  # only where metrics are sent away
+    from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+
+    cumulative = sdk.AggregationTemporality.CUMULATIVE
+    made = []
+    for described, values in metrics.points():
+        data: Any
+        if described.kind is Kind.HISTOGRAM:
+            points = [_histogram_point(attributes, value, started_ns, now_ns) for attributes, value in values]
+            data = sdk.Histogram(points, cumulative)
+        else:
+            numbers = [sdk.NumberDataPoint(of, started_ns, now_ns, value) for of, value in values]  # type: ignore[arg-type]
+            data = (
+                sdk.Gauge(numbers)
+                if described.kind is Kind.GAUGE
+                else sdk.Sum(numbers, cumulative, is_monotonic=described.kind is Kind.COUNTER)
+            )
+        made.append(sdk.Metric(described.name, described.text, described.unit, data))
+    scope = InstrumentationScope("knative.dev/serving/pkg/activator")
+    return sdk.MetricsData([sdk.ResourceMetrics(resource, [sdk.ScopeMetrics(scope, made, "")], "")])
+
+
+def _histogram_point(attributes: Attributes, value: Value, started_ns: int, now_ns: int) -> Any:
+    from opentelemetry.sdk.metrics.export import HistogramDataPoint
+
+    assert isinstance(value, Distribution)
+    counts = [count for _, count in value.buckets]
+    own = [count - before for count, before in zip(counts, [0, *counts[:-1]], strict=True)]
+    bounds = [bound for bound, _ in value.buckets[:-1]]
+    return HistogramDataPoint(
+        attributes,
+        started_ns,
+        now_ns,
+        counts[-1],
+        value.total,
+        own,
+        bounds,
+        None,  # type: ignore[arg-type]  # the least and the greatest: not kept, and may be left out
+        None,  # type: ignore[arg-type]
+    )

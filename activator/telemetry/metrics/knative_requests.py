@@ -1,0 +1,126 @@
+"""Requests told apart as Knative's dashboards have them, of each revision: by method, host, status and so on.
+
+Knative's activator gets these from OpenTelemetry's instrumentation of Go's HTTP server, with its names and bounds.
+
+Rules
+  1. Counted only while Knative's metrics are wanted; our own metrics have none of these labels.
+  2. The number of series is bounded whatever clients send: of each revision the first SERIES_MAX combinations are told
+     apart; what comes later has `_other` for its host and `_OTHER` for its method, and of its status only the class,
+     which makes at most 24 more. Revisions beyond the cap are `_other` together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, final
+
+from activator.config.model import KNATIVE_SERIES_MAX, METRICS_REVISIONS_MAX
+from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.proxy.proxy import ExchangeObserver, ProxiedExchange
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.runtime.histogram import Histogram
+from activator.telemetry.logs.log_fields import printable, status_of
+
+# Of durations what that instrumentation asks for, of sizes what OpenTelemetry's SDKs have where nobody asks.
+DURATION_BOUNDS_S: Final[tuple[float, ...]] = (
+    0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0
+)  # fmt: skip
+SIZE_BOUNDS: Final[tuple[float, ...]] = (
+    0.0, 5.0, 10.0, 25.0, 50.0, 75.0, 100.0, 250.0, 500.0, 750.0, 1000.0, 2500.0, 5000.0, 7500.0, 10000.0
+)  # fmt: skip
+OTHER: Final = "_other"
+_OTHER_METHOD: Final = b"_OTHER"
+_METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH"})
+
+Combination = tuple[bytes, bool, bytes, str, int]  # method, TLS, authority, protocol, status
+
+
+@final
+class RequestSeries:
+    """Requests that have all of it in common."""
+
+    def __init__(self, combination: Combination) -> None:
+        self.combination = combination
+        self.duration = Histogram(DURATION_BOUNDS_S)
+        self.request_size = Histogram(SIZE_BOUNDS)
+        self.response_size = Histogram(SIZE_BOUNDS)
+
+    def attributes(self) -> dict[str, str | int]:
+        """By OpenTelemetry's names; a port that goes without saying is left out."""
+        method, secure, authority, protocol, status = self.combination
+        host, port = _host_and_port(printable(authority))
+        name, _, version = protocol.partition("/")
+        found: dict[str, str | int] = {
+            "http.request.method": method.decode("ascii"),
+            "url.scheme": "https" if secure else "http",
+            "server.address": host,
+            "network.protocol.name": name.lower(),
+            "network.protocol.version": version,
+        }
+        if port and port != (443 if secure else 80):
+            found["server.port"] = port
+        if status:
+            found["http.response.status_code"] = status
+        return found
+
+
+class KnativeRequests(ExchangeObserver):
+    """`series_max`: combinations of a revision that are told apart; `revisions_max`: revisions, by name."""
+
+    def __init__(
+        self,
+        failed: Callable[[Exception], None],
+        series_max: int = KNATIVE_SERIES_MAX,
+        revisions_max: int = METRICS_REVISIONS_MAX,
+    ) -> None:
+        self._failed = failed
+        self._series_max = series_max
+        self._revisions_max = revisions_max
+        self._revisions: dict[str, dict[Combination, RequestSeries]] = {}
+
+    def ended(self, exchange: Exchange, client: ClientStream) -> None:
+        if not isinstance(exchange, ProxiedExchange):
+            return
+        try:
+            series = self._series(exchange, client)
+            series.duration.observe(exchange.done_s - exchange.arrived_s)
+            series.request_size.observe(float(exchange.request_bytes))
+            series.response_size.observe(float(exchange.response_bytes))
+        except Exception as error:
+            self._failed(error)
+
+    def read(self, throttlers: Mapping[str, RevisionThrottler]) -> Iterator[tuple[str, RequestSeries]]:
+        """Every series with its revision's key: empty where none was found, OTHER of those beyond the cap."""
+        for key in [key for key in self._revisions if key and key != OTHER and key not in throttlers]:
+            del self._revisions[key]
+        for key, by_combination in list(self._revisions.items()):
+            for series in list(by_combination.values()):
+                yield key, series
+
+    def _series(self, exchange: ProxiedExchange, client: ClientStream) -> RequestSeries:
+        key = exchange.revision_key()
+        of = self._revisions.get(key)
+        if of is None:
+            if len(self._revisions) >= self._revisions_max:
+                key = OTHER
+            of = self._revisions.setdefault(key, {})
+        head = exchange.head
+        method = head.method if head.method in _METHODS else _OTHER_METHOD
+        status = status_of(exchange)
+        secure, protocol = client.secure(), client.protocol()
+        combination = (method, secure, head.authority, protocol, status)
+        found = of.get(combination)
+        if found is None and len(of) >= self._series_max:
+            combination = (_OTHER_METHOD, secure, OTHER.encode(), protocol, status // 100 * 100)
+            found = of.get(combination)
+        if found is None:
+            found = of[combination] = RequestSeries(combination)
+        return found
+
+
+def _host_and_port(authority: str) -> tuple[str, int]:
+    """The port is 0 where there is none; IPv6 without its brackets."""
+    host, colon, port = authority.rpartition(":")
+    if not colon or not port.isdecimal() or (host.startswith("[") and not host.endswith("]")):
+        return authority.strip("[]"), 0
+    return host.strip("[]"), int(port)

@@ -1,0 +1,277 @@
+"""The metrics of the whole process: clients, what is held, and the control plane, which knows no names of pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import activator
+from activator.control_plane.controller_counts import Controllers
+from activator.control_plane.probes.probe import Ask
+from activator.control_plane.probes.prober import Prober
+from activator.control_plane.sources.push import PushIntake, Verdict
+from activator.control_plane.state.lifecycle import EVENTS
+from activator.control_plane.state.repair import MISMATCHES
+from activator.control_plane.state.worker import TURN_BOUNDS_S, StateWorker
+from activator.data_plane.apply import DataPart
+from activator.data_plane.server.connection import Listening
+from activator.data_plane.throttle.budget import HeldBudget
+from activator.runtime.clock import Now
+from activator.runtime.histogram import Histogram
+from activator.telemetry.logs.log_switch import AccessLogSwitch
+from activator.telemetry.metrics.cluster_families import ClusterView
+from activator.telemetry.metrics.families import Distribution, Family, Kind, Row, counter, gauge
+from activator.telemetry.metrics.revision_families import REASONS
+from activator.telemetry.tracing.trace_switch import SPAN_OUTCOMES, TraceSwitch
+from lb.tracker import EMPTY, STATE_NAMES
+
+
+class Program(NamedTuple):
+    """What is read here."""
+
+    listening: Listening
+    held: HeldBudget
+    worker: StateWorker
+    prober: Prober
+    part: DataPart
+    access_log: AccessLogSwitch
+    errors_total: Callable[[], int]
+    now: Now
+    controllers: Controllers
+    traces: TraceSwitch
+    intake: PushIntake | None = None  # where pods may report themselves
+    cluster: ClusterView | None = None  # where revisions come from a cluster
+
+
+def _of_turns(name: str, text: str, read: Callable[[Program], Histogram], adds: str) -> Family[Program]:
+    """Of turns of the state worker."""
+    return Family(
+        name, Kind.HISTOGRAM, text, lambda it: [((), Distribution.of(read(it)))], bounds=TURN_BOUNDS_S, adds=adds
+    )
+
+
+_STATES = ("unknown", *STATE_NAMES[EMPTY + 1 :])
+
+
+def _since_last_panic(it: Program) -> list[Row]:
+    since_s = it.worker.supervision.since_last_s(it.now())
+    return [] if since_s is None else [((), since_s)]
+
+
+def _illegal_transitions(it: Program) -> list[Row]:
+    counts = sorted(it.worker.illegal_totals.items())
+    return [((_STATES[before], event, _STATES[after]), float(count)) for (before, event, after), count in counts]
+
+
+def _reports(it: Program) -> list[Row]:
+    counts = {} if it.intake is None else it.intake.verdict_totals
+    return [((verdict.value,), float(count)) for verdict, count in counts.items()]
+
+
+def _report_validations(it: Program) -> list[Row]:
+    counts = {} if it.intake is None else it.intake.validation_totals
+    return [((found.value,), float(count)) for found, count in counts.items()]
+
+
+CLIENTS: tuple[Family[Program], ...] = (
+    gauge("activator_client_connections", "Open client connections.", lambda it: len(it.listening.connections)),
+    gauge(
+        "activator_client_handshakes",
+        "Client connections whose TLS handshake is not over.",
+        lambda it: len(it.listening.handshakes),
+    ),
+    counter(
+        "activator_client_handshakes_closed",
+        "TLS handshakes that were closed since there were too many.",
+        lambda it: it.listening.handshakes_closed_total,
+    ),
+    counter("activator_client_connections_accepted", "Client connections.", lambda it: it.listening.accepted_total),
+    counter(
+        "activator_client_connections_shed", "Client connections over the limit.", lambda it: it.listening.shed_total
+    ),
+    gauge("activator_exchanges", "Requests begun and not ended.", lambda it: it.listening.proxy.active),
+    gauge("activator_held_bytes", "Request bodies held in memory, of all revisions.", lambda it: it.held.held_bytes),
+    gauge("activator_held_requests", "Requests that wait for a slot.", lambda it: it.held.held_requests),
+    Family(
+        "activator_refused_requests",
+        Kind.COUNTER,
+        "Requests refused before they had a revision.",
+        lambda it: [((reason.value,), float(count)) for reason, count in it.listening.proxy.refused_requests.items()],
+        ("reason",),
+        (REASONS,),
+    ),
+)
+
+CONTROL: tuple[Family[Program], ...] = (
+    gauge(
+        "activator_state_queue_length",
+        "Changes that wait for the state worker.",
+        lambda it: len(it.worker.queue),
+        adds="`workqueue_depth` is that of the sources' queues of objects; this is behind all of them.",
+    ),
+    counter(
+        "activator_state_changes",
+        "Changes the state worker has taken.",
+        lambda it: it.worker.changes_total,
+        adds="`workqueue_adds_total` counts objects; one object is many changes, or none.",
+    ),
+    counter(
+        "activator_state_changes_folded",
+        "Changes folded into later ones of the same pod before they were taken.",
+        lambda it: it.worker.queue.folded_total,
+        adds="`workqueue_adds_total` leaves out what was folded: only this tells a flood from calm.",
+    ),
+    counter(
+        "activator_state_changes_dropped",
+        "Changes that found the queue full; their source was told to list anew.",
+        lambda it: it.worker.dropped_total,
+        adds="`workqueue_…` queues never refuse anything.",
+    ),
+    counter(
+        "activator_state_changes_refused",
+        "Changes that made no sense in the state they met, and were not acted on.",
+        lambda it: it.worker.refused_total,
+        adds='`controller_runtime_reconcile_total{result="error"}` counts passes; these made no error, only no sense.',
+    ),
+    counter(
+        "activator_state_batches",
+        "Batches the state worker has taken.",
+        lambda it: it.worker.batches_total,
+        adds="With `activator_state_changes_total` the size of a batch, which no `workqueue_…` has.",
+    ),
+    _of_turns(
+        "activator_state_update_queue_seconds",
+        "How long the oldest change of each batch had waited.",
+        lambda it: it.worker.queue_wait,
+        adds="`workqueue_queue_duration_seconds` ends where a source takes the object; this is the rest of the way.",
+    ),
+    _of_turns(
+        "activator_state_update_processing_seconds",
+        "How long each batch held the loop: reducing, applying, handing slots over.",
+        lambda it: it.worker.processing,
+        adds="`workqueue_work_duration_seconds` may wait for the API; this is time in which no request is served.",
+    ),
+    counter(
+        "activator_state_worker_panics",
+        "Changes that raised and were set aside: defects; their revisions wait, all others go on.",
+        lambda it: it.worker.supervision.panics_total,
+        adds="`controller_runtime_reconcile_panics_total` would be a controller's; here one change is set aside.",
+    ),
+    Family(
+        "activator_state_worker_last_panic_seconds",
+        Kind.GAUGE,
+        "How long ago the last panic was; nothing while there was none.",
+        _since_last_panic,
+        adds="`activator_state_worker_panics_total` forgets with the series' range; this does not.",
+    ),
+    gauge(
+        "activator_state_worker_panics_in_a_row",
+        "Panics in a row, of the revision that has most.",
+        lambda it: it.worker.supervision.worst_in_a_row(it.now()),
+        adds="The total cannot tell one revision that always fails from many that failed once.",
+    ),
+    gauge(
+        "activator_state_worker_next_backoff_seconds",
+        "The longest backoff, if its owner panicked now.",
+        lambda it: it.worker.supervision.next_backoff_s(it.now()),
+        adds="`workqueue_…` does not show its rate limiter.",
+    ),
+    counter(
+        "activator_state_rebuilds",
+        "Tables made anew from the model, since an invariant was broken.",
+        lambda it: it.worker.rebuilds_total,
+        adds="Nothing of a controller runtime has tables.",
+    ),
+    Family(
+        "activator_state_mismatches",
+        Kind.COUNTER,
+        "What the auditor found the ledgers to disagree about, and had repaired.",
+        lambda it: [((kind,), float(count)) for kind, count in sorted(it.worker.mismatch_totals.items())],
+        ("kind",),
+        (MISMATCHES,),
+        adds="Nothing of a controller runtime audits itself.",
+    ),
+    Family(
+        "activator_push_reports",
+        Kind.COUNTER,
+        "What pods said of themselves, by what became of it.",
+        _reports,
+        ("outcome",),
+        (tuple(verdict.value for verdict in Verdict),),
+        adds="`workqueue_adds_total` knows of what was listed; pods that report themselves are no objects.",
+    ),
+    Family(
+        "activator_push_validations",
+        Kind.COUNTER,
+        "Pods that were asked after they had said that they are ready, by what they answered.",
+        _report_validations,
+        ("outcome",),
+        (tuple(found.value for found in Ask),),
+        adds="`activator_pod_ready_validations_total` is of pods with a slot; these have none yet.",
+    ),
+    Family(
+        "activator_state_illegal_transitions",
+        Kind.COUNTER,
+        "Transitions of pods that were refused.",
+        _illegal_transitions,
+        ("from", "event", "to"),
+        (_STATES, EVENTS, _STATES),
+        adds="`activator_state_changes_refused_total` says how many, this which.",
+    ),
+    Family(
+        "activator_pod_ready_validations",
+        Kind.COUNTER,
+        "Times a pod was asked whether it answers, before its first request or after it was put out, by outcome.",
+        lambda it: [((outcome.value,), float(count)) for outcome, count in it.prober.asked_totals.items()],
+        ("outcome",),
+        (tuple(outcome.value for outcome in Ask),),
+        adds="`rest_client_requests_total` counts calls of the API; these go to pods.",
+    ),
+    Family(
+        "activator_pod_state_transitions",
+        Kind.COUNTER,
+        "Pods that went from one state to another; from empty: they came, to empty: their slot is free again.",
+        lambda it: [
+            ((STATE_NAMES[before], STATE_NAMES[after]), float(count))
+            for (before, after), count in it.part.transitions.items()
+        ],
+        ("from", "to"),
+        (STATE_NAMES, STATE_NAMES),
+        adds="`activator_pods` is a moment; pods that flap between two readings show only here.",
+    ),
+    gauge(
+        "activator_state_parked_revisions",
+        "Revisions whose changes wait after one that raised.",
+        lambda it: len(it.worker.parked),
+        adds="`workqueue_retries_total` says how often, this how many wait now.",
+    ),
+)
+
+OWN: tuple[Family[Program], ...] = (
+    Family(
+        "activator_build_info",
+        Kind.GAUGE,
+        "1; the version, and whether the hot path is compiled.",
+        lambda _: [((activator.__version__, "yes" if activator.COMPILED else "no"), 1.0)],
+        ("version", "compiled"),
+        ((), ("yes", "no")),
+    ),
+    counter(
+        "activator_access_log_lost_lines",
+        "Lines missing in the access log: whoever reads it was too slow, or it could not be written.",
+        lambda it: it.access_log.lost_total,
+    ),
+    Family(
+        "activator_trace_spans",
+        Kind.COUNTER,
+        "Spans by what became of them: sent, failed (nobody took them), dropped (too many waited).",
+        lambda it: [((outcome,), float(count)) for outcome, count in it.traces.totals.items()],
+        ("outcome",),
+        (SPAN_OUTCOMES,),
+    ),
+    counter(
+        "activator_errors", "Errors of its own that nobody could answer for: defects.", lambda it: it.errors_total()
+    ),
+)
+
+PROGRAM_FAMILIES: tuple[Family[Program], ...] = (*CLIENTS, *CONTROL, *OWN)

@@ -1,0 +1,233 @@
+"""The metrics of one revision, read from its throttler, its table and its pods' pools."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.starting import PHASES
+from activator.data_plane.throttle.traffic import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S, Traffic
+from activator.data_plane.upstream.pool import PodPool
+from activator.runtime.errors import Reason
+from activator.runtime.histogram import Histogram
+from activator.telemetry.metrics.families import Distribution, Family, Fold, Kind, Row, counter, gauge
+from lb.tracker import EMPTY, STATE_NAMES, UNLIMITED
+
+Of = RevisionThrottler
+
+CODE_CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")
+REASONS = tuple(reason.value for reason in Reason)
+POD_STATES = tuple(name for state, name in enumerate(STATE_NAMES) if state != EMPTY)
+CONNECTION_STATES = ("open", "idle", "dialling", "waiting")  # as PodPool.count_into has them
+
+
+def _traffic(read: Callable[[Traffic], float]) -> Callable[[Of], float]:
+    return lambda throttler: read(throttler.traffic) if throttler.has_traffic() else 0.0
+
+
+def _histogram(name: str, text: str, read: Callable[[Traffic], Histogram], bounds: tuple[float, ...]) -> Family[Of]:
+    empty = Distribution.empty(bounds)
+
+    def rows(throttler: Of) -> list[Row]:
+        return [((), Distribution.of(read(throttler.traffic)) if throttler.has_traffic() else empty)]
+
+    return Family(name, Kind.HISTOGRAM, text, rows, bounds=bounds)
+
+
+def _cold_phases(throttler: Of) -> Iterable[Row]:
+    """Every phase from the first request on: a start is rare, and a rate needs the zero before it."""
+    empty = Distribution.empty(COLD_BOUNDS_S)
+    cold = throttler.traffic.cold if throttler.has_traffic() else {}
+    for phase in PHASES:
+        histogram = cold.get(phase)
+        yield (phase,), empty if histogram is None else Distribution.of(histogram)
+
+
+def _responses(throttler: Of) -> Iterable[Row]:
+    classes: dict[str, int] = {}
+    for code, count in throttler.codes.items():
+        name = f"{code // 100}xx" if 100 <= code < 600 else "other"
+        classes[name] = classes.get(name, 0) + count
+    return [((name,), float(count)) for name, count in sorted(classes.items())]
+
+
+def _by_reason(name: str, text: str, read: Callable[[Of], dict[Reason, int]]) -> Family[Of]:
+    def rows(throttler: Of) -> list[Row]:
+        return [((reason.value,), float(count)) for reason, count in read(throttler).items()]
+
+    return Family(name, Kind.COUNTER, text, rows, ("reason",), (REASONS,))
+
+
+def _pods(throttler: Of) -> Iterable[Row]:
+    counts = [0] * len(STATE_NAMES)
+    for tracker in throttler.table.slots[: throttler.table.length]:
+        counts[tracker.state] += 1
+    return [((name,), float(counts[state])) for state, name in enumerate(STATE_NAMES) if state != EMPTY]
+
+
+def _pod_connections(throttler: Of) -> Iterable[Row]:
+    totals = [0] * len(CONNECTION_STATES)
+    for tracker in throttler.table.slots[: throttler.table.length]:
+        pool = tracker.attachment
+        if isinstance(pool, PodPool):
+            pool.count_into(totals)
+    return [((state,), float(count)) for state, count in zip(CONNECTION_STATES, totals, strict=True)]
+
+
+def _capacity(throttler: Of) -> float:
+    capacity = throttler.table.capacity
+    return float("inf") if capacity >= UNLIMITED else float(capacity)
+
+
+TRAFFIC: tuple[Family[Of], ...] = (
+    counter("activator_requests", "Requests routed here.", lambda it: it.requests_total),
+    Family(
+        "activator_responses",
+        Kind.COUNTER,
+        "Answers of pods, by class of status code.",
+        _responses,
+        ("code_class",),
+        (CODE_CLASSES,),
+    ),
+    _by_reason(
+        "activator_failures",
+        "Requests that did not end with a pod's answer: refused, given up or cut short, by reason.",
+        lambda it: it.failed_totals,
+    ),
+    _by_reason(
+        "activator_retries",
+        "Requests tried again, by what failed.",
+        lambda it: it.retries,
+    ),
+    counter(
+        "activator_client_gone", "Clients that left before their answer was complete.", lambda it: it.client_gone_total
+    ),
+    _histogram(
+        "activator_request_duration_seconds",
+        "From the arrival of a request to its end, however it ended; tunnels are not among them.",
+        lambda it: it.duration,
+        REQUEST_BOUNDS_S,
+    ),
+    _histogram(
+        "activator_first_byte_seconds",
+        "From the arrival of a request to the head of its pod's answer.",
+        lambda it: it.first_byte,
+        REQUEST_BOUNDS_S,
+    ),
+    counter(
+        "activator_request_body_bytes",
+        "Bytes of request bodies that came, and what clients said in tunnels; of requests that have ended.",
+        _traffic(lambda it: float(it.request_bytes)),
+    ),
+    counter(
+        "activator_response_body_bytes",
+        "Bytes of pods' response bodies, and what pods said in tunnels; of requests that have ended.",
+        _traffic(lambda it: float(it.response_bytes)),
+    ),
+    counter(
+        "activator_upgrades",
+        "Connections upgraded to another protocol.",
+        _traffic(lambda it: float(it.tunnels_total)),
+    ),
+    gauge(
+        "activator_upgrade_tunnels",
+        "Upgraded connections that are open.",
+        _traffic(lambda it: float(it.tunnels)),
+    ),
+    gauge("activator_in_flight", "Requests at pods.", lambda it: float(it.table.in_flight)),
+)
+
+QUEUEING: tuple[Family[Of], ...] = (
+    gauge("activator_queued", "Requests that wait for a slot.", lambda it: it.line.length),
+    gauge("activator_queue_limit", "How many may wait.", lambda it: it.spec.queue_depth),
+    gauge("activator_queue_held_bytes", "Bodies held for requests that wait.", lambda it: it.held.held_bytes),
+    _histogram(
+        "activator_queue_wait_seconds",
+        "How long those requests waited that could not have a slot at once, whether they got one in the end or not.",
+        lambda it: it.wait,
+        WAIT_BOUNDS_S,
+    ),
+    counter("activator_grants", "Slots granted, with a wait or without.", lambda it: it.granted_total),
+    counter("activator_exempted", "Requests that a rule let pass beyond the limits.", lambda it: it.exempted_total),
+    counter("activator_waiter_errors", "Waiters that raised when told: defects.", lambda it: it.errors_total),
+)
+
+STARTING: tuple[Family[Of], ...] = (
+    counter(
+        "activator_cold_starts",
+        "Starts from zero that requests waited for and that came to a ready pod.",
+        lambda it: it.cold_starts_total,
+    ),
+    Family(
+        "activator_cold_start_phase_seconds",
+        Kind.HISTOGRAM,
+        "Where the time went, to the first byte, of each request that waited for a start from zero: start (until there "
+        "is a pod), ready (until it is ready), queue (until its turn), connect, first_byte. The sums add up.",
+        _cold_phases,
+        ("phase",),
+        (PHASES,),
+        COLD_BOUNDS_S,
+    ),
+    gauge(
+        "activator_revision_failed",
+        "1 while the revision cannot start; the cause stands in /debug/revisions.",
+        lambda it: it.failure is not None,
+    ),
+)
+
+PODS: tuple[Family[Of], ...] = (
+    gauge(
+        "activator_capacity", "Requests that pods which may be picked can carry at a time; +Inf: no limit.", _capacity
+    ),
+    Family("activator_pods", Kind.GAUGE, "Pods by state.", _pods, ("state",), (POD_STATES,)),
+    Family(
+        "activator_pod_connections",
+        Kind.GAUGE,
+        "Connections to pods: open (idle ones among them), idle, being dialled; and requests waiting for one.",
+        _pod_connections,
+        ("state",),
+        (CONNECTION_STATES,),
+    ),
+    Family(
+        "activator_policy",
+        Kind.GAUGE,
+        "1 for the balancing policy in use.",
+        lambda it: [((it.spec.policy,), 1.0)],
+        ("policy",),
+    ),
+)
+
+SPARSE_ARRAY: tuple[Family[Of], ...] = (
+    gauge(
+        "activator_sparse_array_length",
+        "One past the highest slot used since the last trim.",
+        lambda it: it.table.length,
+    ),
+    gauge("activator_sparse_array_slots", "Slots made.", lambda it: it.table.capacity_slots),
+    gauge("activator_sparse_array_holes", "Empty slots below the highest that holds a pod.", lambda it: it.table.holes),
+    gauge(
+        "activator_sparse_array_trailing", "Empty slots above it and below the length.", lambda it: it.table.trailing
+    ),
+    gauge(
+        "activator_sparse_array_fragmentation_ratio",
+        "Empty slots below the table's length, as a share of it; 0 at length 0.",
+        lambda it: it.table.fragmentation,
+        Fold.MAX,
+    ),
+    counter("activator_sparse_array_trims", "Trims of trailing empty slots.", lambda it: it.table.trims),
+    counter(
+        "activator_sparse_array_growths", "Times that the table was too small and grew.", lambda it: it.table.grown
+    ),
+    counter(
+        "activator_sparse_array_full",
+        "Pods that found every slot held, and stay pending.",
+        lambda it: float(it.table.tables_full),
+    ),
+    counter(
+        "activator_late_releases",
+        "Requests that ended after their slot had gone to another pod: recognised and ignored.",
+        lambda it: float(it.table.late_releases),
+    ),
+)
+
+REVISION_FAMILIES: tuple[Family[Of], ...] = (*TRAFFIC, *QUEUEING, *STARTING, *PODS, *SPARSE_ARRAY)

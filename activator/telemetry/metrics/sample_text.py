@@ -1,0 +1,74 @@
+"""The lines of a family of revisions, written by hand: prometheus_client's own rendering takes 5 us a line, this 0.5.
+
+Rules
+  1. Only what repeats a hundred thousand times is written here: samples. Descriptions, the process's own figures and
+     the choice of a format stay the library's, and its parsers read all of it back in the tests.
+  2. What does not change is put together once: the labels of a revision, those of a family, the bounds of its buckets.
+  3. A line is the same in Prometheus' text format and in OpenMetrics, but that a bucket may have an exemplar in the
+     latter. Its one label, a trace id of 32 digits, is far below the 128 characters that OpenMetrics allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from math import inf
+from typing import Final
+
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.runtime.histogram import Exemplar
+from activator.telemetry.metrics.families import Distribution, Family, Kind, Row
+
+_ESCAPED: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+def pairs_text(names: Iterable[str], values: Iterable[str]) -> str:
+    """Labels as they stand between braces."""
+    return ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in zip(names, values, strict=True))
+
+
+def _exemplar_text(exemplar: Exemplar | None) -> str:
+    """As it stands behind the count of its bucket."""
+    if exemplar is None:
+        return ""
+    return f' # {{trace_id="{exemplar.trace_id}"}} {exemplar.value} {exemplar.time_s:.3f}'
+
+
+class FamilyText:
+    """Writes the samples of one family."""
+
+    def __init__(self, family: Family[RevisionThrottler]) -> None:
+        name = family.name
+        self._labels = family.labels
+        self._head = f"{name}_total{{" if family.kind is Kind.COUNTER else f"{name}{{"
+        self._bucket_head = f"{name}_bucket{{"
+        self._sum_head = f"{name}_sum{{"
+        self._count_head = f"{name}_count{{"
+        bounds = [*map(repr, family.bounds), "+Inf"]
+        self._bounds = [f',le="{bound}"}} ' for bound in bounds]
+        self._own: dict[tuple[str, ...], str] = {(): ""}  # closed sets: it does not grow
+
+    def write(self, lines: list[str], revision: str, rows: Iterable[Row], exemplars: bool = False) -> None:
+        """Add the lines of one revision, whose labels `pairs_text` has made; `exemplars`: of OpenMetrics."""
+        for values, value in rows:
+            own = self._own.get(values)
+            if own is None:
+                own = self._own[values] = "," + pairs_text(self._labels, values)
+            if isinstance(value, Distribution):
+                self._write_histogram(lines, revision + own, value, value.exemplars if exemplars else None)
+            else:
+                lines.append(f"{self._head}{revision}{own}}} {'+Inf' if value == inf else value}\n")
+
+    def _write_histogram(
+        self, lines: list[str], labels: str, value: Distribution, exemplars: Mapping[float, Exemplar] | None
+    ) -> None:
+        start = self._bucket_head + labels
+        buckets = value.buckets
+        both = zip(self._bounds, buckets, strict=True)
+        if exemplars:
+            lines.extend(
+                [f"{start}{text}{count}{_exemplar_text(exemplars.get(bound))}\n" for text, (bound, count) in both]
+            )
+        else:
+            lines.extend([f"{start}{text}{bucket[1]}\n" for text, bucket in both])
+        lines.append(f"{self._count_head}{labels}}} {buckets[-1][1]}\n")
+        lines.append(f"{self._sum_head}{labels}}} {value.total}\n")

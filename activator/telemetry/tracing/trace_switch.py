@@ -1,0 +1,191 @@
+"""Traces as the program has them: off, or sent to one place, changed while requests are served.
+
+OpenTelemetry's own variables say what the file leaves open: OTEL_SDK_DISABLED, OTEL_TRACES_EXPORTER,
+OTEL_TRACES_SAMPLER and …_ARG, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES, OTEL_EXPORTER_OTLP_… and OTEL_BSP_….
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from threading import Thread
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+import activator
+from activator.config.model import (
+    TRACE_BATCH_SPANS,
+    TRACE_CLOSE_S,
+    TRACE_DELAY_S,
+    TRACE_SPANS_MAX,
+    TRACING_RATE,
+    Tracing,
+)
+from activator.control_plane.controller_counts import Controllers
+from activator.data_plane.headers.trace_context import Sampler
+from activator.data_plane.proxy.proxy import Proxy
+from activator.runtime.clock import Now
+from activator.runtime.errors import StartError
+from lb.rng import Rng
+
+if TYPE_CHECKING:
+    from activator.telemetry.tracing.span_sender import SpanClient, SpanSender
+    from activator.telemetry.tracing.spans import SpanMaker
+
+log = logging.getLogger("activator.tracing")
+
+_PATH: Final = "v1/traces"  # of OTLP over HTTP
+_SCOPE: Final = "activator"
+SPAN_OUTCOMES: Final = ("sent", "failed", "dropped")
+
+
+class TraceSwitch:
+    """`wall_ns`: the time of day in nanoseconds since 1970; `entropy` makes random bytes."""
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        controllers: Controllers,
+        environ: Mapping[str, str],
+        rng: Rng,
+        entropy: Callable[[int], bytes],
+        wall_ns: Callable[[], int],
+        now: Now,
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._proxy = proxy
+        self._controllers = controllers
+        self._environ = environ
+        self._rng = rng
+        self._entropy = entropy
+        self._wall_ns = wall_ns
+        self._now = now
+        self._failed = failed
+        self._wanted = Tracing(exporter="none")
+        self._spans: SpanMaker | None = None
+        self._leaving: dict[Thread, SpanMaker] = {}  # they send what they were given before
+        self._before = dict.fromkeys(SPAN_OUTCOMES, 0)  # of those that have ended
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Spans by what became of them."""
+        self._part_with_ended()
+        totals = self._before
+        for spans in (*self._leaving.values(), self._spans):
+            if spans is not None:
+                totals = _plus(totals, spans)
+        return totals
+
+    def set(self, wanted: Tracing) -> None:
+        """From the next request on. Raises StartError, and changes nothing, where spans cannot be sent so."""
+        if wanted == self._wanted:
+            return
+        made = self._made(wanted) if is_wanted(wanted, self._environ) else None
+        self._wanted = wanted
+        self._stop()
+        if made is not None:
+            self._start(*made)
+
+    def close(self) -> None:
+        """Send what waits, for a bounded time."""
+        self._stop()
+        until_s = self._now() + TRACE_CLOSE_S
+        for thread in self._leaving:
+            thread.join(max(until_s - self._now(), 0.0))
+        if any(thread.is_alive() for thread in self._leaving):
+            log.warning("the last spans could not be sent within %g s", TRACE_CLOSE_S)
+
+    def _made(self, wanted: Tracing) -> tuple[SpanMaker, Sampler]:
+        from activator.telemetry.tracing.otlp_client import OtlpClient  # only where traces are sent
+        from activator.telemetry.tracing.spans import SpanMaker
+
+        rate = sampling_rate(wanted, self._environ)
+        sampler = Sampler(rate, self._rng, self._entropy)
+        try:
+            sender = self._sender(OtlpClient(endpoint_of(wanted), self._environ))
+        except Exception as error:  # of many kinds: a file of certificates, a number in a variable
+            raise StartError(f"tracing: {error} (`tracing:` in the file, OTEL_EXPORTER_OTLP_…, OTEL_BSP_…)") from error
+        return SpanMaker(sender, sampler, self._wall_ns, self._now, self._failed), sampler
+
+    def _start(self, spans: SpanMaker, sampler: Sampler) -> None:
+        self._spans = self._proxy.tracer = spans
+        self._proxy.sampler = sampler
+        self._controllers.on_pass = spans.reconciled
+        rate = sampling_rate(self._wanted, self._environ)
+        log.info("tracing %g %% of the requests whose clients do not say", 100.0 * rate)
+
+    def _sender(self, client: SpanClient) -> SpanSender:
+        from opentelemetry.sdk.resources import (
+            Resource,
+        )  # who we are: from OpenTelemetry's variables, and its detectors
+
+        from activator.telemetry.tracing.span_bytes import Envelope
+        from activator.telemetry.tracing.span_sender import SpanSender
+
+        own = {"service.version": activator.__version__}
+        if not self._environ.get("OTEL_SERVICE_NAME"):
+            own["service.name"] = "activator"
+        envelope = Envelope(Resource.create(own).attributes, _SCOPE)
+        spans_max = int(self._variable("OTEL_BSP_MAX_QUEUE_SIZE", TRACE_SPANS_MAX))
+        batch_spans = int(self._variable("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", min(TRACE_BATCH_SPANS, spans_max)))
+        if not 0 < batch_spans <= spans_max:
+            raise ValueError("OTEL_BSP_MAX_EXPORT_BATCH_SIZE is between 1 and OTEL_BSP_MAX_QUEUE_SIZE")
+        delay_s = self._variable("OTEL_BSP_SCHEDULE_DELAY", TRACE_DELAY_S * 1e3) / 1e3
+        if delay_s <= 0.0:
+            raise ValueError("OTEL_BSP_SCHEDULE_DELAY is milliseconds, and more than none")
+        return SpanSender(client, envelope, spans_max, batch_spans, delay_s)
+
+    def _variable(self, name: str, otherwise: float) -> float:
+        said = self._environ.get(name, "").strip()
+        return float(said) if said else otherwise
+
+    def _part_with_ended(self) -> None:
+        """Of what has sent all that it had, only its counts are kept."""
+        for thread in [thread for thread in self._leaving if not thread.is_alive()]:
+            self._before = _plus(self._before, self._leaving.pop(thread))
+
+    def _stop(self) -> None:
+        self._part_with_ended()  # though nobody should ever ask for the totals
+        former = self._spans
+        self._spans = self._proxy.sampler = self._proxy.tracer = self._controllers.on_pass = None
+        if former is not None:
+            thread = Thread(target=former.close, name="last spans", daemon=True)
+            thread.start()
+            self._leaving[thread] = former
+
+
+def _plus(totals: dict[str, int], spans: SpanMaker) -> dict[str, int]:
+    counts = (spans.sender.sent_total, spans.sender.failed_total, spans.sender.dropped_total)
+    return {outcome: totals[outcome] + count for outcome, count in zip(SPAN_OUTCOMES, counts, strict=True)}
+
+
+def is_wanted(wanted: Tracing, environ: Mapping[str, str]) -> bool:
+    """Whether spans are to be sent."""
+    if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return False
+    said = wanted.exporter or environ.get("OTEL_TRACES_EXPORTER", "none").strip()
+    return said == "otlp"
+
+
+def sampling_rate(wanted: Tracing, environ: Mapping[str, str]) -> float:
+    """Between 0 and 1."""
+    if wanted.sampling_rate is not None:
+        return wanted.sampling_rate
+    sampler = environ.get("OTEL_TRACES_SAMPLER", "").strip()
+    if sampler.endswith("always_on"):
+        return 1.0
+    if sampler.endswith("always_off"):
+        return 0.0
+    try:
+        rate = float(environ.get("OTEL_TRACES_SAMPLER_ARG", "") if sampler.endswith("traceidratio") else "")
+    except ValueError:
+        return TRACING_RATE
+    return TRACING_RATE if math.isnan(rate) else min(max(rate, 0.0), 1.0)
+
+
+def endpoint_of(wanted: Tracing) -> str:
+    """Where spans are posted; empty: where the exporter's own variables say."""
+    if not wanted.endpoint:
+        return ""
+    return wanted.endpoint if urlsplit(wanted.endpoint).path.strip("/") else f"{wanted.endpoint.rstrip('/')}/{_PATH}"

@@ -1,0 +1,371 @@
+"""Who is asked when: backoffs, haste, places, patience."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import pytest
+
+from activator.config.model import (
+    PROBE_BACKOFF_MAX_S,
+    PROBE_HURRIED_LONG_S,
+    PROBE_HURRIED_LONG_STEP_S,
+    PROBE_HURRIED_STEP_MAX_S,
+    PROBE_HURRIED_STEP_MIN_S,
+    PROBE_HURRY_S,
+    PROBE_MOMENT_S,
+    PROBE_SECOND_AFTER_S,
+    PROBE_TIMEOUT_MAX_S,
+    PROBE_TIMEOUT_MIN_S,
+    PROBE_TIMEOUT_RTTS,
+    PROBE_TIMEOUT_S,
+    PROBES_AT_ONCE_MAX,
+    PROBES_HURRIED_MAX,
+    ProbeSpec,
+)
+from activator.control_plane.probes.probe import Ask, Question
+from activator.control_plane.probes.prober import Patience, Prober
+from activator.messages import Change, Probed, StartProbe, StopProbe
+from activator.runtime.tasks import TaskGroupOwner
+from lb.rng import Rng
+from tests.control_plane.state.state_fakes import KEY
+from tests.manual_clock import ManualClock
+from tests.shuffled_loop import run_shuffled
+
+
+async def turns(count: int = 12) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class Probing:
+    """A prober on a clock that the test turns, and pods that answer as it says: by address, else SILENT."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.found: dict[str, Ask] = {}
+        self.hangs: set[str] = set()  # whose answers do not come
+        self.let_go = asyncio.Event()  # … until this
+        self.questions: list[Question] = []
+        self.asked_s: list[float] = []
+        self.timeouts: list[float] = []
+        self.at_once = 0
+        self.most_at_once = 0
+        self.broken = False
+        self.told: list[Change] = []
+        self.errors: list[BaseException] = []
+        self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
+        self.prober = Prober(
+            self.tasks, self._hear, Rng(1), self.clock.now, self._ask, self._wait, self.clock.call_later
+        )
+
+    async def _ask(self, question: Question, timeout_s: float) -> Ask:
+        self.questions.append(question)
+        self.asked_s.append(self.clock.now())
+        self.timeouts.append(timeout_s)
+        self.at_once += 1
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            await asyncio.sleep(0)
+            if self.broken:
+                self.broken = False
+                raise ValueError("a defect")
+            if question.address in self.hangs:
+                await self.let_go.wait()
+            return self.found.get(question.address, Ask.SILENT)
+        finally:
+            self.at_once -= 1
+
+    def _hear(self, change: Change) -> None:
+        self.told.append(change)
+
+    async def _wait(self, event: asyncio.Event, seconds: float) -> bool:
+        timer = self.clock.call_later(max(seconds, 0.0), event.set)
+        await event.wait()
+        timer.cancel()
+        return True
+
+    def start(self, count: int) -> None:
+        self.prober.order([StartProbe(KEY, f"p{number}", str(number)) for number in range(count)])
+
+    async def pass_time(self, seconds: float, hurried: bool = False) -> int:
+        """In steps of a millisecond or, unhurried, five, with everything that falls due; how many were asked."""
+        before = len(self.questions)
+        step_ms = 1 if hurried else 5
+        for step in range(round(seconds * 1000) // step_ms):
+            if hurried and step % 100 == 0:
+                self.prober.hurry(KEY)
+            self.clock.pass_time(step_ms / 1000.0)
+            await turns(6)
+        return len(self.questions) - before
+
+    def proven(self) -> set[str]:
+        return {change.identity for change in self.told if isinstance(change, Probed)}
+
+
+def run(scenario: Callable[[Probing], Coroutine[None, None, None]]) -> None:
+    """On loops that shuffle; nothing may be left over."""
+
+    async def whole() -> None:
+        probing = Probing()
+        await scenario(probing)
+        await probing.tasks.close()
+        assert probing.errors == []
+        assert probing.at_once == probing.prober.hurried == 0
+
+    for seed in range(2):
+        run_shuffled(seed, whole)
+
+
+def test_who_does_not_answer_is_asked_less_and_less() -> None:
+    async def scenario(probing: Probing) -> None:
+        probing.found["0"] = Ask.REFUSED
+        probing.start(1)
+        await probing.pass_time(60.0)
+        gaps = [after - before for before, after in zip(probing.asked_s, probing.asked_s[1:])]
+        assert gaps[0] < 0.08
+        assert PROBE_BACKOFF_MAX_S / 2 <= min(gaps[-3:]) <= max(gaps[-3:]) <= PROBE_BACKOFF_MAX_S * 1.5 + 0.01
+        assert len(gaps) < 25
+        probing.found["0"] = Ask.ANSWERED
+        await probing.pass_time(8.0)
+        assert probing.proven() == {"p0"}
+
+    run(scenario)
+
+
+def test_when_requests_wait_the_next_question_comes_at_once_and_then_every_few_milliseconds() -> None:
+    async def scenario(probing: Probing) -> None:
+        probing.found["0"] = Ask.REFUSED
+        probing.start(1)
+        await probing.pass_time(20.0)
+        before = len(probing.questions)
+        probing.prober.hurry("ns/other")
+        await turns()
+        assert len(probing.questions) == before
+        probing.prober.hurry(KEY)
+        await turns()
+        assert len(probing.questions) == before + 1, "at once"
+        for _ in range(50):
+            probing.prober.hurry(KEY)  # as for each request that comes to wait
+        await turns()
+        assert len(probing.questions) == before + 1
+        await probing.pass_time(5.0, hurried=True)
+        gaps = [after - before for before, after in zip(probing.asked_s[before:], probing.asked_s[before + 1 :])]
+        assert gaps[0] <= PROBE_HURRIED_STEP_MIN_S + 0.002
+        assert max(gaps) <= PROBE_HURRIED_STEP_MAX_S + 0.002
+        assert await probing.pass_time(PROBE_HURRY_S + 8.0) < 20, "nobody waits any more"
+
+    run(scenario)
+
+
+def test_a_question_that_hangs_is_asked_once_more_beside() -> None:
+    """Knative's queue-proxy lets a question hang that it would answer now, were it asked anew."""
+
+    async def scenario(probing: Probing) -> None:
+        probing.hangs = {"0"}
+        probing.start(1)
+        assert await probing.pass_time(0.5) == 1, "nobody waits: one is enough"
+        probing.prober.hurry(KEY)
+        asked = await probing.pass_time(PROBE_SECOND_AFTER_S + 0.002, hurried=True)
+        assert (asked, probing.at_once) == (1, 2)
+        assert await probing.pass_time(1.0, hurried=True) == 0, "two and no more"
+        probing.hangs.clear()
+        probing.found["0"] = Ask.ANSWERED
+        probing.let_go.set()
+        await turns()
+        assert (probing.proven(), len(probing.told)) == ({"p0"}, 1)
+        assert probing.at_once == 0, "the other is not waited for"
+
+    run(scenario)
+
+
+def test_beside_a_question_that_hangs_the_second_is_repeated() -> None:
+    async def scenario(probing: Probing) -> None:
+        probing.hangs = {"0"}
+        probing.found["0"] = Ask.REFUSED
+        probing.start(1)
+        await turns()
+        probing.hangs.clear()
+        assert await probing.pass_time(0.5, hurried=True) > 20
+        assert probing.at_once == 1
+        probing.found["0"] = Ask.ANSWERED
+        await probing.pass_time(PROBE_HURRIED_STEP_MAX_S + 0.002, hurried=True)
+        assert probing.proven() == {"p0"}
+
+    run(scenario)
+
+
+def test_many_who_are_hurried_are_asked_as_often_together_as_few() -> None:
+    async def scenario(probing: Probing) -> None:
+        probing.found = {str(number): Ask.REFUSED for number in range(40)}
+        probing.start(40)
+        await probing.pass_time(2.0, hurried=True)
+        per_second = await probing.pass_time(1.0, hurried=True)
+        most = PROBES_HURRIED_MAX / PROBE_HURRIED_STEP_MAX_S
+        assert per_second <= 1.5 * most
+        assert {question.address for question in probing.questions[-per_second:]} == set(probing.found), "in turns"
+
+    run(scenario)
+
+
+def test_who_has_been_hurried_for_long_is_asked_more_slowly() -> None:
+    async def scenario(probing: Probing) -> None:
+        probing.found["0"] = Ask.REFUSED
+        probing.start(1)
+        probing.prober.hurry(KEY)
+        for _ in range(round(PROBE_HURRIED_LONG_S / (PROBE_HURRY_S / 2)) + 1):
+            probing.clock.pass_time(PROBE_HURRY_S / 2)
+            probing.prober.hurry(KEY)
+            await turns()
+        assert await probing.pass_time(1.0, hurried=True) <= 1.0 / PROBE_HURRIED_LONG_STEP_S + 1
+
+    run(scenario)
+
+
+def test_one_silent_pod_delays_no_other_and_a_defect_ends_no_probe() -> None:
+    async def scenario(probing: Probing) -> None:
+        probing.found["1"] = Ask.ANSWERED
+        probing.broken = True
+        probing.start(2)
+        await probing.pass_time(0.5)
+        assert probing.proven() == {"p1"}
+        assert probing.prober.errors_total == 1
+        probing.found["0"] = Ask.ANSWERED
+        await probing.pass_time(0.1, hurried=True)
+        assert probing.proven() == {"p0", "p1"}
+
+    run(scenario)
+
+
+def test_thousands_that_are_silent_keep_nobody_waiting_whose_requests_wait() -> None:
+    async def scenario(probing: Probing) -> None:
+        silent = [f"silent-{number}" for number in range(40 * PROBES_AT_ONCE_MAX)]
+        probing.hangs = set(silent)
+        probing.prober.order([StartProbe("ns/broken", one, one) for one in silent])
+        await turns()
+        assert probing.at_once == PROBES_AT_ONCE_MAX
+        probing.found["0"] = Ask.ANSWERED
+        probing.prober.hurry(KEY)
+        probing.start(1)
+        await turns()
+        assert probing.proven() == {"p0"}
+
+    run(scenario)
+
+
+def test_a_thousand_pods_are_not_asked_at_once() -> None:
+    async def scenario(probing: Probing) -> None:
+        probing.start(1000)
+        await turns(120)
+        assert len(probing.questions) == 1000
+        assert probing.most_at_once == PROBES_AT_ONCE_MAX
+        probing.prober.order([StopProbe(KEY, f"p{number}") for number in range(1000)])
+        await turns(5)
+        assert probing.prober._asked == {}
+
+    run(scenario)
+
+
+def test_those_who_hang_keep_nobody_from_being_asked() -> None:
+    async def scenario(probing: Probing) -> None:
+        probing.hangs = {str(number) for number in range(PROBES_AT_ONCE_MAX)}
+        probing.start(PROBES_AT_ONCE_MAX)
+        await turns(40)
+        assert probing.at_once == PROBES_AT_ONCE_MAX
+        probing.found["x"] = Ask.ANSWERED
+        probing.prober.order([StartProbe(KEY, "late", "x")])
+        probing.clock.pass_time(PROBE_MOMENT_S - 0.001)
+        await turns(40)
+        assert probing.proven() == set(), "all places are held"
+        probing.clock.pass_time(0.002)
+        await turns()
+        assert probing.proven() == {"late"}
+        assert probing.at_once == PROBES_AT_ONCE_MAX
+
+    run(scenario)
+
+
+def test_each_revision_says_how_its_pods_are_asked() -> None:
+    async def scenario(probing: Probing) -> None:
+        probe = ProbeSpec("queue-proxy")
+        probing.prober.order([StartProbe(KEY, "p0", "0", probe)])
+        await turns()
+        assert probing.questions == [Question("0", probe, None, "p0", KEY)]
+        probing.prober.order([StartProbe(KEY, "p0", "0", ProbeSpec("http", "/up"))])
+        await turns()
+        assert [question.probe.path for question in probing.questions] == ["", "/up"]
+
+    run(scenario)
+
+
+def test_the_timeout_of_a_question_follows_the_distance() -> None:
+    patience = Patience()
+    assert patience.timeout_s(0) == PROBE_TIMEOUT_S
+    assert [patience.timeout_s(n) for n in range(1, 6)] == [2.0, 4.0, 8.0, PROBE_TIMEOUT_MAX_S, PROBE_TIMEOUT_MAX_S]
+    for _ in range(100):
+        patience.answered(0.001)
+    assert patience.timeout_s(0) == PROBE_TIMEOUT_MIN_S
+    patience.answered(0.3)
+    assert patience.timeout_s(0) == 0.3 * 16.0
+
+
+def test_the_distance_is_that_of_the_pods_that_have_answered_and_forgotten_with_them() -> None:
+    async def scenario(probing: Probing) -> None:
+        probing.hangs, probing.found["0"] = {"0"}, Ask.ANSWERED
+        probing.start(1)
+        await turns()
+        probing.clock.pass_time(0.2)
+        probing.let_go.set()
+        await turns()
+        assert probing.proven() == {"p0"}
+        probing.prober.order([StartProbe(KEY, "p1", "1"), StartProbe("ns/other", "p2", "2")])
+        await turns()
+        given = {question.identity: timeout_s for question, timeout_s in zip(probing.questions, probing.timeouts)}
+        expected = {"p0": PROBE_TIMEOUT_S, "p1": 0.2 * PROBE_TIMEOUT_RTTS, "p2": PROBE_TIMEOUT_S}
+        assert given == pytest.approx(expected), "each revision has its own"
+        probing.prober.order([StopProbe(KEY, "p0"), StopProbe(KEY, "p1")])
+        await turns()
+        probing.prober.order([StartProbe(KEY, "p3", "3")])
+        await turns()
+        assert probing.timeouts[3:] == [PROBE_TIMEOUT_S]
+
+    run(scenario)
+
+
+def test_of_who_is_not_asked_any_more_nothing_is_heard() -> None:
+    async def scenario(probing: Probing) -> None:
+        probing.hangs = {"0"}
+        probing.found = {"0": Ask.ANSWERED, "1": Ask.SILENT, "elsewhere": Ask.ANSWERED}
+        probing.start(2)
+        await turns()
+        assert probing.at_once == 1
+        probing.prober.order([StopProbe(KEY, "p1"), StartProbe(KEY, "p0", "elsewhere")])
+        await turns()
+        assert probing.at_once == 0, "the question at its former address is let go"
+        asked = len(probing.questions)
+        probing.let_go.set()
+        await probing.pass_time(20.0)
+        assert probing.told == [Probed(KEY, "p0", "elsewhere")]
+        assert len(probing.questions) == asked
+
+    run(scenario)
+
+
+def test_so_many_are_hurried_in_turns() -> None:
+    async def scenario(probing: Probing) -> None:
+        probing.found = {str(number): Ask.REFUSED for number in range(3 * PROBES_HURRIED_MAX)}
+        probing.start(3 * PROBES_HURRIED_MAX)
+        await turns(80)
+        for turn in range(1, 4):
+            before = len(probing.questions)
+            probing.prober.hurry(KEY)
+            assert probing.prober.hurried == turn * PROBES_HURRIED_MAX
+            await turns(80)
+            asked = {question.identity for question in probing.questions[before:]}
+            first = (turn - 1) * PROBES_HURRIED_MAX
+            assert asked == {f"p{number}" for number in range(first, first + PROBES_HURRIED_MAX)}
+        await probing.pass_time(PROBE_HURRY_S + 0.1)
+        assert probing.prober.hurried == 0, "nobody waits any more"
+
+    run(scenario)

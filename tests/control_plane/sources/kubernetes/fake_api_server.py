@@ -1,0 +1,408 @@
+"""A Kubernetes API server for tests: the protocol of list, watch and write over a real socket, and faults on demand.
+
+What a client can tell from a real one is a mistake; `test_conformance.py` runs against both. It knows nothing of what
+objects mean: no validation of specs, no defaulting, no controllers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+from collections.abc import Callable
+
+from aiohttp import web
+
+from tests.control_plane.sources.kubernetes.fake_objects import (
+    Collection,
+    Event,
+    FakeObjects,
+    Json,
+    Key,
+    RefusalError,
+    expired,
+    key_of,
+)
+from tests.control_plane.sources.kubernetes.fake_selectors import fields_match, labels_match
+
+KINDS = {
+    ("/api/v1", "configmaps"): "ConfigMap",
+    ("/api/v1", "endpoints"): "Endpoints",
+    ("/api/v1", "namespaces"): "Namespace",
+    ("/api/v1", "pods"): "Pod",
+    ("/api/v1", "secrets"): "Secret",
+    ("/api/v1", "services"): "Service",
+    ("/apis/apps/v1", "deployments"): "Deployment",
+    ("/apis/discovery.k8s.io/v1", "endpointslices"): "EndpointSlice",
+    ("/apis/serving.knative.dev/v1", "revisions"): "Revision",
+}
+
+
+class Target:
+    """What a path means."""
+
+    def __init__(self, path: str) -> None:
+        parts = path.strip("/").split("/")
+        depth = 2 if parts[0] == "api" else 3
+        self.prefix = "/" + "/".join(parts[:depth])
+        rest = parts[depth:]
+        self.namespace = ""
+        if len(rest) > 2 and rest[0] == "namespaces":
+            self.namespace = rest[1]
+            rest = rest[2:]
+        self.plural = rest[0] if rest else ""
+        self.name = rest[1] if len(rest) > 1 else ""
+        self.subresource = rest[2] if len(rest) > 2 else ""
+        self.kind = KINDS.get((self.prefix, self.plural), "")
+
+    @property
+    def key(self) -> Key:
+        return (self.namespace, self.name)
+
+
+class Watcher:
+    """One running watch."""
+
+    def __init__(self, collection: Collection, namespace: str, query: dict[str, str]) -> None:
+        self.collection = collection
+        self.namespace = namespace
+        self.labels = query.get("labelSelector", "")
+        self.fields = query.get("fieldSelector", "")
+        self.bookmarks = query.get("allowWatchBookmarks") == "true"
+        self.lines: list[bytes] = []
+        self.wake = asyncio.Event()
+        self.ended = False  # as when its time is over
+
+    def selects(self, thing: Json | None) -> bool:
+        return thing is not None and selects(thing, self.namespace, self.labels, self.fields)
+
+    def tell(self, event: Event) -> None:
+        """An object that comes to be selected is ADDED, one that is selected no more DELETED, whatever was written."""
+        before, after = self.selects(event.before), self.selects(event.after)
+        if after:
+            assert event.after is not None
+            self.send("MODIFIED" if before else "ADDED", event.after)
+        elif before:
+            assert event.before is not None
+            last = {**event.before, "metadata": {**event.before["metadata"], "resourceVersion": str(event.version)}}
+            self.send("DELETED", last)
+
+    def bookmark(self, version: int) -> None:
+        if self.bookmarks:
+            self.send("BOOKMARK", {"metadata": {"resourceVersion": str(version), "creationTimestamp": None}})
+
+    def send(self, kind: str, thing: Json) -> None:
+        if kind != "ERROR":
+            thing = {"kind": self.collection.kind, "apiVersion": self.collection.api_version, **thing}
+        self.lines.append(json.dumps({"type": kind, "object": thing}, separators=(",", ":")).encode() + b"\n")
+        self.wake.set()
+
+
+def selects(thing: Json, namespace: str, labels: str, fields: str) -> bool:
+    if namespace and thing["metadata"].get("namespace") != namespace:
+        return False
+    return labels_match(labels, thing["metadata"].get("labels") or {}) and fields_match(fields, thing)
+
+
+class FakeApiServer:
+    """`requests`: (verb, path, query) of all that came. The faults are plain attributes; set them at any time."""
+
+    def __init__(self) -> None:
+        self.objects = FakeObjects(self._written)
+        self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.watchers: list[Watcher] = []
+        self.token = ""  # what clients must bear
+        self.refusals: list[tuple[str, RefusalError]] = []  # (verb, answer) for the next requests of that verb
+        self.refused: Callable[[str, str], RefusalError | None] = lambda verb, path: None  # for as long as it stands
+        self.gone_watches = 0  # so many watches are told 410 in an ERROR event
+        self.gone_by_status = False  # … or by the status of the answer
+        self.silent = False  # watches stay open and say nothing
+        self.dropped: Callable[[Event], bool] = lambda event: False  # events that no watch hears of
+        self.cut_next_line = False  # the next event breaks in its middle, and its connection with it
+        self.tls: ssl.SSLContext | None = None
+        self.host = "127.0.0.1"
+        self.port = 0
+        self._runner: web.AppRunner | None = None
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    @property
+    def url(self) -> str:
+        return f"http{'s' if self.tls else ''}://{self.host}:{self.port}"
+
+    async def start(self) -> None:
+        """Serve; after a `stop` on the same port and with the same objects."""
+        application = web.Application(client_max_size=64 << 20)
+        application.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(
+            application,
+            access_log=None,
+            shutdown_timeout=0.1,
+            handler_cancellation=True,  # a client that leaves ends its watch
+        )
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self.host, self.port, reuse_address=True, ssl_context=self.tls)
+        await site.start()
+        self.port = self._runner.addresses[0][1]
+
+    async def stop(self) -> None:
+        """Refuse connections and cut those that are there."""
+        for watcher in self.watchers:
+            watcher.wake.set()
+        if self._runner is not None:
+            runner, self._runner = self._runner, None
+            assert runner.server is not None
+            for connection in runner.server.connections:
+                if connection.transport is not None:
+                    connection.transport.abort()
+            await runner.cleanup()
+
+    # --- what tests do to it ----------------------------------------------------------------------------------------
+
+    def collection(self, plural: str) -> Collection:
+        for (prefix, name), kind in KINDS.items():
+            if name == plural:
+                return self.objects.collection(prefix, plural, kind)
+        raise KeyError(plural)
+
+    def create(self, plural: str, thing: Json, namespace: str = "default") -> Json:
+        return self.objects.create(self.collection(plural), namespace, thing)
+
+    def update(self, plural: str, name: str, change: Json, namespace: str = "default") -> Json:
+        """By merge patch."""
+        return self.objects.merge_patch(self.collection(plural), (namespace, name), change)
+
+    def delete(self, plural: str, name: str, namespace: str = "default") -> Json:
+        return self.objects.delete(self.collection(plural), (namespace, name))
+
+    def compact(self, plural: str) -> None:
+        self.objects.compact(self.collection(plural))
+
+    def bookmark(self) -> None:
+        for watcher in self.watchers:
+            watcher.bookmark(self.objects.version)
+
+    def verbs(self) -> list[str]:
+        return [verb for verb, _, _ in self.requests]
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        target = Target(request.path)
+        query = dict(request.query)
+        verb = verb_of(request.method, target, query)
+        self.requests.append((verb, request.path, query))
+        try:
+            self._refuse(request, verb)
+            if not target.kind:
+                return web.Response(status=404, text="404 page not found\n")
+            collection = self.objects.collection(target.prefix, target.plural, target.kind)
+            if verb == "watch":
+                return await self._watch(request, collection, target, query)
+            body = await request.read()
+            code, answer = self._do(verb, collection, target, query, body, request.content_type)
+        except RefusalError as refusal:
+            code, answer = refusal.code, refusal.status()
+            headers = {} if refusal.retry_after_s is None else {"Retry-After": str(refusal.retry_after_s)}
+            return web.json_response(answer, status=code, headers=headers)
+        return web.json_response(answer, status=code)
+
+    def _refuse(self, request: web.Request, verb: str) -> None:
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            raise RefusalError(401, "Unauthorized", "Unauthorized")
+        for number, (refused_verb, refusal) in enumerate(self.refusals):
+            if refused_verb in {verb, "*"}:
+                del self.refusals[number]
+                raise refusal
+        standing = self.refused(verb, request.path)
+        if standing is not None:
+            raise standing
+
+    def _do(
+        self, verb: str, collection: Collection, target: Target, query: dict[str, str], body: bytes, content_type: str
+    ) -> tuple[int, Json]:
+        given = json.loads(body) if body else {}
+        if target.subresource == "scale":
+            return self._scale(verb, collection, target, given)
+        if verb == "list":
+            return 200, self._list(collection, target, query)
+        if verb == "get":
+            return 200, self._whole(collection, self.objects.get(collection, target.key))
+        if verb == "create":
+            return 201, self._whole(collection, self.objects.create(collection, target.namespace, given))
+        if verb == "update":
+            return 200, self._whole(collection, self.objects.update(collection, target.key, given))
+        if verb == "delete":
+            uid = (given.get("preconditions") or {}).get("uid", "")
+            return 200, self._whole(collection, self.objects.delete(collection, target.key, uid))
+        if content_type == "application/merge-patch+json":
+            return 200, self._whole(collection, self.objects.merge_patch(collection, target.key, given))
+        if content_type == "application/apply-patch+yaml":
+            manager, force = query.get("fieldManager", ""), query.get("force") == "true"
+            thing, created = self.objects.apply(collection, target.key, given, manager, force)
+            return 201 if created else 200, self._whole(collection, thing)
+        raise RefusalError(
+            415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {content_type}"
+        )
+
+    def _whole(self, collection: Collection, thing: Json) -> Json:
+        return {"kind": collection.kind, "apiVersion": collection.api_version, **thing}
+
+    def _scale(self, verb: str, collection: Collection, target: Target, given: Json) -> tuple[int, Json]:
+        """autoscaling/v1 Scale: the replicas of something, and nothing else of it."""
+        old = self.objects.get(collection, target.key)
+        if verb == "patch":
+            metadata = {"resourceVersion": given.get("metadata", {}).get("resourceVersion", "")}
+            change = {"metadata": metadata, "spec": {"replicas": given["spec"]["replicas"]}}
+            old = self.objects.merge_patch(collection, target.key, change)
+        return 200, {
+            "kind": "Scale",
+            "apiVersion": "autoscaling/v1",
+            "metadata": {name: old["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")},
+            "spec": {"replicas": old.get("spec", {}).get("replicas", 0)},
+            "status": {"replicas": old.get("status", {}).get("replicas", 0)},
+        }
+
+    # --- list -------------------------------------------------------------------------------------------------------
+
+    def _list(self, collection: Collection, target: Target, query: dict[str, str]) -> Json:
+        version, after = self._list_start(query)
+        labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
+        try:
+            selects({"metadata": {"name": ""}}, "", labels, fields)  # a selector is judged, objects or none
+            found = [
+                thing
+                for key, thing in sorted(self.objects.at(collection, version).items())
+                if (after is None or key > after) and selects(thing, target.namespace, labels, fields)
+            ]
+        except ValueError as error:
+            raise RefusalError(400, "BadRequest", str(error)) from error
+        metadata: Json = {"resourceVersion": str(version)}
+        limit = int(query.get("limit", "0"))
+        if limit and len(found) > limit:
+            if not labels and not fields:
+                metadata["remainingItemCount"] = len(found) - limit
+            found = found[:limit]
+            token = json.dumps({"v": version, "after": key_of(found[-1])})
+            metadata["continue"] = base64.urlsafe_b64encode(token.encode()).decode()
+        items = [
+            {name: value for name, value in thing.items() if name not in {"kind", "apiVersion"}} for thing in found
+        ]
+        return {
+            "kind": f"{collection.kind}List",
+            "apiVersion": collection.api_version,
+            "metadata": metadata,
+            "items": items or None if self._writes_null(collection) else items,
+        }
+
+    def _writes_null(self, collection: Collection) -> bool:
+        return collection.plural == "endpointslices"  # a Go list that was never made
+
+    def _list_start(self, query: dict[str, str]) -> tuple[int, Key | None]:
+        if query.get("continue"):
+            if query.get("resourceVersion"):
+                raise RefusalError(400, "BadRequest", "specifying resource version is not allowed when using continue")
+            try:
+                token = json.loads(base64.urlsafe_b64decode(query["continue"]))
+                return token["v"], tuple(token["after"])
+            except (ValueError, KeyError) as error:
+                raise RefusalError(400, "BadRequest", "continue key is not valid") from error
+        wanted = self._version_of(query)
+        if wanted > self.objects.version:
+            message = f"Too large resource version: {wanted}, current: {self.objects.version}"
+            raise RefusalError(504, "Timeout", message, retry_after_s=1)
+        return self.objects.version, None
+
+    def _version_of(self, query: dict[str, str]) -> int:
+        text = query.get("resourceVersion", "") or "0"
+        if not text.isdigit():
+            raise RefusalError(400, "BadRequest", f'resourceVersion: Invalid value: "{text}"')
+        return int(text)
+
+    # --- watch ------------------------------------------------------------------------------------------------------
+
+    async def _watch(
+        self, request: web.Request, collection: Collection, target: Target, query: dict[str, str]
+    ) -> web.StreamResponse:
+        watcher = Watcher(collection, target.namespace, query)
+        if target.name:
+            watcher.fields = f"metadata.name={target.name}"
+        try:
+            watcher.selects({"metadata": {"name": ""}})
+        except ValueError as error:
+            raise RefusalError(400, "BadRequest", str(error)) from error
+        ended = self._begin(watcher, self._version_of(query))
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        await response.prepare(request)
+        self.watchers.append(watcher)
+        seconds = float(query.get("timeoutSeconds", "0")) or 1800.0
+        try:
+            async with asyncio.timeout(None if ended else seconds):
+                while await self._send_lines(request, response, watcher) and not ended:
+                    await watcher.wake.wait()
+                    watcher.wake.clear()
+        except TimeoutError:
+            pass  # as asked for
+        finally:
+            self.watchers.remove(watcher)
+        return response
+
+    def _begin(self, watcher: Watcher, version: int) -> bool:
+        """What the watch says first; True: it ends with that."""
+        if self.gone_watches > 0:
+            self.gone_watches -= 1
+            return self._too_old(watcher, expired(version, self.objects.version))
+        if version == 0:
+            for thing in watcher.collection.objects.values():
+                if watcher.selects(thing):
+                    watcher.send("ADDED", thing)
+            return False
+        try:
+            for event in self.objects.since(watcher.collection, version):
+                watcher.tell(event)
+        except RefusalError as refusal:
+            return self._too_old(watcher, refusal)
+        return False
+
+    def _too_old(self, watcher: Watcher, refusal: RefusalError) -> bool:
+        if self.gone_by_status:
+            raise refusal
+        watcher.send("ERROR", refusal.status())
+        return True
+
+    async def _send_lines(self, request: web.Request, response: web.StreamResponse, watcher: Watcher) -> bool:
+        """False: the watch is over."""
+        if self._runner is None or watcher.ended:
+            return False
+        lines, watcher.lines = watcher.lines, []
+        if self.silent:
+            return True
+        for line in lines:
+            if self.cut_next_line:
+                self.cut_next_line = False
+                await response.write(line[: len(line) // 2])
+                assert request.transport is not None
+                request.transport.close()  # after what was written
+                return False
+            try:
+                await response.write(line)
+            except (ConnectionError, RuntimeError):
+                return False
+        return True
+
+    def _written(self, collection: Collection) -> None:
+        event = collection.events[-1]
+        if self.dropped(event):
+            return
+        for watcher in self.watchers:
+            if watcher.collection is collection:
+                watcher.tell(event)
+
+
+def verb_of(method: str, target: Target, query: dict[str, str]) -> str:
+    if method == "GET":
+        if query.get("watch") in {"true", "1"}:
+            return "watch"
+        return "get" if target.name else "list"
+    return {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(method, method.lower())

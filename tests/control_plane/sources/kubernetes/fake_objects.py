@@ -1,0 +1,235 @@
+"""What a Kubernetes API server keeps: objects, one history of events, and the rules of writing.
+
+Faithful where a client can tell: resource versions grow by one per write over all resources; a write that changes
+nothing makes no new version; `generation` grows with the spec only, of slices with all but annotations; UIDs are never
+used twice; deletion waits for finalizers; the history can be compacted, after which what refers to it is 410 Expired.
+"""
+
+from __future__ import annotations
+
+import copy
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from tests.control_plane.sources.kubernetes.fake_patching import apply_owned, merge
+
+Json = dict[str, Any]
+Key = tuple[str, str]
+
+WITH_GENERATION = {"revisions", "endpointslices", "deployments"}
+IMMUTABLE_METADATA = ("name", "namespace", "uid", "creationTimestamp")
+
+
+class RefusalError(Exception):
+    """An answer that is a Status."""
+
+    def __init__(self, code: int, reason: str, message: str, retry_after_s: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.reason = reason
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+    def status(self) -> Json:
+        details = {} if self.retry_after_s is None else {"details": {"retryAfterSeconds": self.retry_after_s}}
+        return {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code,
+            **details,
+        }
+
+
+def expired(version: int, oldest: int) -> RefusalError:
+    return RefusalError(410, "Expired", f"too old resource version: {version} ({oldest})")
+
+
+class Event(msgspec.Struct):
+    """One write: what the object was before and is after, None for was or is not there."""
+
+    version: int
+    before: Json | None
+    after: Json | None
+
+
+class Collection:
+    """The objects of one resource, by (namespace, name), and the events that made them."""
+
+    def __init__(self, plural: str, kind: str, api_version: str) -> None:
+        self.plural = plural
+        self.kind = kind
+        self.api_version = api_version
+        self.objects: dict[Key, Json] = {}
+        self.events: list[Event] = []
+        self.compacted = 0  # events up to this version are forgotten
+
+
+class FakeObjects:
+    """`written` is called after each write."""
+
+    def __init__(self, written: Callable[[Collection], None] = lambda collection: None) -> None:
+        self.version = 100
+        self._written = written
+        self._collections: dict[str, Collection] = {}
+
+    def collection(self, prefix: str, plural: str, kind: str) -> Collection:
+        path = f"{prefix}/{plural}"
+        if path not in self._collections:
+            self._collections[path] = Collection(plural, kind, prefix.removeprefix("/apis/").removeprefix("/api/"))
+        return self._collections[path]
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def get(self, collection: Collection, key: Key) -> Json:
+        found = collection.objects.get(key)
+        if found is None:
+            raise RefusalError(404, "NotFound", f'{collection.plural} "{key[1]}" not found')
+        return found
+
+    def at(self, collection: Collection, version: int) -> dict[Key, Json]:
+        """The objects as they were at `version`."""
+        if version < collection.compacted:
+            raise expired(version, collection.compacted)
+        objects = dict(collection.objects)
+        for event in reversed(collection.events):
+            if event.version <= version:
+                break
+            if event.before is not None:
+                objects[key_of(event.before)] = event.before
+            elif event.after is not None:
+                del objects[key_of(event.after)]
+        return objects
+
+    def since(self, collection: Collection, version: int) -> list[Event]:
+        if version < collection.compacted:
+            raise expired(version, collection.compacted)
+        return [event for event in collection.events if event.version > version]
+
+    def compact(self, collection: Collection) -> None:
+        """Forget the history."""
+        collection.events.clear()
+        collection.compacted = self.version
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def create(self, collection: Collection, namespace: str, given: Json) -> Json:
+        new = copy.deepcopy(given)
+        metadata = new.setdefault("metadata", {})
+        if not metadata.get("name"):
+            if not metadata.get("generateName"):
+                raise RefusalError(422, "Invalid", "name or generateName is required")
+            metadata["name"] = metadata["generateName"] + uuid.uuid4().hex[:5]
+        if metadata.get("namespace", namespace) != namespace:
+            raise RefusalError(
+                400, "BadRequest", "the namespace of the object does not match the namespace of the request"
+            )
+        if (namespace, metadata["name"]) in collection.objects:
+            raise RefusalError(409, "AlreadyExists", f'{collection.plural} "{metadata["name"]}" already exists')
+        metadata["namespace"] = namespace
+        metadata["uid"] = str(uuid.uuid4())
+        metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
+        metadata.pop("resourceVersion", None)
+        if collection.plural in WITH_GENERATION:
+            metadata["generation"] = 1
+        return self._write(collection, None, new)
+
+    def update(self, collection: Collection, key: Key, given: Json) -> Json:
+        """PUT: the whole object; refused with 409 if it names an old resourceVersion or another UID."""
+        old = self.get(collection, key)
+        new = copy.deepcopy(given)
+        metadata = new.setdefault("metadata", {})
+        check_preconditions(collection, old, metadata)
+        for name in (*IMMUTABLE_METADATA, "generation", "deletionTimestamp"):
+            if name in old["metadata"]:
+                metadata[name] = old["metadata"][name]
+            else:
+                metadata.pop(name, None)
+        if collection.plural in WITH_GENERATION and content(old) != content(new):
+            metadata["generation"] = old["metadata"]["generation"] + 1
+        metadata["resourceVersion"] = old["metadata"]["resourceVersion"]
+        if new == old:
+            return old
+        if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
+            self._write(collection, old, None)
+            return new
+        return self._write(collection, old, new)
+
+    def merge_patch(self, collection: Collection, key: Key, patch: Json) -> Json:
+        old = self.get(collection, key)
+        check_preconditions(collection, old, patch.get("metadata", {}))
+        patched = merge(old, patch)
+        patched["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
+        return self.update(collection, key, patched)
+
+    def apply(self, collection: Collection, key: Key, wanted: Json, manager: str, force: bool) -> tuple[Json, bool]:
+        """The object, and whether it was created."""
+        if not manager:
+            raise RefusalError(422, "Invalid", "fieldManager: Required value: is required for apply patch")
+        name = wanted.get("metadata", {}).get("name", key[1])
+        if name != key[1] or not wanted.get("apiVersion") or not wanted.get("kind"):
+            raise RefusalError(
+                400, "BadRequest", "the name, apiVersion or kind of the object does not match the request"
+            )
+        old = collection.objects.get(key)
+        applied, conflicts = apply_owned(old or {}, wanted, manager, force)
+        if conflicts:
+            raise RefusalError(409, "Conflict", f"Apply failed with {len(conflicts)} conflicts: {sorted(conflicts)}")
+        if old is None:
+            return self.create(collection, key[0], applied), True
+        return self.update(collection, key, applied), False
+
+    def delete(self, collection: Collection, key: Key, uid: str = "") -> Json:
+        old = self.get(collection, key)
+        if uid and uid != old["metadata"]["uid"]:
+            raise RefusalError(409, "Conflict", "Precondition failed: UID in precondition does not match")
+        if not old["metadata"].get("finalizers"):
+            return self._write(collection, old, None)
+        if old["metadata"].get("deletionTimestamp"):
+            return old
+        new = copy.deepcopy(old)
+        new["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+        return self._write(collection, old, new)
+
+    def _write(self, collection: Collection, before: Json | None, after: Json | None) -> Json:
+        self.version += 1
+        key = key_of(after or before or {})
+        if after is None:
+            assert before is not None
+            collection.objects.pop(key)
+        else:
+            after["metadata"]["resourceVersion"] = str(self.version)
+            collection.objects[key] = after
+        collection.events.append(Event(self.version, before, after))
+        self._written(collection)
+        return after or before or {}
+
+
+def key_of(thing: Json) -> Key:
+    return (thing["metadata"].get("namespace", ""), thing["metadata"]["name"])
+
+
+def content(thing: Json) -> Json:
+    """Whatever `generation` counts the changes of. What has no spec (a slice) has its labels counted too."""
+    if "spec" in thing:
+        return {"spec": thing["spec"]}
+    counted = {name: value for name, value in thing.items() if name not in {"metadata", "status"}}
+    return {**counted, "labels": thing["metadata"].get("labels") or {}}
+
+
+def check_preconditions(collection: Collection, old: Json, given: Json) -> None:
+    version = given.get("resourceVersion")
+    uid = given.get("uid")
+    if version and version != old["metadata"]["resourceVersion"]:
+        message = f'Operation cannot be fulfilled on {collection.plural} "{old["metadata"]["name"]}": '
+        raise RefusalError(
+            409, "Conflict", message + "the object has been modified; apply your changes to the latest version"
+        )
+    if uid and uid != old["metadata"]["uid"]:
+        raise RefusalError(409, "Conflict", "Precondition failed: UID in object meta does not match")

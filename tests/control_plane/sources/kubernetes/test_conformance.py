@@ -1,0 +1,449 @@
+"""The API's protocol, as the activator relies on it: on the fake server, and on a real one where
+ACTIVATOR_TEST_KUBECONFIG names its configuration.
+
+What passes on both is what the fake may be trusted with. On a real cluster everything happens in a namespace of its own
+that is deleted afterwards; the few cases that need the server's history to be forgotten run on the fake only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.credentials import Credentials
+from activator.control_plane.sources.kubernetes.errors import RefusedError
+from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, ENDPOINT_SLICES
+from activator.control_plane.sources.kubernetes.watch_stream import WatchStream
+from tests.control_plane.sources.kubernetes.fake_cluster import (
+    TEST_TIMEOUT_S,
+    fake_cluster,
+    on_a_loop,
+    run,
+    until,
+)
+from tests.control_plane.sources.kubernetes.kube_samples import config_map, endpoint_slice
+from tests.manual_clock import ManualClock
+
+REAL = os.environ.get("ACTIVATOR_TEST_KUBECONFIG", "")
+Json = dict[str, Any]
+Query = Mapping[str, str]
+NO_QUERY: Query = {}
+
+
+class Api:
+    """One namespace of a cluster, and whatever verb a test wants, without our own client's checks."""
+
+    def __init__(self, client: KubeClient, namespace: str) -> None:
+        self.client = client
+        self.namespace = namespace
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        content_type: str = "application/json",
+        query: Query = NO_QUERY,
+    ) -> tuple[int, Json]:
+        library = await self.client._lane("tests")
+        response = await library.call_api(
+            path,
+            method,
+            query_params=list(query.items()),
+            header_params={"Accept": "application/json", "Content-Type": content_type},
+            body=body,
+            auth_settings=["BearerToken"],
+            _preload_content=False,
+            _request_timeout=TEST_TIMEOUT_S,
+        )
+        async with response:
+            text = await response.read()
+        try:
+            return response.status, json.loads(text)
+        except ValueError:
+            return response.status, {}
+
+    @property
+    def maps(self) -> str:
+        return CONFIG_MAPS.collection(self.namespace)
+
+    @property
+    def slices(self) -> str:
+        return ENDPOINT_SLICES.collection(self.namespace)
+
+    async def create(self, thing: Json, path: str = "") -> Json:
+        status, made = await self.call("POST", path or self.maps, thing)
+        assert status == 201, made
+        return made
+
+    async def version(self) -> str:
+        return str((await self.call("GET", self.maps))[1]["metadata"]["resourceVersion"])
+
+    @asynccontextmanager
+    async def watch(self, path: str = "", **query: str) -> AsyncIterator[Watch]:
+        stream = await self.client.watch(path or self.maps, query)
+        try:
+            yield Watch(stream)
+        finally:
+            stream.close()
+
+
+class Watch:
+    """The events of a watch, one by one; bookmarks are left out unless asked for."""
+
+    def __init__(self, stream: WatchStream) -> None:
+        self._stream = stream
+        self._events: list[Json] = []
+
+    async def next(self, bookmarks: bool = False) -> Json | None:
+        """None at the end."""
+        while True:
+            while not self._events:
+                lines = await self._stream.lines()
+                if not lines:
+                    return None
+                self._events = [json.loads(line) for line in lines]
+            event = self._events.pop(0)
+            if bookmarks or event["type"] != "BOOKMARK":
+                return event
+
+    async def pair(self) -> tuple[str, str]:
+        event = await self.next()
+        assert event is not None
+        return event["type"], event["object"]["metadata"]["name"]
+
+
+@asynccontextmanager
+async def real_api() -> AsyncIterator[Api]:
+    client = KubeClient(Credentials({"KUBECONFIG": REAL}, ManualClock().now), "activator/conformance")
+    api = Api(client, f"activator-test-{uuid.uuid4().hex[:8]}")
+    namespaces = "/api/v1/namespaces"
+    await api.create({"metadata": {"name": api.namespace}}, namespaces)
+    try:
+        yield api
+    finally:
+        await api.call("DELETE", f"{namespaces}/{api.namespace}")
+        await client.close()
+
+
+@asynccontextmanager
+async def fake_api(folder: Path) -> AsyncIterator[Api]:
+    async with fake_cluster(folder) as cluster:
+        yield Api(cluster.client, "default")
+
+
+Story = Callable[[Api], Awaitable[None]]
+
+
+@pytest.fixture(params=["fake", "real"] if REAL else ["fake"])
+def on(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Story], None]:
+    """`on(story)`: runs it against this parameter's server."""
+    real = request.param == "real"
+
+    def tell(story: Story) -> None:
+        async def main() -> None:
+            async with real_api() if real else fake_api(tmp_path) as api:
+                await story(api)
+
+        run(main)
+
+    return tell
+
+
+On = Callable[[Story], None]
+
+
+def test_create_and_get(on: On) -> None:
+    async def story(api: Api) -> None:
+        made = await api.create(config_map("a", {"l": "1"}, x="1"))
+        assert made["metadata"]["uid"] and made["metadata"]["resourceVersion"].isdigit()
+        assert made["kind"] == "ConfigMap" and made["metadata"]["namespace"] == api.namespace
+        status, got = await api.call("GET", f"{api.maps}/a")
+        assert (status, got["data"], got["metadata"]["uid"]) == (200, {"x": "1"}, made["metadata"]["uid"])
+        status, refused = await api.call("POST", api.maps, config_map("a"))
+        assert (status, refused["kind"], refused["reason"], refused["code"]) == (409, "Status", "AlreadyExists", 409)
+        status, refused = await api.call("GET", f"{api.maps}/none")
+        assert (status, refused["reason"]) == (404, "NotFound")
+        assert (await api.call("GET", "/apis/nothing.example/v1/things"))[0] == 404
+
+    on(story)
+
+
+def test_versions_grow_with_each_write_that_changes_something(on: On) -> None:
+    async def story(api: Api) -> None:
+        first = await api.create(config_map("a", x="1"))
+        second = await api.create(config_map("b", x="1"))
+        _, third = await api.call("PUT", f"{api.maps}/a", {**first, "data": {"x": "2"}})
+        versions = [int(one["metadata"]["resourceVersion"]) for one in (first, second, third)]
+        assert versions == sorted(set(versions))
+        _, same = await api.call("PUT", f"{api.maps}/a", third)
+        assert same["metadata"]["resourceVersion"] == third["metadata"]["resourceVersion"]
+        assert int(await api.version()) >= versions[2]
+        status, refused = await api.call("PUT", f"{api.maps}/a", {**first, "data": {"x": "3"}})
+        assert (status, refused["reason"]) == (409, "Conflict")
+
+    on(story)
+
+
+def test_generation_counts_changes_of_the_content(on: On) -> None:
+    async def story(api: Api) -> None:
+        made = await api.create(slice_of(api, "s", [1, 2]), api.slices)
+        path = f"{api.slices}/s"
+        assert made["metadata"]["generation"] == 1
+        merge = "application/merge-patch+json"
+        _, noted = await api.call("PATCH", path, {"metadata": {"annotations": {"new": "1"}}}, merge)
+        assert noted["metadata"]["generation"] == 1
+        _, labelled = await api.call("PATCH", path, {"metadata": {"labels": {"new": "1"}}}, merge)
+        assert labelled["metadata"]["generation"] == 2
+        _, changed = await api.call("PATCH", path, {"endpoints": []}, merge)
+        assert changed["metadata"]["generation"] == 3
+        made = await api.create(config_map("a", x="1"))
+        assert "generation" not in made["metadata"]  # what is data only has none
+
+    on(story)
+
+
+def slice_of(api: Api, name: str, numbers: list[int]) -> Json:
+    thing = endpoint_slice(name, numbers)
+    del thing["metadata"]["managedFields"], thing["metadata"]["ownerReferences"]
+    for endpoint in thing["endpoints"]:
+        endpoint["targetRef"]["namespace"] = api.namespace
+    return thing
+
+
+def test_lists_by_selector(on: On) -> None:
+    async def story(api: Api) -> None:
+        for name, labels in (("a", {"k": "1"}), ("b", {"k": "2"}), ("c", {"k": "1", "l": "x"}), ("d", {})):
+            await api.create(config_map(name, {**labels, "ours": "yes"}))
+
+        async def names(labels: str, fields: str = "") -> list[str]:
+            query = {"labelSelector": f"ours{',' if labels else ''}{labels}", "fieldSelector": fields}
+            _, found = await api.call("GET", api.maps, query=query)
+            assert found["kind"] == "ConfigMapList" and "kind" not in found["items"][0]
+            return [one["metadata"]["name"] for one in found["items"]]
+
+        assert await names("") == ["a", "b", "c", "d"]
+        assert await names("k=1") == ["a", "c"]
+        assert await names("k!=1") == ["b", "d"]
+        assert await names("k") == ["a", "b", "c"]
+        assert await names("!k") == ["d"]
+        assert await names("k in (2,3)") == ["b"]
+        assert await names("k notin (1,2)") == ["d"]
+        assert await names("k=1,l=x") == ["c"]
+        assert await names("", "metadata.name=b") == ["b"]
+        assert (await api.call("GET", api.maps, query={"fieldSelector": "data.x=1"}))[0] == 400
+        assert (await api.call("GET", api.maps, query={"labelSelector": "=,="}))[0] == 400
+
+    on(story)
+
+
+def test_pages_of_a_list_are_of_one_version(on: On) -> None:
+    async def story(api: Api) -> None:
+        for number in range(5):
+            await api.create(config_map(f"m{number}", {"page": "1"}))
+        query = {"limit": "2", "labelSelector": "page"}
+        _, first = await api.call("GET", api.maps, query=query)
+        assert len(first["items"]) == 2 and first["metadata"]["continue"]
+        await api.create(config_map("m9", {"page": "1"}))
+        await api.call("DELETE", f"{api.maps}/m4")
+        names = [one["metadata"]["name"] for one in first["items"]]
+        page = first
+        while page["metadata"].get("continue"):
+            query["continue"] = page["metadata"]["continue"]
+            _, page = await api.call("GET", api.maps, query=query)
+            assert page["metadata"]["resourceVersion"] == first["metadata"]["resourceVersion"]
+            names += [one["metadata"]["name"] for one in page["items"]]
+        assert names == ["m0", "m1", "m2", "m3", "m4"]
+        assert (await api.call("GET", api.maps, query={"limit": "2", "continue": "nonsense"}))[0] == 400
+
+    on(story)
+
+
+def test_a_watch_from_a_version(on: On) -> None:
+    async def story(api: Api) -> None:
+        await api.create(config_map("before", {"ours": "1"}))
+        version = await api.version()
+        made = await api.create(config_map("a", {"ours": "1"}, x="1"))
+        async with api.watch(resourceVersion=version, labelSelector="ours") as watch:
+            assert await watch.pair() == ("ADDED", "a")
+            await api.call("PUT", f"{api.maps}/a", {**made, "data": {"x": "2"}})
+            event = await watch.next()
+            assert event is not None and event["type"] == "MODIFIED"
+            assert event["object"]["kind"] == "ConfigMap" and event["object"]["data"] == {"x": "2"}
+            await api.call("DELETE", f"{api.maps}/a")
+            gone = await watch.next()
+            assert gone is not None and gone["type"] == "DELETED" and gone["object"]["data"] == {"x": "2"}
+            versions = [int(one["object"]["metadata"]["resourceVersion"]) for one in (event, gone)]
+            assert versions[1] > versions[0] and gone["object"]["metadata"]["uid"] == made["metadata"]["uid"]
+
+    on(story)
+
+
+@pytest.mark.parametrize("version", ["0", None])
+def test_a_watch_from_anywhere_begins_with_what_is_there(on: On, version: str | None) -> None:
+    async def story(api: Api) -> None:
+        await api.create(config_map("a", {"ours": "1"}))
+        await api.create(config_map("b", {"ours": "1"}))
+        await api.call("DELETE", f"{api.maps}/a")
+        query = {} if version is None else {"resourceVersion": version}
+        async with api.watch(labelSelector="ours", **query) as watch:
+            told = [await watch.pair()]
+            while told[-1] != ("ADDED", "b"):  # from "0" it may be a little of the past
+                told.append(await watch.pair())
+            await api.create(config_map("c", {"ours": "1"}))
+            while told[-1] != ("ADDED", "c"):
+                told.append(await watch.pair())
+
+    on(story)
+
+
+def test_labels_move_objects_into_and_out_of_a_watch(on: On) -> None:
+    async def story(api: Api) -> None:
+        await api.create(config_map("a", {"ours": "1"}, x="1"))
+        version = await api.version()
+        async with api.watch(resourceVersion=version, labelSelector="ours=1") as watch:
+            path, merge = f"{api.maps}/a", "application/merge-patch+json"
+            _, moved = await api.call("PATCH", path, {"metadata": {"labels": {"ours": "2"}}}, merge)
+            event = await watch.next()
+            assert event is not None and event["type"] == "DELETED"
+            assert event["object"]["metadata"]["resourceVersion"] == moved["metadata"]["resourceVersion"]
+            await api.call("PATCH", path, {"metadata": {"labels": {"ours": "1"}}}, merge)
+            assert await watch.pair() == ("ADDED", "a")
+            await api.call("PATCH", path, {"metadata": {"labels": {"other": "1"}}}, merge)
+            assert await watch.pair() == ("MODIFIED", "a")
+
+    on(story)
+
+
+def test_a_watch_ends_after_its_time(on: On) -> None:
+    async def story(api: Api) -> None:
+        async with api.watch(resourceVersion=await api.version(), timeoutSeconds="1") as watch:
+            assert await watch.next() is None
+
+    on(story)
+
+
+def test_deletion_waits_for_finalizers(on: On) -> None:
+    async def story(api: Api) -> None:
+        thing = config_map("a", {"ours": "1"})
+        thing["metadata"]["finalizers"] = ["activator.test/hold"]
+        await api.create(thing)
+        async with api.watch(resourceVersion=await api.version(), labelSelector="ours") as watch:
+            await api.call("DELETE", f"{api.maps}/a")
+            event = await watch.next()
+            assert event is not None and event["type"] == "MODIFIED"
+            assert event["object"]["metadata"]["deletionTimestamp"]
+            patch = {"metadata": {"finalizers": None}}
+            await api.call("PATCH", f"{api.maps}/a", patch, "application/merge-patch+json")
+            assert await watch.pair() == ("DELETED", "a")
+        assert (await api.call("GET", f"{api.maps}/a"))[0] == 404
+
+    on(story)
+
+
+def test_a_new_object_of_an_old_name_has_another_uid(on: On) -> None:
+    async def story(api: Api) -> None:
+        first = await api.create(config_map("a"))
+        await api.call("DELETE", f"{api.maps}/a")
+        second = await api.create(config_map("a"))
+        assert first["metadata"]["uid"] != second["metadata"]["uid"]
+        body = {"preconditions": {"uid": first["metadata"]["uid"]}}
+        status, refused = await api.call("DELETE", f"{api.maps}/a", body)
+        assert (status, refused["reason"]) == (409, "Conflict")
+
+    on(story)
+
+
+def test_merge_patch(on: On) -> None:
+    async def story(api: Api) -> None:
+        made = await api.create(config_map("a", x="1", y="2"))
+        merge = "application/merge-patch+json"
+        _, patched = await api.call("PATCH", f"{api.maps}/a", {"data": {"x": None, "z": "3"}}, merge)
+        assert patched["data"] == {"y": "2", "z": "3"}
+        stale = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "data": {"y": "9"}}
+        assert (await api.call("PATCH", f"{api.maps}/a", stale, merge))[1]["reason"] == "Conflict"
+        assert (await api.call("PATCH", f"{api.maps}/none", {"data": {"x": "1"}}, merge))[0] == 404
+        assert (await api.call("PATCH", f"{api.maps}/a", {"data": {}}, "application/nonsense+json"))[0] == 415
+
+    on(story)
+
+
+def test_apply(on: On) -> None:
+    async def story(api: Api) -> None:
+        def wanted(**data: str) -> Json:
+            return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data}
+
+        async def apply(manager: str, force: str = "false", **data: str) -> tuple[int, Json]:
+            query = {"fieldManager": manager, "force": force}
+            return await api.call("PATCH", f"{api.maps}/a", wanted(**data), "application/apply-patch+yaml", query)
+
+        assert (await apply("one", x="1", y="1"))[0] == 201
+        assert (await apply("one", x="1", y="2"))[1]["data"] == {"x": "1", "y": "2"}
+        status, refused = await apply("two", y="3", z="3")
+        assert (status, refused["reason"]) == (409, "Conflict")
+        assert (await apply("two", x="1", z="3"))[1]["data"] == {"x": "1", "y": "2", "z": "3"}  # x: both agree
+        assert (await apply("one", y="2"))[1]["data"] == {"x": "1", "y": "2", "z": "3"}  # x: two still wants it
+        assert (await apply("two", z="3"))[1]["data"] == {"y": "2", "z": "3"}
+        assert (await apply("two", force="true", y="4", z="3"))[1]["data"] == {"y": "4", "z": "3"}
+        status, refused = await apply("one", y="2")
+        assert (status, refused["reason"]) == (409, "Conflict")
+        status, _ = await api.call("PATCH", f"{api.maps}/a", wanted(x="1"), "application/apply-patch+yaml")
+        assert status in {400, 422}  # without a manager
+
+    on(story)
+
+
+def test_a_version_that_is_not_there_yet(on: On) -> None:
+    async def story(api: Api) -> None:
+        ahead = str(int(await api.version()) + 1_000_000)
+        status, refused = await api.call("GET", api.maps, query={"resourceVersion": ahead})
+        assert (status, refused["reason"]) == (504, "Timeout")
+        status, _ = await api.call("GET", api.maps, query={"resourceVersion": "nonsense"})
+        assert status == 400
+
+    on(story)
+
+
+@on_a_loop
+async def test_what_the_history_has_forgotten_is_410(tmp_path: Path) -> None:
+    async with fake_cluster(tmp_path) as cluster:
+        server, api = cluster.server, Api(cluster.client, "default")
+        for number in range(3):
+            server.create("configmaps", config_map(f"m{number}"))
+        version = await api.version()
+        _, page = await api.call("GET", api.maps, query={"limit": "1"})
+        server.create("configmaps", config_map("later"))
+        server.compact("configmaps")
+        async with api.watch(resourceVersion=version) as watch:
+            event = await watch.next()
+            assert event is not None and event["type"] == "ERROR"
+            assert (event["object"]["code"], event["object"]["reason"]) == (410, "Expired")
+            assert await watch.next() is None
+        rest = {"limit": "1", "continue": page["metadata"]["continue"]}
+        status, refused = await api.call("GET", api.maps, query=rest)
+        assert (status, refused["reason"]) == (410, "Expired")
+        server.gone_by_status = True
+        with pytest.raises(RefusedError, match="410 Expired"):
+            await cluster.client.watch(api.maps, {"resourceVersion": version})
+
+
+@on_a_loop
+async def test_bookmarks(tmp_path: Path) -> None:
+    """A real server sends one a minute, which no test waits for."""
+    async with fake_cluster(tmp_path) as cluster:
+        api = Api(cluster.client, "default")
+        async with api.watch(resourceVersion="100", allowWatchBookmarks="true") as watch:
+            cluster.server.create("services", {"metadata": {"name": "elsewhere"}})
+            await until(lambda: cluster.server.watchers)
+            cluster.server.bookmark()
+            event = await watch.next(bookmarks=True)
+            assert event is not None and event["type"] == "BOOKMARK" and event["object"]["kind"] == "ConfigMap"
+            assert event["object"]["metadata"]["resourceVersion"] == "101"

@@ -1,0 +1,256 @@
+"""Single calls: what they send, how they are bounded, how they fail, and whose budget they use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+from activator.config.model import KUBE_LISTS_AT_ONCE_MAX
+from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.credentials import Credentials
+from activator.control_plane.sources.kubernetes.errors import (
+    CallTimeoutError,
+    KubeError,
+    LineTooLongError,
+    RefusedError,
+    TooLargeError,
+    UnreachableError,
+    WatchCutError,
+    WatchStalledError,
+)
+from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, SERVICES, Resource
+from activator.control_plane.sources.kubernetes.watch_lines import LineCutter
+from tests.control_plane.sources.kubernetes.fake_cluster import (
+    fake_cluster,
+    on_a_loop,
+    until,
+    write_config,
+)
+from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
+from tests.control_plane.sources.kubernetes.kube_samples import config_map
+from tests.manual_clock import ManualClock
+
+READ_CONNECTIONS = 100  # kubernetes-asyncio's limit for one client
+DEPLOYMENTS = Resource("deployments", "/apis/apps/v1", type(None))  # type: ignore[type-var]
+
+
+@on_a_loop
+async def test_get_patch_and_apply(tmp_path: Path) -> None:
+    async with fake_cluster(tmp_path) as cluster:
+        client = cluster.client
+        made = cluster.server.create("configmaps", config_map("a", x="1", y="2"))
+        path = CONFIG_MAPS.one("default", "a")
+        assert json.loads(await client.get(path))["data"] == {"x": "1", "y": "2"}
+        patched = json.loads(await client.merge_patch(path, {"data": {"x": None, "z": "3"}}, "activator"))
+        assert patched["data"] == {"y": "2", "z": "3"}
+        stale_patch = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}}
+        with pytest.raises(RefusedError) as stale:
+            await client.merge_patch(path, stale_patch, "activator")
+        assert (stale.value.status, stale.value.reason, stale.value.kind) == (409, "Conflict", "409")
+        wanted = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b"}, "data": {"x": "1"}}
+        await client.apply(CONFIG_MAPS.one("default", "b"), wanted, "one")
+        with pytest.raises(RefusedError, match="Conflict"):
+            await client.apply(CONFIG_MAPS.one("default", "b"), {**wanted, "data": {"x": "2"}}, "two")
+        forced = await client.apply(CONFIG_MAPS.one("default", "b"), {**wanted, "data": {"x": "2"}}, "two", True)
+        assert json.loads(forced)["data"] == {"x": "2"}
+        with pytest.raises(RefusedError) as missing:
+            await client.get(CONFIG_MAPS.one("default", "none"))
+        assert missing.value.kind == "404"
+        assert client.requests_total == {
+            ("get", "200"): 1,
+            ("get", "404"): 1,
+            ("patch", "200"): 2,
+            ("patch", "201"): 1,
+            ("patch", "409"): 2,
+        }
+
+
+@on_a_loop
+async def test_a_deployments_scale(tmp_path: Path) -> None:
+    async with fake_cluster(tmp_path) as cluster:
+        cluster.server.create("deployments", {"metadata": {"name": "d"}, "spec": {"replicas": 0, "other": 1}})
+        path = f"{DEPLOYMENTS.one('default', 'd')}/scale"
+        scale = json.loads(await cluster.client.merge_patch(path, {"spec": {"replicas": 1}}, "activator"))
+        assert scale["kind"] == "Scale" and scale["spec"] == {"replicas": 1}
+        kept = cluster.server.collection("deployments").objects["default", "d"]
+        assert kept["spec"] == {"replicas": 1, "other": 1} and kept["metadata"]["generation"] == 2
+
+
+class SilentServer:
+    """Accepts, and never says a word. Leaving it waits until its clients have gone."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.url = ""
+        self._server: asyncio.Server | None = None
+
+    async def _hear(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        try:
+            while await reader.read(65536):
+                pass
+        finally:
+            writer.close()
+            await writer.wait_closed()
+            self.connections -= 1
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._hear, "127.0.0.1", 0)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        await until(lambda: self.connections == 0)
+
+
+def client_to(folder: Path, url: str, **bounds: float) -> KubeClient:
+    credentials = Credentials({"KUBECONFIG": write_config(folder, url)}, ManualClock().now)
+    return KubeClient(credentials, "activator/test", **bounds)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("verb", ["get", "list", "watch", "patch"])
+@on_a_loop
+async def test_a_server_that_never_answers(tmp_path: Path, verb: str) -> None:
+    async with SilentServer() as server:
+        client = client_to(tmp_path, server.url, call_timeout_s=0.05)
+        calls: dict[str, Callable[[], Awaitable[object]]] = {
+            "get": lambda: client.get("/api/v1/x"),
+            "list": lambda: client.list_page("/api/v1/x", {}),
+            "watch": lambda: client.watch("/api/v1/x", {}),
+            "patch": lambda: client.merge_patch("/api/v1/x", {}, "me"),
+        }
+        with pytest.raises(CallTimeoutError, match=r"within 0\.05 s"):
+            await calls[verb]()
+        assert client.requests_total == {(verb, "timeout"): 1}
+        await client.close()
+
+
+@on_a_loop
+async def test_nobody_listens(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound, but not listening: nobody else gets the port
+        client = client_to(tmp_path, f"http://127.0.0.1:{taken.getsockname()[1]}")
+        with pytest.raises(UnreachableError):
+            await client.get("/api/v1/x")
+        assert client.requests_total == {("get", "unreachable"): 1}
+        await client.close()
+
+
+@on_a_loop
+async def test_an_answer_beyond_its_bound(tmp_path: Path) -> None:
+    async with fake_cluster(tmp_path, body_bytes_max=1000) as cluster:
+        cluster.server.create("configmaps", config_map("a", x="y" * 2000))
+        with pytest.raises(TooLargeError):
+            await cluster.client.get(CONFIG_MAPS.one("default", "a"))
+        assert cluster.client.requests_total["get", "too_large"] == 1
+
+
+@on_a_loop
+async def test_refusals_say_what_the_server_said(tmp_path: Path) -> None:
+    async with fake_cluster(tmp_path) as cluster:
+        cluster.server.refusals = [("get", RefusalError(429, "TooManyRequests", "slow down", retry_after_s=3))]
+        with pytest.raises(RefusedError, match="429 TooManyRequests: slow down") as refused:
+            await cluster.client.get("/api/v1/namespaces/x/configmaps/y")
+        assert refused.value.retry_after_s == 3.0
+        with pytest.raises(RefusedError) as unknown:
+            await cluster.client.get("/apis/nothing.example/v1/things")  # plain text, no Status
+        assert (unknown.value.status, unknown.value.reason) == (404, "")
+
+
+@on_a_loop
+async def test_a_write_waits_neither_for_lists_nor_for_a_free_connection(tmp_path: Path) -> None:
+    """Nothing is answered. As many lists as may run at once are asked for, the others wait; watches take all the
+    connections that are left for reading; a write goes out all the same."""
+    async with SilentServer() as server:
+        client = client_to(tmp_path, server.url)
+        lists = [client.list_page("/api/v1/x", {}) for _ in range(KUBE_LISTS_AT_ONCE_MAX + 5)]
+        calls: list[asyncio.Task[object]] = [asyncio.create_task(call) for call in lists]
+        await until(lambda: server.connections == KUBE_LISTS_AT_ONCE_MAX)
+        calls += [asyncio.create_task(client.watch("/api/v1/x", {})) for _ in range(READ_CONNECTIONS)]
+        await until(lambda: server.connections == READ_CONNECTIONS)
+        calls.append(asyncio.create_task(client.merge_patch("/api/v1/x", {}, "me")))
+        await until(lambda: server.connections == READ_CONNECTIONS + 1)
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await client.close()
+
+
+@on_a_loop
+async def test_a_watch_that_ends_cleanly_in_the_middle_of_an_event_was_cut(tmp_path: Path) -> None:
+    """As by a proxy in between that does not pass the breach on: the body just ends."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b'HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{"type": "ADDED"}\n{"type": "MODI')
+        writer.close()
+        await writer.wait_closed()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    client = client_to(tmp_path, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    stream = await client.watch("/api/v1/x", {})
+    assert await stream.lines() == [b'{"type": "ADDED"}']
+    with pytest.raises(WatchCutError, match="in the middle of an event"):
+        await stream.lines()
+    stream.close()
+    await client.close()
+    server.close()
+    await server.wait_closed()
+
+
+@on_a_loop
+async def test_a_watch_that_is_aborted_ends_its_reader(tmp_path: Path) -> None:
+    """Without cancelling anything: the read that waits raises what the abort was given."""
+    async with fake_cluster(tmp_path) as cluster:
+        stream = await cluster.client.watch(SERVICES.collection(), {"resourceVersion": "100"})
+        reader = asyncio.create_task(stream.lines())
+        await asyncio.sleep(0)
+        assert not reader.done()
+        reason = WatchStalledError("because")
+        stream.abort(reason)
+        stream.abort(WatchStalledError("too late"))
+        with pytest.raises(WatchStalledError) as raised:
+            await reader
+        assert raised.value is reason
+        with pytest.raises(WatchStalledError):
+            await stream.lines()
+        stream.close()
+
+
+@on_a_loop
+async def test_closing_the_client_ends_its_watches(tmp_path: Path) -> None:
+    async with fake_cluster(tmp_path) as cluster:
+        stream = await cluster.client.watch(SERVICES.collection(), {"resourceVersion": "100"})
+        await cluster.client.close()
+        with pytest.raises(KubeError) as raised:
+            await stream.lines()
+        assert isinstance(raised.value, WatchCutError)
+        stream.close()
+
+
+def test_lines_are_cut_wherever_the_network_does() -> None:
+    text = b'{"a":1}\n\n{"bb":22}\r\n{"c":'
+    whole = LineCutter(100).feed(text)
+    for size in range(1, len(text)):
+        cutter = LineCutter(100)
+        lines = [line for start in range(0, len(text), size) for line in cutter.feed(text[start : start + size])]
+        assert lines == whole == [b'{"a":1}', b'{"bb":22}\r']
+        assert cutter.pending_bytes == 5
+
+
+def test_a_line_beyond_its_bound_is_noticed_before_its_end() -> None:
+    cutter = LineCutter(10)
+    assert cutter.feed(b"x" * 10) == []
+    with pytest.raises(LineTooLongError):
+        cutter.feed(b"x")
+    with pytest.raises(LineTooLongError):
+        LineCutter(10).feed(b"x" * 11 + b"\n")
+    assert LineCutter(10).feed(b"x" * 10 + b"\n") == [b"x" * 10]

@@ -1,0 +1,185 @@
+"""What was lost of a revision is said again by whoever knows of it: the file, its processes, a cluster, or nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from activator.config.model import (
+    CRASHES_MAX,
+    PANIC_BACKOFF_MAX_S,
+    PANIC_BUDGET,
+    Config,
+    Process,
+    Revision,
+    RevisionSpec,
+)
+from activator.control_plane.plane import Control
+from activator.control_plane.sources import static
+from activator.control_plane.sources.process import SOURCE, ProcessSupervisor, Reaping
+from activator.control_plane.state.model import Model, Reduction
+from activator.control_plane.state.reduce import reduce
+from activator.messages import (
+    Change,
+    Effect,
+    Listed,
+    Load,
+    RevisionFailed,
+    RevisionGone,
+    RevisionRecovered,
+    RevisionSet,
+)
+from activator.runtime.tasks import TaskGroupOwner
+from lb.rng import Rng
+from tests.manual_clock import ManualClock
+
+FIXED = Revision("fixed", pods=["127.0.0.1:9001", "127.0.0.1:9002"])
+OTHER = Revision("other", pods=["127.0.0.1:9003"])
+RUN = Revision("run", process=Process(["true"]))
+
+
+class Tasks(TaskGroupOwner):
+    """Starts nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda name, error: None)
+
+    def start(self, name: str, coroutine: Any) -> Any:
+        coroutine.close()
+
+
+class Cluster:
+    def __init__(self, submit: Callable[[Change], None]) -> None:
+        self._submit = submit
+
+    def load(self, load: Load) -> None:
+        pass
+
+    def applied(self, effects: list[Effect]) -> None:
+        pass
+
+    def relist(self, key: str) -> None:
+        self._submit(RevisionSet(RevisionSpec(key)))
+
+
+class World:
+    """A control part whose state worker the test turns, and loses changes of these kinds."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.tried: list[Change] = []
+        self.losing: set[type] = set()
+        self.control = Control(self.clock.now, lambda effects: None, lambda: None, Rng(1), Tasks(), Reaping(None, ""))
+        self.control.worker._reduce = self._reduce
+
+    def _reduce(self, model: Model, change: Change, now_s: float) -> Reduction:
+        self.tried.append(change)
+        if type(change) in self.losing:
+            self.losing.discard(type(change))
+            raise RuntimeError("injected")
+        return reduce(model, change, now_s)
+
+    def configure(self, *revisions: Revision) -> None:
+        specs = [RevisionSpec(f"{one.namespace}/{one.name}") for one in revisions]
+        self.control.configure(Config(revisions=list(revisions)), specs, static.lists(revisions))
+        self.turn()
+
+    def turn(self) -> None:
+        while self.control.worker.turn():
+            pass
+
+    def pods(self, key: str) -> set[str]:
+        return set(self.control.worker.model.revisions[key].pods)
+
+
+@pytest.mark.parametrize("lost", [RevisionSet, Listed])
+def test_what_was_lost_of_a_revision_of_the_file_is_said_again_and_of_no_other(lost: type) -> None:
+    world = World()
+    world.losing = {lost}
+    world.configure(FIXED, OTHER)
+    assert world.pods("default/other") == {"127.0.0.1:9003"}
+    world.tried.clear()
+    world.clock.pass_time(2 * PANIC_BACKOFF_MAX_S)
+    world.turn()
+    assert world.pods("default/fixed") == {"127.0.0.1:9001", "127.0.0.1:9002"}
+    assert {change.key for change in world.tried} == {"default/fixed"}
+
+
+def test_that_a_revision_of_the_file_has_gone_is_said_again() -> None:
+    world = World()
+    world.configure(FIXED, OTHER)
+    world.losing = {RevisionGone}
+    world.configure(OTHER)
+    assert "default/fixed" in world.control.worker.model.revisions
+    world.clock.pass_time(2 * PANIC_BACKOFF_MAX_S)
+    world.turn()
+    assert set(world.control.worker.model.revisions) == {"default/other"}
+
+
+def test_a_full_queue_that_drops_a_new_process_says_the_revision_as_the_file_has_it_now() -> None:
+    """Its first process is started while the file is taken in."""
+    world = World()
+    world.configure(RUN)
+    world.control.worker.queue._changes_max = 0
+    started = Revision("run", process=Process(["true"], min_scale=1))
+    spec = RevisionSpec("default/run", hosts=("changed",))
+    world.control.configure(Config(revisions=[started]), [spec], static.lists([started]))
+    world.turn()
+    assert world.control.worker.dropped_total == 1
+    assert world.control.worker.model.revisions["default/run"].spec == spec
+    assert world.pods("default/run") == {"default/run#1"}
+    added = Revision("added", process=Process(["true"], min_scale=1))
+    world.configure(started, added)
+    assert world.pods("default/added") == {"default/added#2"}
+
+
+def test_what_no_file_names_the_cluster_says_again() -> None:
+    world = World()
+    world.control.cluster = Cluster(world.control.submit)
+    world.losing = {RevisionSet}
+    world.control.submit(RevisionSet(RevisionSpec("default/of-a-cluster")))
+    world.turn()
+    world.clock.pass_time(2 * PANIC_BACKOFF_MAX_S)
+    world.turn()
+    assert set(world.control.worker.model.revisions) == {"default/of-a-cluster"}
+
+
+def test_processes_say_what_there_is_and_why_they_do_not_start() -> None:
+    said: list[Change] = []
+    processes = ProcessSupervisor(Tasks(), said.append, ManualClock().now, Reaping(None, ""), lambda *_: 1.0)
+    processes.set_revision("default/run", RUN)
+    processes.relist("default/run")
+    processes.relist("default/no-more")
+    assert said == [
+        Listed("default/run", SOURCE, ()),
+        RevisionRecovered("default/run"),
+        Listed("default/no-more", SOURCE, ()),
+        RevisionRecovered("default/no-more"),
+    ]
+    processes.scale("default/run", 1)
+    fleet = processes._fleets["default/run"]
+    said.clear()
+    processes.relist("default/run")
+    assert isinstance(said[0], Listed) and [pod.identity for pod in said[0].pods] == ["default/run#1"]
+    process = fleet.processes["default/run#1"]
+    processes._bury(fleet, process)
+    for _ in range(CRASHES_MAX):
+        processes._crashed(fleet, process, "it cannot be run")
+    said.clear()
+    processes.relist("default/run")
+    assert said == [Listed("default/run", SOURCE, ()), RevisionFailed("default/run", "it cannot be run")]
+
+
+def test_a_revision_that_fails_before_it_can_be_told_is_one_of_all() -> None:
+    """With two that are served it is a third of them, not half: that takes nobody out of service."""
+    world = World()
+    world.configure(FIXED, OTHER)
+    worker = world.control.worker
+    for _ in range(PANIC_BUDGET + 1):
+        worker.supervision.panicked("ns/unknown", "what the cluster says of it", "an error", world.clock.now())
+    assert (len(worker.model.revisions), world.control.over_budget()) == (2, [])
+    world.clock.pass_time(1.0)
+    worker.supervision.panicked("ns/unknown", "what the cluster says of it", "an error", world.clock.now())
+    assert not world.control.is_hopeless(1.0)

@@ -1,0 +1,150 @@
+"""A state worker and a data part joined in memory, on a clock that the test turns."""
+
+from __future__ import annotations
+
+from activator.config.model import RevisionSpec
+from activator.control_plane.state.worker import Reduce, StateWorker
+from activator.data_plane.apply import DataHooks, DataPart
+from activator.data_plane.audit import Auditor
+from activator.data_plane.throttle.budget import HeldBudget
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.messages import (
+    Change,
+    Effect,
+    Load,
+    PodDrained,
+    PodSeen,
+    PodStatus,
+    ProbeOrder,
+    RevisionBroken,
+    Told,
+    decode,
+    encode,
+)
+from activator.runtime.clock import TimingWheel
+from lb.policy import Policy
+from lb.registry import create
+from lb.rng import Rng
+from lb.slots import Trim
+from lb.tracker import EMPTY, STATE_NAMES, PodTracker
+from tests.data_plane.throttle.throttle_fakes import Heard, Request, asking
+from tests.manual_clock import ManualClock
+
+KEY = "ns/rev"
+SPEC = RevisionSpec(key=KEY, container_concurrency=2, policy="round-robin", max_scale=4)
+
+
+class Pool:
+    """Stands for a connection pool: remembers whether it was closed."""
+
+    def __init__(self, identity: str) -> None:
+        self.identity = identity
+        self.closed = False
+
+
+class Hooks(DataHooks):
+    """Writes down what apply asks of the rooms above."""
+
+    def __init__(self) -> None:
+        self.routed: list[str] = []
+        self.drained: list[str] = []
+        self.unplaced: list[str] = []
+        self.expired: list[tuple[str, int, int]] = []
+        self.failures: list[Exception] = []
+        self.trims: list[tuple[str, Trim]] = []
+        self.told: list[Told] = []  # for the worker
+
+    def make_policy(self, name: str) -> Policy:
+        return create(name, Rng(7))
+
+    def revision_set(self, throttler: RevisionThrottler) -> None:
+        self.routed.append(throttler.key)
+
+    def revision_dropped(self, key: str) -> None:
+        self.routed.remove(key)
+
+    def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
+        tracker.attachment = Pool(tracker.identity)
+
+    def pod_withdrawn(self, attachment: object) -> None:
+        assert isinstance(attachment, Pool)
+        attachment.closed = True
+
+    def pod_drained(self, key: str, identity: str) -> None:
+        self.drained.append(identity)
+
+    def pod_unplaced(self, key: str, identity: str) -> None:
+        self.unplaced.append(identity)
+
+    def drain_expired(self, key: str, slot: int, generation: int) -> None:
+        self.expired.append((key, slot, generation))
+
+    def trimmed(self, key: str, trim: Trim) -> None:
+        self.trims.append((key, trim))
+
+    def failed(self, effect: object, error: Exception) -> None:
+        self.failures.append(error)
+
+    def broken(self, key: str, cause: str, kind: str) -> None:
+        self.told.append(RevisionBroken(key, cause, kind))
+
+
+class Joined:
+    """Both parts; every message between them goes through bytes."""
+
+    def __init__(self, reduce_change: Reduce | None = None) -> None:
+        self.clock = ManualClock()
+        self.heard = Heard()
+        self.hooks = Hooks()
+        self.errors: list[Exception] = []
+        self.probes: list[ProbeOrder] = []
+        self.dirty: list[tuple[str, str]] = []  # sources that were asked to say a revision anew
+        wheel = TimingWheel(self.clock.now, self.clock.call_later, self.errors.append)
+        self.part = DataPart(self.clock.now, wheel, self.clock.defer, self.heard, self.hooks, HeldBudget())
+        self.auditor = Auditor(self.part, wheel, self.clock.now, self.hooks.told.append, self.clock.defer)
+        if reduce_change is None:
+            self.worker = StateWorker(self.clock.now, self._send, self.probes.extend, self.source_dirty)
+        else:
+            self.worker = StateWorker(self.clock.now, self._send, self.probes.extend, self.source_dirty, reduce_change)
+
+    def _send(self, effects: list[Effect]) -> None:
+        carried: list[Effect] = [decode(encode(effect)) for effect in effects]  # type: ignore[misc]
+        assert carried == effects
+        self.part.apply(carried)
+
+    def source_dirty(self, source: str, key: str) -> None:
+        self.dirty.append((source, key))
+
+    def do(self, *changes: Change) -> None:
+        """Submit, and let the worker work until nothing is left."""
+        for change in changes:
+            self.worker.submit(change)
+        while self.worker.turn() or self.hooks.told:
+            for message in self.hooks.told:
+                assert not isinstance(message, Load | PodDrained)
+                self.worker.submit(message)
+            self.hooks.told.clear()
+
+    def throttler(self, key: str = KEY) -> RevisionThrottler:
+        return self.part.throttlers[key]
+
+    def ask(self, key: str = KEY) -> Request:
+        """A request that has asked for a slot."""
+        return asking(self.throttler(key), self.clock.now())
+
+    def slots(self, key: str = KEY) -> dict[str, str]:
+        """identity → state, as the table has it."""
+        table = self.part.throttlers[key].table
+        table.check_invariants()
+        return {
+            tracker.identity: STATE_NAMES[tracker.state]
+            for tracker in table.slots[: table.length]
+            if tracker.state != EMPTY
+        }
+
+
+def seen(identity: str, status: PodStatus = PodStatus.READY, **more: object) -> PodSeen:
+    """A pod at an address made from its identity."""
+    number = int("".join(digit for digit in identity if digit.isdigit()) or "0")
+    fields: dict[str, object] = {"key": KEY, "source": "list", "address": f"10.0.0.{number}:80"}
+    return PodSeen(identity=identity, status=status, **{**fields, **more})  # type: ignore[arg-type]

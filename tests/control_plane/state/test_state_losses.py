@@ -1,0 +1,412 @@
+"""What a panic or a full queue swallowed is said again, and only then: the model converges though no source repeats
+anything by itself, and a change that always raises costs one attempt per backoff.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from activator.config.model import (
+    CHANGES_AT_ONCE,
+    CHANGES_BATCH_S,
+    PANIC_BACKOFF_INITIAL_S,
+    PANIC_BACKOFF_MAX_S,
+    PANIC_RESET_AFTER_S,
+)
+from activator.control_plane.state.model import Model, Reduction
+from activator.control_plane.state.reduce import reduce
+from activator.messages import (
+    PUSH,
+    Change,
+    Listed,
+    PodGone,
+    PodRefused,
+    PodSeen,
+    PodStatus,
+    Probed,
+    ProbeOrder,
+    RevisionBroken,
+    RevisionFailed,
+    RevisionGone,
+    RevisionRecovered,
+    RevisionSet,
+    SlotDrained,
+    StartProbe,
+)
+from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
+from tests.data_plane.throttle.throttle_fakes import Request
+
+SOURCES = ("list", "watch")
+PODS = ("p1", "p2", "p3")
+LONGEST_S = 1.25 * PANIC_BACKOFF_MAX_S
+
+
+class Trap:
+    """`reduce`, that raises at the nth change from now where `armed` is n, or always at those of one kind."""
+
+    def __init__(self, poison: type | None = None) -> None:
+        self.armed = 0
+        self.poison = poison
+        self.tried: list[Change] = []
+
+    def __call__(self, model: Model, change: Change, now_s: float) -> Reduction:
+        self.tried.append(change)
+        self.armed = max(self.armed - 1, -1)
+        if self.armed == 0 or type(change) is self.poison:
+            raise RuntimeError("injected")
+        return reduce(model, change, now_s)
+
+
+class World(Joined):
+    """Sources that say everything once and again when they are asked, and pods that answer once when they are asked."""
+
+    def __init__(self, trap: Trap | None = None) -> None:
+        super().__init__(trap or Trap())
+        self.exists = True
+        self.failure = ""
+        self.truth: dict[str, dict[str, PodSeen]] = {source: {} for source in SOURCES}
+        self.asked: dict[str, StartProbe] = {}
+        self.worker._probe = self._order
+        self.do(RevisionSet(SPEC))
+
+    def _order(self, orders: list[ProbeOrder]) -> None:
+        for order in orders:
+            self.asked.pop(order.identity, None)
+            if isinstance(order, StartProbe):
+                self.asked[order.identity] = order
+
+    def listed(self, source: str) -> Listed:
+        return Listed(KEY, source, tuple(self.truth[source].values()))
+
+    def source_dirty(self, source: str, key: str) -> None:
+        super().source_dirty(source, key)
+        if not self.exists:
+            self.worker.submit(RevisionGone(key))
+            return
+        self.worker.submit(RevisionSet(SPEC))
+        for name in SOURCES:
+            self.worker.submit(self.listed(name))
+        self.worker.submit(RevisionFailed(key, self.failure) if self.failure else RevisionRecovered(key))
+
+    def settle(self, *changes: Change) -> None:
+        """With what the data part tells of slots that are free."""
+        self.do(*changes)
+        while drained := [event for event in self.heard.events if event[0] == "drained"]:
+            self.heard.events.clear()
+            self.do(*(SlotDrained(KEY, int(slot), int(generation)) for _, slot, generation in drained))
+
+    def answer(self) -> None:
+        """Each pod that is asked answers, and is not asked again of its own accord."""
+        asked, self.asked = self.asked, {}
+        self.settle(*(Probed(KEY, order.identity, order.address) for order in asked.values()))
+
+    def recover(self) -> None:
+        """Until no backoff is left."""
+        for _ in range(20):
+            self.clock.pass_time(LONGEST_S)
+            self.settle()
+            self.answer()
+        assert self.worker.parked == {}
+
+    def check_recovery(self) -> None:
+        """In the end the model is as if all that is so had been told to a new worker, once."""
+        self.recover()
+        told_once = World()
+        told_once.exists, told_once.failure, told_once.truth = self.exists, self.failure, self.truth
+        told_once.source_dirty("", KEY)
+        told_once.recover()
+        assert self.outcome() == told_once.outcome()
+
+    def outcome(self) -> object:
+        throttler = self.part.throttlers.get(KEY)
+        return None if throttler is None else (throttler.failure or "", self.slots())
+
+    def step(self, what: str, source: str, pod: str, status: PodStatus) -> None:
+        """Something happens in the world, and is said once."""
+        pods = self.truth[source]
+        if what == "made":
+            self.exists = True
+            self.settle(RevisionSet(SPEC))
+        elif what == "answers":
+            self.answer()
+        elif what == "time":
+            self.clock.pass_time(LONGEST_S)
+            self.settle()
+        elif not self.exists:
+            return
+        elif what == "deleted":
+            self.exists, self.failure = False, ""
+            self.truth = {source: {} for source in SOURCES}
+            self.settle(RevisionGone(KEY))
+        elif what == "fails":
+            self.failure = "it cannot start"
+            self.settle(RevisionFailed(KEY, self.failure))
+        elif what == "recovers":
+            self.failure = ""
+            self.settle(RevisionRecovered(KEY))
+        elif what == "seen":
+            pods[pod] = seen(pod, status, source=source, probe=True)
+            self.settle(pods[pod])
+        elif what == "gone":
+            pods.pop(pod, None)
+            self.settle(PodGone(KEY, source, pod))
+        else:
+            pods[pod] = seen(pod, status, source=source, probe=True)
+            self.settle(self.listed(source))
+
+
+READY = PodStatus.READY
+KINDS = ("made", "answers", "time", "deleted", "fails", "recovers", "seen", "seen", "gone", "listed", "listed")
+STEPS = st.tuples(*map(st.sampled_from, (range(4), KINDS, SOURCES, PODS, list(PodStatus))))
+
+
+@given(st.lists(STEPS, max_size=25))
+@example([(1, "listed", "list", "p1", PodStatus.READY)])
+@example([(0, "listed", "list", "p1", PodStatus.PENDING), (1, "answers", "list", "p1", PodStatus.PENDING)])
+@example([(0, "listed", "list", "p1", READY), (1, "deleted", "list", "p1", READY)])
+@example([(0, "deleted", "list", "p1", READY), (1, "made", "list", "p1", READY), (0, "listed", "list", "p1", READY)])
+@example(
+    [
+        (0, "seen", "list", "p1", PodStatus.PENDING),
+        (1, "answers", "list", "p1", PodStatus.PENDING),
+        (0, "deleted", "list", "p1", PodStatus.PENDING),
+        (0, "made", "list", "p1", PodStatus.PENDING),
+        (0, "seen", "list", "p1", PodStatus.PENDING),
+        (1, "time", "list", "p1", PodStatus.PENDING),
+    ]
+)
+def test_whatever_panics_swallow_the_model_is_in_the_end_what_the_sources_know(
+    steps: list[tuple[int, str, str, str, PodStatus]],
+) -> None:
+    trap = Trap()
+    world = World(trap)
+    for panics, what, source, pod, status in steps:
+        if panics:
+            trap.armed = panics
+        world.step(what, source, pod, status)
+    trap.armed = 0
+    world.check_recovery()
+
+
+class Flooded(World):
+    """The worker has only so many turns between two things that happen, each ends after a few changes, and most of them
+    are others' changes.
+    """
+
+    def __init__(self, trap: Trap) -> None:
+        super().__init__(trap)
+        self.trap = trap
+        self.turns: int | None = None  # None: as many as it needs
+        self.worker._reduce = self._slowly
+
+    def _slowly(self, model: Model, change: Change, now_s: float) -> Reduction:
+        self.clock.pass_time(CHANGES_BATCH_S)
+        if isinstance(change, PodRefused):
+            raise RuntimeError("injected")  # of this nobody says anything again
+        return self.trap(model, change, now_s) if change.key == KEY else reduce(model, change, now_s)
+
+    def settle(self, *changes: Change) -> None:
+        if self.turns is None:
+            super().settle(*changes)
+            return
+        others = [RevisionSet(type(SPEC)(key=f"ns/other{number}")) for number in range(CHANGES_AT_ONCE - 1)]
+        for change in (*changes, *others):
+            self.worker.submit(change)
+        for _ in range(self.turns):
+            self.worker.turn()
+
+
+@given(st.lists(st.tuples(STEPS, st.integers(0, 2)), max_size=25))
+@example(
+    [
+        ((3, "recovers", "list", "p1", READY), 0),
+        ((0, "seen", "list", "p1", READY), 1),
+        ((0, "gone", "list", "p1", READY), 1),
+    ]
+)
+@example([((3, "listed", "watch", "p1", PodStatus.PENDING), 0), ((0, "seen", "watch", "p2", PodStatus.PENDING), 1)])
+def test_nor_does_it_matter_when_the_worker_has_its_turns(
+    steps: list[tuple[tuple[int, str, str, str, PodStatus], int]],
+) -> None:
+    trap = Trap()
+    world = Flooded(trap)
+    for (panics, what, source, pod, status), turns in steps:
+        world.turns = turns
+        if panics == 3:
+            world.worker.submit(PodRefused(KEY, "p9", 1, dead=True))
+        elif panics:
+            trap.armed = panics
+        world.step(what, source, pod, status)
+    trap.armed, world.turns = 0, None
+    world.check_recovery()
+
+
+def test_a_source_is_asked_when_the_backoff_is_over_and_not_before() -> None:
+    trap = Trap()
+    joined = Joined(trap)
+    joined.do(RevisionSet(SPEC))
+    for change, source in ((Listed(KEY, "list", (seen("p1"),)), "list"), (PodGone(KEY, "watch", "p1"), "watch")):
+        trap.armed = 1
+        joined.do(change)
+        joined.do(change)
+        assert joined.dirty == [], "while its changes wait it could not be heard"
+        joined.clock.pass_time(LONGEST_S)
+        joined.do()
+        assert joined.dirty == [(source, KEY)]
+        joined.clock.pass_time(LONGEST_S)
+        joined.do()
+        assert joined.dirty == [(source, KEY)], "once"
+        joined.dirty.clear()
+        joined.clock.pass_time(PANIC_RESET_AFTER_S)
+
+
+def test_what_the_data_part_finds_out_anew_is_asked_of_nobody() -> None:
+    trap = Trap()
+    joined = Joined(trap)
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    trap.armed = 1
+    joined.do(PodRefused(KEY, "p1", 1, dead=True))
+    joined.clock.pass_time(PANIC_BACKOFF_INITIAL_S)
+    joined.do()
+    assert (joined.dirty, joined.slots()) == ([], {"p1": "ready"})
+
+
+def test_a_poison_that_is_said_again_and_again_costs_one_attempt_per_backoff() -> None:
+    for poison in (Listed, RevisionFailed, Probed):
+        trap = Trap()
+        world = World(trap)
+        world.step("listed", "list", "p1", PodStatus.PENDING)
+        world.step("fails", "list", "p1", PodStatus.PENDING)
+        trap.tried.clear()
+        trap.poison = poison
+        world.worker.submit(world.listed("list"))
+        world.worker.submit(RevisionFailed(KEY, "it cannot start"))
+        world.worker.submit(Probed(KEY, "p1"))
+        backoffs = 0
+        for _ in range(2000):
+            backoffs += KEY not in world.worker.parked
+            world.settle()
+            world.clock.pass_time(0.1)
+            backoffs += KEY in world.worker.parked and world.worker.parked[KEY].until_s <= world.clock.now()
+        attempts = sum(type(change) is poison for change in trap.tried)
+        assert 5 < attempts == world.worker.panics_total <= backoffs < 15, poison
+        trap.poison = None
+        world.clock.pass_time(LONGEST_S)
+        world.settle()
+        assert world.outcome() == ("it cannot start", {"p1": "ready"})
+
+
+def test_a_table_whose_making_anew_panics_is_made_anew_after_the_backoff() -> None:
+    trap = Trap()
+    joined = Joined(trap)
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    trap.armed = 1
+    joined.part.condemn(KEY, "the table lost count")
+    joined.do()
+    assert joined.throttler().failure is not None and isinstance(trap.tried[-1], RevisionBroken)
+    joined.clock.pass_time(LONGEST_S)
+    joined.do()
+    assert (joined.throttler().failure, joined.slots()) == (None, {"p1": "ready"})
+
+
+def test_a_slot_whose_end_panics_is_freed_after_the_backoff() -> None:
+    trap = Trap()
+    world = World(trap)
+    world.settle(seen("p1"))
+    request = Request(world.throttler())
+    request.ask(world.clock.now())
+    world.settle(PodGone(KEY, "list", "p1"))
+    request.release()
+    trap.armed = 1
+    world.settle()
+    assert isinstance(trap.tried[-1], SlotDrained) and world.slots() == {"p1": "draining"}
+    world.clock.pass_time(1.25 * PANIC_BACKOFF_INITIAL_S)
+    world.settle()
+    assert world.slots() == {}
+
+
+def test_an_answer_is_never_dropped_since_no_source_could_repeat_it() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1", PodStatus.PENDING, probe=True))
+    joined.worker.queue._changes_max = 0
+    joined.do(Probed(KEY, "p1"), seen("p2"), seen("p3", source=PUSH))
+    assert (joined.slots(), joined.dirty) == ({"p1": "ready"}, [("list", KEY), (PUSH, KEY)])
+
+
+POISONS = [Probed(KEY, "p1"), SlotDrained(KEY, 7, 7), RevisionBroken(KEY, "the table lost count")]
+
+
+@pytest.mark.parametrize("poison", POISONS, ids=lambda poison: type(poison).__name__)
+def test_what_is_tried_again_for_ever_keeps_nobody_waiting_for_ever(poison: Change) -> None:
+    trap = Trap(type(poison))
+    joined = Joined(trap)
+    joined.do(RevisionSet(SPEC), seen("p1"), poison)
+    for number in range(2, 5):
+        joined.do(seen(f"p{number}"))
+        joined.clock.pass_time(LONGEST_S)
+        joined.do()
+        assert f"p{number}" in joined.worker.model.revisions[KEY].pods
+    assert sum(change == poison for change in trap.tried) == 4, "once, and once per backoff"
+
+
+def test_what_is_tried_again_counts_neither_for_a_successor_nor_against_what_is_newer() -> None:
+    trap = Trap(Probed)
+    joined = Joined(trap)
+    asked = seen("p1", PodStatus.PENDING, probe=True)
+    joined.do(RevisionSet(SPEC), asked, Probed(KEY, "p1", asked.address))
+    joined.do(RevisionGone(KEY), RevisionSet(SPEC), asked)
+    trap.poison = None
+    joined.clock.pass_time(LONGEST_S)
+    joined.do()
+    assert joined.slots() == {"p1": "pending"}
+    moved = seen("p1", PodStatus.PENDING, probe=True, address="10.0.1.1:80")
+    trap.armed = 2
+    joined.do(moved, Probed(KEY, "p1", asked.address))
+    joined.do(Probed(KEY, "p1", moved.address))
+    joined.clock.pass_time(LONGEST_S)
+    joined.do()
+    assert joined.worker.model.revisions[KEY].pods["p1"].proven
+
+
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        (seen("p2"), PodGone(KEY, "list", "p2")),
+        (seen("p1", PodStatus.DRAINING), seen("p1")),
+        (Listed(KEY, "list", (seen("p1"), seen("p2"))), PodGone(KEY, "list", "p2")),
+        (RevisionSet(SPEC), RevisionGone(KEY)),
+    ],
+    ids=("gone", "seen", "listed", "revision"),
+)
+@pytest.mark.parametrize("hears", [True, False], ids=("while parked", "when it is over"))
+def test_what_waited_for_its_batch_when_the_revision_was_parked_stays_older(
+    older: Change, newer: Change, hears: bool
+) -> None:
+    """The batch ends after the panic: one of the revision's changes is still among all others."""
+    trap = Trap()
+    joined = Joined()
+
+    def slow(model: Model, change: Change, now_s: float) -> Reduction:
+        joined.clock.pass_time(CHANGES_BATCH_S)
+        return trap(model, change, now_s)
+
+    joined.worker._reduce = slow
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    trap.armed = 1
+    joined.worker.submit(PodRefused(KEY, "p9", 1, dead=True))
+    for number in range(CHANGES_AT_ONCE - 1):
+        joined.worker.submit(RevisionSet(type(SPEC)(key=f"ns/other{number}")))
+    joined.worker.submit(older)
+    joined.worker.turn()
+    assert KEY in joined.worker.parked and len(joined.worker.queue) == 1
+    joined.worker.submit(newer)
+    if hears:
+        joined.do()
+    joined.clock.pass_time(LONGEST_S)
+    joined.do()
+    if isinstance(newer, RevisionGone):
+        assert KEY not in joined.worker.model.revisions
+    else:
+        assert joined.slots() == {"p1": "ready"}

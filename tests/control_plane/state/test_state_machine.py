@@ -1,0 +1,256 @@
+"""Four sources that disagree, lose, repeat and reorder what they say, requests all the while, panics and broken tables:
+in the end the table is what a world is that was told only the last words, and nothing in flight was ever lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from activator.config.model import DRAIN_TIMEOUT_S, PANIC_BACKOFF_MAX_S
+from activator.control_plane.state.model import Model, Reduction
+from activator.control_plane.state.reduce import reduce
+from activator.messages import (
+    PUSH,
+    Change,
+    Listed,
+    PodGone,
+    PodRefused,
+    PodSeen,
+    PodServed,
+    PodStatus,
+    PodUnplaced,
+    Probed,
+    RevisionSet,
+    SlotDrained,
+    StartProbe,
+    Sweep,
+    TrialEnded,
+)
+from lb.tracker import DRAINING, EMPTY, STATE_NAMES
+from tests.control_plane.state.state_fakes import KEY, SPEC, Joined
+from tests.data_plane.throttle.throttle_fakes import Request
+
+LISTING = ("list", "watch", "file")
+PODS = [f"p{number}" for number in range(6)]
+ADDRESSES = [f"10.0.0.{number}:80" for number in range(4)]  # fewer than pods: addresses are used again
+
+
+class Trap:
+    """`reduce`, that raises when it was told to."""
+
+    def __init__(self) -> None:
+        self.armed = 0
+
+    def __call__(self, model: Model, change: Change, now_s: float) -> Reduction:
+        if self.armed and not isinstance(change, RevisionSet):
+            self.armed -= 1
+            raise RuntimeError("injected")
+        return reduce(model, change, now_s)
+
+
+class World(Joined):
+    """Everything that the data part tells comes to the worker, as in the program."""
+
+    def __init__(self, trap: Trap) -> None:
+        super().__init__(trap)
+        self.do(RevisionSet(SPEC))
+
+    def settle(self) -> None:
+        while True:
+            changes = self._told()
+            if not changes and not self.worker.turn() and not self.hooks.told:
+                return
+            self.do(*changes)
+
+    def _told(self) -> list[Change]:
+        changes: list[Change] = []
+        for name, *rest in self.heard.events:
+            if name == "drained":
+                changes.append(SlotDrained(KEY, int(rest[0]), int(rest[1])))
+            elif name == "trial":
+                changes.append(TrialEnded(KEY, rest[0], 0, rest[1] == "True"))
+            elif name == "refused":
+                changes.append(PodRefused(KEY, rest[0], 0, rest[1] == "True"))
+            elif name == "served":
+                changes.append(PodServed(KEY, rest[0], 0))
+        self.heard.events.clear()
+        changes.extend(SlotDrained(*expired, forced=True) for expired in self.hooks.expired)
+        self.hooks.expired.clear()
+        changes.extend(PodUnplaced(KEY, identity) for identity in self.hooks.unplaced)
+        self.hooks.unplaced.clear()
+        return changes
+
+    def prove(self) -> None:
+        """Every pod that is asked answers, and every trial passes."""
+        for _ in range(3):
+            pods = self.worker.model.revisions[KEY].pods.values()
+            self.do(*(Probed(KEY, pod.identity) for pod in pods if pod.wants_probe()))
+            pods = self.worker.model.revisions[KEY].pods.values()
+            self.do(*(TrialEnded(KEY, pod.identity, 0, True) for pod in pods if pod.recovering))
+            self.settle()
+
+    def live(self) -> set[tuple[str, str, str, int]]:
+        table = self.throttler().table
+        return {
+            (one.identity, one.address, STATE_NAMES[one.state], int(one.limit))
+            for one in table.slots[: table.length]
+            if one.state not in {EMPTY, DRAINING}
+        }
+
+
+class Disagreement(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trap = Trap()
+        self.world = World(self.trap)
+        self.truth: dict[str, dict[str, PodSeen]] = {source: {} for source in (*LISTING, PUSH)}
+        self.under_way: list[Change] = []
+        self.requests: list[Request] = []
+
+    @initialize()
+    def begin(self) -> None:
+        self.world.settle()
+
+    # --- sources ---
+
+    @rule(
+        source=st.sampled_from([*LISTING, PUSH]),
+        pod=st.sampled_from(PODS),
+        address=st.sampled_from(ADDRESSES),
+        status=st.sampled_from(list(PodStatus)),
+        limit=st.sampled_from([-1, -1, -1, 0, 1]),
+        restarts=st.sampled_from([-1, 0, 0, 1, 2]),
+        copies=st.integers(0, 3),
+    )
+    def says(
+        self, source: str, pod: str, address: str, status: PodStatus, limit: int, restarts: int, copies: int
+    ) -> None:
+        """A source has something to say, which is lost, or comes once or several times."""
+        if source == PUSH:  # reports have no such words
+            limit = restarts = -1
+        seen = PodSeen(KEY, source, pod, address, status, source != PUSH, limit=limit, restarts=restarts)
+        self.truth[source][pod] = seen
+        self.under_way.extend([seen] * copies)
+
+    @rule(source=st.sampled_from([*LISTING, PUSH]), pod=st.sampled_from(PODS), copies=st.integers(0, 2))
+    def takes_back(self, source: str, pod: str, copies: int) -> None:
+        self.truth[source].pop(pod, None)
+        self.under_way.extend([PodGone(KEY, source, pod)] * copies)
+
+    @rule(source=st.sampled_from(LISTING))
+    def relists(self, source: str) -> None:
+        self.under_way.append(Listed(KEY, source, tuple(self.truth[source].values())))
+
+    @rule(data=st.data(), count=st.integers(1, 8))
+    def deliver(self, data: Any, count: int) -> None:
+        """Some of what is under way arrives, in any order."""
+        for _ in range(min(count, len(self.under_way))):
+            self.world.worker.submit(self.under_way.pop(data.draw(st.integers(0, len(self.under_way) - 1))))
+        self.world.settle()
+
+    # --- what we find out ---
+
+    @rule(pod=st.sampled_from(PODS), kind=st.sampled_from(["dead", "struck", "answered", "passed", "failed", "served"]))
+    def learns(self, pod: str, kind: str) -> None:
+        change: Change = Probed(KEY, pod)
+        if kind in {"dead", "struck"}:
+            change = PodRefused(KEY, pod, 0, kind == "dead")
+        elif kind in {"passed", "failed"}:
+            change = TrialEnded(KEY, pod, 0, kind == "passed")
+        elif kind == "served":
+            change = PodServed(KEY, pod, 0)
+        self.world.do(change)
+        self.world.settle()
+
+    # --- requests ---
+
+    @rule()
+    def asks(self) -> None:
+        request = Request(self.world.throttler())
+        self.requests.append(request)
+        request.ask(self.world.clock.now())
+        self.world.part.activated(KEY)
+
+    @precondition(lambda self: any(request.lease is not None for request in self.requests))
+    @rule(data=st.data(), succeeded=st.booleans())
+    def ends(self, data: Any, succeeded: bool) -> None:
+        held = [request for request in self.requests if request.lease is not None]
+        held[data.draw(st.integers(0, len(held) - 1))].release(succeeded)
+        self.world.settle()
+
+    # --- what should not be ---
+
+    @rule()
+    def panics(self) -> None:
+        self.trap.armed = 1
+
+    @rule()
+    def breaks(self) -> None:
+        self.world.throttler().table.capacity += 1
+        self.world.auditor.look_at(self.world.throttler())
+        self.world.settle()
+
+    @rule(seconds=st.sampled_from([0.2, 5.0, 70.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.world.clock.pass_time(seconds)
+        self.world.do(Sweep(KEY))
+        self.world.settle()
+
+    # --- what must hold ---
+
+    @rule()
+    def converges(self) -> None:
+        """Everybody says their last word; a world that hears nothing else looks the same."""
+        self.trap.armed = 0
+        world = self.world
+        world.clock.pass_time(max(DRAIN_TIMEOUT_S, PANIC_BACKOFF_MAX_S) + 1.0)
+        world.do(*self.under_way)
+        self.under_way.clear()
+        world.settle()
+        world.clock.pass_time(DRAIN_TIMEOUT_S + 1.0)
+        world.do(Sweep(KEY))
+        world.settle()
+        fresh = World(Trap())
+        for one in (world, fresh):
+            # One after the other: where they speak of different addresses, the last one counts in both worlds.
+            for source in LISTING:
+                one.do(Listed(KEY, source, tuple(self.truth[source].values())))
+            for seen in self.truth[PUSH].values():
+                one.do(seen)
+            one.settle()
+            one.prove()
+        assert world.live() == fresh.live()
+        assert not world.throttler().is_stuck()
+        asked = {order.identity for order in world.probes if isinstance(order, StartProbe)}
+        assert {pod.identity for pod in fresh.worker.model.revisions[KEY].pods.values() if pod.wants_probe()} <= asked
+
+    def teardown(self) -> None:
+        self.converges()
+        self.adds_up()
+
+    @invariant()
+    def adds_up(self) -> None:
+        world = self.world
+        throttler = world.throttler()
+        if KEY in world.part.condemned:
+            return
+        throttler.table.check_invariants()
+        for tracker in throttler.table.slots[: throttler.table.length]:
+            assert 0 <= tracker.in_flight <= SPEC.container_concurrency
+        for request in self.requests:
+            assert len([end for end in request.ends if end not in {"granted", "revoked"}]) <= 1
+            if request.lease is not None:
+                assert request.lease.tracker.generation == request.lease.generation, "a live lease was lost"
+        assert throttler.table.in_flight == sum(request.lease is not None for request in self.requests)
+        if KEY not in world.worker.parked and not len(world.worker.queue):
+            world.part._restructured.add(KEY)
+            world.auditor.look_at(throttler)
+            found = dict(world.worker.mismatch_totals)
+            world.settle()
+            assert world.worker.mismatch_totals == found, "the table is not what the model says"
+
+
+TestDisagreement = Disagreement.TestCase

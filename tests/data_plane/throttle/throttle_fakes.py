@@ -1,0 +1,106 @@
+"""A throttler with everything around it made up, and waiters that write down what happens to them."""
+
+from __future__ import annotations
+
+from activator.config.model import GRANTS_PER_TURN_MAX, RevisionSpec
+from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.slot_events import SlotEvents
+from activator.data_plane.throttle.waiters import Waiter
+from activator.runtime.errors import Reason
+from lb.registry import create
+from lb.rng import Rng
+from lb.table import TrackerTable
+from tests.manual_clock import ManualClock
+
+
+class Heard(SlotEvents):
+    """Every event, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, ...]] = []
+        self.reasons: list[str] = []  # of those who were refused
+
+    def activated(self, key: str) -> None:
+        self.events.append(("activated",))
+
+    def wanted(self, key: str) -> None:
+        self.events.append(("wanted",))
+
+    def drained(self, key: str, slot: int, generation: int) -> None:
+        self.events.append(("drained", str(slot), str(generation)))
+
+    def departed(self, key: str, identity: str) -> None:
+        self.events.append(("departed", identity))
+
+    def trial_ended(self, key: str, identity: str, generation: int, succeeded: bool) -> None:
+        self.events.append(("trial", identity, str(succeeded)))
+
+    def refused(self, key: str, identity: str, generation: int, dead: bool, reason: str) -> None:
+        self.events.append(("refused", identity, str(dead)))
+        self.reasons.append(reason)
+
+    def served(self, key: str, identity: str, generation: int) -> None:
+        self.events.append(("served", identity, str(generation)))
+
+    def failed(self, key: str, error: Exception) -> None:
+        self.events.append(("failed", repr(error)))
+
+
+class Request(Waiter):
+    """Holds its lease until the test releases it."""
+
+    def __init__(self, throttler: RevisionThrottler, name: int = 0) -> None:
+        super().__init__()
+        self.throttler = throttler
+        self.name = name
+        self.lease: Lease | None = None
+        self.ends: list[str] = []
+
+    def ask(self, now_s: float) -> None:
+        """As the proxy asks."""
+        lease = self.throttler.try_acquire(self, now_s)
+        if lease is not None:
+            self.granted(lease)
+            return
+        refusal = self.throttler.enqueue(self)
+        if refusal is not None:
+            self.refused(refusal, "")
+
+    def granted(self, lease: Lease) -> None:
+        self.lease = lease
+        self.ends.append("granted")
+
+    def refused(self, reason: Reason, detail: str) -> None:
+        self.ends.append(reason.value)
+
+    def revoked(self, reason: Reason, detail: str) -> None:
+        self.ends.append("revoked")
+        self.release()
+
+    def release(self, succeeded: bool = True) -> None:
+        lease = self.lease
+        assert lease is not None
+        self.lease = None
+        self.throttler.release(lease, 0.0, succeeded)
+
+    def leave(self) -> None:
+        self.ends.append("left")
+        self.throttler.cancel(self)
+
+
+def asking(throttler: RevisionThrottler, now_s: float, name: int = 0) -> Request:
+    """A request that has asked for a slot."""
+    request = Request(throttler, name)
+    request.ask(now_s)
+    return request
+
+
+def make(
+    policy: str = "round-robin", depth: int = 100, per_turn: int = GRANTS_PER_TURN_MAX
+) -> tuple[RevisionThrottler, TrackerTable, Heard, ManualClock]:
+    clock = ManualClock()
+    heard = Heard()
+    table = TrackerTable(create(policy, Rng(1)), 4, 0.5)
+    spec = RevisionSpec(key="ns/rev", queue_depth=depth)
+    return RevisionThrottler(spec, table, clock.now, clock.defer, heard, per_turn), table, heard, clock

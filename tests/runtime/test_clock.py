@@ -1,0 +1,129 @@
+"""The timing wheel, against a list of deadlines that is simply looked through."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from activator.runtime.clock import NEVER, TICK_S, WHEEL_SLOTS, Deadline, TimingWheel
+from tests.manual_clock import ManualClock
+
+
+class Recorded(Deadline):
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__()
+        self._clock = clock
+        self.expired_at_s: list[float] = []
+
+    def expired(self, now_s: float) -> None:
+        self.expired_at_s.append(self._clock.now())
+
+
+def make() -> tuple[ManualClock, TimingWheel, list[Exception]]:
+    clock = ManualClock()
+    errors: list[Exception] = []
+    return clock, TimingWheel(clock.now, clock.call_later, errors.append), errors
+
+
+@given(st.lists(st.floats(0.0, 60.0), min_size=1, max_size=30), st.floats(0.0, 0.5))
+def test_nothing_expires_early_or_more_than_a_tick_late(delays: list[float], offset: float) -> None:
+    clock, wheel, _ = make()
+    clock.now_s += offset  # deadlines need not fall on ticks
+    entries = []
+    for delay in delays:
+        entry = Recorded(clock)
+        wheel.arm(entry, clock.now() + delay)
+        entries.append((entry, clock.now() + delay))
+    clock.pass_time(61.0)
+    for entry, due_s in entries:
+        assert len(entry.expired_at_s) == 1
+        assert due_s <= entry.expired_at_s[0] <= due_s + TICK_S + 1e-6
+    assert wheel.armed == 0
+    assert clock.pending() == 0, "an empty wheel sleeps"
+
+
+@given(st.data())
+def test_arming_anew_moves_the_deadline_either_way(data: st.DataObject) -> None:
+    clock, wheel, _ = make()
+    entry = Recorded(clock)
+    due_s = NEVER
+    for _ in range(data.draw(st.integers(1, 12))):
+        clock.pass_time(data.draw(st.floats(0.0, 0.2)))
+        if entry.expired_at_s:
+            break
+        due_s = clock.now() + data.draw(st.floats(0.0, 15.0))
+        wheel.arm(entry, due_s)
+    clock.pass_time(20.0)
+    assert len(entry.expired_at_s) == 1
+    assert due_s <= entry.expired_at_s[0] <= due_s + TICK_S + 1e-6
+
+
+def test_a_later_deadline_only_writes_a_number() -> None:
+    clock, wheel, _ = make()
+    entry = Recorded(clock)
+    wheel.arm(entry, clock.now() + 1.0)
+    timers = clock.pending()
+    for step in range(100):
+        wheel.arm(entry, clock.now() + 1.0 + step * 0.01)
+    assert clock.pending() == timers
+    assert wheel.armed == 1
+    clock.pass_time(1.5)
+    assert not entry.expired_at_s
+    clock.pass_time(1.0)
+    assert len(entry.expired_at_s) == 1
+
+
+def test_cancelled_entries_never_expire_and_cancelling_twice_is_harmless() -> None:
+    clock, wheel, _ = make()
+    entry = Recorded(clock)
+    wheel.arm(entry, clock.now() + 0.1)
+    wheel.cancel(entry)
+    wheel.cancel(entry)
+    wheel.arm(entry, NEVER)
+    clock.pass_time(1.0)
+    assert not entry.expired_at_s
+    assert wheel.armed == 0
+
+
+def test_an_expired_entry_may_arm_itself_and_cancel_its_neighbour() -> None:
+    clock, wheel, _ = make()
+    neighbour = Recorded(clock)
+
+    class Twice(Recorded):
+        def expired(self, now_s: float) -> None:
+            super().expired(now_s)
+            wheel.cancel(neighbour)
+            if len(self.expired_at_s) < 2:
+                wheel.arm(self, now_s)
+
+    twice = Twice(clock)
+    wheel.arm(twice, clock.now() + 0.1)
+    wheel.arm(neighbour, clock.now() + 0.1)
+    clock.pass_time(1.0)
+    assert len(twice.expired_at_s) == 2
+    assert not neighbour.expired_at_s
+
+
+def test_one_broken_entry_does_not_stop_the_others() -> None:
+    clock, wheel, errors = make()
+
+    class Broken(Deadline):
+        def expired(self, now_s: float) -> None:
+            raise RuntimeError("broken")
+
+    wheel.arm(Broken(), clock.now() + 0.1)
+    fine = Recorded(clock)
+    wheel.arm(fine, clock.now() + 0.1)
+    clock.pass_time(1.0)
+    assert len(fine.expired_at_s) == 1
+    assert [str(error) for error in errors] == ["broken"]
+
+
+def test_a_stalled_loop_expires_everything_once() -> None:
+    clock, wheel, _ = make()
+    entries = [Recorded(clock) for _ in range(50)]
+    for number, entry in enumerate(entries):
+        wheel.arm(entry, clock.now() + number * 0.5)
+    clock.now_s += WHEEL_SLOTS * TICK_S * 5  # nothing turned for five rotations
+    wheel.advance()
+    assert all(len(entry.expired_at_s) == 1 for entry in entries)

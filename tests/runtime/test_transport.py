@@ -1,0 +1,55 @@
+"""Ending a connection at once, on both kinds of event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+
+import pytest
+import uvloop
+
+from activator.runtime.transport import Transport, cut
+
+ESTABLISHED = 1
+Story = Callable[[Transport, socket.socket], Awaitable[None]]
+
+
+async def tell(story: Story) -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, *listener.getsockname())
+        peer, _ = listener.accept()
+        with peer:
+            await story(transport, peer)
+        transport.abort()
+        await asyncio.sleep(0.01)
+
+
+def state(peer: socket.socket) -> int:
+    return peer.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+
+
+async def the_peer_hears_in_the_same_turn(transport: Transport, peer: socket.socket) -> None:
+    assert state(peer) == ESTABLISHED
+    cut(transport)
+    assert state(peer) != ESTABLISHED, "before the loop has turned"
+
+
+async def twice_is_harmless(transport: Transport, peer: socket.socket) -> None:
+    cut(transport)
+    cut(transport)
+    await asyncio.sleep(0.01)
+    cut(transport)
+
+
+async def a_peer_that_was_faster(transport: Transport, peer: socket.socket) -> None:
+    peer.close()
+    cut(transport)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("story", [the_peer_hears_in_the_same_turn, twice_is_harmless, a_peer_that_was_faster])
+def test_cut(run: Callable[[Awaitable[None]], None], story: Story) -> None:
+    run(tell(story))
