@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from activator.config.model import PANIC_JUDGE_INTERVAL_S, Config, RevisionSpec, Tls
+from activator.config.model import Config, Tls
+from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import Control
 from activator.control_plane.sources import static
 from activator.control_plane.sources.process import Reaping
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from activator.control_plane.sources.push_server import PushServer
     from activator.telemetry.metrics.exposition import Exposition
     from activator.telemetry.metrics.knative_export import KnativeExporter
+
+PANIC_JUDGE_INTERVAL_S: Final = 0.5  # how often it is asked whether that has gone on for too long
 
 log = logging.getLogger("activator")
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 
 import activator
-from activator.config.model import LOG_LEVELS, Config, Process, Readiness, Revision, RevisionSpec
+from activator.config.model import LOG_LEVELS, Config, Process, Readiness, Revision
+from activator.config.specs import RevisionSpec
 from activator.runtime.errors import ConfigError, StartError
 from activator.telemetry.logs.app_log import AppLog
 

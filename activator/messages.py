@@ -16,7 +16,8 @@ from typing import Final
 
 import msgspec
 
-from activator.config.model import PodTls, ProbeSpec, RevisionSpec
+from activator.config.model import PodTls
+from activator.config.specs import ProbeSpec, RevisionSpec
 
 
 class PodStatus(Enum):

@@ -22,7 +22,8 @@ import msgspec
 import uvloop
 
 import lb
-from activator.config.model import Config, RevisionSpec
+from activator.config.model import Config
+from activator.config.specs import RevisionSpec
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.worker import StateWorker

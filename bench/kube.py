@@ -20,13 +20,7 @@ from typing import Any
 import msgspec
 
 from activator.control_plane.sources.kubernetes.decoding import Decoding
-from activator.control_plane.sources.kubernetes.objects import (
-    BareObject,
-    EndpointSlice,
-    RawList,
-    WatchEvent,
-    unchanged,
-)
+from activator.control_plane.sources.kubernetes.objects import BareObject, EndpointSlice, RawList, WatchEvent, unchanged
 from bench import header, results
 from bench.processes import ROOT, BenchError
 from bench.results import Document, Result, Value

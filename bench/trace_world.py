@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead
-from activator.config.model import DisciplineSpec, RevisionSpec, RuleSpec
+from activator.config.specs import DisciplineSpec, RevisionSpec, RuleSpec
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler

@@ -12,8 +12,10 @@ from types import FrameType
 from typing import Any, Final
 
 import activator
-from activator.config.model import PROFILE_INTERVAL_S, PROFILE_STACK_MAX
 from activator.runtime.clock import Now
+
+PROFILE_INTERVAL_S: Final = 0.005  # between two looks at all stacks
+PROFILE_STACK_MAX: Final = 200  # frames of one that are looked at, from the innermost
 
 _SCHEMA: Final = "https://www.speedscope.app/file-format-schema.json"
 

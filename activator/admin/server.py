@@ -22,18 +22,15 @@ from aiohttp.web_protocol import RequestHandler
 from activator.admin.inspection import tasks
 from activator.admin.page import HEADERS, PAGE
 from activator.admin.profiler import Profiler, ProfilerBusyError
-from activator.config.model import (
-    ADMIN_CONNECTIONS_MAX,
-    LOG_LEVELS,
-    LOG_PARTS,
-    PROFILE_SECONDS,
-    PROFILE_SECONDS_MAX,
-)
+from activator.config.model import LOG_LEVELS, LOG_PARTS
 from activator.runtime.clock import Now
 from activator.runtime.errors import StartError
-from activator.runtime.sockets import address_of, bind
+from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX, address_of, bind
 from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.metrics.sliced_answer import answer_in_slices
+
+PROFILE_SECONDS: Final = 5.0  # of a profile whose length nobody has said
+PROFILE_SECONDS_MAX: Final = 60.0
 
 ADMIN_HEADER: Final = "Activator-Admin"
 _INDEX: Final = """activator

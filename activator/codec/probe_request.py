@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
-from activator.config.model import PROBE_QUEUE_PROXY, ProbeSpec
+from activator.config.model import PROBE_QUEUE_PROXY
+from activator.config.specs import ProbeSpec
 
 # Knative's: queue-proxy knows its callers by these, and answers nobody else on this path.
 _QUEUE_PATH: Final = "/healthz"

@@ -17,23 +17,10 @@ import msgspec
 from msgspec import inspect
 
 from activator.config.checks import Checker, canonical_host
-from activator.config.model import (
-    PROBE_HTTP,
-    PROBE_TCP,
-    Config,
-    DisciplineSpec,
-    Duration,
-    HashOn,
-    Probe,
-    ProbeSpec,
-    Queue,
-    Revision,
-    RevisionSpec,
-    RuleSpec,
-    resolve_process,
-)
+from activator.config.model import PROBE_HTTP, PROBE_TCP, Config, Duration, HashOn, Probe, Queue, Revision
 from activator.config.reader import UNREADABLE, Reader, build
 from activator.config.schema import make_schema
+from activator.config.specs import DisciplineSpec, ProbeSpec, RevisionSpec, RuleSpec, resolve_process
 from activator.config.tree import Item, lay_environment_over, read_tree
 from activator.runtime.errors import ConfigError
 

@@ -6,9 +6,12 @@ import re
 from typing import Final
 
 from activator.config.edge_checks import item_at
-from activator.config.model import FAIR_WEIGHTS_MAX, QUEUE_RULES_MAX, Queue
+from activator.config.model import Queue
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
+
+FAIR_WEIGHTS_MAX: Final = 512  # keys whose weight a file may say
+QUEUE_RULES_MAX: Final = 32  # of one revision: each request may be compared with all of them
 
 DISCIPLINES: Final = ("fifo", "priority", "fair")
 ADMISSIONS: Final = ("off", "predictive")

@@ -16,9 +16,10 @@ from typing import Any, Final
 
 from msgspec import inspect as types
 
-from activator.config.model import GIB, KIB, MIB, Duration, Size
+from activator.config.model import Duration, Size
 from activator.config.tree import Item
 from activator.runtime.durations import parse_seconds
+from activator.runtime.units import GIB, KIB, MIB
 
 Values = dict[str, Any]  # of a struct: the fields that could be read, structs within as Values
 

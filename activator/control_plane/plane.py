@@ -8,17 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
-from activator.config.model import (
-    SCALE_TICK_S,
-    START_SETTLE_S,
-    SWEEP_INTERVAL_S,
-    Config,
-    Push,
-    Revision,
-    RevisionSpec,
-)
+from activator.config.model import Config, Push, Revision
+from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.probes.tcp_probe import Knocker
@@ -27,21 +20,14 @@ from activator.control_plane.sources.process import ProcessSupervisor, Reaping
 from activator.control_plane.sources.push import PushIntake
 from activator.control_plane.state.supervision import WORKER, keep_running
 from activator.control_plane.state.worker import StateWorker
-from activator.messages import (
-    PUSH,
-    Change,
-    Effect,
-    Listed,
-    Load,
-    PodDrained,
-    RevisionGone,
-    RevisionSet,
-    Sweep,
-    Told,
-)
+from activator.messages import PUSH, Change, Effect, Listed, Load, PodDrained, RevisionGone, RevisionSet, Sweep, Told
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.rng import Rng
+
+START_SETTLE_S: Final = 10.0  # how long the start waits at the most until the file's revisions are applied
+SWEEP_INTERVAL_S: Final = 1.0  # how often the age of what sources have said is looked at
+SCALE_TICK_S: Final = 0.1
 
 STALLED_AFTER_S = 10.0  # a state worker that has not turned for so long is not alive
 

@@ -13,10 +13,11 @@ Rules
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from activator.config.model import GRANTS_PER_TURN_MAX, RevisionSpec
+from activator.config.specs import RevisionSpec
 from activator.data_plane.headers.affinity import Affinity
 from activator.data_plane.rebuild import highest_generation, replace_table
 from activator.data_plane.throttle.budget import HeldBudget
@@ -42,6 +43,8 @@ from lb.policy import Policy
 from lb.slots import Trim
 from lb.table import TrackerTable
 from lb.tracker import DRAINING, EMPTY, READY, RECOVERING, PodTracker
+
+GRANTS_PER_TURN_MAX: Final = 256  # hand-overs before the loop is given a turn
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

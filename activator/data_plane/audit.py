@@ -14,20 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from activator.config.model import AUDIT_INTERVAL_S, AUDIT_SLOTS_PER_TURN, SUSPECT_S
 from activator.data_plane.apply import DataPart
-from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.messages import (
-    Change,
-    LeasesForsaken,
-    LineStuck,
-    RevisionBroken,
-    SlotForgotten,
-    SlotView,
-    TableSeen,
-)
+from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
+from activator.messages import Change, LeasesForsaken, LineStuck, RevisionBroken, SlotForgotten, SlotView, TableSeen
 from activator.runtime.clock import Deadline, Defer, Now, TimingWheel
 from lb.tracker import DRAINING, EMPTY, PodTracker
+
+AUDIT_INTERVAL_S: Final = 3.0  # how often what has changed is compared with what should be
+AUDIT_SLOTS_PER_TURN: Final = 4_096  # before the loop is given a turn
 
 FORSAKEN_NAMED_MAX: Final = 5  # pods, in one line of the log
 

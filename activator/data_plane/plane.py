@@ -15,30 +15,18 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from activator.codec.http1.request import RequestLimits
+from activator.codec.http1.chunks import CHUNK_OVERHEAD_BYTES_MAX
+from activator.codec.http1.framing import TRAILERS_BYTES_MAX
+from activator.codec.http1.request import TARGET_BYTES_MAX, RequestLimits
 from activator.codec.probe_request import probe_head
-from activator.config.model import (
-    ADMIN_CONNECTIONS_MAX,
-    ATTEMPTS_MAX,
-    CHUNK_OVERHEAD_BYTES_MAX,
-    HELD_BODY_BYTES,
-    LOAD_REPORT_INTERVAL_S,
-    SHED_MAX,
-    TARGET_BYTES_MAX,
-    TLS_CONTEXTS_MAX,
-    TRAILERS_BYTES_MAX,
-    Config,
-    Forwarded,
-    PodTls,
-    ProbeSpec,
-    RevisionSpec,
-)
+from activator.config.model import Config, Forwarded, PodTls
+from activator.config.specs import ProbeSpec, RevisionSpec
 from activator.data_plane.apply import DataHooks, DataPart, load_of
 from activator.data_plane.audit import Auditor
 from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWARDED, Origins
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.routing import Router
-from activator.data_plane.server.connection import Listening
+from activator.data_plane.server.connection import SHED_MAX, Listening
 from activator.data_plane.server.listener import Server
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -57,15 +45,21 @@ from activator.messages import (
     Told,
     TrialEnded,
 )
+from activator.runtime.certificates import TLS_CONTEXTS_MAX
 from activator.runtime.clock import Deadline, Now, TimingWheel
 from activator.runtime.outlet import WriteTurn
-from activator.runtime.sockets import split_address
+from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX, split_address
 from activator.runtime.tasks import TaskGroupOwner
+from activator.runtime.units import KIB
 from lb.policy import Policy
 from lb.registry import create
 from lb.rng import Rng
 from lb.slots import Trim
 from lb.tracker import PodTracker
+
+ATTEMPTS_MAX: Final = 3  # pods that one request is tried on
+HELD_BODY_BYTES: Final = 64 * KIB  # of a request body read before its pod is known; also the replay buffer
+LOAD_REPORT_INTERVAL_S: Final = 0.1  # how often the data part tells the control part what it carries
 
 log = logging.getLogger("activator.data")
 

@@ -13,17 +13,50 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-from typing import Final
+from typing import Final, Protocol
 
-from activator.config.model import CERTIFICATE_CHECK_S, PodTls, Tls
 from activator.runtime.errors import StartError
 from activator.runtime.tasks import pause
+
+CERTIFICATE_CHECK_S: Final = 2.0  # how often the files are looked at
+TLS_CONTEXTS_MAX: Final = 1_000  # ways to speak TLS to pods that are remembered
 
 log = logging.getLogger("activator.certificates")
 
 TLS_VERSIONS: Final = ("1.2", "1.3")
 NO_AUTHORITIES: Final = "-----BEGIN NOTHING-----"  # in place of authorities: nobody is believed
 _MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class ServerTls(Protocol):
+    """What a listener serves TLS with: files in PEM, and the least version."""
+
+    @property
+    def address(self) -> str: ...
+    @property
+    def certificate(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def min_version(self) -> str: ...
+
+
+class ClientTls(Protocol):
+    """How pods are spoken to over TLS (`config.model.PodTls` says what each means)."""
+
+    @property
+    def ca(self) -> str: ...
+    @property
+    def san(self) -> str: ...
+    @property
+    def verify(self) -> bool: ...
+    @property
+    def certificate(self) -> str: ...
+    @property
+    def key(self) -> str: ...
+    @property
+    def min_version(self) -> str: ...
+
 
 Stamp = tuple[tuple[int, int, int], ...]  # of each file: its inode, size and time of change
 
@@ -47,7 +80,7 @@ class MemoryFile:
 class ServerCertificate:
     """The context of one listener. Raises StartError where the files cannot be used."""
 
-    def __init__(self, tls: Tls) -> None:
+    def __init__(self, tls: ServerTls) -> None:
         self._tls = tls
         self._seen = _stamp(tls)
         self.reloads_total: int = 0
@@ -122,7 +155,7 @@ def problem_with_authorities(path: str) -> str:
     return ""
 
 
-def pod_context(tls: PodTls) -> ssl.SSLContext:
+def pod_context(tls: ClientTls) -> ssl.SSLContext:
     """For connections to pods. Raises OSError or ssl.SSLError where the files have gone since they were checked."""
     if tls.ca == NO_AUTHORITIES:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -167,7 +200,7 @@ def _checking(san: str) -> type[ssl.SSLObject]:
     return NameCheckingObject
 
 
-def _server_context(tls: Tls) -> ssl.SSLContext:
+def _server_context(tls: ServerTls) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _MINIMUM[tls.min_version]
     context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
@@ -179,7 +212,7 @@ def _no_password() -> str:
     raise ValueError("the key is encrypted")  # or OpenSSL would ask at the terminal, and wait
 
 
-def _stamp(tls: Tls) -> Stamp:
+def _stamp(tls: ServerTls) -> Stamp:
     found = []
     for path in (tls.certificate, tls.key):
         try:

@@ -15,10 +15,11 @@ from __future__ import annotations
 import ssl
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, Final
 
-from activator.config.model import TLS_HANDSHAKE_TIMEOUT_S
 from activator.runtime.transport import Transport
+
+TLS_HANDSHAKE_TIMEOUT_S: Final = 10.0
 
 
 class HandshakeLostError(ConnectionResetError):

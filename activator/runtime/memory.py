@@ -13,14 +13,14 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
-from activator.config.model import (
-    MEMORY_GIVEN_BACK_BYTES,
-    MEMORY_KEPT_BYTES,
-    MEMORY_LOOK_S,
-    MEMORY_LOOKS,
-    MEMORY_MAPPED_ABOVE_BYTES,
-)
 from activator.runtime.tasks import pause
+from activator.runtime.units import MIB
+
+MEMORY_KEPT_BYTES: Final = 16 * MIB  # freed memory that the allocator keeps at the end of the heap
+MEMORY_GIVEN_BACK_BYTES: Final = 8 * MIB  # freed memory: when there is more of it for a while, it goes back
+MEMORY_LOOK_S: Final = 1.0  # how often that is looked at …
+MEMORY_LOOKS: Final = 3  # … and for how many looks it must have been so
+MEMORY_MAPPED_ABOVE_BYTES: Final = MIB  # what is larger is mapped by itself, and given back when it is freed
 
 # Of malloc.h.
 _M_TRIM_THRESHOLD: Final = -1

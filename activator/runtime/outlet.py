@@ -17,11 +17,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from activator.config.model import WRITE_AT_ONCE_BYTES
 from activator.runtime.clock import Defer
 from activator.runtime.transport import Transport, cut, reset
+from activator.runtime.units import KIB
 
-_AT_ONCE_BYTES: Final[int] = WRITE_AT_ONCE_BYTES
+WRITE_AT_ONCE_BYTES: Final = 16 * KIB  # a piece so large does not wait for the end of the turn
 
 
 class WriteTurn:
@@ -65,7 +65,7 @@ class Outlet:
     def write(self, data: bytes) -> None:
         """Send at the end of the turn, after what was written before."""
         count = len(data)
-        if count >= _AT_ONCE_BYTES:
+        if count >= WRITE_AT_ONCE_BYTES:
             self.flush()
             self._send(data)
             return
@@ -76,7 +76,7 @@ class Outlet:
             self._turn.add(self)
         pending.append(data)
         self._size += count
-        if self._size >= _AT_ONCE_BYTES:
+        if self._size >= WRITE_AT_ONCE_BYTES:
             self.flush()
 
     def flush(self) -> None:

@@ -15,17 +15,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from activator.config.model import FULL_READS_PER_TURN_MAX, READ_FULL_BYTES
 from activator.runtime.clock import Defer
 from activator.runtime.transport import Transport
+
+READ_FULL_BYTES: Final = 250_000  # a read of so much has filled the loop's buffer, nearly: more is there …
+FULL_READS_PER_TURN_MAX: Final = 4  # … and after so many in a row the connection waits for the next turn
 
 # Reasons not to read.
 SLOW_READER: Final = 1  # what is read has to wait for the other side of the exchange
 UNPARSED: Final = 2  # what was read has not been parsed
 SHARE_USED: Final = 4  # it has had its share of this turn
-
-_FULL_BYTES: Final[int] = READ_FULL_BYTES
-_IN_A_ROW: Final[int] = FULL_READS_PER_TURN_MAX
 
 
 class Reading:
@@ -78,11 +77,11 @@ class Reading:
 
     def took(self, count: int) -> None:
         """So many bytes came in one read."""
-        if count < _FULL_BYTES:
+        if count < READ_FULL_BYTES:
             self._full_reads = 0  # and the loop has read all there was
             return
         self._full_reads += 1
-        if self._full_reads >= _IN_A_ROW:
+        if self._full_reads >= FULL_READS_PER_TURN_MAX:
             self._full_reads = 0
             self.pause(SHARE_USED)
             self.wait_for_turn()

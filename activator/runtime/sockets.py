@@ -5,9 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from typing import Final
 
-from activator.config.model import LISTEN_BACKLOG
 from activator.runtime.errors import StartError
+
+LISTEN_BACKLOG: Final = 4096
+ADMIN_CONNECTIONS_MAX: Final = 32  # of the admin port; then the oldest is closed
 
 
 def bind(address: str) -> socket.socket:

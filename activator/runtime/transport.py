@@ -9,6 +9,12 @@ import struct
 from socket import SHUT_WR, SO_LINGER, SOL_SOCKET, socket
 from typing import Any, Final, Protocol
 
+from activator.runtime.units import KIB
+
+WRITE_HIGH_WATER_BYTES: Final = 64 * KIB  # of each transport; above it whoever feeds it is paused
+WRITE_LOW_WATER_BYTES: Final = 16 * KIB
+FLUSH_S: Final = 30.0  # in which a connection that is being closed must take some of what was written to it
+
 _NO_LINGERING: Final = struct.pack("ii", 1, 0)
 
 

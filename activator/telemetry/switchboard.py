@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from activator.config.log_template import KNATIVE, REQUEST_TEMPLATE
-from activator.config.model import LOG_WINDOW_S, Config, KnativeExport, Log, Tracing
+from activator.config.model import Config, KnativeExport, Log, Tracing
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.data_plane.proxy.proxy import Proxy
 from activator.runtime.clock import Defer, Later, Now
 from activator.runtime.tasks import pause
-from activator.telemetry.logs.app_log import AppLog
+from activator.telemetry.logs.app_log import LOG_WINDOW_S, AppLog
 from activator.telemetry.logs.log_switch import AccessLogSwitch
 from activator.telemetry.logs.request_template import RequestTemplate, RequestTemplateError
 from activator.telemetry.tracing.trace_switch import TraceSwitch

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from activator.config.model import RevisionSpec
+from activator.config.specs import RevisionSpec
 from activator.control_plane.state.worker import StateWorker
 from activator.data_plane.apply import DataHooks, DataPart
 from activator.data_plane.throttle.budget import HeldBudget

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from activator.config.model import RevisionSpec
+from activator.config.specs import RevisionSpec
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.throttle_drill import Drill

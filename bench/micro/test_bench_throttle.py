@@ -17,7 +17,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 import lb
 from activator.codec.message import UNKNOWN_LENGTH, Fields, RequestHead
-from activator.config.model import DisciplineSpec, RevisionSpec
+from activator.config.specs import DisciplineSpec, RevisionSpec
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.throttle_drill import Drill, DrilledWaiter

@@ -6,7 +6,7 @@ import pytest
 
 from activator.config.checks import canonical_host, split_address
 from activator.config.file import parse, resolve
-from activator.config.model import DisciplineSpec, RuleSpec
+from activator.config.specs import DisciplineSpec, RuleSpec
 from activator.messages import SetRevision, decode, encode
 from activator.runtime.errors import ConfigError
 

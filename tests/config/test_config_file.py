@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from activator.config import file as config_file
-from activator.config.model import Config, Pod, RevisionSpec, resolve_process
+from activator.config.model import Config, Pod
+from activator.config.specs import RevisionSpec, resolve_process
 from activator.runtime.errors import ConfigError
 
 POLICIES = {"random", "choice-of-2", "round-robin", "least-connections", "first-available"}

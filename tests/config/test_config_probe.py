@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from activator.config.file import parse, resolve
-from activator.config.model import ProbeSpec
+from activator.config.specs import ProbeSpec
 from activator.runtime.errors import ConfigError
 
 PODS = "pods: ['127.0.0.1:1']"

@@ -12,7 +12,8 @@ from random import Random
 
 import uvloop
 
-from activator.config.model import Config, ProbeSpec, RevisionSpec
+from activator.config.model import Config
+from activator.config.specs import ProbeSpec, RevisionSpec
 from activator.control_plane.state.worker import Outcome, StateWorker
 from activator.data_plane.plane import Data
 from activator.data_plane.server.listener import open_socket

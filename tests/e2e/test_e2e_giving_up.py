@@ -12,9 +12,9 @@ import uvloop
 
 from activator.app import EXIT_PANICS, App, Settings
 from activator.config.file import resolve
-from activator.config.model import PANIC_BUDGET, Config, Duration, Revision, Shutdown
+from activator.config.model import Config, Duration, Revision, Shutdown
 from activator.control_plane.sources.process import Reaping
-from activator.control_plane.state.supervision import WORKER
+from activator.control_plane.state.supervision import PANIC_BUDGET, WORKER
 from activator.runtime.tasks import pause
 
 

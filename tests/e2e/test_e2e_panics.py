@@ -13,7 +13,8 @@ from collections import Counter
 
 import uvloop
 
-from activator.config.model import Config, RevisionSpec
+from activator.config.model import Config
+from activator.config.specs import RevisionSpec
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.worker import StateWorker

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from activator.config.model import WRITE_AT_ONCE_BYTES
-from activator.runtime.outlet import Outlet, WriteTurn
+from activator.runtime.outlet import WRITE_AT_ONCE_BYTES, Outlet, WriteTurn
 
 
 class Pipe:

@@ -16,18 +16,19 @@ from hypothesis import strategies as st
 
 from activator.codec.message import Fields
 from activator.config.log_template import FIELDS, TemplateError, template_fields
-from activator.config.model import (
-    ACCESS_LOG_BATCH_BYTES,
-    ACCESS_LOG_BATCH_S,
-    ACCESS_LOG_FIELD_MAX,
-    ACCESS_LOG_TURN_MAX,
-)
 from activator.data_plane.headers.trace_context import trace_id_of
 from activator.runtime.errors import Reason
-from activator.telemetry.logs.access_log import AccessLog, LineFormat, entry_of
+from activator.telemetry.logs.access_log import (
+    ACCESS_LOG_BATCH_BYTES,
+    ACCESS_LOG_BATCH_S,
+    ACCESS_LOG_TURN_MAX,
+    AccessLog,
+    LineFormat,
+    entry_of,
+)
 from activator.telemetry.logs.json_line import seconds
 from activator.telemetry.logs.log_entry import Entry
-from activator.telemetry.logs.log_fields import LoggedHeaders, header_of, printable
+from activator.telemetry.logs.log_fields import ACCESS_LOG_FIELD_MAX, LoggedHeaders, header_of, printable
 from activator.telemetry.logs.log_switch import AccessLogSwitch
 from activator.telemetry.logs.log_writer import LogWriter
 from lb.tracker import READY

@@ -12,15 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.config.model import (
-    LOG_PARTS,
+from activator.config.model import LOG_PARTS, Log
+from activator.telemetry.logs.app_log import (
     LOG_PLACE_MAX,
     LOG_PLACES_MAX,
     LOG_SAME_MAX,
     LOG_WINDOW_S,
-    Log,
+    AppLog,
+    ConsoleFormatter,
+    JsonFormatter,
 )
-from activator.telemetry.logs.app_log import AppLog, ConsoleFormatter, JsonFormatter
 from tests.manual_clock import ManualClock
 from tests.sources import ROOT
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import trustme
 
-from activator.config.model import TRACE_RETRY_MAX_S
-from activator.telemetry.tracing.otlp_client import OtlpClient
+from activator.telemetry.tracing.otlp_client import TRACE_RETRY_MAX_S, OtlpClient
 from tests.telemetry.http_collector import Answer, HttpCollector
 
 

@@ -16,11 +16,7 @@ from activator.config.model import Config, Log, Metrics, Tracing
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.telemetry.logs.access_log import AccessLog
-from activator.telemetry.logs.request_template import (
-    RequestTemplate,
-    RequestTemplateError,
-    knative_template,
-)
+from activator.telemetry.logs.request_template import RequestTemplate, RequestTemplateError, knative_template
 from activator.telemetry.switchboard import Telemetry, log_of, tracing_of
 from lb.rng import Rng
 from tests.data_plane.proxy.proxy_fakes import World, request_head

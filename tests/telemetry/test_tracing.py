@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from activator.codec.message import Fields, RequestHead
-from activator.config.model import TRACE_SPANS_MAX, TRACING_RATE, Tracing
+from activator.config.model import TRACING_RATE, Tracing
 from activator.control_plane.controller_counts import Controllers
 from activator.data_plane.headers.trace_context import Sampler, is_sampled, is_traceparent
 from activator.runtime.errors import Reason, StartError
 from activator.telemetry.tracing.otlp_client import OtlpClient
 from activator.telemetry.tracing.span_bytes import Envelope
-from activator.telemetry.tracing.span_sender import SpanSender
+from activator.telemetry.tracing.span_sender import TRACE_SPANS_MAX, SpanSender
 from activator.telemetry.tracing.spans import SpanMaker
 from activator.telemetry.tracing.trace_switch import TraceSwitch, endpoint_of, is_wanted, sampling_rate
 from lb.rng import Rng

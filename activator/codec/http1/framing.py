@@ -29,6 +29,9 @@ from activator.codec.http1.chunks import ChunkTracker
 from activator.codec.http1.fields import FieldJudge, end_of_line
 from activator.codec.message import Headers
 from activator.runtime.errors import Reason, WireError
+from activator.runtime.units import KIB
+
+TRAILERS_BYTES_MAX: Final = 8 * KIB
 
 Grammar: TypeAlias = HttpRequestParser | HttpResponseParser
 

@@ -20,13 +20,16 @@ from typing import Final
 from httptools import HttpRequestParser
 from mypy_extensions import mypyc_attr
 
-from activator.codec.http1.chunks import ChunkTracker
+from activator.codec.http1.chunks import CHUNK_OVERHEAD_BYTES_MAX, ChunkTracker
 from activator.codec.http1.fields import tokens, value_of
-from activator.codec.http1.framing import CHUNKED, HEAD, LENGTH, Grammar, MessageParser
+from activator.codec.http1.framing import CHUNKED, HEAD, LENGTH, TRAILERS_BYTES_MAX, Grammar, MessageParser
 from activator.codec.http1.target import RequestLine, check_authority
 from activator.codec.message import Fields, Headers, RequestHead
-from activator.config.model import CHUNK_OVERHEAD_BYTES_MAX, TARGET_BYTES_MAX, TRAILERS_BYTES_MAX, Limits
+from activator.config.model import Limits
 from activator.runtime.errors import Reason, WireError
+from activator.runtime.units import KIB
+
+TARGET_BYTES_MAX: Final = 16 * KIB
 
 _DEFAULTS: Final = Limits()
 

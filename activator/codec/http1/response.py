@@ -19,18 +19,16 @@ from typing import Final
 from httptools import HttpResponseParser
 from mypy_extensions import mypyc_attr
 
-from activator.codec.http1.chunks import ChunkTracker
+from activator.codec.http1.chunks import CHUNK_OVERHEAD_BYTES_MAX, ChunkTracker
 from activator.codec.http1.fields import tokens
-from activator.codec.http1.framing import CHUNKED, HEAD, LENGTH, UNTIL_EOF, Grammar, MessageParser
+from activator.codec.http1.framing import CHUNKED, HEAD, LENGTH, TRAILERS_BYTES_MAX, UNTIL_EOF, Grammar, MessageParser
 from activator.codec.message import UNKNOWN_LENGTH, Headers, ResponseHead
-from activator.config.model import (
-    CHUNK_OVERHEAD_BYTES_MAX,
-    INTERIM_RESPONSES_MAX,
-    RESPONSE_HEAD_BYTES_MAX,
-    RESPONSE_HEADERS_MAX,
-    TRAILERS_BYTES_MAX,
-)
 from activator.runtime.errors import Reason, WireError
+from activator.runtime.units import KIB
+
+RESPONSE_HEAD_BYTES_MAX: Final = 64 * KIB
+RESPONSE_HEADERS_MAX: Final = 256
+INTERIM_RESPONSES_MAX: Final = 16  # 1xx responses before the final one; more is a loop
 
 _BAD: Final = Reason.BAD_RESPONSE
 _CONTROLS: Final = bytes(range(0x09)) + bytes(range(0x0A, 0x20)) + b"\x7f"  # HTAB is allowed in a reason phrase

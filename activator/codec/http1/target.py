@@ -13,8 +13,9 @@ from __future__ import annotations
 from ipaddress import AddressValueError, IPv6Address
 from typing import Final
 
-from activator.config.model import REQUEST_LINE_SLACK_BYTES
 from activator.runtime.errors import Reason, WireError
+
+REQUEST_LINE_SLACK_BYTES: Final = 64  # of a request line beside its target: the method, two spaces, the version
 
 _PORT_DIGITS_MAX: Final = 5
 _PORT_MAX: Final = 65_535

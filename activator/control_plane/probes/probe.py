@@ -21,19 +21,19 @@ from activator.codec.http1.response import ResponseParser, ResponseSink
 from activator.codec.http1.serialise import request_bytes
 from activator.codec.message import Headers, ResponseHead
 from activator.codec.probe_request import names, probe_head
-from activator.config.model import (
-    PROBE_ANSWER_BYTES_MAX,
-    PROBE_HTTP,
-    PROBE_QUEUE_PROXY,
-    PROBE_TCP,
-    TLS_CONTEXTS_MAX,
-    PodTls,
-    ProbeSpec,
-)
+from activator.config.model import PROBE_HTTP, PROBE_QUEUE_PROXY, PROBE_TCP, PodTls
+from activator.config.specs import ProbeSpec
+from activator.runtime.certificates import TLS_CONTEXTS_MAX
 from activator.runtime.sockets import split_address
 
 if TYPE_CHECKING:
     import ssl
+
+PROBE_TIMEOUT_S: Final = 1.0
+PROBE_ANSWER_BYTES_MAX: Final = 64  # of an answer's body: more is not the answer
+PROBES_HURRIED_MAX: Final = 16  # pods of one revision that are hurried at once since requests wait
+PROBE_HURRIED_LONG_S: Final = 60.0  # after so long it is asked …
+PROBE_HURRIED_LONG_STEP_S: Final = 0.1  # … in such steps
 
 _READ_BYTES: Final = 16 * 1024
 

@@ -15,32 +15,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
+from typing import Final
 
-from activator.config.model import (
-    HASTE_MAX,
-    PROBE_BACKOFF_INITIAL_S,
-    PROBE_BACKOFF_MAX_S,
+from activator.control_plane.probes.probe import (
     PROBE_HURRIED_LONG_S,
     PROBE_HURRIED_LONG_STEP_S,
-    PROBE_HURRIED_STEP_MAX_S,
-    PROBE_HURRIED_STEP_MIN_S,
-    PROBE_HURRIED_STEP_SHARE,
-    PROBE_HURRY_FORGET_S,
-    PROBE_HURRY_S,
-    PROBE_MOMENT_S,
-    PROBE_SECOND_AFTER_S,
-    PROBE_TIMEOUT_MAX_S,
-    PROBE_TIMEOUT_MIN_S,
-    PROBE_TIMEOUT_RTTS,
     PROBE_TIMEOUT_S,
-    PROBES_AT_ONCE_MAX,
     PROBES_HURRIED_MAX,
+    Ask,
+    Question,
+    ask,
 )
-from activator.control_plane.probes.probe import Ask, Question, ask
 from activator.messages import Change, Probed, ProbeOrder, StartProbe
 from activator.runtime.clock import NEVER, Later, Now
 from activator.runtime.tasks import TaskGroupOwner, call_later, wait_for
 from lb.rng import Rng
+
+PROBE_BACKOFF_INITIAL_S: Final = 0.05
+PROBE_BACKOFF_MAX_S: Final = 5.0
+PROBE_TIMEOUT_MIN_S: Final = 0.25  # however near the pods are: a loaded machine may take that long …
+PROBE_TIMEOUT_RTTS: Final = 16.0  # … and else so many times what the last answers took
+PROBE_TIMEOUT_MAX_S: Final = 10.0  # to which each silence doubles it
+PROBES_AT_ONCE_MAX: Final = 64  # pods asked in the same moment …
+PROBE_MOMENT_S: Final = 0.25  # … which is so long; who has not answered by then keeps nobody else waiting
+HASTE_MAX: Final = 10_000  # revisions of which it is known since when requests wait
+PROBE_HURRY_S: Final = 0.25  # how long a pod is hurried after it was last heard that requests wait
+PROBE_HURRY_FORGET_S: Final = 2.0  # … and since when they have waited is forgotten after such a pause
+PROBE_HURRIED_STEP_SHARE: Final = 0.01  # a hurried pod is asked in steps of this share of the time since …
+PROBE_HURRIED_STEP_MIN_S: Final = 0.002
+PROBE_HURRIED_STEP_MAX_S: Final = 0.025  # … and more where many pods are hurried: PROBES_HURRIED_MAX in such a step
+PROBE_SECOND_AFTER_S: Final = 0.025  # a hurried pod that has not answered by then is asked once more beside
 
 log = logging.getLogger("activator.probing")
 

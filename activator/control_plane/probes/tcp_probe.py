@@ -30,22 +30,25 @@ from collections.abc import Awaitable, Callable, Coroutine
 from enum import Enum
 from typing import Final
 
-from activator.config.model import (
-    KNOCK_PROOF_S,
-    KNOCK_STEP_MAX_S,
-    KNOCK_STEP_S,
-    KNOCK_STEP_SHARE,
-    KNOCK_TRUST_S,
-    KNOCK_UNKNOWN_S,
-    KNOCKED_REVISIONS_MAX,
+from activator.control_plane.probes.probe import (
     PROBE_HURRIED_LONG_S,
     PROBE_HURRIED_LONG_STEP_S,
     PROBES_HURRIED_MAX,
+    Ask,
+    Question,
+    ask,
 )
-from activator.control_plane.probes.probe import Ask, Question, ask
 from activator.runtime.clock import Now
 from activator.runtime.sockets import split_address
 from activator.runtime.tasks import pause
+
+KNOCK_STEP_S: Final = 0.003  # between two looks whether a program listens, while requests wait for it
+KNOCK_STEP_SHARE: Final = 0.02  # … and so much of the time since the first …
+KNOCK_STEP_MAX_S: Final = 0.02  # … up to this
+KNOCK_UNKNOWN_S: Final = 0.025  # how long queue-proxy is not asked where it is not known whether that can be seen …
+KNOCK_TRUST_S: Final = 5.0  # … and where it can
+KNOCK_PROOF_S: Final = 0.004  # queue-proxy's answer is awaited so long where the port itself has shown the same
+KNOCKED_REVISIONS_MAX: Final = 10_000  # of which it is remembered
 
 Connects = Callable[[str, int], Awaitable[bool | None]]
 

@@ -17,25 +17,25 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 import aiohttp
 
-from activator.config.model import (
-    AUTOSCALER_BACKOFF_FACTOR,
-    AUTOSCALER_BACKOFF_INITIAL_S,
-    AUTOSCALER_BACKOFF_MAX_S,
-    AUTOSCALER_BATCH_MAX,
-    AUTOSCALER_BATCHES_MAX,
-    AUTOSCALER_CONNECT_TIMEOUT_S,
-    AUTOSCALER_HURRIED_S,
-    AUTOSCALER_PING_S,
-    AUTOSCALER_SEND_TIMEOUT_S,
-)
 from activator.control_plane.scaling.concurrency import ConcurrencyStat
 from activator.control_plane.scaling.statistics_pb2 import Stat, WireStatMessage, WireStatMessages
 from activator.runtime.clock import Now
 from activator.runtime.tasks import OnTaskError, wait_for
 from lb.rng import Rng
+
+AUTOSCALER_CONNECT_TIMEOUT_S: Final = 3.0
+AUTOSCALER_PING_S: Final = 20.0 / 3.0  # how often its connection is tried; half of it is the time for an answer
+AUTOSCALER_SEND_TIMEOUT_S: Final = 10.0
+AUTOSCALER_BATCH_MAX: Final = 1_000  # revisions that are told of in one message where each is told by itself
+AUTOSCALER_BATCHES_MAX: Final = 64  # waiting to be sent; the oldest are dropped, since newer ones say what is true now
+AUTOSCALER_BACKOFF_INITIAL_S: Final = 0.1
+AUTOSCALER_BACKOFF_FACTOR: Final = 1.3
+AUTOSCALER_BACKOFF_MAX_S: Final = 15.0
+AUTOSCALER_HURRIED_S: Final = 0.05  # the least pause between two dials when a request waits to be reported
 
 log = logging.getLogger("activator.autoscaler")
 

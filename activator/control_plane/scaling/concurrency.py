@@ -16,11 +16,12 @@ load is told. Source: knative.dev/serving pkg/activator/handler/concurrency_repo
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from activator.config.model import POKE_INTERVAL_S
 from activator.messages import Load
 from activator.runtime.clock import Now
+
+POKE_INTERVAL_S: Final = 0.05  # between two times that it is told at once of one revision
 
 
 class ConcurrencyStat(NamedTuple):

@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from math import ceil
+from typing import Final
 
 import msgspec
 
-from activator.config.model import SCALE_DOWN_WINDOW_S, Revision, resolve_process
+from activator.config.model import Revision
+from activator.config.specs import resolve_process
 from activator.messages import Load
 from activator.runtime.clock import Now
+
+SCALE_DOWN_WINDOW_S: Final = 10.0  # from n to fewer: the most that was wanted in this window stays
 
 
 class ScaleRule(msgspec.Struct, frozen=True):

@@ -23,34 +23,24 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from activator.config.model import (
-    CRASH_BACKOFF_INITIAL_S,
-    CRASH_BACKOFF_MAX_S,
-    CRASHES_MAX,
-    DRAIN_TIMEOUT_S,
-    PROBE_TIMEOUT_S,
-    READINESS_STEP_MIN_S,
-    READINESS_STEP_SHARE,
-    STARTING_MAX,
-    STOP_GRACE_S,
-    Revision,
-)
-from activator.control_plane.probes.probe import answers
+from activator.config.model import Revision
+from activator.config.specs import DRAIN_TIMEOUT_S
+from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, answers
 from activator.control_plane.sources.reaper import MARK
 from activator.control_plane.state.supervision import TASK
-from activator.messages import (
-    Change,
-    Listed,
-    PodGone,
-    PodSeen,
-    PodStatus,
-    RevisionFailed,
-    RevisionRecovered,
-)
+from activator.messages import Change, Listed, PodGone, PodSeen, PodStatus, RevisionFailed, RevisionRecovered
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner, pause
+
+STARTING_MAX: Final = 4  # processes of one revision that start at the same time
+STOP_GRACE_S: Final = 10.0  # between SIGTERM and SIGKILL of a process group
+CRASHES_MAX: Final = 5  # failed starts in a row before a revision is reported as failed
+CRASH_BACKOFF_INITIAL_S: Final = 0.1
+CRASH_BACKOFF_MAX_S: Final = 30.0
+READINESS_STEP_MIN_S: Final = 0.002  # readiness is asked in steps from this up to the configured interval …
+READINESS_STEP_SHARE: Final = 0.05  # … of this share of the time since the start
 
 log = logging.getLogger("activator.process")
 

@@ -19,12 +19,15 @@ from typing import Final, Literal
 
 import msgspec
 
-from activator.config.model import PROBE_TIMEOUT_S, PUSH_ANSWER_S, PUSH_VALIDATIONS_MAX, PUSH_WAITING_MAX
-from activator.control_plane.probes.probe import Ask, Question, ask
+from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
 from activator.control_plane.state.model import Model
 from activator.control_plane.state.records import PodRecord
 from activator.control_plane.state.worker import Outcome
 from activator.messages import PUSH, Change, PodSeen, PodStatus
+
+PUSH_ANSWER_S: Final = 10.0  # after which a report is answered with "waiting"
+PUSH_VALIDATIONS_MAX: Final = 32  # pods that are asked at once since they say that they are ready
+PUSH_WAITING_MAX: Final = 2_000  # … or wait to be asked
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -17,10 +17,14 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from activator.config.model import PUSH_BODY_BYTES_MAX, PUSH_REPORTS_MAX, Push
+from activator.config.model import Push
 from activator.control_plane.sources.push import PushIntake, Report, Verdict
 from activator.runtime.errors import StartError
 from activator.runtime.sockets import address_of, bind
+from activator.runtime.units import MIB
+
+PUSH_BODY_BYTES_MAX: Final = MIB
+PUSH_REPORTS_MAX: Final = 1_000  # in one request
 
 _DECODER: Final = msgspec.json.Decoder(Report | list[Report])
 _STATUS: Final = {

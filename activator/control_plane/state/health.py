@@ -12,23 +12,21 @@ Rules
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec.structs import replace
 
-from activator.config.model import DRAIN_TIMEOUT_S, POD_STALE_AFTER_S, PUSH_FRESH_S, PUSH_PROVISIONAL_S
+from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.state.difference import put, set_pod
-from activator.control_plane.state.lifecycle import (
-    ANSWERED,
-    DEAD,
-    EXPIRED,
-    SERVED,
-    STRUCK,
-    TRIAL_FAILED,
-    TRIAL_PASSED,
-)
+from activator.control_plane.state.lifecycle import ANSWERED, DEAD, EXPIRED, SERVED, STRUCK, TRIAL_FAILED, TRIAL_PASSED
 from activator.control_plane.state.model import Reduction
 from activator.control_plane.state.records import PodRecord, RevisionRecord
 from activator.messages import PUSH, PodRefused, PodServed, PodStatus, Probed, Sweep, TrialEnded
 from lb.tracker import DRAINING, NOT_READY, QUARANTINED, READY, RECOVERING
+
+PUSH_FRESH_S: Final = 60.0  # how long what a pod says of itself beats what others say of it
+PUSH_PROVISIONAL_S: Final = 60.0  # how long a pod that only says so itself may be there
+POD_STALE_AFTER_S: Final = 600.0  # a not-ready pod that no listing source asserts
 
 
 def probed(revision: RevisionRecord, change: Probed, now_s: float, reduction: Reduction) -> None:

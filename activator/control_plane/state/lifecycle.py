@@ -11,16 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Final, NamedTuple
 
-from lb.tracker import (
-    DRAINING,
-    EMPTY,
-    NOT_READY,
-    PENDING,
-    QUARANTINED,
-    READY,
-    RECOVERING,
-    STATE_NAMES,
-)
+from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, STATE_NAMES
 
 # What happens to a pod.
 SEEN: Final = "seen"  # a source asserts it, or says something new of it

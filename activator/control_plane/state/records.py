@@ -6,17 +6,9 @@ from typing import Final
 
 import msgspec
 
-from activator.config.model import RevisionSpec
+from activator.config.specs import RevisionSpec
 from activator.messages import PUSH, PodStatus
-from lb.tracker import (
-    DRAINING,
-    NOT_READY,
-    PENDING,
-    QUARANTINED,
-    READY,
-    RECOVERING,
-    UNLIMITED,
-)
+from lb.tracker import DRAINING, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, UNLIMITED
 
 # Before Python 3.12 a look at a member of an Enum is a call, 120 ns, and a pod's record takes a dozen with each change.
 _PENDING: Final = PodStatus.PENDING

@@ -17,17 +17,16 @@ from typing import Final
 
 import msgspec
 
-from activator.config.model import (
-    DEAD_LETTERS_MAX,
-    PANIC_BACKOFF_FACTOR,
-    PANIC_BACKOFF_INITIAL_S,
-    PANIC_BACKOFF_MAX_S,
-    PANIC_BUDGET,
-    PANIC_RESET_AFTER_S,
-)
 from activator.runtime.clock import Now
 from activator.runtime.tasks import pause
 from lb.rng import Rng
+
+DEAD_LETTERS_MAX: Final = 100  # changes set aside after an exception, kept for /debug
+PANIC_BACKOFF_INITIAL_S: Final = 0.1
+PANIC_BACKOFF_MAX_S: Final = 60.0
+PANIC_BACKOFF_FACTOR: Final = 2.0
+PANIC_RESET_AFTER_S: Final = 300.0  # without a panic, backoff starts small again
+PANIC_BUDGET: Final = 5  # in a row, of one owner; more, of enough of them: the program is not ready
 
 log = logging.getLogger("activator.state")
 

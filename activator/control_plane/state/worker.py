@@ -25,13 +25,6 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from activator.config.model import (
-    CHANGE_QUEUE_MAX,
-    CHANGES_AT_ONCE,
-    CHANGES_BATCH_S,
-    CHANGES_BATCH_STEP,
-    CHANGES_PER_BATCH_MAX,
-)
 from activator.control_plane.state.model import Model, Reduction, commit
 from activator.control_plane.state.queue import ChangeQueue, FoldKey, fold_key
 from activator.control_plane.state.reduce import reduce
@@ -56,6 +49,12 @@ from activator.runtime.clock import Now
 from activator.runtime.histogram import Histogram
 from activator.runtime.tasks import pause
 from lb.rng import Rng
+
+CHANGES_PER_BATCH_MAX: Final = 1_000  # changes the state worker takes before the loop is given a turn …
+CHANGES_BATCH_S: Final = 0.00005  # … or as many as it reduces in this time, since requests wait meanwhile …
+CHANGES_BATCH_STEP: Final = 256  # … and once more in it for so many that wait …
+CHANGES_AT_ONCE: Final = 4  # … looked at after so many
+CHANGE_QUEUE_MAX: Final = 100_000  # folded changes waiting for the state worker
 
 # Of the two histograms below: from a single change to a full batch on a slow machine.
 TURN_BOUNDS_S: Final[tuple[float, ...]] = (

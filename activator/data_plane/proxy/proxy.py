@@ -26,7 +26,7 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from activator.codec.message import Headers, RequestHead, ResponseHead
-from activator.config.model import RISKY_IDLE_S, TRIAL_PATIENCE_S, RevisionSpec
+from activator.config.specs import RevisionSpec
 from activator.data_plane.exchange import ClientStream, Exchange, PodStream
 from activator.data_plane.headers.knative import KnativeDialect, OwnAnswer
 from activator.data_plane.headers.trace_context import Sampler, TraceContext
@@ -40,6 +40,9 @@ from activator.data_plane.throttle.starting import Start, server_timing
 from activator.data_plane.upstream.pool import PodPool
 from activator.runtime.clock import NEVER, Now, TimingWheel
 from activator.runtime.errors import Reason, status_of
+
+RISKY_IDLE_S: Final = 1.0  # what is not idempotent goes out on connections that were idle for less
+TRIAL_PATIENCE_S: Final = 0.5  # how long one trial request keeps others from its pod; then another is tried beside it
 
 _NO_BODY: Final[list[bytes]] = []
 _NOBODY: Final = ClientStream()  # stands in for the client of an exchange that is over

@@ -22,19 +22,6 @@ from typing import Final
 from activator.codec.http1.request import RequestLimits, RequestParser, RequestSink
 from activator.codec.http1.serialise import plain_response
 from activator.codec.message import Headers, RequestHead
-from activator.config.model import (
-    BODY_RATE_GRACE_S,
-    FLUSH_S,
-    HANDSHAKES_SHARE,
-    HEAD_TIMEOUT_S,
-    LINGER_S,
-    LINGER_SCARCE_S,
-    LINGER_SILENCE_S,
-    REQUESTS_PER_TURN_MAX,
-    SHED_MAX,
-    WRITE_HIGH_WATER_BYTES,
-    WRITE_LOW_WATER_BYTES,
-)
 from activator.data_plane.headers.forwarding import Origin, Origins
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.refusals import refusal_text
@@ -44,10 +31,18 @@ from activator.runtime.errors import Reason, WireError, status_of
 from activator.runtime.handshake import Handshake
 from activator.runtime.outlet import Outlet, WriteTurn
 from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
-from activator.runtime.transport import Transport
+from activator.runtime.transport import FLUSH_S, WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
+
+REQUESTS_PER_TURN_MAX: Final = 16  # of one connection that are begun before the loop is given a turn
+LINGER_S: Final = 30.0  # reading on after an early answer, so that a reset does not destroy it …
+LINGER_SILENCE_S: Final = 5.0  # … while the client goes on sending: after such a pause it is taken to have ended
+LINGER_SCARCE_S: Final = 2.0  # … and at the most where connections are too many, or the program is to end
+SHED_MAX: Final = 32  # connections over the limit that have been told so and linger; then the oldest is closed
+HANDSHAKES_SHARE: Final = 0.5  # of limits.connections that may be in a TLS handshake; then the oldest is closed
+HEAD_TIMEOUT_S: Final = 60.0  # first byte of a request head to its last
+BODY_RATE_GRACE_S: Final = 5.0  # of which a request body's rate is the mean
 
 _NEVER_LOOKED: Final = 1 << 62  # more than there is
-_AT_ONCE: Final[int] = REQUESTS_PER_TURN_MAX
 
 
 class Listening:
@@ -238,7 +233,7 @@ class ClientConnection(StreamOwner):
         self._beginning = True
         begun = 0
         while self._current is None and not self._writing_paused and not self._closed and not self._discarding:
-            if begun == _AT_ONCE:
+            if begun == REQUESTS_PER_TURN_MAX:
                 self._reading.wait_for_turn()
                 break
             if self._next is None and self._parser.paused:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Final
 
-from activator.config.model import FLUSH_S, HALF_CLOSE_SWEEP_S, LISTEN_BACKLOG, SWEPT_PER_TURN_MAX, Tls
+from activator.config.model import Tls
 from activator.data_plane.server.connection import ClientConnection, Listening
 from activator.runtime.certificates import ServerCertificate
 from activator.runtime.clock import Deadline
 from activator.runtime.handshake import Handshake
-from activator.runtime.sockets import address_of, bind
+from activator.runtime.sockets import LISTEN_BACKLOG, address_of, bind
 from activator.runtime.tasks import pause
-from activator.runtime.transport import Transport
+from activator.runtime.transport import FLUSH_S, Transport
+
+HALF_CLOSE_SWEEP_S: Final = 1.0  # how often paused clients are asked whether they are still there
+SWEPT_PER_TURN_MAX: Final = 128  # of them in one turn: one costs 2 us, or up to 50 where its request ends with it
 
 _TCP_CLOSE = 7
 _TCP_CLOSE_WAIT = 8

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from activator.config.model import RevisionSpec
+from activator.config.specs import RevisionSpec
 from activator.data_plane.throttle.disciplines import make_sorter
 from activator.data_plane.throttle.forecast import Forecast
 from activator.data_plane.throttle.lines import WaitingLine

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from activator.config.model import RETRY_BUDGET_MAX, RETRY_BUDGET_SHARE
+RETRY_BUDGET_MAX: Final = 100.0  # requests of one revision that may be sent twice, when none was for a while …
+RETRY_BUDGET_SHARE: Final = 0.2  # … and of all further ones
 
 NO_LIMIT: Final = 1 << 62
 

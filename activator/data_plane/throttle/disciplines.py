@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from activator.config.model import FAIR_KEYS_MAX, PRIORITY_LEVELS, RevisionSpec
+from typing import Final
+
+from activator.config.model import PRIORITY_LEVELS
+from activator.config.specs import RevisionSpec
 from activator.data_plane.throttle.fair import FairLine
 from activator.data_plane.throttle.lines import FifoLine, WaitingLine
 from activator.data_plane.throttle.priority import PriorityLine
 from activator.data_plane.throttle.sorting import Sorter
+
+FAIR_KEYS_MAX: Final = 1_024  # keys of the discipline `fair` that wait at the same time; the others share one
 
 
 def make_line(spec: RevisionSpec) -> WaitingLine:

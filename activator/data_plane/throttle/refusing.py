@@ -10,11 +10,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from activator.config.model import REFUSING_PER_TURN_S
 from activator.data_plane.throttle.lines import FifoLine, WaitingLine
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import Defer, Now
 from activator.runtime.errors import Reason
+
+REFUSING_PER_TURN_S: Final = 0.005  # … or when telling them has taken this long
 
 _LOOK_AT_CLOCK_EVERY: Final = 16
 

@@ -21,8 +21,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from activator.config.model import QUEUE_TIMEOUT_S, REFUSALS_PER_TURN_MAX, SUSPECT_S, RevisionSpec
+from activator.config.model import QUEUE_TIMEOUT_S
+from activator.config.specs import RevisionSpec
 from activator.data_plane.headers.affinity import Affinity
+from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
 from activator.data_plane.throttle.admission import Admission
 from activator.data_plane.throttle.budget import NO_LIMIT, HeldBudget, RetryBudget
 from activator.data_plane.throttle.disciplines import make_line
@@ -40,6 +42,8 @@ from activator.runtime.clock import Defer, Now
 from activator.runtime.errors import Reason
 from lb.table import DRAINED, TrackerTable
 from lb.tracker import DRAINING, RECOVERING, PodTracker
+
+SUSPECT_S: Final = 1.0  # how long the request path may keep a pod from the picks until the state worker decides
 
 # Whoever waits for a start that takes too long shall hear of the start, not of the line: the start's own timeout begins
 # a moment after the request arrived, and ends in a last look that takes a moment.

@@ -13,7 +13,8 @@ import re
 from typing import Final
 
 from activator.codec.message import RequestHead
-from activator.config.model import PRIORITY_LEVELS, RevisionSpec, RuleSpec
+from activator.config.model import PRIORITY_LEVELS
+from activator.config.specs import RevisionSpec, RuleSpec
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import NEVER
 from activator.runtime.durations import parse_seconds

@@ -20,13 +20,14 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from activator.config.model import TLS_SHUTDOWN_TIMEOUT_S
 from activator.data_plane.upstream.pod_connection import ConnectionOwner, PodConnection
 from activator.runtime.clock import Deadline, TimingWheel
 from activator.runtime.errors import Reason
 from activator.runtime.handshake import Handshake
 from activator.runtime.outlet import WriteTurn
 from activator.runtime.transport import Transport
+
+TLS_SHUTDOWN_TIMEOUT_S: Final = 5.0
 
 log = logging.getLogger("activator.upstream")
 

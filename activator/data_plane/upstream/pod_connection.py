@@ -18,13 +18,12 @@ from mypy_extensions import mypyc_attr
 from activator.codec.http1.response import ResponseParser, ResponseSink
 from activator.codec.http1.serialise import chunk, last_chunk, request_bytes
 from activator.codec.message import Headers, RequestHead, ResponseHead
-from activator.config.model import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES
 from activator.data_plane.exchange import Exchange, PodStream
 from activator.runtime.clock import Now
 from activator.runtime.errors import Reason, WireError
 from activator.runtime.outlet import Outlet, WriteTurn
 from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
-from activator.runtime.transport import Transport
+from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # since the pool does, whose subclasses are the tests'

@@ -24,21 +24,19 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from activator.config.model import (
-    DIAL_LOST_MIN_S,
-    DIAL_LOST_RTTS,
-    FLUSH_S,
-    POD_IDLE_S,
-    REFUSALS_PER_TURN_MAX,
-)
 from activator.data_plane.exchange import Exchange
+from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
 from activator.data_plane.upstream.dial import Dial, DialContext, PodAddress
 from activator.data_plane.upstream.introduction import Introduction, Naming
 from activator.data_plane.upstream.pod_connection import ConnectionOwner, PodConnection
 from activator.data_plane.upstream.window import DialWindow
 from activator.runtime.clock import NEVER, Deadline, Now
 from activator.runtime.errors import Reason
-from activator.runtime.transport import Transport
+from activator.runtime.transport import FLUSH_S, Transport
+
+DIAL_LOST_MIN_S: Final = 0.1  # a dial slower than this, and than DIAL_LOST_RTTS of the fastest, was dropped: dial anew
+DIAL_LOST_RTTS: Final = 8.0
+POD_IDLE_S: Final = 4.0  # a pooled connection; below the 5 s after which common servers close theirs
 
 log = logging.getLogger("activator.upstream")
 

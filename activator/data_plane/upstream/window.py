@@ -17,13 +17,13 @@ Rules
 
 from __future__ import annotations
 
-from activator.config.model import (
-    DIAL_AGE_INITIAL_S,
-    DIAL_AGE_MAX_S,
-    DIAL_AGE_MIN_S,
-    DIAL_WINDOW_INITIAL,
-    DIAL_WINDOW_MAX,
-)
+from typing import Final
+
+DIAL_WINDOW_INITIAL: Final = 4  # new connections of one pod at the same time (data_plane/upstream/window.py)
+DIAL_WINDOW_MAX: Final = 256
+DIAL_AGE_INITIAL_S: Final = 0.01  # then a new connection counts as accepted, answered or not …
+DIAL_AGE_MIN_S: Final = 0.01  # … which is halved where pods are slow to answer, …
+DIAL_AGE_MAX_S: Final = 0.25  # … and so long after a dial was lost
 
 
 class DialWindow:

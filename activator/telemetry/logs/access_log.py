@@ -19,22 +19,20 @@ from typing import Any, Final
 from mypy_extensions import i64
 
 from activator.config.log_template import KNATIVE, REQUEST_TEMPLATE, template_fields
-from activator.config.model import ACCESS_LOG_BATCH_BYTES, ACCESS_LOG_BATCH_S, ACCESS_LOG_TURN_MAX
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.headers.trace_context import trace_id_of
 from activator.data_plane.proxy.proxy import ExchangeObserver, ProxiedExchange
 from activator.runtime.clock import Defer, Later, Now
+from activator.runtime.units import KIB
 from activator.telemetry.logs.json_line import JsonLine
 from activator.telemetry.logs.log_entry import Entry
-from activator.telemetry.logs.log_fields import (
-    LoggedHeaders,
-    printable,
-    reason_of,
-    status_of,
-    without_zone,
-)
+from activator.telemetry.logs.log_fields import LoggedHeaders, printable, reason_of, status_of, without_zone
 from activator.telemetry.logs.log_writer import LogWriter
 from activator.telemetry.logs.request_template import RequestTemplate, knative_template
+
+ACCESS_LOG_BATCH_S: Final = 0.05  # lines are gathered for so long …
+ACCESS_LOG_BATCH_BYTES: Final = 512 * KIB  # … or until there are so many: to wake the writer's thread is dear
+ACCESS_LOG_TURN_MAX: Final = 128  # requests that ended in one turn of the loop, and wait for its end to be logged
 
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 

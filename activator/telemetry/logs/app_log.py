@@ -19,16 +19,14 @@ from typing import Final, TextIO
 
 import msgspec
 
-from activator.config.model import (
-    LOG_PARTS,
-    LOG_PLACE_MAX,
-    LOG_PLACES_MAX,
-    LOG_SAME_MAX,
-    LOG_WINDOW_S,
-    Log,
-)
+from activator.config.model import LOG_PARTS, Log
 from activator.runtime.clock import Now
 from activator.runtime.errors import one_line
+
+LOG_WINDOW_S: Final = 10.0  # in which the program says of itself …
+LOG_SAME_MAX: Final = 3  # … the same so many times at most …
+LOG_PLACE_MAX: Final = 100  # … and so much from one place in its code; more is left out and counted
+LOG_PLACES_MAX: Final = 1_000  # places that are looked at
 
 OWN: Final = "activator"
 _CONSOLE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"

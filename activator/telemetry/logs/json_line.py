@@ -14,19 +14,21 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from activator.codec.message import RequestHead
-from activator.config.model import ACCESS_LOG_FIELD_MAX, ACCESS_LOG_MEMO_MAX
 from activator.data_plane.exchange import ClientStream
 from activator.data_plane.headers.forwarding import is_modest
 from activator.data_plane.headers.trace_context import trace_id_of
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.throttle.lease import Lease
 from activator.telemetry.logs.log_fields import (
+    ACCESS_LOG_FIELD_MAX,
     LoggedHeaders,
     printable,
     reason_of,
     status_of,
     without_zone,
 )
+
+ACCESS_LOG_MEMO_MAX: Final = 1_024  # pieces of lines that are remembered, of each kind
 
 _REQUEST_ID: Final = b"\r\nX-Request-Id: "  # as headers/forwarding.py writes it, at the end
 _NO_TIME: Final = "0.000000"

@@ -7,9 +7,11 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from activator.codec.http1.fields import end_of_line, is_field, value_of
-from activator.config.model import ACCESS_LOG_FIELD_MAX
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.runtime.errors import Reason, one_line
+from activator.runtime.units import KIB
+
+ACCESS_LOG_FIELD_MAX: Final = 2 * KIB  # of what a client sent: more of one field is cut off
 
 CLIENT_GONE_STATUS: Final = 499
 

@@ -15,11 +15,10 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from activator.config.model import METRICS_REVISIONS_MAX
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
 from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
-from activator.telemetry.metrics.families import REVISION_LABELS, Family, Kind, Source, add
+from activator.telemetry.metrics.families import METRICS_REVISIONS_MAX, REVISION_LABELS, Family, Kind, Source, add
 from activator.telemetry.metrics.named import Roster
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES

@@ -19,6 +19,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from activator.runtime.histogram import Exemplar, Histogram
 
+METRICS_REVISIONS_MAX: Final = 1_000  # revisions that /metrics shows by name; the others are shown as one
+
 REVISION_LABELS = ("namespace", "revision")
 _NO_EXEMPLARS: Final[Mapping[float, Exemplar]] = MappingProxyType({})
 

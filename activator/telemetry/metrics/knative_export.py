@@ -9,13 +9,16 @@ from typing import Final
 
 from aiohttp import web
 
-from activator.config.model import KNATIVE_EXPORT_TIMEOUT_S, KNATIVE_PROMETHEUS_ADDRESS, KnativeExport
+from activator.config.model import KnativeExport
 from activator.data_plane.proxy.proxy import Proxy
 from activator.runtime.errors import StartError
 from activator.runtime.sockets import address_of, bind
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.telemetry.metrics.knative_metrics import KnativeMetrics, otlp_data
 from activator.telemetry.metrics.sliced_answer import answer_in_slices
+
+KNATIVE_PROMETHEUS_ADDRESS: Final = "0.0.0.0:9090"  # where Knative's activator has its metrics
+KNATIVE_EXPORT_TIMEOUT_S: Final = 10.0
 
 log = logging.getLogger("activator.control")
 

@@ -18,11 +18,10 @@ from typing import Any, Final, NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-from activator.config.model import METRICS_REVISIONS_MAX
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.telemetry.metrics.cluster_families import ClusterView
 from activator.telemetry.metrics.exposition import SAMPLES_PER_SLICE, Only
-from activator.telemetry.metrics.families import Distribution, add
+from activator.telemetry.metrics.families import METRICS_REVISIONS_MAX, Distribution, add
 from activator.telemetry.metrics.knative_requests import OTHER, KnativeRequests, RequestSeries
 from activator.telemetry.metrics.named import Roster, labels_of
 

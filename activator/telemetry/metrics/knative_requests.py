@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, final
 
-from activator.config.model import KNATIVE_SERIES_MAX, METRICS_REVISIONS_MAX
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.proxy.proxy import ExchangeObserver, ProxiedExchange
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.histogram import Histogram
 from activator.telemetry.logs.log_fields import printable, status_of
+from activator.telemetry.metrics.families import METRICS_REVISIONS_MAX
+
+KNATIVE_SERIES_MAX: Final = 100  # combinations of method, host, status and so on, of one revision, in Knative's metrics
 
 # Of durations what that instrumentation asks for, of sizes what OpenTelemetry's SDKs have where nobody asks.
 DURATION_BOUNDS_S: Final[tuple[float, ...]] = (

@@ -12,8 +12,9 @@ from typing import Final, Protocol
 
 from aiohttp import web
 
-from activator.config.model import METRICS_ANSWER_S
 from activator.runtime.tasks import pause
+
+METRICS_ANSWER_S: Final = 60.0  # whoever has not taken all metrics by then is cut off
 
 _GZIP_LEVEL: Final = 1  # lines of metrics shrink to a twentieth with the least effort
 _GZIP_WINDOW: Final = 31  # zlib's word for gzip's own head and tail

@@ -16,7 +16,9 @@ from typing import Final
 import requests
 from opentelemetry.util.re import parse_env_headers
 
-from activator.config.model import TRACE_ATTEMPTS_MAX, TRACE_RETRY_MAX_S, TRACE_TIMEOUT_S
+TRACE_TIMEOUT_S: Final = 10.0  # of one call of the collector, likewise
+TRACE_ATTEMPTS_MAX: Final = 4  # to send the same spans: after 1, 2 and 4 s, or as the collector says, …
+TRACE_RETRY_MAX_S: Final = 30.0  # … but no later than that
 
 log = logging.getLogger("activator.tracing")
 

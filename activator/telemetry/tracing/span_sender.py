@@ -11,10 +11,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from threading import Event, Thread
-from typing import Protocol
+from typing import Final, Protocol
 
-from activator.config.model import TRACE_BATCH_SPANS, TRACE_DELAY_S, TRACE_SPANS_MAX
 from activator.telemetry.tracing.span_bytes import Envelope
+
+TRACE_SPANS_MAX: Final = 8_192  # waiting to be sent, some 200 bytes each; more are dropped and counted
+TRACE_BATCH_SPANS: Final = 2_048  # sent at once, …
+TRACE_DELAY_S: Final = 1.0  # … or so long after the last time, unless OpenTelemetry's variables say otherwise
 
 log = logging.getLogger("activator.tracing")
 

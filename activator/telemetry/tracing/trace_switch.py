@@ -14,24 +14,20 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import activator
-from activator.config.model import (
-    TRACE_BATCH_SPANS,
-    TRACE_CLOSE_S,
-    TRACE_DELAY_S,
-    TRACE_SPANS_MAX,
-    TRACING_RATE,
-    Tracing,
-)
+from activator.config.model import TRACING_RATE, Tracing
 from activator.control_plane.controller_counts import Controllers
 from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.proxy import Proxy
 from activator.runtime.clock import Now
 from activator.runtime.errors import StartError
+from activator.telemetry.tracing.span_sender import TRACE_BATCH_SPANS, TRACE_DELAY_S, TRACE_SPANS_MAX
 from lb.rng import Rng
 
 if TYPE_CHECKING:
     from activator.telemetry.tracing.span_sender import SpanClient, SpanSender
     from activator.telemetry.tracing.spans import SpanMaker
+
+TRACE_CLOSE_S: Final = 2.0  # how long the end of the program waits for the last spans
 
 log = logging.getLogger("activator.tracing")
 

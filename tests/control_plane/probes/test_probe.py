@@ -11,7 +11,8 @@ from typing import Self
 
 import pytest
 
-from activator.config.model import PodTls, ProbeSpec
+from activator.config.model import PodTls
+from activator.config.specs import ProbeSpec
 from activator.control_plane.probes.probe import Ask, Question, answers, ask
 
 LONG_S = 30.0  # never waited for

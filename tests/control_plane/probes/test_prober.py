@@ -7,10 +7,17 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from activator.config.model import (
-    PROBE_BACKOFF_MAX_S,
+from activator.config.specs import ProbeSpec
+from activator.control_plane.probes.probe import (
     PROBE_HURRIED_LONG_S,
     PROBE_HURRIED_LONG_STEP_S,
+    PROBE_TIMEOUT_S,
+    PROBES_HURRIED_MAX,
+    Ask,
+    Question,
+)
+from activator.control_plane.probes.prober import (
+    PROBE_BACKOFF_MAX_S,
     PROBE_HURRIED_STEP_MAX_S,
     PROBE_HURRIED_STEP_MIN_S,
     PROBE_HURRY_S,
@@ -19,13 +26,10 @@ from activator.config.model import (
     PROBE_TIMEOUT_MAX_S,
     PROBE_TIMEOUT_MIN_S,
     PROBE_TIMEOUT_RTTS,
-    PROBE_TIMEOUT_S,
     PROBES_AT_ONCE_MAX,
-    PROBES_HURRIED_MAX,
-    ProbeSpec,
+    Patience,
+    Prober,
 )
-from activator.control_plane.probes.probe import Ask, Question
-from activator.control_plane.probes.prober import Patience, Prober
 from activator.messages import Change, Probed, StartProbe, StopProbe
 from activator.runtime.tasks import TaskGroupOwner
 from lb.rng import Rng

@@ -12,20 +12,24 @@ from typing import Any
 import pytest
 import uvloop
 
-from activator.config.model import (
+from activator.config.model import PROBE_QUEUE_PROXY
+from activator.config.specs import ProbeSpec
+from activator.control_plane.probes.probe import (
+    PROBE_HURRIED_LONG_S,
+    PROBE_HURRIED_LONG_STEP_S,
+    PROBES_HURRIED_MAX,
+    Ask,
+    Question,
+)
+from activator.control_plane.probes.tcp_probe import (
     KNOCK_PROOF_S,
     KNOCK_STEP_MAX_S,
     KNOCK_STEP_S,
     KNOCK_TRUST_S,
     KNOCK_UNKNOWN_S,
-    PROBE_HURRIED_LONG_S,
-    PROBE_HURRIED_LONG_STEP_S,
-    PROBE_QUEUE_PROXY,
-    PROBES_HURRIED_MAX,
-    ProbeSpec,
+    Knocker,
+    connects,
 )
-from activator.control_plane.probes.probe import Ask, Question
-from activator.control_plane.probes.tcp_probe import Knocker, connects
 from tests.manual_clock import ManualClock
 
 LONG_S = 30.0  # never waited for

@@ -17,8 +17,12 @@ import pytest
 import uvloop
 from websockets.asyncio.server import ServerConnection, serve
 
-from activator.config.model import AUTOSCALER_BATCH_MAX, AUTOSCALER_BATCHES_MAX
-from activator.control_plane.scaling.autoscaler_stream import AutoscalerStream, encode_batch
+from activator.control_plane.scaling.autoscaler_stream import (
+    AUTOSCALER_BATCH_MAX,
+    AUTOSCALER_BATCHES_MAX,
+    AutoscalerStream,
+    encode_batch,
+)
 from activator.control_plane.scaling.concurrency import ConcurrencyStat
 from activator.runtime.tasks import TaskGroupOwner
 from lb.rng import Rng

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from activator.config.model import SCALE_DOWN_WINDOW_S, Duration, Process, Revision
-from activator.control_plane.scaling.local import LocalAutoscaler, rule_of
+from activator.config.model import Duration, Process, Revision
+from activator.control_plane.scaling.local import SCALE_DOWN_WINDOW_S, LocalAutoscaler, rule_of
 from activator.messages import Load
 from tests.manual_clock import ManualClock
 

@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
-from activator.config.model import SCALE_FALLBACK_RETRY_S, SCALE_FALLBACKS_AT_ONCE
 from activator.control_plane.controller_counts import Controllers, ErrorType
-from activator.control_plane.scaling.scale_fallback import ScaleFallback, child_name
+from activator.control_plane.scaling.scale_fallback import (
+    SCALE_FALLBACK_RETRY_S,
+    SCALE_FALLBACKS_AT_ONCE,
+    ScaleFallback,
+    child_name,
+)
 from tests.manual_clock import ManualClock
 
 KEY = "default/hello-00001"

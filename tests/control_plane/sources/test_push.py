@@ -9,15 +9,18 @@ from typing import Any
 
 import pytest
 
-from activator.config.model import (
-    DRAIN_TIMEOUT_S,
-    PUSH_FRESH_S,
-    PUSH_PROVISIONAL_S,
+from activator.config.specs import DRAIN_TIMEOUT_S
+from activator.control_plane.probes.probe import Ask, Question
+from activator.control_plane.sources.push import (
     PUSH_VALIDATIONS_MAX,
     PUSH_WAITING_MAX,
+    Network,
+    PushIntake,
+    Report,
+    Verdict,
+    parse_address,
 )
-from activator.control_plane.probes.probe import Ask, Question
-from activator.control_plane.sources.push import Network, PushIntake, Report, Verdict, parse_address
+from activator.control_plane.state.health import PUSH_FRESH_S, PUSH_PROVISIONAL_S
 from activator.messages import PUSH, Listed, PodGone, PodRefused, PodStatus, RevisionSet, Sweep
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
 from tests.shuffled_loop import run_shuffled

@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from activator.config.model import PUSH_REPORTS_MAX, Push
-from activator.control_plane.sources.push_server import PushServer, read_token
+from activator.config.model import Push
+from activator.control_plane.sources.push_server import PUSH_REPORTS_MAX, PushServer, read_token
 from activator.runtime.errors import StartError
 from tests.control_plane.sources.test_push import Reporting
 

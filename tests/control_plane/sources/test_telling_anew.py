@@ -7,20 +7,14 @@ from typing import Any
 
 import pytest
 
-from activator.config.model import (
-    CRASHES_MAX,
-    PANIC_BACKOFF_MAX_S,
-    PANIC_BUDGET,
-    Config,
-    Process,
-    Revision,
-    RevisionSpec,
-)
+from activator.config.model import Config, Process, Revision
+from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import Control
 from activator.control_plane.sources import static
-from activator.control_plane.sources.process import SOURCE, ProcessSupervisor, Reaping
+from activator.control_plane.sources.process import CRASHES_MAX, SOURCE, ProcessSupervisor, Reaping
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
+from activator.control_plane.state.supervision import PANIC_BACKOFF_MAX_S, PANIC_BUDGET
 from activator.messages import (
     Change,
     Effect,

@@ -16,8 +16,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from activator.config.model import PANIC_BACKOFF_MAX_S
 from activator.control_plane.state import difference, health, model, reduce, repair
+from activator.control_plane.state.supervision import PANIC_BACKOFF_MAX_S
 from activator.data_plane import apply, rebuild
 from activator.messages import (
     Change,

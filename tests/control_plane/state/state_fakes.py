@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from activator.config.model import RevisionSpec
+from activator.config.specs import RevisionSpec
 from activator.control_plane.state.worker import Reduce, StateWorker
 from activator.data_plane.apply import DataHooks, DataPart
 from activator.data_plane.audit import Auditor

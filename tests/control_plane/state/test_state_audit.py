@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from activator.config.model import AUDIT_INTERVAL_S, PANIC_BACKOFF_MAX_S, RevisionSpec
+from activator.config.specs import RevisionSpec
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
+from activator.control_plane.state.supervision import PANIC_BACKOFF_MAX_S
 from activator.control_plane.state.worker import StateWorker
+from activator.data_plane.audit import AUDIT_INTERVAL_S
 from activator.data_plane.throttle.lease import Lease
 from activator.messages import Change, Effect, PodRefused, RevisionBroken, RevisionSet, SetPod
 from activator.runtime.errors import Reason

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from activator.config.model import POD_STALE_AFTER_S, PUSH_PROVISIONAL_S
+from activator.control_plane.state.health import POD_STALE_AFTER_S, PUSH_PROVISIONAL_S
 from activator.messages import (
     PUSH,
     Change,

@@ -8,15 +8,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from activator.config.model import (
-    CHANGES_AT_ONCE,
-    CHANGES_BATCH_S,
-    PANIC_BACKOFF_INITIAL_S,
-    PANIC_BACKOFF_MAX_S,
-    PANIC_RESET_AFTER_S,
-)
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
+from activator.control_plane.state.supervision import PANIC_BACKOFF_INITIAL_S, PANIC_BACKOFF_MAX_S, PANIC_RESET_AFTER_S
+from activator.control_plane.state.worker import CHANGES_AT_ONCE, CHANGES_BATCH_S
 from activator.messages import (
     PUSH,
     Change,

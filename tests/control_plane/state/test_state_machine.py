@@ -9,9 +9,10 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from activator.config.model import DRAIN_TIMEOUT_S, PANIC_BACKOFF_MAX_S
+from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
+from activator.control_plane.state.supervision import PANIC_BACKOFF_MAX_S
 from activator.messages import (
     PUSH,
     Change,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from activator import messages
-from activator.config.model import RevisionSpec
+from activator.config.specs import RevisionSpec
 from activator.messages import Change, Effect, Message, Told, decode, encode
 
 EVERY = typing.get_args(Change) + typing.get_args(Effect) + typing.get_args(Told)

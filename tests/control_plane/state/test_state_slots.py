@@ -11,22 +11,13 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
-from activator.config.model import CHANGES_BATCH_STEP, DRAIN_TIMEOUT_S, RevisionSpec
-from activator.control_plane.state.worker import StateWorker
+from activator.config.specs import DRAIN_TIMEOUT_S, RevisionSpec
+from activator.control_plane.state.worker import CHANGES_BATCH_STEP, StateWorker
 from activator.data_plane.apply import DataPart
 from activator.data_plane.plane import _Hooks
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.messages import (
-    PodGone,
-    PodStatus,
-    Probed,
-    RevisionBroken,
-    RevisionGone,
-    RevisionSet,
-    SlotDrained,
-    Told,
-)
+from activator.messages import PodGone, PodStatus, Probed, RevisionBroken, RevisionGone, RevisionSet, SlotDrained, Told
 from activator.runtime.clock import TimingWheel
 from activator.runtime.errors import Reason
 from lb.slots import Trim

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from activator.config.model import DRAIN_TIMEOUT_S, ProbeSpec
+from activator.config.specs import DRAIN_TIMEOUT_S, ProbeSpec
 from activator.control_plane.state.reduce import reduce
 from activator.messages import (
     FreeSlot,

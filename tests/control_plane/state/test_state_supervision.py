@@ -10,15 +10,18 @@ from collections.abc import Callable
 
 import pytest
 
-from activator.config.model import (
+from activator.control_plane.state.model import Model, Reduction
+from activator.control_plane.state.reduce import reduce
+from activator.control_plane.state.supervision import (
     PANIC_BACKOFF_INITIAL_S,
     PANIC_BACKOFF_MAX_S,
     PANIC_BUDGET,
     PANIC_RESET_AFTER_S,
+    TASK,
+    WORKER,
+    Supervision,
+    keep_running,
 )
-from activator.control_plane.state.model import Model, Reduction
-from activator.control_plane.state.reduce import reduce
-from activator.control_plane.state.supervision import TASK, WORKER, Supervision, keep_running
 from activator.control_plane.state.worker import Outcome
 from activator.messages import (
     Change,

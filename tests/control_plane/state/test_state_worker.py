@@ -9,16 +9,16 @@ import logging
 import pytest
 from msgspec.structs import replace
 
-from activator.config.model import (
+from activator.config.specs import RevisionSpec
+from activator.control_plane.state.model import Model, Reduction
+from activator.control_plane.state.queue import ChangeQueue, FoldKey, fold_key
+from activator.control_plane.state.reduce import reduce
+from activator.control_plane.state.supervision import (
     PANIC_BACKOFF_INITIAL_S,
     PANIC_BACKOFF_MAX_S,
     PANIC_BUDGET,
     PANIC_RESET_AFTER_S,
-    RevisionSpec,
 )
-from activator.control_plane.state.model import Model, Reduction
-from activator.control_plane.state.queue import ChangeQueue, FoldKey, fold_key
-from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.worker import Outcome, StateWorker
 from activator.messages import (
     Change,

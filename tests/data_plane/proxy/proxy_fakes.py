@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from activator.codec.http1.request import RequestLimits, RequestParser, RequestSink
 from activator.codec.message import Headers, RequestHead, ResponseHead
-from activator.config.model import RevisionSpec
+from activator.config.specs import RevisionSpec
 from activator.data_plane.exchange import ClientStream, Exchange, PodStream
 from activator.data_plane.proxy.proxy import ProxiedExchange, Proxy
 from activator.data_plane.proxy.routing import Router

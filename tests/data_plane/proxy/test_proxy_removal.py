@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from activator.config.model import Config, RevisionSpec
+from activator.config.model import Config
+from activator.config.specs import RevisionSpec
 from activator.data_plane.plane import Data
 from activator.messages import DropRevision, PlacePod, PodDrained, SetRevision, Told
 from activator.runtime.tasks import TaskGroupOwner

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from activator.config.model import RETRY_BUDGET_MAX
-from activator.data_plane.throttle.budget import RetryBudget
+from activator.data_plane.throttle.budget import RETRY_BUDGET_MAX, RetryBudget
 from activator.runtime.errors import Reason
 from tests.data_plane.proxy.proxy_fakes import Pool, World, request_head
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from activator.config.model import RuleSpec
+from activator.config.specs import RuleSpec
 from activator.data_plane.headers.affinity import Affinity
 from activator.runtime.errors import Reason
 from lb.hashing import hash_bytes
@@ -15,14 +15,7 @@ from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
 from lb.tracker import READY, PodTracker
-from tests.data_plane.proxy.proxy_fakes import (
-    Client,
-    Pool,
-    World,
-    check_back_pressure,
-    request_head,
-    response_head,
-)
+from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, check_back_pressure, request_head, response_head
 from tests.lb.lb_oracles import HearingPolicy, order_of
 
 

@@ -6,14 +6,7 @@ import pytest
 
 from activator.codec.message import RequestHead, ResponseHead
 from activator.data_plane.proxy.proxy import ProxiedExchange
-from tests.data_plane.proxy.proxy_fakes import (
-    Client,
-    Pod,
-    World,
-    check_back_pressure,
-    request_head,
-    response_head,
-)
+from tests.data_plane.proxy.proxy_fakes import Client, Pod, World, check_back_pressure, request_head, response_head
 
 
 def asking(protocols: bytes = b"websocket") -> RequestHead:

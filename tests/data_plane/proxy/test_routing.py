@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activator.config.model import RevisionSpec
+from activator.config.specs import RevisionSpec
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.throttle.revision import RevisionThrottler
 from lb.registry import create

@@ -6,23 +6,23 @@ import gc
 
 import pytest
 
+from activator.codec.http1.chunks import CHUNKS_PER_TURN_MAX
 from activator.codec.http1.request import RequestLimits
-from activator.config.model import (
+from activator.data_plane.headers.forwarding import Origins
+from activator.data_plane.server.connection import (
     BODY_RATE_GRACE_S,
-    CHUNKS_PER_TURN_MAX,
-    FLUSH_S,
-    FULL_READS_PER_TURN_MAX,
     LINGER_S,
     LINGER_SCARCE_S,
     LINGER_SILENCE_S,
-    READ_FULL_BYTES,
     REQUESTS_PER_TURN_MAX,
     SHED_MAX,
+    ClientConnection,
+    Listening,
 )
-from activator.data_plane.headers.forwarding import Origins
-from activator.data_plane.server.connection import ClientConnection, Listening
 from activator.runtime.errors import Reason
 from activator.runtime.outlet import WriteTurn
+from activator.runtime.reading import FULL_READS_PER_TURN_MAX, READ_FULL_BYTES
+from activator.runtime.transport import FLUSH_S
 from tests.data_plane.proxy.proxy_fakes import Pool, World, response_head
 from tests.written_transport import WrittenTransport
 

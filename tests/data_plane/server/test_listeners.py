@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from activator.config.model import HALF_CLOSE_SWEEP_S, SWEPT_PER_TURN_MAX
 from activator.data_plane.server.connection import ClientConnection
-from activator.data_plane.server.listener import HalfCloseSweep, Server
+from activator.data_plane.server.listener import HALF_CLOSE_SWEEP_S, SWEPT_PER_TURN_MAX, HalfCloseSweep, Server
 from activator.data_plane.server.listeners import Listeners
 from activator.runtime.clock import NEVER
 from activator.runtime.errors import StartError

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead
-from activator.config.model import REFUSALS_PER_TURN_MAX, DisciplineSpec, RevisionSpec, RuleSpec
+from activator.config.specs import DisciplineSpec, RevisionSpec, RuleSpec
+from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.disciplines import make_sorter
 from activator.data_plane.throttle.lease import Lease

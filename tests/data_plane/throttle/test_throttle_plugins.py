@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from activator.codec.message import RequestHead
-from activator.config.model import RevisionSpec, RuleSpec
+from activator.config.specs import RevisionSpec, RuleSpec
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.errors import Reason
 from lb.policy import Policy

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from activator.config.model import GRANTS_PER_TURN_MAX, RevisionSpec
+from activator.config.specs import RevisionSpec
+from activator.data_plane.apply import GRANTS_PER_TURN_MAX
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents

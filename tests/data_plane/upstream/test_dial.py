@@ -19,14 +19,14 @@ import trustme
 import uvloop
 
 from activator.codec.message import Headers, ResponseHead
-from activator.config.model import HELD_BODY_BYTES, WRITE_AT_ONCE_BYTES
 from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.plane import HELD_BODY_BYTES
 from activator.data_plane.upstream.dial import Dial, DialContext, PodAddress
 from activator.data_plane.upstream.pod_connection import PodConnection
 from activator.data_plane.upstream.pool import PodPool
 from activator.runtime.clock import Deadline, TimingWheel
 from activator.runtime.errors import Reason
-from activator.runtime.outlet import WriteTurn
+from activator.runtime.outlet import WRITE_AT_ONCE_BYTES, WriteTurn
 from activator.runtime.tasks import TaskGroupOwner
 from tests.conftest import DEEP
 from tests.data_plane.proxy.proxy_fakes import request_head

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.config.model import (
+from activator.data_plane.upstream.window import (
     DIAL_AGE_INITIAL_S,
     DIAL_AGE_MAX_S,
     DIAL_AGE_MIN_S,
     DIAL_WINDOW_INITIAL,
     DIAL_WINDOW_MAX,
+    DialWindow,
 )
-from activator.data_plane.upstream.window import DialWindow
 
 
 def ages_until_open(window: DialWindow, wanted: int) -> float:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from activator.codec.probe_request import probe_head
-from activator.config.model import ProbeSpec
+from activator.config.specs import ProbeSpec
 from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.introduction import Naming
 from activator.data_plane.upstream.pod_connection import PodConnection

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from activator.config.model import FLUSH_S, RISKY_IDLE_S
+from activator.data_plane.proxy.proxy import RISKY_IDLE_S
 from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.pod_connection import PodConnection
 from activator.data_plane.upstream.pool import PodPool
 from activator.runtime.outlet import WriteTurn
-from activator.runtime.transport import Transport
+from activator.runtime.transport import FLUSH_S, Transport
 from lb.tracker import READY
 from tests.data_plane.proxy.proxy_fakes import World, request_head
 from tests.written_transport import WrittenTransport

@@ -17,12 +17,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from activator.control_plane.sources.kubernetes.objects import (
-    EndpointAddress,
-    Endpoints,
-    EndpointSlice,
-    EndpointSubset,
-)
+from activator.control_plane.sources.kubernetes.objects import EndpointAddress, Endpoints, EndpointSlice, EndpointSubset
 
 
 class Backend(NamedTuple):

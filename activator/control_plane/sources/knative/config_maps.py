@@ -8,18 +8,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from activator.config.model import (
-    KIB,
-    Config,
-    Duration,
-    Forwarded,
-    Kubernetes,
-    Limits,
-    Log,
-    Shutdown,
-    Size,
-)
+from activator.config.model import Config, Duration, Forwarded, Kubernetes, Limits, Log, Shutdown, Size
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
+from activator.runtime.units import KIB
 
 HTTP_PORT: Final = 8012
 H2C_PORT: Final = 8013

@@ -20,13 +20,7 @@ from typing import Any, Final
 
 from activator.config.model import PodTls, Tls
 from activator.control_plane.sources.kubernetes.objects import ConfigMap, Secret
-from activator.runtime.certificates import (
-    NO_AUTHORITIES,
-    MemoryFile,
-    is_pem,
-    problem_with,
-    problem_with_authorities,
-)
+from activator.runtime.certificates import NO_AUTHORITIES, MemoryFile, is_pem, problem_with, problem_with_authorities
 
 log = logging.getLogger("activator.knative")
 

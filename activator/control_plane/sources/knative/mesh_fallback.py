@@ -19,12 +19,16 @@ from typing import Final
 
 import aiohttp
 
-from activator.config.model import MESH_ASKED_MAX, MESH_PATIENCE_S, MESH_REVISIONS_MAX, MESH_TIMEOUT_S
 from activator.control_plane.sources.knative.cluster_settings import MESH_AUTO
 from activator.control_plane.sources.knative.revision_backends import RevisionBackends
 from activator.control_plane.sources.knative.source import KnativeSource
 from activator.runtime.clock import Now
 from activator.runtime.tasks import pause
+
+MESH_PATIENCE_S: Final = 2.0  # pods are said to be ready and none answers: is there a mesh?
+MESH_TIMEOUT_S: Final = 0.3
+MESH_ASKED_MAX: Final = 3  # pods of a revision that are asked for it
+MESH_REVISIONS_MAX: Final = 32  # revisions that are looked at so at the same time
 
 log = logging.getLogger("activator.knative")
 

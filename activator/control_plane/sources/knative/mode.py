@@ -15,15 +15,7 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from activator.config.model import (
-    CONCURRENCY_REPORT_S,
-    MESH_LOOK_S,
-    SHARING_KNATIVE,
-    Config,
-    Kubernetes,
-    PodTls,
-    Tls,
-)
+from activator.config.model import SHARING_KNATIVE, Config, Kubernetes, PodTls, Tls
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.scaling.autoscaler_stream import AutoscalerStream
 from activator.control_plane.scaling.concurrency import ConcurrencyReporter
@@ -40,12 +32,7 @@ from activator.control_plane.sources.knative.internal_tls import (
 )
 from activator.control_plane.sources.knative.mesh_fallback import MeshFallback, StatusAsker
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
-from activator.control_plane.sources.knative.source import (
-    PRIVATE,
-    REVISION_LABEL,
-    SERVICE_TYPE,
-    KnativeSource,
-)
+from activator.control_plane.sources.knative.source import PRIVATE, REVISION_LABEL, SERVICE_TYPE, KnativeSource
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.credentials import Credentials
 from activator.control_plane.sources.kubernetes.object_store import Handler
@@ -70,6 +57,9 @@ from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.registry import default_name, names
 from lb.rng import Rng
 from lb.tracker import QUARANTINED, READY, RECOVERING
+
+CONCURRENCY_REPORT_S: Final = 1.0  # how often Knative's autoscaler is told what revisions carry
+MESH_LOOK_S: Final = 1.0  # how often that is looked at
 
 log = logging.getLogger("activator.knative")
 

@@ -19,27 +19,13 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final, TypeVar
 
-from activator.config.model import RevisionSpec
+from activator.config.specs import RevisionSpec
 from activator.control_plane.sources.knative import sharing
 from activator.control_plane.sources.knative.backends import Backend, of_endpoints, of_slices, ready_ips
 from activator.control_plane.sources.knative.cluster_settings import MESH_DISABLED, MESH_ENABLED
 from activator.control_plane.sources.knative.revision_specs import HTTP2, believes_queue_proxy, protocol_of
-from activator.control_plane.sources.kubernetes.objects import (
-    Endpoints,
-    EndpointSlice,
-    KubeObject,
-    Revision,
-    Service,
-)
-from activator.messages import (
-    Change,
-    Listed,
-    PodSeen,
-    PodStatus,
-    RevisionFailed,
-    RevisionRecovered,
-    RevisionSet,
-)
+from activator.control_plane.sources.kubernetes.objects import Endpoints, EndpointSlice, KubeObject, Revision, Service
+from activator.messages import Change, Listed, PodSeen, PodStatus, RevisionFailed, RevisionRecovered, RevisionSet
 
 SOURCE: Final = "kubernetes"
 REVISION_UID_LABEL: Final = "serving.knative.dev/revisionUID"

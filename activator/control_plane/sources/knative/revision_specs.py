@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from activator.config.model import PROBE_QUEUE_PROXY, PodTls, ProbeSpec, RevisionSpec
+from activator.config.model import PROBE_QUEUE_PROXY, PodTls
+from activator.config.specs import ProbeSpec, RevisionSpec
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.control_plane.sources.kubernetes.objects import Container, Revision
 

@@ -19,16 +19,13 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Final
 
-from activator.config.model import PodTls, RevisionSpec
+from activator.config.model import PodTls
+from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.sources.knative import cluster_settings
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
-from activator.control_plane.sources.knative.revision_backends import (
-    SOURCE,
-    RevisionBackends,
-    ServiceBackends,
-)
+from activator.control_plane.sources.knative.revision_backends import SOURCE, RevisionBackends, ServiceBackends
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.kubernetes.object_store import Key
 from activator.control_plane.sources.kubernetes.objects import (

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from activator.config.model import KUBE_BACKOFF_INITIAL_S, KUBE_BACKOFF_MAX_S, KUBE_RETRY_AFTER_MAX_S
 from lb.rng import Rng
+
+KUBE_BACKOFF_INITIAL_S: Final = 0.25
+KUBE_BACKOFF_MAX_S: Final = 30.0
+KUBE_RETRY_AFTER_MAX_S: Final = 120.0  # however long a server asks for
 
 _GRAIN: Final = 1 << 20
 

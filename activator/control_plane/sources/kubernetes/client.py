@@ -19,14 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
 
-from activator.config.model import (
-    KUBE_BODY_BYTES_MAX,
-    KUBE_CALL_TIMEOUT_S,
-    KUBE_CONNECT_TIMEOUT_S,
-    KUBE_LINE_BYTES_MAX,
-    KUBE_LISTS_AT_ONCE_MAX,
-    KUBE_PATCHES_AT_ONCE_MAX,
-)
 from activator.control_plane.sources.kubernetes.credentials import Credentials
 from activator.control_plane.sources.kubernetes.decoding import refusal_of_answer
 from activator.control_plane.sources.kubernetes.errors import (
@@ -38,9 +30,17 @@ from activator.control_plane.sources.kubernetes.errors import (
     UnreachableError,
 )
 from activator.control_plane.sources.kubernetes.watch_stream import WatchStream
+from activator.runtime.units import MIB
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient
+
+KUBE_CONNECT_TIMEOUT_S: Final = 5.0  # to the Kubernetes API: a connection, TLS included
+KUBE_CALL_TIMEOUT_S: Final = 30.0  # of one call, credentials and body included; of a watch: until its head has come
+KUBE_BODY_BYTES_MAX: Final = 64 * MIB  # of one answer, one page of a list
+KUBE_LISTS_AT_ONCE_MAX: Final = 4  # so that relists after an outage neither crowd out each other nor the other calls
+KUBE_PATCHES_AT_ONCE_MAX: Final = 16  # writes have a budget of their own: a wake-up never waits for a list
+KUBE_LINE_BYTES_MAX: Final = 8 * MIB  # of one watch event; etcd takes objects of 1.5 MiB
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"  # JSON is YAML

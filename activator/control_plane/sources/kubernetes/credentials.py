@@ -16,15 +16,18 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from activator.config.model import KUBE_CREDENTIALS_AGE_S, KUBE_CREDENTIALS_TIMEOUT_S, KUBE_RENEW_MIN_S
 from activator.control_plane.sources.kubernetes import lean_import
 from activator.control_plane.sources.kubernetes.errors import CredentialsError
 from activator.runtime.clock import NEVER, Now
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient, Configuration
+
+KUBE_CREDENTIALS_TIMEOUT_S: Final = 30.0  # reading the configuration, running a credential plug-in
+KUBE_CREDENTIALS_AGE_S: Final = 60.0  # then what a configuration file refers to is read again
+KUBE_RENEW_MIN_S: Final = 5.0  # refused credentials are read anew at most so often
 
 log = logging.getLogger("activator.kubernetes")
 

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Final
 
-from activator.config.model import KUBE_BYTES_PER_TURN_MAX, KUBE_PAGE_OBJECTS, KUBE_PAGES_MAX
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.decoding import Decoding
 from activator.control_plane.sources.kubernetes.errors import TooLargeError
 from activator.control_plane.sources.kubernetes.objects import Object, ObjectList
 from activator.control_plane.sources.kubernetes.resources import Selection
+from activator.runtime.units import MIB
+
+KUBE_PAGE_OBJECTS: Final = 250  # objects in one page of a list
+KUBE_PAGES_MAX: Final = 2_000  # of one list: a server that never ends it is not believed
+KUBE_BYTES_PER_TURN_MAX: Final = MIB  # … or so much of what came, decoded in 3 ms
 
 Pause = Callable[[float], Awaitable[None]]
 

@@ -15,18 +15,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from typing import Generic
+from typing import Final, Generic
 
-from activator.config.model import (
-    KUBE_BYTES_PER_TURN_MAX,
-    KUBE_DECODE_LOG_INTERVAL_S,
-    KUBE_EVENTS_PER_TURN_MAX,
-    KUBE_INACTIVITY_S,
-    KUBE_PAGE_OBJECTS,
-    KUBE_STEADY_S,
-    KUBE_WATCH_GRACE_S,
-    KUBE_WATCH_S,
-)
 from activator.control_plane.sources.kubernetes.backoff import Backoff
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.decoding import Decoding
@@ -38,7 +28,12 @@ from activator.control_plane.sources.kubernetes.errors import (
     UnreadableError,
     WatchStalledError,
 )
-from activator.control_plane.sources.kubernetes.listing import Pause, list_all
+from activator.control_plane.sources.kubernetes.listing import (
+    KUBE_BYTES_PER_TURN_MAX,
+    KUBE_PAGE_OBJECTS,
+    Pause,
+    list_all,
+)
 from activator.control_plane.sources.kubernetes.object_store import Handler, Key, ObjectStore
 from activator.control_plane.sources.kubernetes.objects import BareObject, Object
 from activator.control_plane.sources.kubernetes.resources import Selection
@@ -46,6 +41,13 @@ from activator.control_plane.sources.kubernetes.watch_stream import WatchStream
 from activator.runtime.clock import NEVER, Now
 from activator.runtime.tasks import pause
 from lb.rng import Rng
+
+KUBE_EVENTS_PER_TURN_MAX: Final = 200  # watch events handled before the loop is given a turn …
+KUBE_WATCH_S: Final = 300.0  # the server ends a watch after between once and twice this
+KUBE_WATCH_GRACE_S: Final = 15.0  # what a server may take beyond that before the watch is cut
+KUBE_INACTIVITY_S: Final = 90.0  # nothing in a watch for so long, no bookmark either (one a minute): it has stalled
+KUBE_STEADY_S: Final = 10.0  # a watch that held so long ended well: the next begins without a backoff
+KUBE_DECODE_LOG_INTERVAL_S: Final = 60.0  # objects that cannot be read are logged at most so often
 
 log = logging.getLogger("activator.kubernetes")
 

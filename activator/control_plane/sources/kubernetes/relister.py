@@ -14,19 +14,12 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import Generic
+from typing import Final, Generic
 
-from activator.config.model import (
-    KUBE_HURRIED_MAX,
-    KUBE_HURRIED_PER_ROUND_MAX,
-    KUBE_PAGE_OBJECTS,
-    KUBE_RECONCILE_HURRY_S,
-    KUBE_RECONCILE_INTERVAL_S,
-)
 from activator.control_plane.sources.kubernetes.backoff import Backoff
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.errors import KubeError
-from activator.control_plane.sources.kubernetes.listing import Pause, list_all
+from activator.control_plane.sources.kubernetes.listing import KUBE_PAGE_OBJECTS, Pause, list_all
 from activator.control_plane.sources.kubernetes.object_store import version_number
 from activator.control_plane.sources.kubernetes.objects import Object
 from activator.control_plane.sources.kubernetes.reflector import Reflector
@@ -34,6 +27,11 @@ from activator.control_plane.sources.kubernetes.resources import Scope, Selectio
 from activator.runtime.clock import NEVER, Now
 from activator.runtime.tasks import pause
 from lb.rng import Rng
+
+KUBE_RECONCILE_INTERVAL_S: Final = 30.0  # how often a list is compared with what the watch has told
+KUBE_RECONCILE_HURRY_S: Final = 1.0  # … for what somebody waits for
+KUBE_HURRIED_MAX: Final = 100  # scopes that are hurried at the same time …
+KUBE_HURRIED_PER_ROUND_MAX: Final = 10  # … of which so many have their turn each time: many cold starts are no herd
 
 log = logging.getLogger("activator.kubernetes")
 

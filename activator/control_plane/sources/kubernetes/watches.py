@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
-from activator.config.model import KUBE_CHECK_INTERVAL_S, KUBE_RECONCILE_INTERVAL_S
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.listing import Pause
 from activator.control_plane.sources.kubernetes.object_store import Handler
 from activator.control_plane.sources.kubernetes.objects import Object
 from activator.control_plane.sources.kubernetes.reflector import Reflector
-from activator.control_plane.sources.kubernetes.relister import Relister
+from activator.control_plane.sources.kubernetes.relister import KUBE_RECONCILE_INTERVAL_S, Relister
 from activator.control_plane.sources.kubernetes.resources import Selection
 from activator.runtime.clock import Now
 from activator.runtime.tasks import OnTaskError, TaskGroupOwner, pause
 from lb.rng import Rng
+
+KUBE_CHECK_INTERVAL_S: Final = 1.0  # how often watches are looked at
 
 
 class KubeWatches:

@@ -12,13 +12,7 @@ from activator.control_plane.sources.knative.cluster_settings import ClusterSett
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.knative.source import KnativeSource
-from activator.control_plane.sources.kubernetes.objects import (
-    ConfigMap,
-    Endpoints,
-    EndpointSlice,
-    Revision,
-    Service,
-)
+from activator.control_plane.sources.kubernetes.objects import ConfigMap, Endpoints, EndpointSlice, Revision, Service
 from activator.messages import Change, Probed, StartProbe
 from lb.registry import default_name, names
 from lb.tracker import READY, RECOVERING

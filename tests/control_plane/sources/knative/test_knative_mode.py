@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from activator.config.model import POKE_INTERVAL_S, Config, Kubernetes, RevisionSpec
+from activator.config.model import Config, Kubernetes
+from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
+from activator.control_plane.scaling.concurrency import POKE_INTERVAL_S
 from activator.control_plane.sources.knative.mode import KnativeMode
 from activator.control_plane.sources.knative.source import REVISION_LABEL
 from activator.control_plane.sources.kubernetes.resources import Scope

@@ -6,20 +6,15 @@ from typing import Any
 
 import pytest
 
-from activator.config.model import (
+from activator.config.model import PROBE_QUEUE_PROXY, PodTls
+from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.control_plane.sources.knative.revision_specs import believes_queue_proxy, max_scale_of, protocol_of
+from activator.control_plane.state.health import POD_STALE_AFTER_S
+from activator.control_plane.state.supervision import (
     PANIC_BACKOFF_FACTOR,
     PANIC_BACKOFF_INITIAL_S,
     PANIC_BACKOFF_MAX_S,
     PANIC_RESET_AFTER_S,
-    POD_STALE_AFTER_S,
-    PROBE_QUEUE_PROXY,
-    PodTls,
-)
-from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
-from activator.control_plane.sources.knative.revision_specs import (
-    believes_queue_proxy,
-    max_scale_of,
-    protocol_of,
 )
 from activator.messages import Listed, RevisionFailed, RevisionGone, RevisionRecovered, RevisionSet, Sweep
 from tests.control_plane.sources.knative.knative_fakes import (

@@ -6,8 +6,7 @@ import asyncio
 
 import pytest
 
-from activator.config.model import MESH_REVISIONS_MAX
-from activator.control_plane.sources.knative.mesh_fallback import MeshFallback
+from activator.control_plane.sources.knative.mesh_fallback import MESH_REVISIONS_MAX, MeshFallback
 from tests.control_plane.sources.knative.knative_fakes import (
     KEY,
     Cluster,

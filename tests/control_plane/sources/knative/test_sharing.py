@@ -6,13 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.control_plane.sources.knative.sharing import (
-    UNKNOWN,
-    assign_slice,
-    infer_index,
-    pick_indices,
-    share_of,
-)
+from activator.control_plane.sources.knative.sharing import UNKNOWN, assign_slice, infer_index, pick_indices, share_of
 
 
 @pytest.mark.parametrize(

@@ -22,13 +22,7 @@ from activator.control_plane.sources.kubernetes.credentials import Credentials
 from activator.control_plane.sources.kubernetes.errors import RefusedError
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, ENDPOINT_SLICES
 from activator.control_plane.sources.kubernetes.watch_stream import WatchStream
-from tests.control_plane.sources.kubernetes.fake_cluster import (
-    TEST_TIMEOUT_S,
-    fake_cluster,
-    on_a_loop,
-    run,
-    until,
-)
+from tests.control_plane.sources.kubernetes.fake_cluster import TEST_TIMEOUT_S, fake_cluster, on_a_loop, run, until
 from tests.control_plane.sources.kubernetes.kube_samples import config_map, endpoint_slice
 from tests.manual_clock import ManualClock
 

@@ -11,8 +11,7 @@ from typing import Self
 
 import pytest
 
-from activator.config.model import KUBE_LISTS_AT_ONCE_MAX
-from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.client import KUBE_LISTS_AT_ONCE_MAX, KubeClient
 from activator.control_plane.sources.kubernetes.credentials import Credentials
 from activator.control_plane.sources.kubernetes.errors import (
     CallTimeoutError,
@@ -26,12 +25,7 @@ from activator.control_plane.sources.kubernetes.errors import (
 )
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, SERVICES, Resource
 from activator.control_plane.sources.kubernetes.watch_lines import LineCutter
-from tests.control_plane.sources.kubernetes.fake_cluster import (
-    fake_cluster,
-    on_a_loop,
-    until,
-    write_config,
-)
+from tests.control_plane.sources.kubernetes.fake_cluster import fake_cluster, on_a_loop, until, write_config
 from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
 from tests.control_plane.sources.kubernetes.kube_samples import config_map
 from tests.manual_clock import ManualClock

@@ -18,10 +18,9 @@ import pytest
 import trustme
 import uvloop
 
-from activator.config.model import KUBE_CREDENTIALS_AGE_S, KUBE_RENEW_MIN_S
 from activator.control_plane.sources.kubernetes import lean_import
 from activator.control_plane.sources.kubernetes.client import KubeClient
-from activator.control_plane.sources.kubernetes.credentials import Credentials
+from activator.control_plane.sources.kubernetes.credentials import KUBE_CREDENTIALS_AGE_S, KUBE_RENEW_MIN_S, Credentials
 from activator.control_plane.sources.kubernetes.errors import (
     CredentialsError,
     RefusedError,

@@ -8,19 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from activator.config.model import KUBE_STEADY_S
 from activator.control_plane.sources.kubernetes.objects import ConfigMap, KubeObject
-from activator.control_plane.sources.kubernetes.reflector import Reflector
+from activator.control_plane.sources.kubernetes.reflector import KUBE_STEADY_S, Reflector
 from activator.control_plane.sources.kubernetes.relister import Relister
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, Selection
 from lb.rng import Rng
-from tests.control_plane.sources.kubernetes.fake_cluster import (
-    Cluster,
-    fake_cluster,
-    on_a_loop,
-    running,
-    until,
-)
+from tests.control_plane.sources.kubernetes.fake_cluster import Cluster, fake_cluster, on_a_loop, running, until
 from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
 from tests.control_plane.sources.kubernetes.kube_samples import Recorder, config_map
 

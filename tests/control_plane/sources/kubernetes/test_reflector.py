@@ -4,22 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from activator.config.model import KUBE_EVENTS_PER_TURN_MAX
 from activator.control_plane.sources.kubernetes.objects import EndpointSlice
+from activator.control_plane.sources.kubernetes.reflector import KUBE_EVENTS_PER_TURN_MAX
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, ENDPOINT_SLICES, Selection
-from tests.control_plane.sources.kubernetes.fake_cluster import (
-    fake_cluster,
-    on_a_loop,
-    running,
-    until,
-    watching,
-)
-from tests.control_plane.sources.kubernetes.kube_samples import (
-    Recorder,
-    config_map,
-    endpoint,
-    endpoint_slice,
-)
+from tests.control_plane.sources.kubernetes.fake_cluster import fake_cluster, on_a_loop, running, until, watching
+from tests.control_plane.sources.kubernetes.kube_samples import Recorder, config_map, endpoint, endpoint_slice
 
 SLICES = Selection(ENDPOINT_SLICES, labels="serving.knative.dev/revisionUID")
 

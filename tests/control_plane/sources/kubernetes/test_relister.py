@@ -7,17 +7,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from activator.config.model import KUBE_HURRIED_MAX, KUBE_HURRIED_PER_ROUND_MAX
 from activator.control_plane.sources.kubernetes.object_store import ObjectStore
 from activator.control_plane.sources.kubernetes.objects import ConfigMap, EndpointSlice, Metadata, Object
 from activator.control_plane.sources.kubernetes.reflector import Reflector
-from activator.control_plane.sources.kubernetes.relister import Relister
-from activator.control_plane.sources.kubernetes.resources import (
-    CONFIG_MAPS,
-    ENDPOINT_SLICES,
-    Scope,
-    Selection,
-)
+from activator.control_plane.sources.kubernetes.relister import KUBE_HURRIED_MAX, KUBE_HURRIED_PER_ROUND_MAX, Relister
+from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, ENDPOINT_SLICES, Scope, Selection
 from lb.rng import Rng
 from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
 from tests.control_plane.sources.kubernetes.fake_cluster import (

@@ -1,0 +1,101 @@
+"""One revision with its defaults resolved: what sources make of the file or of a cluster, and messages carry.
+
+Plain values only, since a specification is sent from the control plane to the data plane.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+import msgspec
+
+from activator.config.model import PROBE_TCP, TARGET_CONCURRENCY, PodTls, Process, Revision
+
+DRAIN_TIMEOUT_S: Final = 300.0  # of a removed pod, at the least: then its exchanges are aborted
+
+
+class DisciplineSpec(msgspec.Struct, frozen=True):
+    """How those who wait are ordered; what a discipline does not use is left at its default, so that equal is equal."""
+
+    name: str = "fifo"
+    header: str = ""
+    ageing_s: float = 0.0
+    default: int = 0
+    weights: dict[str, int] = {}
+
+
+class RuleSpec(msgspec.Struct, frozen=True):
+    path_prefix: str = "/"
+    methods: tuple[str, ...] = ()
+    exempt: bool = False
+    charge: int = 1
+
+
+class ProbeSpec(msgspec.Struct, frozen=True):
+    """How a pod is asked whether it takes requests."""
+
+    kind: str = PROBE_TCP  # tcp: the port accepts; http: `path` answers 2xx or 3xx; queue-proxy: Knative's probe
+    path: str = ""  # empty: / for http, /healthz for queue-proxy
+    host: str = ""  # empty: the pod's address
+    headers: tuple[tuple[str, str], ...] = ()  # beside those that the kind has
+    # Of the program behind queue-proxy: when it opens, asking is worthwhile (probes/tcp_probe.py); 0: unknown.
+    port: int = 0
+    port_suffices: bool = False  # queue-proxy itself looks for no more than that this port takes connections
+    identity_header: str = ""  # the answer's header that must hold the pod's identity; empty: nobody is asked for it
+
+
+class RevisionSpec(msgspec.Struct, frozen=True):
+    """One revision, defaults resolved; sent from the control part to the data part, so plain values only."""
+
+    key: str  # namespace/name
+    hosts: tuple[str, ...] = ()
+    container_concurrency: int = 0
+    policy: str = "choice-of-2"
+    hash_on: str = ""  # client_ip | header:… | cookie:…; empty: client_ip, if the policy asks
+    slow_start_s: float = 0.0
+    strikes: int = 3
+    ejection_share: float = 0.5
+    probe: ProbeSpec = ProbeSpec()
+    max_scale: int = 0
+    trailing_fragmentation_threshold: float = 0.5
+    queue_depth: int = 10_000
+    queue_bytes: int = 0  # 0: no bound of its own
+    queue_timeout_s: float | None = None
+    request_timeout: bool = False
+    request_timeout_max_s: float | None = None
+    admission: str = "off"
+    discipline: DisciplineSpec = DisciplineSpec()
+    queue_rules: tuple[RuleSpec, ...] = ()
+    startup_timeout_s: float = 300.0
+    connect_timeout_s: float = 5.0
+    first_byte_timeout_s: float = 0.0
+    idle_timeout_s: float = 0.0
+    total_timeout_s: float = 300.0
+    tunnel_idle_timeout_s: float = 3600.0
+    times_from_arrival: bool = False  # the total and first-byte timeouts count the wait for a pod too, as Knative's do
+    upgrades: tuple[str, ...] = ("websocket",)
+    server_timing: bool = False
+    tls: PodTls | None = None
+    knative_service: str = ""  # of its labels: what it belongs to
+    knative_configuration: str = ""
+
+    @property
+    def drain_timeout_s(self) -> float:
+        """How long a pod that was removed may go on with what it carries: as long as a request may take."""
+        return max(DRAIN_TIMEOUT_S, self.total_timeout_s)
+
+
+def resolve_process(revision: Revision, processors: int | None = None) -> Process:
+    """The process of a revision that has one, with its defaults settled; `processors`: how many this machine has."""
+    assert revision.process is not None
+    process = revision.process
+    limit = revision.container_concurrency
+    max_scale = process.max_scale
+    if max_scale == 0:
+        # A program that sets no limit handles many requests at once by itself; one with a limit needs company.
+        max_scale = 1 if limit == 0 else processors or len(os.sched_getaffinity(0))
+        max_scale = max(max_scale, process.min_scale)
+    return msgspec.structs.replace(
+        process, max_scale=max_scale, target_concurrency=process.target_concurrency or limit or TARGET_CONCURRENCY
+    )
