@@ -1,4 +1,4 @@
-"""The composition root: one control part, one data part, the admin port, signals.
+"""The composition root: one control plane, one data plane, the admin port, signals.
 
 The two parts know each other only by the messages that `Link` carries. Within one process it calls; it may as well
 encode (tests run the program that way), and with more workers it will be a socket pair.
@@ -19,12 +19,12 @@ import msgspec
 
 from activator.config.model import Config, Tls
 from activator.config.specs import RevisionSpec
-from activator.control_plane.plane import Control
+from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources import static
 from activator.control_plane.sources.process import Reaping
-from activator.data_plane.plane import Data
+from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listeners import Listeners
-from activator.messages import Effect, Told, decode, encode
+from activator.messages import Effect, ToControl, decode, encode
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
 from activator.runtime.memory import FreedMemory
@@ -80,12 +80,12 @@ def _listeners(config: Config) -> list[str | Tls]:
 
 
 class Link:
-    """Between the control part and the data part."""
+    """Between the control plane and the data plane."""
 
     def __init__(self, encoded: bool) -> None:
         self._encoded = encoded
-        self.data: Data | None = None
-        self.control: Control | None = None
+        self.data: DataPlane | None = None
+        self.control: ControlPlane | None = None
 
     def to_data(self, effects: list[Effect]) -> None:
         assert self.data is not None
@@ -93,9 +93,9 @@ class Link:
             effects = [decode(encode(effect)) for effect in effects]  # type: ignore[misc]
         self.data.apply(effects)
 
-    def to_control(self, message: Told) -> None:
+    def to_control(self, message: ToControl) -> None:
         assert self.control is not None
-        self.control.hear(decode(encode(message)) if self._encoded else message)  # type: ignore[arg-type]
+        self.control.receive(decode(encode(message)) if self._encoded else message)  # type: ignore[arg-type]
 
 
 class App:
@@ -114,8 +114,8 @@ class App:
         self._rng = rng
         self._tasks = TaskGroupOwner(self._task_failed)
         self._link = Link(settings.encode_messages)
-        self.data = Data(settings.config, now, self._link.to_control, rng, self._tasks)
-        self.control = Control(now, self._link.to_data, self.data.write_out, rng, self._tasks, reaping)
+        self.data = DataPlane(settings.config, now, self._link.to_control, rng, self._tasks)
+        self.control = ControlPlane(now, self._link.to_data, self.data.write_out, rng, self._tasks, reaping)
         own_rng = Rng(rng.below(1 << 30))  # whether a request is traced must not change which pod it goes to
         loop = asyncio.get_running_loop()
         self.telemetry = Telemetry(
@@ -268,11 +268,11 @@ class App:
 
             data = self.data
             program = Program(
-                data.listening,
+                data.registry,
                 data.held,
                 self.control.worker,
                 self.control.prober,
-                data.part,
+                data.tables,
                 self.telemetry.access_log,
                 lambda: data.errors_total,
                 self._now,
@@ -281,7 +281,7 @@ class App:
                 self.control.intake,
                 self._knative,
             )
-            self._exposition = Exposition(data.part.throttlers, program)
+            self._exposition = Exposition(data.tables.throttlers, program)
         if self._knative is not None:
             self.control.controllers.rest_totals(self._knative.client.requests_total)
         self._exposition.histograms = self.config.metrics.histograms
@@ -290,7 +290,7 @@ class App:
     def snapshot(self) -> object:
         from activator.admin.snapshot import revisions
 
-        return revisions(self.data.part, self.control.worker, self.control.processes.statistics(), self._now())
+        return revisions(self.data.tables, self.control.worker, self.control.processes.statistics(), self._now())
 
     def configuration(self) -> object:
         from activator.admin.inspection import configuration
@@ -361,7 +361,7 @@ class App:
         from activator.telemetry.metrics.knative_requests import KnativeRequests
 
         data = self.data
-        metrics = KnativeMetrics(data.part.throttlers, KnativeRequests(data.proxy.on_error), lambda: self._knative)
+        metrics = KnativeMetrics(data.tables.throttlers, KnativeRequests(data.proxy.on_error), lambda: self._knative)
         return KnativeExporter(metrics, data.proxy, self._tasks, time.time_ns)
 
     async def _start_push(self) -> None:

@@ -3,8 +3,8 @@
 Rules
   1. Everything here is plain data that can be encoded and sent through a socket; nothing refers to an object of either
      part. `encode` and `decode` prove it in the tests.
-  2. *Changes* go to the state worker, from sources (discovery, probes) and from the data part (what the request path
-     has learnt). *Effects* go from the state worker to the data part; *Load* comes back from it.
+  2. *Changes* go to the state worker, from sources (discovery, probes) and from the data plane (what the request path
+     has learnt). *Effects* go from the state worker to the data plane; *Load* comes back from it.
   3. A change names the pod by identity; where it speaks of a slot, it names the generation too, so that what arrives
      late is recognised.
 """
@@ -108,7 +108,7 @@ class Probed(Message, frozen=True, tag=True):
     address: str = ""
 
 
-# --- changes: from the data part ------------------------------------------------------------------------------------
+# --- changes: from the data plane ------------------------------------------------------------------------------------
 
 
 class PodRefused(Message, frozen=True, tag=True):
@@ -164,7 +164,7 @@ class Sweep(Message, frozen=True, tag=True):
 
 
 class RevisionBroken(Message, frozen=True, tag=True):
-    """What the data part has of the revision is not to be trusted: it is made anew from the model."""
+    """What the data plane has of the revision is not to be trusted: it is made anew from the model."""
 
     key: str
     cause: str
@@ -232,7 +232,7 @@ Change = (
 )
 
 
-# --- effects: to the data part --------------------------------------------------------------------------------------
+# --- effects: to the data plane --------------------------------------------------------------------------------------
 
 
 class SetRevision(Message, frozen=True, tag=True):
@@ -325,7 +325,7 @@ Effect = (
 )
 
 
-# --- effects that stay in the control part --------------------------------------------------------------------------
+# --- effects that stay in the control plane --------------------------------------------------------------------------
 
 
 class StartProbe(Message, frozen=True, tag=True):
@@ -346,7 +346,7 @@ class StopProbe(Message, frozen=True, tag=True):
 ProbeOrder = StartProbe | StopProbe
 
 
-# --- what the data part tells beside changes ------------------------------------------------------------------------
+# --- what the data plane tells beside changes ------------------------------------------------------------------------
 
 
 class Load(Message, frozen=True, tag=True):
@@ -372,17 +372,17 @@ class PodDrained(Message, frozen=True, tag=True):
     identity: str
 
 
-Told = Change | Load | PodDrained
+ToControl = Change | Load | PodDrained
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(Told | Effect)
+_DECODER: Final = msgspec.msgpack.Decoder(ToControl | Effect)
 
 
-def encode(message: Told | Effect) -> bytes:
+def encode(message: ToControl | Effect) -> bytes:
     return _ENCODER.encode(message)
 
 
-def decode(data: bytes) -> Told | Effect:
+def decode(data: bytes) -> ToControl | Effect:
     """Raises msgspec.DecodeError for what is not a message."""
-    message: Told | Effect = _DECODER.decode(data)
+    message: ToControl | Effect = _DECODER.decode(data)
     return message

@@ -1,6 +1,6 @@
 """`python -m bench flood`: what a flood of updates costs the state worker, and the requests beside it.
 
-A state worker and a data part in one process, as in the program; the upstream and the client run beside it. First all
+A state worker and a data plane in one process, as in the program; the upstream and the client run beside it. First all
 is quiet; then pods of another revision come and go as ready, `updates` times a second; then yet another revision panics
 at every change. All the while requests go through at a steady rate, and a third revision's changes are told one by
 one, to see how long each takes to be applied.
@@ -27,9 +27,9 @@ from activator.config.specs import RevisionSpec
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.worker import StateWorker
-from activator.data_plane.plane import Data
+from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import open_socket
-from activator.messages import Change, Load, PodDrained, PodSeen, PodStatus, RevisionSet, Told
+from activator.messages import Change, Load, PodDrained, PodSeen, PodStatus, RevisionSet, ToControl
 from activator.runtime.tasks import TaskGroupOwner
 from bench import header, results
 from bench.generator import Summary, percentile
@@ -67,7 +67,7 @@ class World:
         self.pods = pods
         self.tasks = TaskGroupOwner(_task_failed)
         rng = Rng(1)
-        self.data = Data(Config(admin=""), time.monotonic, self._hear, rng, self.tasks)
+        self.data = DataPlane(Config(admin=""), time.monotonic, self._hear, rng, self.tasks)
         self.worker = StateWorker(
             time.monotonic,
             self.data.apply,
@@ -81,7 +81,7 @@ class World:
         self.queued_most = 0
         self._number = 0
 
-    def _hear(self, message: Told) -> None:
+    def _hear(self, message: ToControl) -> None:
         if not isinstance(message, Load | PodDrained):
             self.worker.submit(message)
 
@@ -92,7 +92,7 @@ class World:
         for key in (SERVED, FLOODED, POISONED, ASKED):
             host = key.partition("/")[2]
             self.worker.submit(RevisionSet(RevisionSpec(key=key, hosts=(host,), max_scale=self.pods)))
-        await self.worker.submit_and_tell(PodSeen(SERVED, "list", "p", upstream, PodStatus.READY))
+        await self.worker.submit_with_outcome(PodSeen(SERVED, "list", "p", upstream, PodStatus.READY))
         self._words = [
             [_pod(FLOODED, number, status) for number in range(self.pods)]
             for status in (PodStatus.READY, PodStatus.NOT_READY)
@@ -140,7 +140,7 @@ async def _ask_beside(world: World, applied_s: list[float]) -> None:
         await asyncio.sleep(ASKED_EVERY_S)
         number += 1
         began_s = time.perf_counter()
-        await world.worker.submit_and_tell(_pod(ASKED, number % 50, PodStatus.READY))
+        await world.worker.submit_with_outcome(_pod(ASKED, number % 50, PodStatus.READY))
         applied_s.append(time.perf_counter() - began_s)
 
 

@@ -77,8 +77,8 @@ class TrackerTable:
         self.warm_up: WarmUp = NO_WARM_UP  # this table's own while slow start is on
         self.slow_starts: bool = False
         self._counts_load: bool = self.structure.counts_load
-        self._hears_reserve: bool = overrides(policy, "on_reserve")
-        self._hears_release: bool = overrides(policy, "on_release")
+        self._policy_sees_reserve: bool = overrides(policy, "on_reserve")
+        self._policy_sees_release: bool = overrides(policy, "on_release")
 
     # The request path.
 
@@ -111,8 +111,8 @@ class TrackerTable:
                 self._take_out(tracker)
             elif self._counts_load and not tracker.warming:
                 self.structure.load_rose(tracker)
-        if self._hears_reserve:
-            self._tell_of_reserve(tracker)
+        if self._policy_sees_reserve:
+            self._notify_reserve(tracker)
 
     def release(self, tracker: PodTracker, generation: i64, latency_s: float) -> int:
         """One request less in the pod that held the slot under `generation`: RELEASED, LATE or DRAINED.
@@ -133,8 +133,8 @@ class TrackerTable:
             tracker.has_room = True
             self.room += 1
             self._put_in(tracker)
-        if self._hears_release:
-            self._tell_of_release(tracker, latency_s)
+        if self._policy_sees_release:
+            self._notify_release(tracker, latency_s)
         if in_flight == 0 and tracker.state == DRAINING:
             return DRAINED
         return RELEASED
@@ -181,7 +181,7 @@ class TrackerTable:
             self._roster.renew(tracker)
         self._write(tracker, state, limit)
         if is_news:
-            self._tell_of(tracker)
+            self._notify_policy(tracker)
         return tracker
 
     def find(self, address: str) -> PodTracker | None:
@@ -286,13 +286,13 @@ class TrackerTable:
             self.warm_up.set_needs(policy.needs, len(self.slots))
         self.structure.resize(len(self.slots))
         self._counts_load = self.structure.counts_load
-        self._hears_reserve = overrides(policy, "on_reserve")
-        self._hears_release = overrides(policy, "on_release")
+        self._policy_sees_reserve = overrides(policy, "on_reserve")
+        self._policy_sees_release = overrides(policy, "on_release")
         for tracker in self._array.pods():
             self._settle(tracker)
         for tracker in self._array.pods():
             if tracker.state != DRAINING:
-                self._tell_of(tracker)
+                self._notify_policy(tracker)
 
     # What there is to see.
 
@@ -337,7 +337,7 @@ class TrackerTable:
 
     @property
     def on_trim(self) -> Callable[[Trim], None] | None:
-        """Told of each trim once the array has done it: the place for the one log line."""
+        """ToControl of each trim once the array has done it: the place for the one log line."""
         return self._array.on_trim
 
     @on_trim.setter
@@ -398,7 +398,7 @@ class TrackerTable:
         except Exception as error:
             self._hook_raised(error)
 
-    def _tell_of(self, tracker: PodTracker) -> None:
+    def _notify_policy(self, tracker: PodTracker) -> None:
         try:
             self.policy.on_add(tracker)
         except Exception as error:
@@ -406,13 +406,13 @@ class TrackerTable:
 
     # Apart from `reserve` and `release`, which are quicker without a handler of exceptions in them.
 
-    def _tell_of_reserve(self, tracker: PodTracker) -> None:
+    def _notify_reserve(self, tracker: PodTracker) -> None:
         try:
             self.policy.on_reserve(tracker)
         except Exception as error:
             self._hook_raised(error)
 
-    def _tell_of_release(self, tracker: PodTracker, latency_s: float) -> None:
+    def _notify_release(self, tracker: PodTracker, latency_s: float) -> None:
         try:
             self.policy.on_release(tracker, latency_s)
         except Exception as error:

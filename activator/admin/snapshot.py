@@ -8,7 +8,7 @@ from typing import Any, Final
 from activator.admin.state_page import state_worker
 from activator.control_plane.state.records import PodRecord
 from activator.control_plane.state.worker import StateWorker
-from activator.data_plane.apply import DataPart
+from activator.data_plane.apply import RevisionTables
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.pool import PodPool
 from lb.tracker import DRAINING, EMPTY, QUARANTINED, RECOVERING, STATE_NAMES, PodTracker
@@ -17,11 +17,11 @@ NO_SLOT: Final = "every slot of the table is held"
 
 
 def revisions(
-    part: DataPart, worker: StateWorker, processes: dict[str, dict[str, int]], now_s: float
+    tables: RevisionTables, worker: StateWorker, processes: dict[str, dict[str, int]], now_s: float
 ) -> dict[str, Any]:
     """Everything about all revisions."""
     shown = []
-    for key, throttler in part.throttlers.items():
+    for key, throttler in tables.throttlers.items():
         record = worker.model.revisions.get(key)
         shown.append(revision(throttler, processes.get(key), {} if record is None else record.pods))
     return {"revisions": shown, "state_worker": state_worker(worker, now_s)}

@@ -46,7 +46,7 @@ class ProbeSpec(msgspec.Struct, frozen=True):
 
 
 class RevisionSpec(msgspec.Struct, frozen=True):
-    """One revision, defaults resolved; sent from the control part to the data part, so plain values only."""
+    """One revision, defaults resolved; sent from the control plane to the data plane, so plain values only."""
 
     key: str  # namespace/name
     hosts: tuple[str, ...] = ()

@@ -1,6 +1,6 @@
-"""The control part, put together: discovery, the state worker, probes, processes, scaling.
+"""The control plane, put together: discovery, the state worker, probes, processes, scaling.
 
-It exists once, however many workers there are. It knows the data part by the effects it sends and the messages it
+It exists once, however many workers there are. It knows the data plane by the effects it sends and the messages it
 hears.
 """
 
@@ -14,13 +14,24 @@ from activator.config.model import Config, Push, Revision
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.probes.prober import Prober
-from activator.control_plane.probes.tcp_probe import Knocker
+from activator.control_plane.probes.tcp_probe import TcpProber
 from activator.control_plane.scaling.local import LocalAutoscaler
 from activator.control_plane.sources.process import ProcessSupervisor, Reaping
 from activator.control_plane.sources.push import PushIntake
 from activator.control_plane.state.supervision import WORKER, keep_running
 from activator.control_plane.state.worker import StateWorker
-from activator.messages import PUSH, Change, Effect, Listed, Load, PodDrained, RevisionGone, RevisionSet, Sweep, Told
+from activator.messages import (
+    PUSH,
+    Change,
+    Effect,
+    Listed,
+    Load,
+    PodDrained,
+    RevisionGone,
+    RevisionSet,
+    Sweep,
+    ToControl,
+)
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.rng import Rng
@@ -38,14 +49,14 @@ class Cluster(Protocol):
     def load(self, load: Load) -> None: ...
 
     def applied(self, effects: list[Effect]) -> None:
-        """The model is as these say: what a revision is told may follow from which of its pods answer."""
+        """The model is as these say: what a revision is declared may follow from which of its pods answer."""
 
     def relist(self, key: str) -> None:
         """Changes of this revision were lost: tell everything of it again, be it that it is gone."""
 
 
-class Control:
-    """`send` delivers effects to the data part; `write_out` sends what its requests have written so far."""
+class ControlPlane:
+    """`send` delivers effects to the data plane; `write_out` sends what its requests have written so far."""
 
     def __init__(
         self,
@@ -59,9 +70,9 @@ class Control:
         self._now = now
         self._send = send
         self._tasks = tasks
-        self._told: dict[str, tuple[RevisionSet, Listed]] = {}  # by revision: what the file says of it
-        self.prober = Prober(tasks, self.submit, rng, now, Knocker(now).ask)
-        self.worker = StateWorker(now, self._apply, self.prober.order, self._tell_anew, rng=rng, before_batch=write_out)
+        self._declared: dict[str, tuple[RevisionSet, Listed]] = {}  # by revision: what the file says of it
+        self.prober = Prober(tasks, self.submit, rng, now, TcpProber(now).ask)
+        self.worker = StateWorker(now, self._apply, self.prober.order, self._resubmit, rng=rng, before_batch=write_out)
         self.intake: PushIntake | None = None
         self.cluster: Cluster | None = None
         self.processes = ProcessSupervisor(tasks, self.submit, now, reaping, self.worker.supervision.panicked)
@@ -97,7 +108,7 @@ class Control:
         return self.worker.supervision.is_hopeless(self._revisions(), grace_s, self._now())
 
     def _revisions(self) -> int:
-        """How many there are, with those that fail before anything can be told of them."""
+        """How many there are, with those that fail before anything can be declared of them."""
         return len(self.worker.model.revisions.keys() | self.worker.supervision.failing_revisions())
 
     # --- configuration ---
@@ -108,12 +119,12 @@ class Control:
         `lists`: their fixed pods (`static.lists`).
         """
         wanted = {f"{revision.namespace}/{revision.name}": revision for revision in config.revisions}
-        told = {spec.key: (RevisionSet(spec), lists[spec.key]) for spec in specs}
-        leaving = [key for key in self._told if key not in told]
-        self._told = told  # at once: what a full queue drops of the following is said anew as it is now
+        declared = {spec.key: (RevisionSet(spec), lists[spec.key]) for spec in specs}
+        leaving = [key for key in self._declared if key not in declared]
+        self._declared = declared  # at once: what a full queue drops of the following is said anew as it is now
         for key in leaving:
             self._drop(key)
-        for key, (revision_set, listed) in told.items():
+        for key, (revision_set, listed) in declared.items():
             self.submit(revision_set)
             self._set_processes(key, wanted[key])
             self.submit(listed)
@@ -134,7 +145,7 @@ class Control:
     def take_reports(self, push: Push) -> PushIntake:
         """What takes pods' reports of themselves."""
         networks = tuple(ipaddress.ip_network(network) for network in push.networks)
-        self.intake = PushIntake(self.worker.submit_and_tell, self.worker.model, networks)
+        self.intake = PushIntake(self.worker.submit_with_outcome, self.worker.model, networks)
         return self.intake
 
     # --- messages ---
@@ -142,8 +153,8 @@ class Control:
     def submit(self, change: Change) -> None:
         self.worker.submit(change)
 
-    def hear(self, message: Told) -> None:
-        """From the data part."""
+    def receive(self, message: ToControl) -> None:
+        """From the data plane."""
         if isinstance(message, Load):
             if message.queued:
                 self.prober.hurry(message.key)
@@ -162,16 +173,16 @@ class Control:
         if self.cluster is not None:
             self.cluster.applied(effects)
 
-    def _tell_anew(self, source: str, key: str) -> None:
+    def _resubmit(self, source: str, key: str) -> None:
         """A change of this revision was lost: let everything be said of it again.
 
         Everything, since what was said after a lost change may have come to nothing without it.
         """
         if source == PUSH:
             return  # pods repeat themselves
-        told = self._told.get(key)
-        if told is not None:
-            for change in told:
+        declared = self._declared.get(key)
+        if declared is not None:
+            for change in declared:
                 self.submit(change)
             self.processes.relist(key)
         elif self.cluster is not None:

@@ -1,4 +1,4 @@
-"""The data part's end of the state worker: effects become slots, limits and routes.
+"""The data plane's end of the state worker: effects become slots, limits and routes.
 
 Rules
   1. This is the only caller of what changes a table's structure.
@@ -48,7 +48,7 @@ GRANTS_PER_TURN_MAX: Final = 256  # hand-overs before the loop is given a turn
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class DataHooks:
+class TableHooks:
     """What apply asks of the rooms above it; `app.py` hands in the one that does it."""
 
     def make_policy(self, name: str) -> Policy:
@@ -92,7 +92,7 @@ class DataHooks:
         raise NotImplementedError
 
 
-class DataPart:
+class RevisionTables:
     """All revisions of one worker."""
 
     def __init__(
@@ -101,7 +101,7 @@ class DataPart:
         wheel: TimingWheel,
         defer: Defer,
         events: SlotEvents,
-        hooks: DataHooks,
+        hooks: TableHooks,
         held: HeldBudget,
     ) -> None:
         self._now = now
@@ -113,7 +113,7 @@ class DataPart:
         self.throttlers: dict[str, RevisionThrottler] = {}
         self._active: dict[str, RevisionThrottler] = {}  # that have carried something since they were last reported
         self._drains: dict[PodTracker, _Drain] = {}  # each pod's latest, until its time is up
-        self.condemned: dict[str, str] = {}  # revisions that are not to be trusted, and why
+        self.distrusted: dict[str, str] = {}  # revisions that are not to be trusted, and why
         self.applied: dict[str, int] = {}  # by revision: effects since its table was made
         self._changed: set[str] = set()  # since the last audit
         self._restructured: set[str] = set()
@@ -129,7 +129,7 @@ class DataPart:
                 throttler = self._apply_one(effect)
             except Exception as error:
                 self._hooks.failed(effect, error)
-                self.condemn(effect.key, f"{type(error).__name__}: {error}")
+                self.distrust(effect.key, f"{type(error).__name__}: {error}")
                 continue
             if throttler is not None:
                 touched[throttler.key] = throttler
@@ -138,15 +138,15 @@ class DataPart:
                 throttler.pump()
             except Exception as error:
                 self._hooks.failed(throttler.key, error)
-                self.condemn(throttler.key, f"{type(error).__name__}: {error}")
+                self.distrust(throttler.key, f"{type(error).__name__}: {error}")
 
-    def condemn(self, key: str, cause: str, kind: str = "") -> None:
+    def distrust(self, key: str, cause: str, kind: str = "") -> None:
         """The revision is not to be trusted: whoever waits hears it now; it is made anew from the model."""
-        if key in self.condemned:
+        if key in self.distrusted:
             return
         throttler = self.throttlers.get(key)
         if throttler is not None:
-            self.condemned[key] = cause
+            self.distrusted[key] = cause
             throttler.fail(f"its table is made anew after an internal error ({cause})")
         self._hooks.broken(key, cause, kind)
 
@@ -212,7 +212,7 @@ class DataPart:
         elif type(effect) is ReclaimLeases:
             throttler.reclaim()
         elif type(effect) is FailRevision:
-            if throttler.key in self.condemned:
+            if throttler.key in self.distrusted:
                 return None  # it fails until it is made anew, and then as the model says
             if effect.cause:
                 throttler.fail(effect.cause)
@@ -273,7 +273,7 @@ class DataPart:
             self._hooks.pod_drained(throttler.key, identity)
         for tracker in removal.leaving:
             self._drain(throttler, tracker, throttler.spec.drain_timeout_s)
-        self.condemned.pop(throttler.key, None)
+        self.distrusted.pop(throttler.key, None)
         throttler.failure = effect.failure or None
         return throttler
 
@@ -291,7 +291,7 @@ class DataPart:
         self._active.pop(throttler.key, None)
         self.applied.pop(throttler.key, None)
         self._restructured.discard(throttler.key)
-        self.condemned.pop(throttler.key, None)
+        self.distrusted.pop(throttler.key, None)
         self._hooks.revision_dropped(throttler.key)
         # First: who waits for a connection to one of the pods is to hear of it, and must not join the line again.
         throttler.remove()
@@ -390,17 +390,17 @@ class _Drain(Deadline):
     """The drain of one pod; whatever happened to the slot meanwhile is seen by its generation."""
 
     def __init__(
-        self, part: DataPart, throttler: RevisionThrottler, identity: str, tracker: PodTracker, generation: int
+        self, tables: RevisionTables, throttler: RevisionThrottler, identity: str, tracker: PodTracker, generation: int
     ) -> None:
         super().__init__()
-        self._part = part
+        self._tables = tables
         self._throttler = throttler
         self._identity = identity
         self._tracker = tracker
         self._generation = generation
 
     def expired(self, now_s: float) -> None:
-        self._part.drain_expired(self._throttler, self._identity, self._tracker, self._generation)
+        self._tables.drain_expired(self._throttler, self._identity, self._tracker, self._generation)
 
 
 def load_of(throttler: RevisionThrottler, now_s: float) -> Load:

@@ -1,4 +1,4 @@
-"""The auditor: every few seconds, what the data part keeps is counted anew and compared.
+"""The auditor: every few seconds, what the data plane keeps is counted anew and compared.
 
 Rules
   1. It looks at revisions that have carried something or whose structure was changed since its last look, and at no
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from activator.data_plane.apply import DataPart
+from activator.data_plane.apply import RevisionTables
 from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
 from activator.messages import Change, LeasesForsaken, LineStuck, RevisionBroken, SlotForgotten, SlotView, TableSeen
 from activator.runtime.clock import Deadline, Defer, Now, TimingWheel
@@ -31,14 +31,14 @@ class Auditor(Deadline):
 
     def __init__(
         self,
-        part: DataPart,
+        tables: RevisionTables,
         wheel: TimingWheel,
         now: Now,
         tell: Callable[[Change], None],
         defer: Defer,
     ) -> None:
         super().__init__()
-        self._part = part
+        self._tables = tables
         self._wheel = wheel
         self._now = now
         self._tell = tell
@@ -51,17 +51,17 @@ class Auditor(Deadline):
 
     def expired(self, now_s: float) -> None:
         self.arm()
-        for key, cause in self._part.condemned.items():
+        for key, cause in self._tables.distrusted.items():
             self._tell(RevisionBroken(key, cause))  # what was told before may have been set aside
         if not self._due:
-            self._due = self._part.take_changed()
+            self._due = self._tables.take_changed()
             self._continue()
 
     def _continue(self) -> None:
         slots = 0
         while self._due:
-            throttler = self._part.throttlers.get(self._due.pop())
-            if throttler is None or throttler.key in self._part.condemned:
+            throttler = self._tables.throttlers.get(self._due.pop())
+            if throttler is None or throttler.key in self._tables.distrusted:
                 continue
             self.look_at(throttler)
             slots += throttler.table.length
@@ -76,7 +76,7 @@ class Auditor(Deadline):
             throttler.table.check_invariants()
             self._compare(throttler)
         except Exception as error:
-            self._part.condemn(throttler.key, f"{type(error).__name__}: {error}", "invariant")
+            self._tables.distrust(throttler.key, f"{type(error).__name__}: {error}", "invariant")
 
     def _compare(self, throttler: RevisionThrottler) -> None:
         key = throttler.key
@@ -94,8 +94,8 @@ class Auditor(Deadline):
         for tracker in _pods(throttler):
             if 0.0 < tracker.suspect_until_s < now_s - SUSPECT_S:
                 self._tell(SlotForgotten(key, tracker.identity))
-        if self._part.restructured(key):
-            self._tell(TableSeen(key, self._part.applied.get(key, 0), _view(throttler)))
+        if self._tables.restructured(key):
+            self._tell(TableSeen(key, self._tables.applied.get(key, 0), _view(throttler)))
 
 
 def _ledger(throttler: RevisionThrottler) -> str:

@@ -1,7 +1,7 @@
-"""The data part of one worker, put together: listeners, proxy, throttlers, tables, pools.
+"""The data plane of one worker, put together: listeners, proxy, throttlers, tables, pools.
 
 It hears of pods through `apply` and tells what it learns through `tell`; both carry the messages of `messages.py`
-and nothing else, so that the control part may as well sit at the other end of a socket.
+and nothing else, so that the control plane may as well sit at the other end of a socket.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from activator.codec.http1.request import TARGET_BYTES_MAX, RequestLimits
 from activator.codec.probe_request import probe_head
 from activator.config.model import Config, Forwarded, PodTls
 from activator.config.specs import ProbeSpec, RevisionSpec
-from activator.data_plane.apply import DataHooks, DataPart, load_of
+from activator.data_plane.apply import RevisionTables, TableHooks, load_of
 from activator.data_plane.audit import Auditor
 from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWARDED, Origins
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.routing import Router
-from activator.data_plane.server.connection import SHED_MAX, Listening
+from activator.data_plane.server.connection import SHED_MAX, ConnectionRegistry
 from activator.data_plane.server.listener import Server
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.upstream.dial import DialContext, PodAddress
-from activator.data_plane.upstream.introduction import Naming
+from activator.data_plane.upstream.identity_check import ExpectedIdentity
 from activator.data_plane.upstream.pool import PodPool
 from activator.messages import (
     Effect,
@@ -42,12 +42,12 @@ from activator.messages import (
     PodUnplaced,
     RevisionBroken,
     SlotDrained,
-    Told,
+    ToControl,
     TrialEnded,
 )
+from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.certificates import TLS_CONTEXTS_MAX
 from activator.runtime.clock import Deadline, Now, TimingWheel
-from activator.runtime.outlet import WriteTurn
 from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX, split_address
 from activator.runtime.tasks import TaskGroupOwner
 from activator.runtime.units import KIB
@@ -59,24 +59,24 @@ from lb.tracker import PodTracker
 
 ATTEMPTS_MAX: Final = 3  # pods that one request is tried on
 HELD_BODY_BYTES: Final = 64 * KIB  # of a request body read before its pod is known; also the replay buffer
-LOAD_REPORT_INTERVAL_S: Final = 0.1  # how often the data part tells the control part what it carries
+LOAD_REPORT_INTERVAL_S: Final = 0.1  # how often the data plane tells the control plane what it carries
 
 log = logging.getLogger("activator.data")
 
-Tell = Callable[[Told], None]
+Tell = Callable[[ToControl], None]
 
 # For listeners, programs' pipes and files; for the admin port; for those who are told that they are one too many.
 _DESCRIPTORS_RESERVED: Final = 64 + ADMIN_CONNECTIONS_MAX + SHED_MAX
 
 
-class Data:
-    """One worker's data part; everything in it is touched by one event loop only."""
+class DataPlane:
+    """One worker's data plane; everything in it is touched by one event loop only."""
 
     def __init__(self, config: Config, now: Now, tell: Tell, rng: Rng, tasks: TaskGroupOwner) -> None:
         loop = asyncio.get_running_loop()
         self.errors_total: int = 0
         self.wheel = TimingWheel(now, loop.call_later, self.failed)
-        turn = self._turn = WriteTurn(loop.call_soon, self.failed)
+        turn = self._turn = WriteBatcher(loop.call_soon, self.failed)
         self.router = Router(config.trust_revision_headers or config.kubernetes is not None)
         self.held = HeldBudget(config.limits.held_bytes, config.limits.held_requests)
         self.proxy = Proxy(self.router, self.wheel, now, self.held, HELD_BODY_BYTES, ATTEMPTS_MAX, self.failed)
@@ -89,7 +89,7 @@ class Data:
             trailers_bytes=TRAILERS_BYTES_MAX,
         )
         connections_max = _connections_max(config.limits.connections)
-        self.listening = Listening(
+        self.registry = ConnectionRegistry(
             self.proxy,
             self.wheel,
             now,
@@ -103,20 +103,20 @@ class Data:
         self.server: Server | None = None
         dials = DialContext(loop, self.wheel, tasks.start, turn, connections_max)
         hooks = _Hooks(self, dials, now, rng, tell)
-        self.part = DataPart(now, self.wheel, loop.call_soon, _Events(self, tell, now), hooks, self.held)
+        self.tables = RevisionTables(now, self.wheel, loop.call_soon, _Events(self, tell, now), hooks, self.held)
         self._report = _LoadReport(self, now, tell)
-        self._auditor = Auditor(self.part, self.wheel, now, tell, loop.call_soon)
+        self._auditor = Auditor(self.tables, self.wheel, now, tell, loop.call_soon)
 
     def start(self) -> Server:
         """What is to accept."""
-        self.server = Server(self.listening)
+        self.server = Server(self.registry)
         self._report.arm()
         self._auditor.arm()
         return self.server
 
     def apply(self, effects: list[Effect]) -> None:
         """Effects of the state worker, in order."""
-        self.part.apply(effects)
+        self.tables.apply(effects)
 
     def write_out(self) -> None:
         """Send what has been written, now: something else is about to take its time before the turn ends."""
@@ -124,13 +124,13 @@ class Data:
 
     def announce_drain(self) -> None:
         """Go on serving, and tell clients with each answer not to come back on this connection."""
-        self.listening.draining = True
+        self.registry.draining = True
 
     async def drain(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
         """Stop accepting and let what is in flight finish; False when some had to be cut."""
         finished = True if self.server is None else await self.server.drain(timeout_s, tunnels_timeout_s)
         self.wheel.close()
-        for throttler in self.part.throttlers.values():
+        for throttler in self.tables.throttlers.values():
             for tracker in throttler.table.slots[: throttler.table.length]:
                 if isinstance(tracker.attachment, PodPool):
                     tracker.attachment.close()
@@ -139,7 +139,7 @@ class Data:
     def failed(self, error: Exception) -> None:
         """Something of ours raised where nobody could answer for it."""
         self.errors_total += 1
-        log.error("an error in the data part", exc_info=error)
+        log.error("an error in the data plane", exc_info=error)
 
 
 def _connections_max(wanted: int) -> int:
@@ -170,17 +170,17 @@ def _origins(forwarded: Forwarded) -> Origins:
 class _Events(SlotEvents):
     """What throttlers learn, as messages."""
 
-    def __init__(self, data: Data, tell: Tell, now: Now) -> None:
+    def __init__(self, data: DataPlane, tell: Tell, now: Now) -> None:
         self._data = data
         self._tell = tell
         self._now = now
 
     def activated(self, key: str) -> None:
-        self._data.part.activated(key)
+        self._data.tables.activated(key)
         self.wanted(key)  # whoever scales the revision hears of its first request at once, whether it waits or not
 
     def wanted(self, key: str) -> None:
-        throttler = self._data.part.throttlers.get(key)
+        throttler = self._data.tables.throttlers.get(key)
         if throttler is not None:
             self._tell(load_of(throttler, self._now()))
 
@@ -203,10 +203,10 @@ class _Events(SlotEvents):
         self._data.failed(error)
 
 
-class _Hooks(DataHooks):
+class _Hooks(TableHooks):
     """What the state worker's effects need of the rooms above."""
 
-    def __init__(self, data: Data, dials: DialContext, now: Now, rng: Rng, tell: Tell) -> None:
+    def __init__(self, data: DataPlane, dials: DialContext, now: Now, rng: Rng, tell: Tell) -> None:
         self._data = data
         self._dials = dials
         self._now = now
@@ -233,7 +233,7 @@ class _Hooks(DataHooks):
 
     def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
         address = self._address_of(tracker, spec)
-        naming = _naming(spec.probe, tracker)
+        naming = _expected_identity(spec.probe, tracker)
         tracker.attachment = PodPool(self._dials, self._now, address, spec.connect_timeout_s, naming)
 
     def _address_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodAddress:
@@ -287,17 +287,17 @@ class _Hooks(DataHooks):
         self._tell(RevisionBroken(key, cause, kind))
 
 
-def _naming(probe: ProbeSpec, tracker: PodTracker) -> Naming | None:
+def _expected_identity(probe: ProbeSpec, tracker: PodTracker) -> ExpectedIdentity | None:
     if not probe.identity_header:
         return None
     head = probe_head(probe, tracker.address, keep_alive=True)
-    return Naming(head, probe.identity_header.lower().encode(), tracker.identity.encode())
+    return ExpectedIdentity(head, probe.identity_header.lower().encode(), tracker.identity.encode())
 
 
 class _LoadReport(Deadline):
-    """Tells the control part, every LOAD_REPORT_INTERVAL_S, what the revisions carry that carry anything."""
+    """Tells the control plane, every LOAD_REPORT_INTERVAL_S, what the revisions carry that carry anything."""
 
-    def __init__(self, data: Data, now: Now, tell: Tell) -> None:
+    def __init__(self, data: DataPlane, now: Now, tell: Tell) -> None:
         super().__init__()
         self._data = data
         self._now = now
@@ -307,6 +307,6 @@ class _LoadReport(Deadline):
         self._data.wheel.arm(self, self._now() + LOAD_REPORT_INTERVAL_S)
 
     def expired(self, now_s: float) -> None:
-        for load in self._data.part.loads():
+        for load in self._data.tables.loads():
             self._tell(load)
         self.arm()

@@ -21,7 +21,7 @@ Name = tuple[str, str]  # identity, address
 
 
 class Removal:
-    """What is left of the old table, for `DataPart` to deal with."""
+    """What is left of the old table, for `RevisionTables` to deal with."""
 
     def __init__(self) -> None:
         self.abandoned: list[PodTracker] = []  # the old slots that held a pod

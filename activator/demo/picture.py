@@ -13,7 +13,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from activator.data_plane.apply import DataPart
+from activator.data_plane.apply import RevisionTables
 from lb.tracker import EMPTY, READY, STATE_NAMES, PodTracker
 
 _STYLES = {"pending": "yellow", "ready": "green", "draining": "magenta", "quarantined": "red"}
@@ -23,8 +23,8 @@ _BAR = 24
 class Scene:
     """What is to be seen now."""
 
-    def __init__(self, part: DataPart, key: str) -> None:
-        self._part = part
+    def __init__(self, tables: RevisionTables, key: str) -> None:
+        self._tables = tables
         self._key = key
         self.act = ""
         self.client: dict[str, Any] = {}
@@ -34,7 +34,7 @@ class Scene:
 
     def pods(self) -> list[PodTracker]:
         """The slots that hold a process."""
-        throttler = self._part.throttlers.get(self._key)
+        throttler = self._tables.throttlers.get(self._key)
         if throttler is None:
             return []
         table = throttler.table
@@ -43,11 +43,11 @@ class Scene:
         return pods
 
     def queued(self) -> int:
-        throttler = self._part.throttlers.get(self._key)
+        throttler = self._tables.throttlers.get(self._key)
         return 0 if throttler is None else throttler.line.length
 
     def in_flight(self) -> int:
-        throttler = self._part.throttlers.get(self._key)
+        throttler = self._tables.throttlers.get(self._key)
         return 0 if throttler is None else throttler.table.in_flight
 
     def cold_start_line(self) -> str:

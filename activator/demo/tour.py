@@ -82,7 +82,7 @@ async def _tour(reaping: Reaping) -> int:
     observer = FirstExchange()
     app.data.proxy.observer = observer
     picture = Picture() if sys.stdout.isatty() else PlainLines()
-    scene = Scene(app.data.part, _KEY)
+    scene = Scene(app.data.tables, _KEY)
     await app.start()
     drawing = asyncio.get_running_loop().create_task(_draw(picture, scene))
     try:

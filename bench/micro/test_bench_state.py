@@ -10,7 +10,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from activator.config.specs import RevisionSpec
 from activator.control_plane.state.worker import StateWorker
-from activator.data_plane.apply import DataHooks, DataPart
+from activator.data_plane.apply import RevisionTables, TableHooks
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
@@ -29,7 +29,7 @@ COMERS = 1_000
 LISTS = 20  # in a round
 
 
-class Quiet(DataHooks):
+class Quiet(TableHooks):
     """Nobody above: what is measured ends at the table."""
 
     def make_policy(self, name: str) -> Policy:
@@ -48,9 +48,9 @@ class Timer:
 
 
 def make_worker(pods: int) -> StateWorker:
-    """A worker and a data part joined by a call, with so many pods that are ready."""
+    """A worker and a data plane joined by a call, with so many pods that are ready."""
     wheel = TimingWheel(lambda: 1.0, lambda delay_s, callback: Timer(), _raise)
-    part = DataPart(lambda: 1.0, wheel, lambda callback: None, SlotEvents(), Quiet(), HeldBudget())
+    part = RevisionTables(lambda: 1.0, wheel, lambda callback: None, SlotEvents(), Quiet(), HeldBudget())
     worker = StateWorker(lambda: 1.0, part.apply, lambda orders: None, lambda source, key: None)
     worker.submit(RevisionSet(RevisionSpec(key=KEY, container_concurrency=10, max_scale=PODS + COMERS)))
     worker.submit(listed(pods, PodStatus.READY, pods))

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from activator.admin.server import AdminServer
-from activator.control_plane.plane import STALLED_AFTER_S, Control
+from activator.control_plane.plane import STALLED_AFTER_S, ControlPlane
 from activator.control_plane.sources.process import Reaping
 from activator.control_plane.state.worker import HEARTBEAT_S
 from activator.messages import RevisionSet
@@ -89,7 +89,7 @@ class Tasks(TaskGroupOwner):
 def test_it_is_alive_as_long_as_the_worker_turns(busy: bool) -> None:
     async def scenario() -> None:
         clock = ManualClock()
-        control = Control(clock.now, lambda effects: None, lambda: None, Rng(1), Tasks(), Reaping(None, ""))
+        control = ControlPlane(clock.now, lambda effects: None, lambda: None, Rng(1), Tasks(), Reaping(None, ""))
         tasks = TaskGroupOwner(lambda name, error: None)
         assert STALLED_AFTER_S > 5.0 * HEARTBEAT_S, "a worker without work turns often enough"
         clock.pass_time(STALLED_AFTER_S - 0.1)

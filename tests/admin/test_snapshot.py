@@ -16,7 +16,7 @@ NO_SLOT = "every slot of the table is held"
 
 
 def answer(joined: Joined) -> bytes:
-    return msgspec.json.encode(revisions(joined.part, joined.worker, {}, joined.clock.now()))
+    return msgspec.json.encode(revisions(joined.tables, joined.worker, {}, joined.clock.now()))
 
 
 def shown(joined: Joined) -> dict[str, Any]:

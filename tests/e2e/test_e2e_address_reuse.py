@@ -15,9 +15,9 @@ import uvloop
 from activator.config.model import Config
 from activator.config.specs import ProbeSpec, RevisionSpec
 from activator.control_plane.state.worker import Outcome, StateWorker
-from activator.data_plane.plane import Data
+from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import open_socket
-from activator.messages import Load, PodDrained, PodGone, PodSeen, PodStatus, RevisionSet, Told
+from activator.messages import Load, PodDrained, PodGone, PodSeen, PodStatus, RevisionSet, ToControl
 from activator.runtime.tasks import TaskGroupOwner
 from lb.rng import Rng
 
@@ -63,19 +63,19 @@ class Pod:
 
 
 class Running:
-    """A state worker and a data part with a real listener."""
+    """A state worker and a data plane with a real listener."""
 
     def __init__(self, probe: ProbeSpec | None = None) -> None:
         self.probe = probe or ProbeSpec()
         self.tasks = TaskGroupOwner(lambda name, error: None)
-        self.data = Data(Config(admin=""), time.monotonic, self._hear, Rng(1), self.tasks)
+        self.data = DataPlane(Config(admin=""), time.monotonic, self._hear, Rng(1), self.tasks)
         self.worker = StateWorker(time.monotonic, self.data.apply, lambda orders: None, lambda source, key: None)
         self.gone_s: dict[tuple[str, int], float] = {}  # when the end of a pod of this revision here was applied
         self.answers = {"right": 0, "before": 0, "failed": 0}
         self.wrong: list[str] = []
         self.stopping = False
 
-    def _hear(self, message: Told) -> None:
+    def _hear(self, message: ToControl) -> None:
         if not isinstance(message, Load | PodDrained):
             self.worker.submit(message)
 
@@ -92,11 +92,11 @@ class Running:
     async def comes(self, pod: Pod, identity: str) -> None:
         address = f"127.0.0.1:{pod.port}"
         seen = PodSeen(f"ns/{pod.revision}", "list", identity, address, PodStatus.READY)
-        assert await self.worker.submit_and_tell(seen) is Outcome.APPLIED
+        assert await self.worker.submit_with_outcome(seen) is Outcome.APPLIED
 
     async def goes(self, pod: Pod, identity: str) -> None:
         gone = PodGone(f"ns/{pod.revision}", "list", identity)
-        assert await self.worker.submit_and_tell(gone) is Outcome.APPLIED
+        assert await self.worker.submit_with_outcome(gone) is Outcome.APPLIED
         self.gone_s[pod.revision, pod.port] = time.monotonic()
 
     async def client(self, revision: str) -> None:
@@ -127,7 +127,7 @@ async def ended(running: Running, clients: list[asyncio.Task[None]], pods: list[
     """Let everything end, and look whether it adds up."""
     running.stopping = True
     await asyncio.gather(*clients)
-    for throttler in running.data.part.throttlers.values():
+    for throttler in running.data.tables.throttlers.values():
         throttler.table.check_invariants()
         assert throttler.table.in_flight == len(throttler.leases) == 0
     await running.data.drain(5.0, 5.0)

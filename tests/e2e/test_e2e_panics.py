@@ -1,7 +1,7 @@
 """A thousand injected panics, spread over revisions, while real requests go through real sockets.
 
 Most are in `reduce`: a change that cannot be worked out. Some are in `apply`: a slot that cannot be had, which condemns
-its revision. Nobody's request may fail for it but those of a revision that is condemned just then.
+its revision. Nobody's request may fail for it but those of a revision that is distrusted just then.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from activator.config.specs import RevisionSpec
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.worker import StateWorker
-from activator.data_plane.apply import DataHooks
-from activator.data_plane.plane import Data
+from activator.data_plane.apply import TableHooks
+from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import open_socket
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.messages import Change, Load, PodDrained, PodSeen, PodStatus, RevisionSet, Told
+from activator.messages import Change, Load, PodDrained, PodSeen, PodStatus, RevisionSet, ToControl
 from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.policy import Policy
 from lb.rng import Rng
@@ -47,10 +47,10 @@ def poisoned(model: Model, change: Change, now_s: float) -> Reduction:
     return reduce(model, change, now_s)
 
 
-class FaultyHooks(DataHooks):
+class FaultyHooks(TableHooks):
     """Those of the program, but that no connections can be had for one pod."""
 
-    def __init__(self, hooks: DataHooks) -> None:
+    def __init__(self, hooks: TableHooks) -> None:
         self._hooks = hooks
         self.raised = 0
 
@@ -83,20 +83,20 @@ class FaultyHooks(DataHooks):
 
 
 class Running:
-    """A state worker and a data part with a real listener, and one pod's server for all."""
+    """A state worker and a data plane with a real listener, and one pod's server for all."""
 
     def __init__(self) -> None:
         self.tasks = TaskGroupOwner(lambda name, error: None)
-        self.data = Data(Config(admin=""), time.monotonic, self._hear, Rng(1), self.tasks)
-        self.hooks = FaultyHooks(self.data.part._hooks)
-        self.data.part._hooks = self.hooks
+        self.data = DataPlane(Config(admin=""), time.monotonic, self._hear, Rng(1), self.tasks)
+        self.hooks = FaultyHooks(self.data.tables._hooks)
+        self.data.tables._hooks = self.hooks
         self.worker = StateWorker(
             time.monotonic, self.data.apply, lambda orders: None, lambda source, key: None, poisoned, Rng(1)
         )
-        self.answers: Counter[tuple[int, bool]] = Counter()  # (status, of a revision that may be condemned)
+        self.answers: Counter[tuple[int, bool]] = Counter()  # (status, of a revision that may be distrusted)
         self.stopping = False
 
-    def _hear(self, message: Told) -> None:
+    def _hear(self, message: ToControl) -> None:
         if not isinstance(message, Load | PodDrained):
             self.worker.submit(message)
 
@@ -110,7 +110,7 @@ class Running:
         self.address = (host, int(port))
         for number in range(REVISIONS):
             self.worker.submit(RevisionSet(RevisionSpec(key=_key(number), hosts=(f"r{number}",), max_scale=4)))
-            await self.worker.submit_and_tell(self.pod(number, "p1"))
+            await self.worker.submit_with_outcome(self.pod(number, "p1"))
 
     def pod(self, number: int, identity: str) -> PodSeen:
         return PodSeen(_key(number), "list", identity, self.pod_address, PodStatus.READY)
@@ -166,7 +166,7 @@ def test_a_thousand_panics_cost_no_request_but_of_condemned_revisions() -> None:
             await running.panic_everywhere(life)
         running.stopping = True
         await asyncio.gather(*clients)
-        for throttler in running.data.part.throttlers.values():
+        for throttler in running.data.tables.throttlers.values():
             throttler.table.check_invariants()
             assert throttler.table.in_flight == len(throttler.leases) == throttler.line.length == 0
         await running.end()
@@ -176,12 +176,12 @@ def test_a_thousand_panics_cost_no_request_but_of_condemned_revisions() -> None:
     worker = running.worker
     assert (worker.panics_total, running.hooks.raised) == (ROUNDS * REVISIONS, CONDEMNED)
     assert worker.rebuilds_total == CONDEMNED
-    assert running.data.part.condemned == {}
+    assert running.data.tables.distrusted == {}
     assert running.answers[200, False] > 1000, running.answers
-    assert {status for status, condemned in running.answers if not condemned} == {200}
-    assert {status for status, condemned in running.answers if condemned} <= {200, 503}
+    assert {status for status, distrusted in running.answers if not distrusted} == {200}
+    assert {status for status, distrusted in running.answers if distrusted} <= {200, 503}
     assert running.data.errors_total == 0
-    tables = [throttler.table for throttler in running.data.part.throttlers.values()]
+    tables = [throttler.table for throttler in running.data.tables.throttlers.values()]
     assert sorted(table.used for table in tables) == [1] * (REVISIONS - CONDEMNED) + [2] * CONDEMNED
     assert all(table.late_releases == 0 for table in tables)
     assert worker.mismatch_totals == {}

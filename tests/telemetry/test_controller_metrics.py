@@ -49,7 +49,7 @@ INJECTED: dict[ErrorType, Exception] = {
 }
 
 
-class Told:
+class ToControl:
     """Controllers, and what a reading says of them."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class Told:
 
 @pytest.mark.parametrize("kind", ErrorType)
 def test_so_many_errors_of_a_kind_are_so_many(kind: ErrorType) -> None:
-    told = Told()
+    told = ToControl()
     for controller in CONTROLLERS:
         told.controllers.register(controller)
     count = random.Random(kind.value).randrange(1, 50)
@@ -121,7 +121,7 @@ def test_kinds_of_errors(error: Exception, kind: ErrorType) -> None:
 
 
 def test_a_pass_and_its_queue() -> None:
-    told = Told()
+    told = ToControl()
     passes: list[Any] = []
     told.controllers.on_pass = lambda *one: passes.append(one)
     controllers = told.controllers
@@ -154,14 +154,14 @@ def test_a_pass_and_its_queue() -> None:
 
 
 def test_who_is_stopped_has_not_failed() -> None:
-    told = Told()
+    told = ToControl()
     told.fail("endpoints", asyncio.CancelledError())
     assert not any(told.samples(OWN[1]).values())
     assert told.value("controller_runtime_active_workers", controller="endpoints") == 0.0
 
 
 def test_conflicts_and_calls() -> None:
-    told = Told()
+    told = ToControl()
     for _ in range(3):
         told.controllers.conflict("membership", "member_row")
     for code in (200, 200, 409, None, 0, 99_999):
@@ -189,7 +189,7 @@ def test_what_is_in_no_set_is_refused() -> None:
 
 
 def test_the_number_of_series_is_bounded_and_nobody_is_named() -> None:
-    told = Told()
+    told = ToControl()
     rng = random.Random(7)
     assert told.samples() == {}, "no controllers, no series"
     for controller in CONTROLLERS:

@@ -21,8 +21,8 @@ from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.state.worker import StateWorker
-from activator.data_plane.apply import DataPart
-from activator.data_plane.server.connection import Listening
+from activator.data_plane.apply import RevisionTables
+from activator.data_plane.server.connection import ConnectionRegistry
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.errors import Reason
@@ -51,22 +51,22 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 def program(world: World) -> Program:
-    listening = SimpleNamespace(
+    registry = SimpleNamespace(
         connections={}, handshakes={}, handshakes_closed_total=0, accepted_total=3, shed_total=0, proxy=world.proxy
     )
     worker = StateWorker(world.clock.now, lambda _: None, lambda _: None, lambda _source, _key: None)
     prober = Prober(TaskGroupOwner(lambda name, error: None), lambda change: None, Rng(1), world.clock.now)
-    part = DataPart(world.clock.now, world.wheel, world.clock.defer, world.heard, Hooks(), world.held)
+    tables = RevisionTables(world.clock.now, world.wheel, world.clock.defer, world.heard, Hooks(), world.held)
     access_log = AccessLogSwitch(
         world.proxy, world.clock.now, world.clock.defer, world.clock.call_later, world.errors.append
     )
     controllers = Controllers(world.clock.now)
     return Program(
-        cast("Listening", listening),
+        cast("ConnectionRegistry", registry),
         world.held,
         worker,
         prober,
-        part,
+        tables,
         access_log,
         lambda: 0,
         world.clock.now,

@@ -57,7 +57,7 @@ class Queue:
 
 def a_program() -> Program:
     parts: Any = Of(
-        listening=Of(
+        registry=Of(
             connections=dict.fromkeys(range(1)),
             handshakes=dict.fromkeys(range(51)),
             handshakes_closed_total=52,
@@ -86,17 +86,17 @@ def a_program() -> Program:
             parked=dict.fromkeys(range(24)),
         ),
         prober=Of(asked_totals={Ask.ANSWERED: 25, Ask.REFUSED: 26, Ask.SILENT: 27}),
-        part=Of(transitions={(READY, DRAINING): 28, (DRAINING, EMPTY): 29}),
+        tables=Of(transitions={(READY, DRAINING): 28, (DRAINING, EMPTY): 29}),
         access_log=Of(lost_total=30),
         traces=Of(totals={"sent": 31, "failed": 32, "dropped": 33}),
         intake=Of(verdict_totals={Verdict.APPLIED: 34}, validation_totals={Ask.SILENT: 35}),
     )
     return Program(
-        parts.listening,
+        parts.registry,
         parts.held,
         parts.worker,
         parts.prober,
-        parts.part,
+        parts.tables,
         parts.access_log,
         lambda: 36,
         lambda: NOW_S,

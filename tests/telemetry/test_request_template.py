@@ -104,7 +104,7 @@ def test_nothing_gets_out_of_its_string(target: bytes, agent: bytes) -> None:
     assert json.loads(line)["httpRequest"]["status"] == 200
 
 
-class Told:
+class ToControl:
     """The switchboard of a program without a log of its own."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Told:
 
 
 def test_what_the_cluster_says_of_the_access_log(caplog: pytest.LogCaptureFixture) -> None:
-    told = Told()
+    told = ToControl()
     with closing(told.telemetry):
         told.telemetry.set(Config(access_log="common"))
         assert told.kind() == "common"
@@ -164,7 +164,7 @@ def test_the_default_is_well_formed_without_a_request() -> None:
 
 
 def test_histograms_are_switched_by_the_file() -> None:
-    told = Told()
+    told = ToControl()
     with closing(told.telemetry):
         for wanted in (False, True):
             told.telemetry.set(Config(metrics=Metrics(histograms=wanted)))

@@ -115,9 +115,9 @@ class FieldJudge:
         self.content_length: int = UNKNOWN_LENGTH
         self.chunked: bool = False
         self._other_coding: bool = False
-        self.said_close: bool = False
-        self.said_keep_alive: bool = False
-        self.said_upgrade: bool = False
+        self.has_close: bool = False
+        self.has_keep_alive: bool = False
+        self.has_upgrade: bool = False
         self.proxy_connection: bool = False  # there was one: we drop it, llhttp takes it for a Connection field
         self.protocols: bytes = b""  # of the Upgrade field
         self.keep_alive_s: float = -1.0  # how long the peer keeps the connection open while it is idle, if it says so
@@ -175,9 +175,9 @@ class FieldJudge:
 
     def keep_alive(self, http_1_0: bool) -> bool:
         """RFC 9112 9.3."""
-        if self.said_close:
+        if self.has_close:
             return False
-        return self.said_keep_alive or not http_1_0
+        return self.has_keep_alive or not http_1_0
 
     def end_to_end(self) -> Fields:
         """The fields to send on."""
@@ -298,15 +298,15 @@ class FieldJudge:
 
     def _connection(self, line: bytes) -> None:
         if line == b"Connection: keep-alive":
-            self.said_keep_alive = True
+            self.has_keep_alive = True
             return
         for token in tokens(value_of(line)):
             if token == b"keep-alive":
-                self.said_keep_alive = True
+                self.has_keep_alive = True
             elif token == b"close":
-                self.said_close = True
+                self.has_close = True
             elif token == b"upgrade":
-                self.said_upgrade = True
+                self.has_upgrade = True
             elif token in _PROTECTED:
                 raise WireError(self._bad, "Connection names a field that must not be removed")
             else:
@@ -353,7 +353,7 @@ def kind_of(data: bytes, start: i64, end: i64) -> i64:
         return _proxy_kind(data, start, end)
     if first == _T:
         return _kind_with_t(data, start, end)
-    return _lone_kind(data, start, end, first)
+    return _single_kind(data, start, end, first)
 
 
 def _kind_with_t(data: bytes, start: i64, end: i64) -> i64:
@@ -364,7 +364,7 @@ def _kind_with_t(data: bytes, start: i64, end: i64) -> i64:
     return _kind_or_alias(data, start, end, CODING, b"transfer-encoding", b"transfer_encoding")
 
 
-def _lone_kind(data: bytes, start: i64, end: i64, first: i64) -> i64:
+def _single_kind(data: bytes, start: i64, end: i64, first: i64) -> i64:
     """Of names that are the only special ones with their first letter."""
     if first == _H and is_field(data, start, end, b"host"):
         return HOST

@@ -196,7 +196,7 @@ class RequestParser(MessageParser):
         head.named = fields.named()
         head.claims = fields.claims()
         head.traceparent = fields.traceparent
-        if fields.protocols and fields.said_upgrade and not line.http_1_0:  # RFC 9110 7.8: from HTTP/1.0 it is ignored
+        if fields.protocols and fields.has_upgrade and not line.http_1_0:  # RFC 9110 7.8: from HTTP/1.0 it is ignored
             if has_body:
                 raise WireError(Reason.BAD_REQUEST, "an upgrade with a body")
             head.upgrade = b", ".join(tokens(fields.protocols))

@@ -230,7 +230,7 @@ class ResponseParser(MessageParser):
         protocols = tokens(self._fields.protocols)
         if not self._upgrade:
             raise WireError(_BAD, "the pod switched protocols, which nobody had asked for")
-        if self._http_1_0 or not self._fields.said_upgrade or len(protocols) != 1:
+        if self._http_1_0 or not self._fields.has_upgrade or len(protocols) != 1:
             raise WireError(_BAD, "a 101 that does not say what is spoken from here on")
         if protocols[0] not in tokens(self._upgrade):
             raise WireError(_BAD, "the pod switched to a protocol that nobody had asked for")

@@ -38,7 +38,7 @@ PROBE_TIMEOUT_RTTS: Final = 16.0  # … and else so many times what the last ans
 PROBE_TIMEOUT_MAX_S: Final = 10.0  # to which each silence doubles it
 PROBES_AT_ONCE_MAX: Final = 64  # pods asked in the same moment …
 PROBE_MOMENT_S: Final = 0.25  # … which is so long; who has not answered by then keeps nobody else waiting
-HASTE_MAX: Final = 10_000  # revisions of which it is known since when requests wait
+EXPEDITED_REVISIONS_MAX: Final = 10_000  # revisions of which it is known since when requests wait
 PROBE_HURRY_S: Final = 0.25  # how long a pod is hurried after it was last heard that requests wait
 PROBE_HURRY_FORGET_S: Final = 2.0  # … and since when they have waited is forgotten after such a pause
 PROBE_HURRIED_STEP_SHARE: Final = 0.01  # a hurried pod is asked in steps of this share of the time since …
@@ -52,7 +52,7 @@ AskPod = Callable[[Question, float], Coroutine[None, None, Ask]]
 Wait = Callable[[asyncio.Event, float], Coroutine[None, None, bool]]
 
 
-class Patience:
+class AdaptiveTimeout:
     """How long to wait for an answer, from how long the last ones of the same revision took.
 
     A timeout that does not know the distance to the pods is a cliff: beyond it no pod is ever ready.
@@ -70,7 +70,7 @@ class Patience:
         return float(min(first_s * 2.0 ** min(silences, 8), PROBE_TIMEOUT_MAX_S))
 
 
-class Haste:
+class ExpeditedProbing:
     """Since when requests wait for a revision, without a pause that counts."""
 
     def __init__(self) -> None:
@@ -113,8 +113,8 @@ class Prober:
         self._later = later
         self._places = {hurried: asyncio.Semaphore(PROBES_AT_ONCE_MAX) for hurried in (False, True)}
         self._asked: dict[str, dict[str, _AskedPod]] = {}  # by revision and identity
-        self._patience: dict[str, Patience] = {}
-        self._haste: dict[str, Haste] = {}
+        self._patience: dict[str, AdaptiveTimeout] = {}
+        self._expedited: dict[str, ExpeditedProbing] = {}
         self.hurried: int = 0  # pods, now
         self.asked_totals: dict[Ask, int] = dict.fromkeys(Ask, 0)
         self.errors_total: int = 0
@@ -128,9 +128,9 @@ class Prober:
                 former.task.cancel()
             if isinstance(order, StartProbe):
                 pod = _AskedPod(self, order)
-                haste = self._haste.get(order.key)
-                if haste is not None and haste.is_on(self.now()):  # requests wait for a pod as this one comes
-                    pod.hurry(self.now(), haste.since_s)
+                expedited = self._expedited.get(order.key)
+                if expedited is not None and expedited.is_on(self.now()):  # requests wait for a pod as this one comes
+                    pod.hurry(self.now(), expedited.since_s)
                 pod.task = self._tasks.start("probe", self._until_it_answers(pod))
                 asked[order.identity] = pod
             elif not asked:
@@ -140,18 +140,18 @@ class Prober:
     def hurry(self, key: str) -> None:
         """Requests wait for this revision: ask now, not after the backoff; a bounded number of pods, in turns."""
         now_s = self.now()
-        haste = self._haste.get(key)
-        if haste is None:
-            if len(self._haste) >= HASTE_MAX:
-                self._haste.clear()
-            haste = self._haste[key] = Haste()
-        haste.waits(now_s)
+        expedited = self._expedited.get(key)
+        if expedited is None:
+            if len(self._expedited) >= EXPEDITED_REVISIONS_MAX:
+                self._expedited.clear()
+            expedited = self._expedited[key] = ExpeditedProbing()
+        expedited.waits(now_s)
         asked = self._asked.get(key)
         if asked:
             for identity in list(asked)[:PROBES_HURRIED_MAX]:
                 pod = asked.pop(identity)
                 asked[identity] = pod
-                pod.hurry(now_s, haste.since_s)
+                pod.hurry(now_s, expedited.since_s)
 
     async def _until_it_answers(self, pod: _AskedPod) -> None:
         try:
@@ -171,7 +171,7 @@ class Prober:
 
     async def _ask_once(self, pod: _AskedPod) -> None:
         order = pod.order
-        patience = self._patience.setdefault(order.key, Patience())
+        adaptive = self._patience.setdefault(order.key, AdaptiveTimeout())
         question = Question(order.address, order.probe, order.tls, order.identity, order.key, pod.hurried)
         places = self._places[question.hurried]
         await places.acquire()
@@ -179,7 +179,7 @@ class Prober:
         begun_s = self.now()
         found = Ask.REFUSED
         try:
-            found = await self.ask_pod(question, patience.timeout_s(pod.silences))
+            found = await self.ask_pod(question, adaptive.timeout_s(pod.silences))
         except Exception:  # a defect: the pod is asked again all the same
             self.errors_total += 1
             log.exception("could not ask the pod %s of %s", order.identity, order.key)
@@ -187,7 +187,7 @@ class Prober:
             place.give_back()
         self.asked_totals[found] += 1
         if found is Ask.ANSWERED:
-            patience.answered(self.now() - begun_s)
+            adaptive.answered(self.now() - begun_s)
         pod.heard(found, asyncio.current_task())
 
 

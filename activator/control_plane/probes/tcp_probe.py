@@ -10,13 +10,13 @@ Rules
      the same moment. What counts as an answer is queue-proxy's, but for rule 4: the port only says when.
   2. That a program's port can be seen from outside is learnt with the first start of a revision: whoever is ready and
      has it open, shows it. Before that, and where it is hidden (it listens on the loopback interface only, or a policy
-     drops what comes), a question waits KNOCK_UNKNOWN_S at the most, or not at all. Where it has been seen, the
-     question waits for it, KNOCK_TRUST_S at the most: then it is asked all the same.
+     drops what comes), a question waits TCP_PROBE_UNKNOWN_S at the most, or not at all. Where it has been seen, the
+     question waits for it, TCP_PROBE_TRUST_S at the most: then it is asked all the same.
   3. Nobody is knocked whose requests do not wait. Where many are, the steps grow with their number, as those of the
      questions do: two hundred revisions that wait for minutes must not cost the requests of the others a core.
   4. Where queue-proxy itself looks for no more than that this port takes connections (`ProbeSpec.port_suffices`), its
-     answer is awaited for KNOCK_PROOF_S only: if it lets the question hang until its next look, the port has shown the
-     same. That counts only of a port that was closed while queue-proxy's took connections, and has opened since:
+     answer is awaited for TCP_PROBE_PROOF_S only: if it lets the question hang until its next look, the port has shown
+     the same. That counts only of a port that was closed while queue-proxy's took connections, and has opened since:
      a mesh that takes every connection in its pods' place shows no such difference.
 """
 
@@ -42,13 +42,13 @@ from activator.runtime.clock import Now
 from activator.runtime.sockets import split_address
 from activator.runtime.tasks import pause
 
-KNOCK_STEP_S: Final = 0.003  # between two looks whether a program listens, while requests wait for it
-KNOCK_STEP_SHARE: Final = 0.02  # … and so much of the time since the first …
-KNOCK_STEP_MAX_S: Final = 0.02  # … up to this
-KNOCK_UNKNOWN_S: Final = 0.025  # how long queue-proxy is not asked where it is not known whether that can be seen …
-KNOCK_TRUST_S: Final = 5.0  # … and where it can
-KNOCK_PROOF_S: Final = 0.004  # queue-proxy's answer is awaited so long where the port itself has shown the same
-KNOCKED_REVISIONS_MAX: Final = 10_000  # of which it is remembered
+TCP_PROBE_STEP_S: Final = 0.003  # between two looks whether a program listens, while requests wait for it
+TCP_PROBE_STEP_SHARE: Final = 0.02  # … and so much of the time since the first …
+TCP_PROBE_STEP_MAX_S: Final = 0.02  # … up to this
+TCP_PROBE_UNKNOWN_S: Final = 0.025  # how long queue-proxy is not asked where it is not known whether that can be seen …
+TCP_PROBE_TRUST_S: Final = 5.0  # … and where it can
+TCP_PROBE_PROOF_S: Final = 0.004  # queue-proxy's answer is awaited so long where the port itself has shown the same
+TCP_PROBED_REVISIONS_MAX: Final = 10_000  # of which it is remembered
 
 Connects = Callable[[str, int], Awaitable[bool | None]]
 
@@ -108,26 +108,26 @@ def _program_of(question: Question) -> tuple[str, int]:
     return host, question.probe.port
 
 
-class Knocker:
-    """`ask` as the prober's, with a knock before it where that is worthwhile."""
+class TcpProber:
+    """`ask` as the prober's, with a probe_port before it where that is worthwhile."""
 
     def __init__(
         self,
         now: Now,
         ask_pod: Callable[[Question, float], Coroutine[None, None, Ask]] = ask,
-        knock: Connects = connects,
+        probe_port: Connects = connects,
         wait: Callable[[float], Coroutine[None, None, None]] = pause,
     ) -> None:
         self._now = now
         self._ask_pod = ask_pod
-        self._knock = knock
+        self._probe_port = probe_port
         self._wait = wait
         self._sights: dict[str, Sight] = {}  # by revision
         self._since_s: dict[str, float] = {}  # by pod, `identity@address`: when it was knocked at first
-        self._knocking: set[str] = set()  # addresses
+        self._probing: set[str] = set()  # addresses
         self._asking: dict[str, int] = {}  # by address: questions at queue-proxy
         self._apart: set[str] = set()  # pods whose program's port was closed while queue-proxy's was open
-        self.knocks_total = 0
+        self.tcp_probes_total = 0
 
     async def ask(self, question: Question, timeout_s: float) -> Ask:
         """One question; REFUSED while the program's port is known to open and has not."""
@@ -137,18 +137,18 @@ class Knocker:
             return await self._ask_pod(question, timeout_s)
         seen = sight is Sight.SEEN
         pod = f"{question.identity}@{question.address}"
-        since_s = self._first_knock_s(pod)
-        if question.address in self._knocking:
+        since_s = self._first_probe_s(pod)
+        if question.address in self._probing:
             return Ask.REFUSED  # the question beside this one knocks
-        # While a question hangs at queue-proxy, there is nothing better to do than to knock.
+        # While a question hangs at queue-proxy, there is nothing better to do than to probe_port.
         patient = seen or (question.probe.port_suffices and question.address in self._asking)
-        limit_s = min(KNOCK_TRUST_S if patient else KNOCK_UNKNOWN_S, timeout_s)
-        self._knocking.add(question.address)
+        limit_s = min(TCP_PROBE_TRUST_S if patient else TCP_PROBE_UNKNOWN_S, timeout_s)
+        self._probing.add(question.address)
         try:
             opened = await self._wait_until_open(question, pod, since_s, limit_s)
         finally:
-            self._knocking.discard(question.address)
-        if opened is False and patient and self._now() - since_s < KNOCK_TRUST_S:
+            self._probing.discard(question.address)
+        if opened is False and patient and self._now() - since_s < TCP_PROBE_TRUST_S:
             return Ask.REFUSED  # the next question knocks on
         proven = opened is True and pod in self._apart
         self._apart.discard(pod)
@@ -156,7 +156,7 @@ class Knocker:
         if found is Ask.ANSWERED:
             self._since_s.pop(pod, None)
             if not opened:
-                opened = await self._knock(*_program_of(question))
+                opened = await self._probe_port(*_program_of(question))
             self._remember(question.revision, Sight.SEEN if opened else Sight.HIDDEN)
         return found
 
@@ -176,7 +176,7 @@ class Knocker:
     async def _ask_for_a_moment(self, question: Question, timeout_s: float) -> Ask:
         async with asyncio.TaskGroup() as group:
             asking = group.create_task(self._ask_pod(question, timeout_s), name="question")
-            moment = group.create_task(self._wait(KNOCK_PROOF_S), name="moment")
+            moment = group.create_task(self._wait(TCP_PROBE_PROOF_S), name="moment")
             await asyncio.wait((asking, moment), return_when=asyncio.FIRST_COMPLETED)
             found = asking.result() if asking.done() else Ask.ANSWERED
             asking.cancel()
@@ -188,8 +188,8 @@ class Knocker:
         ends_s = self._now() + limit_s
         host, port = _program_of(question)
         while True:
-            self.knocks_total += 1
-            opened = await self._knock(host, port)
+            self.tcp_probes_total += 1
+            opened = await self._probe_port(host, port)
             if opened is False and question.probe.port_suffices and pod not in self._apart:
                 await self._look_whether_apart(question, pod)
             if opened is not False or self._now() >= ends_s:
@@ -197,30 +197,30 @@ class Knocker:
             await self._wait(self._step_s(self._now() - since_s))
 
     def _step_s(self, waited_s: float) -> float:
-        step_s = min(max(KNOCK_STEP_S, KNOCK_STEP_SHARE * waited_s), KNOCK_STEP_MAX_S)
+        step_s = min(max(TCP_PROBE_STEP_S, TCP_PROBE_STEP_SHARE * waited_s), TCP_PROBE_STEP_MAX_S)
         if waited_s >= PROBE_HURRIED_LONG_S:
             step_s = PROBE_HURRIED_LONG_STEP_S
-        return step_s * max(1.0, len(self._knocking) / PROBES_HURRIED_MAX)
+        return step_s * max(1.0, len(self._probing) / PROBES_HURRIED_MAX)
 
-    def _first_knock_s(self, pod: str) -> float:
+    def _first_probe_s(self, pod: str) -> float:
         """When this pod was knocked at first, be it now; another pod at its address begins anew."""
         since_s = self._since_s.get(pod)
         if since_s is None:
-            if len(self._since_s) >= KNOCKED_REVISIONS_MAX:  # of pods that have gone without an answer
+            if len(self._since_s) >= TCP_PROBED_REVISIONS_MAX:  # of pods that have gone without an answer
                 self._since_s.clear()
             since_s = self._since_s[pod] = self._now()
         return since_s
 
     async def _look_whether_apart(self, question: Question, pod: str) -> None:
         """Note it if the program's port is closed after queue-proxy's has taken a connection."""
-        if not await self._knock(*split_address(question.address)):
+        if not await self._probe_port(*split_address(question.address)):
             return
-        if await self._knock(*_program_of(question)) is False:
-            if len(self._apart) >= KNOCKED_REVISIONS_MAX:  # of pods that have gone without an answer
+        if await self._probe_port(*_program_of(question)) is False:
+            if len(self._apart) >= TCP_PROBED_REVISIONS_MAX:  # of pods that have gone without an answer
                 self._apart.clear()
             self._apart.add(pod)
 
     def _remember(self, revision: str, sight: Sight) -> None:
-        if len(self._sights) >= KNOCKED_REVISIONS_MAX:
+        if len(self._sights) >= TCP_PROBED_REVISIONS_MAX:
             self._sights.clear()
         self._sights[revision] = sight

@@ -9,7 +9,7 @@ Rules
   3. What was not delivered is not lost: when the connection is back, every revision that carries something is reported
      at once, so that a first request waits for no interval. That too is taken out of the next report.
 
-The means come from the integral that the data part keeps (`Load.request_seconds`), so they are exact however rarely a
+The means come from the integral that the data plane keeps (`Load.request_seconds`), so they are exact however rarely a
 load is told. Source: knative.dev/serving pkg/activator/handler/concurrency_reporter.go (v1.23).
 """
 
@@ -36,8 +36,8 @@ class _Entry:
     """A revision that is being reported."""
 
     def __init__(self, load: Load, requests_before: int) -> None:
-        self.told_average = 1.0  # what was told at once, to be taken out of the next report: of the concurrency …
-        self.told_count = 1.0  # … and of the requests
+        self.reported_average = 1.0  # what was told at once, to be taken out of the next report: of the concurrency …
+        self.reported_count = 1.0  # … and of the requests
         self.poked_s = load.at_s
         self.load = load
         # What the next report counts from; the time before this first load is not of this revision's.
@@ -72,7 +72,7 @@ class ConcurrencyReporter:
         now_s = self._now()
         if entry is not None and now_s - entry.poked_s >= POKE_INTERVAL_S:
             entry.poked_s = now_s
-            entry.told_average += 1.0
+            entry.reported_average += 1.0
             self._send([ConcurrencyStat(key, 1.0, 0.0)])
 
     def drop_revision(self, key: str) -> None:
@@ -86,7 +86,10 @@ class ConcurrencyReporter:
         stats = []
         for key, entry in list(self._entries.items()):
             average, count = self._figures(entry, now_s)
-            average_left, count_left = max(average - entry.told_average, 0.0), max(count - entry.told_count, 0.0)
+            average_left, count_left = (
+                max(average - entry.reported_average, 0.0),
+                max(count - entry.reported_count, 0.0),
+            )
             stats.append(ConcurrencyStat(key, average_left, count_left))
             self._begin_again(key, entry)
             if average == 0.0 and entry.load.concurrency == 0:  # else a request has come a moment ago, and goes on
@@ -99,8 +102,8 @@ class ConcurrencyReporter:
         carrying = []
         for key, entry in self._entries.items():
             if entry.load.concurrency > 0:
-                entry.told_average, entry.told_count = float(entry.load.concurrency), 1.0
-                carrying.append(ConcurrencyStat(key, entry.told_average, entry.told_count))
+                entry.reported_average, entry.reported_count = float(entry.load.concurrency), 1.0
+                carrying.append(ConcurrencyStat(key, entry.reported_average, entry.reported_count))
         if carrying:
             self._send(carrying)
 
@@ -116,7 +119,7 @@ class ConcurrencyReporter:
         return average, float(load.requests_total - entry.requests_before)
 
     def _begin_again(self, key: str, entry: _Entry) -> None:
-        entry.told_average = entry.told_count = 0.0
+        entry.reported_average = entry.reported_count = 0.0
         entry.seconds_before = entry.load.request_seconds
         entry.requests_before = entry.load.requests_total
         self._requests[key] = entry.load.requests_total

@@ -3,7 +3,7 @@
 Rules
   1. A process is a pod with an identity of its own; what takes its place after a crash is another pod.
   2. "Ready" means that it answered: its port accepts, or its readiness path answers well.
-  3. It is stopped only when the data part says that it carries nothing any more: first withdrawn, then SIGTERM to the
+  3. It is stopped only when the data plane says that it carries nothing any more: first withdrawn, then SIGTERM to the
      group, SIGKILL after `STOP_GRACE_S`.
   4. Failed starts are repeated with a growing backoff; after `CRASHES_MAX` in a row the revision is reported as failed
      with the cause, and after the next backoff one more start may be tried when a request asks for it.
@@ -46,7 +46,7 @@ log = logging.getLogger("activator.process")
 
 SOURCE = "process"
 _STDERR_BYTES = 4096
-_DRAIN_SLACK_S = 5.0  # over the data part's own drain timeout, whose end is reported
+_DRAIN_SLACK_S = 5.0  # over the data plane's own drain timeout, whose end is reported
 
 
 class Reaping:
@@ -70,10 +70,10 @@ class Reaping:
         return cls(reaper, mark)
 
     def born(self, group: int) -> None:
-        self._say(f"+{group}\n")
+        self._report(f"+{group}\n")
 
-    def buried(self, group: int) -> None:
-        self._say(f"-{group}\n")
+    def exited(self, group: int) -> None:
+        self._report(f"-{group}\n")
 
     def close(self) -> None:
         """End the reaper, and with it whatever it still knows."""
@@ -81,7 +81,7 @@ class Reaping:
             self._reaper.stdin.close()
             self._reaper.wait()
 
-    def _say(self, line: str) -> None:
+    def _report(self, line: str) -> None:
         if self._reaper is None or self._reaper.stdin is None:
             return
         try:
@@ -194,7 +194,7 @@ class ProcessSupervisor:
             self._reconcile(fleet)
 
     def drained(self, key: str, identity: str) -> None:
-        """The data part: this pod carries nothing any more."""
+        """The data plane: this pod carries nothing any more."""
         fleet = self._fleets.get(key)
         process = self._leaving.get(identity) or (None if fleet is None else fleet.processes.get(identity))
         if process is not None:
@@ -288,7 +288,7 @@ class ProcessSupervisor:
             cause = f"an internal error ({error!r})"
             process.signal_group(signal.SIGKILL)
         finally:
-            self._bury(fleet, process)
+            self._remove_exited(fleet, process)
         if cause and not process.stopping and not self._closed:
             self._crashed(fleet, process, cause)
         self._reconcile_if_known(fleet)
@@ -391,9 +391,9 @@ class ProcessSupervisor:
             lines = [line for line in tail.decode("utf-8", "replace").splitlines() if line.strip()]
             process.last_line = lines[-1].strip() if lines else ""
 
-    def _bury(self, fleet: Fleet, process: LocalProcess) -> None:
+    def _remove_exited(self, fleet: Fleet, process: LocalProcess) -> None:
         if process.child is not None:
-            self._reaping.buried(process.child.pid)
+            self._reaping.exited(process.child.pid)
         fleet.processes.pop(process.identity, None)
         self._leaving.pop(process.identity, None)
         self._ports.discard(process.port)

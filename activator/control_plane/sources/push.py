@@ -100,18 +100,18 @@ def parse_address(text: str) -> tuple[Address, str] | None:
 
 
 class PushIntake:
-    """Takes reports. `submit_and_tell` is the state worker's; `model` is read only; `ask_pod` asks one pod once."""
+    """Takes reports. `submit_with_outcome` is the state worker's; `model` is read only; `ask_pod` asks one pod once."""
 
     def __init__(
         self,
-        submit_and_tell: Callable[[Change], asyncio.Future[Outcome]],
+        submit_with_outcome: Callable[[Change], asyncio.Future[Outcome]],
         model: Model,
         networks: tuple[Network, ...],
         ask_pod: Callable[[Question, float], Coroutine[None, None, Ask]] = ask,
         answer_within_s: float = PUSH_ANSWER_S,
     ) -> None:
         self._answer_within_s = answer_within_s
-        self._submit_and_tell = submit_and_tell
+        self._submit_with_outcome = submit_with_outcome
         self._model = model
         self._networks = networks
         self._ask_pod = ask_pod
@@ -155,7 +155,7 @@ class PushIntake:
         return await self._apply(PodSeen(key, PUSH, report.pod, address, _STATUS[report.state]))
 
     async def _apply(self, change: PodSeen) -> Verdict:
-        future = self._submit_and_tell(change)
+        future = self._submit_with_outcome(change)
         done, _ = await asyncio.wait({future}, timeout=self._answer_within_s)
         return _VERDICTS[future.result()] if done else Verdict.WAITING
 

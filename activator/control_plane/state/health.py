@@ -93,7 +93,7 @@ def sweep(revision: RevisionRecord, change: Sweep, now_s: float, reduction: Redu
 def _grown_older(pod: PodRecord, now_s: float) -> PodRecord | None:
     listed = pod.is_listed()
     if PUSH in pod.claims:
-        if not listed and now_s - pod.heard_s >= PUSH_PROVISIONAL_S:
+        if not listed and now_s - pod.first_seen_s >= PUSH_PROVISIONAL_S:
             return None
         fresh_s = DRAIN_TIMEOUT_S if pod.claims[PUSH] is PodStatus.DRAINING else PUSH_FRESH_S
         if now_s - pod.pushed_s >= fresh_s:

@@ -1,4 +1,4 @@
-"""What the control part believes of one pod, and of one revision with its pods; frozen."""
+"""What the control plane believes of one pod, and of one revision with its pods; frozen."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PodRecord(msgspec.Struct, frozen=True):
     doubted: bool = False  # its program was started anew, and it has not been asked since
     unplaced: bool = False  # every slot of the table is held
     since_s: float = 0.0  # of its state
-    heard_s: float = 0.0  # first heard of
+    first_seen_s: float = 0.0  # first heard of
     pushed_s: float = 0.0  # when it last said something of itself; 0.0: it does not count (any more)
 
     def state(self) -> int:

@@ -131,11 +131,11 @@ def _pod_seen(revision: RevisionRecord, change: PodSeen, now_s: float, reduction
             limit=change.limit,
             restarts=change.restarts,
             since_s=now_s,
-            heard_s=now_s,
+            first_seen_s=now_s,
             pushed_s=pushed_s,
         )
     elif pushed_s > 0.0:
-        new = _said_of_itself(old, change.status, now_s)
+        new = _self_reported(old, change.status, now_s)
     else:
         if _says_nothing_new(old, change):
             return
@@ -168,7 +168,7 @@ def _as_seen(old: PodRecord, change: PodSeen) -> PodRecord:
     return new
 
 
-def _said_of_itself(old: PodRecord, status: PodStatus, now_s: float) -> PodRecord:
+def _self_reported(old: PodRecord, status: PodStatus, now_s: float) -> PodRecord:
     claims = old.claims if old.claims.get(PUSH) is status else {**old.claims, PUSH: status}
     starts = status is PodStatus.PENDING  # a new life: what was proven of the last does not count
     return replace(old, claims=claims, pushed_s=now_s, proven=old.proven and not starts)

@@ -30,7 +30,7 @@ PANIC_BUDGET: Final = 5  # in a row, of one owner; more, of enough of them: the 
 
 log = logging.getLogger("activator.state")
 
-TASK: Final = "task:"  # before the name of a task of the control part, as a key
+TASK: Final = "task:"  # before the name of a task of the control plane, as a key
 WORKER: Final = ""  # the key under which the worker's own failures stand
 _LETTER_CHARS_MAX: Final = 2_000  # a full list of thousands of pods would fill the page
 
@@ -118,7 +118,7 @@ class Supervision:
     def is_hopeless(self, revisions: int, grace_s: float, now_s: float) -> bool:
         """Whether what is beyond its budget has gone on failing for the grace, and it is time to begin anew.
 
-        That costs all revisions: so it must be the worker itself or a task of the control part, or half of them.
+        That costs all revisions: so it must be the worker itself or a task of the control plane, or half of them.
         """
         failing = 0
         for key in self._panics:

@@ -1,4 +1,4 @@
-"""The one writer: takes changes, reduces them, commits the model, sends effects to the data part.
+"""The one writer: takes changes, reduces them, commits the model, sends effects to the data plane.
 
 Rules
   1. A batch is what is there, at most `CHANGES_PER_BATCH_MAX`, and no more than a short time suffices for, which grows
@@ -6,7 +6,7 @@ Rules
      as long as a batch. What requests have written by then does not wait for the batch (`before_batch`).
   2. An exception in a change sets that change aside (bounded, visible in /debug) and parks the changes of *its
      revision* for a growing while; all other revisions go on at once. Requests in flight are never touched. What the
-     data part has of a revision and cannot trust (`RevisionBroken`) is made anew from the model: the first time at
+     data plane has of a revision and cannot trust (`RevisionBroken`) is made anew from the model: the first time at
      once, then with the same backoff.
   3. Time is monotonic seconds everywhere: the seed of this project once mixed units in this very place and restarted
      its worker for ever.
@@ -119,7 +119,7 @@ class Parked:
 
 
 class StateWorker:
-    """`send` delivers effects to the data part, `probe` orders to the prober; `source_dirty(source, key)` makes a
+    """`send` delivers effects to the data plane, `probe` orders to the prober; `source_dirty(source, key)` makes a
     source say anew all that it knows of a revision (empty: whoever names the revision, which is to be told whole);
     `before_batch` lets what cannot wait go first.
     """
@@ -181,7 +181,7 @@ class StateWorker:
             self._settle(fold_key(change), Outcome.REFUSED)
         self._wake.set()
 
-    def submit_and_tell(self, change: Change) -> asyncio.Future[Outcome]:
+    def submit_with_outcome(self, change: Change) -> asyncio.Future[Outcome]:
         """Like `submit`; the future ends exactly once with what became of the change."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         if self._closed:

@@ -101,7 +101,7 @@ class Origin:
             fields = self._known_fields
         if self._writes_request_id:
             known = _value_of(claims, b"x-request-id") if claims else b""
-            if not is_modest(known):
+            if not is_valid_request_id(known):
                 known = self._origins.request_id()
             head.headers.block = b"%b%b\r\nX-Request-Id: %b" % (head.headers.block, fields, known)
         elif fields:
@@ -215,7 +215,7 @@ def _addresses(claims: list[bytes]) -> list[str]:
     return found
 
 
-def is_modest(request_id: bytes) -> bool:
+def is_valid_request_id(request_id: bytes) -> bool:
     """Short, and of letters, digits and what stands between them in ids: it may be shown anywhere as it is."""
     if not 0 < len(request_id) <= _REQUEST_ID_MAX:
         return False

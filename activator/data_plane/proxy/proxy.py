@@ -42,7 +42,7 @@ from activator.runtime.clock import NEVER, Now, TimingWheel
 from activator.runtime.errors import Reason, status_of
 
 RISKY_IDLE_S: Final = 1.0  # what is not idempotent goes out on connections that were idle for less
-TRIAL_PATIENCE_S: Final = 0.5  # how long one trial request keeps others from its pod; then another is tried beside it
+TRIAL_EXCLUSIVE_S: Final = 0.5  # how long one trial request keeps others from its pod; then another is tried beside it
 
 _NO_BODY: Final[list[bytes]] = []
 _NOBODY: Final = ClientStream()  # stands in for the client of an exchange that is over
@@ -510,7 +510,7 @@ class ProxiedExchange(Exchange):
             return
         spec = throttler.spec
         lease = self._lease
-        if lease is not None and lease.bars_trials and now_s - lease.granted_s >= TRIAL_PATIENCE_S:
+        if lease is not None and lease.bars_trials and now_s - lease.granted_s >= TRIAL_EXCLUSIVE_S:
             throttler.trial_takes_long(lease)
         if self._tunnel:
             if 0.0 < spec.tunnel_idle_timeout_s <= now_s - self._progress_s:
@@ -545,7 +545,7 @@ class ProxiedExchange(Exchange):
             deadline_s = min(deadline_s, self._idle_from_s() + spec.idle_timeout_s)
         lease = self._lease
         if lease is not None and lease.bars_trials:
-            deadline_s = min(deadline_s, lease.granted_s + TRIAL_PATIENCE_S)
+            deadline_s = min(deadline_s, lease.granted_s + TRIAL_EXCLUSIVE_S)
         self._proxy.wheel.arm(self, deadline_s)
 
     def _timed_from_s(self) -> float:
@@ -606,7 +606,7 @@ class ProxiedExchange(Exchange):
         head = refusal_head(reason, body, retry_after_s)
         if dialect is not None:
             head.headers.append(b"X-Content-Type-Options", b"nosniff")
-        self._say(client, head, body)
+        self._send_answer(client, head, body)
 
     def _answer_probe(self, answer: OwnAnswer) -> None:
         """Not a request, as far as logs, counts and statistics go."""
@@ -617,9 +617,9 @@ class ProxiedExchange(Exchange):
         self._proxy.active -= 1
         if self._held is not None:
             self._drop_held()
-        self._say(client, answer.head(), answer.body)
+        self._send_answer(client, answer.head(), answer.body)
 
-    def _say(self, client: ClientStream, head: ResponseHead, body: bytes) -> None:
+    def _send_answer(self, client: ClientStream, head: ResponseHead, body: bytes) -> None:
         if self.head.method == b"HEAD":
             head.has_body = False
         client.send_head(head)

@@ -26,10 +26,10 @@ from activator.data_plane.headers.forwarding import Origin, Origins
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.refusals import refusal_text
 from activator.data_plane.server.stream import Http1Stream, StreamOwner
+from activator.runtime.buffered_writer import BufferedWriter, WriteBatcher
 from activator.runtime.clock import Deadline, Now, TimingWheel
 from activator.runtime.errors import Reason, WireError, status_of
 from activator.runtime.handshake import Handshake
-from activator.runtime.outlet import Outlet, WriteTurn
 from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
 from activator.runtime.transport import FLUSH_S, WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
 
@@ -45,7 +45,7 @@ BODY_RATE_GRACE_S: Final = 5.0  # of which a request body's rate is the mean
 _NEVER_LOOKED: Final = 1 << 62  # more than there is
 
 
-class Listening:
+class ConnectionRegistry:
     """What all client connections of one worker share; `listener.py` looks after it."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Listening:
         connections_max: int,
         origins: Origins,
         body_rate: int,
-        turn: WriteTurn,
+        turn: WriteBatcher,
         idle_s: float,
     ) -> None:
         self.proxy = proxy
@@ -133,14 +133,14 @@ class Listening:
 class ClientConnection(StreamOwner):
     """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
 
-    def __init__(self, listening: Listening) -> None:
-        self._listening = listening
+    def __init__(self, registry: ConnectionRegistry) -> None:
+        self._registry = registry
         self.bare: Transport | None = None  # over TLS: the connection beneath it, until `connection_made`
         self._transport: Transport | None = None
-        self._outlet: Outlet | None = None
-        self._parser = RequestParser(_Sink(self), listening.limits)
+        self._writer: BufferedWriter | None = None
+        self._parser = RequestParser(_Sink(self), registry.limits)
         self._timer = _ConnectionTimer(self)
-        self._reading = Reading(listening.turn.defer, self._turn)
+        self._reading = Reading(registry.turn.defer, self._turn)
         self._current: Http1Stream | None = None  # being answered
         self._next: Http1Stream | None = None  # its head has just come
         self._parsing: Http1Stream | None = None  # its request has begun to arrive and has not ended
@@ -163,28 +163,28 @@ class ClientConnection(StreamOwner):
     # --- asyncio protocol ---
 
     def connection_made(self, transport: Transport) -> None:
-        listening = self._listening
+        registry = self._registry
         self._transport = transport
-        self._outlet = Outlet(listening.turn, transport)
+        self._writer = BufferedWriter(registry.turn, transport)
         self._reading.start(transport if self.bare is None else self.bare)
         self.bare = None
-        listening.accepted_total += 1
+        registry.accepted_total += 1
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
-        listening.connections[self] = None
-        self._quiet_since_s = listening.now()
-        if listening.is_full():
-            listening.shed_one(self)
-            listening.proxy.count_refused(Reason.OVERLOADED)
+        registry.connections[self] = None
+        self._quiet_since_s = registry.now()
+        if registry.is_full():
+            registry.shed_one(self)
+            registry.proxy.count_refused(Reason.OVERLOADED)
             self._answer_and_close(Reason.OVERLOADED, "")
             return
-        listening.wheel.arm(self._timer, self._quiet_since_s + HEAD_TIMEOUT_S)
+        registry.wheel.arm(self._timer, self._quiet_since_s + HEAD_TIMEOUT_S)
 
     def data_received(self, data: bytes) -> None:
         self._reading.took(len(data))
         if self._closed:
             return
         if self._discarding:
-            self._quiet_since_s = self._listening.now()
+            self._quiet_since_s = self._registry.now()
             return
         if self._tunnel is not None:
             self._tunnel.exchange.request_body(data)
@@ -203,9 +203,9 @@ class ClientConnection(StreamOwner):
                 return True  # the other direction goes on until it ends too
         self._client_gone()
         self._closed = True
-        if self._outlet is not None:
-            self._outlet.flush()  # an answer that ended in this very turn
-        self._listening.wheel.arm(self._timer, self._listening.now() + FLUSH_S)
+        if self._writer is not None:
+            self._writer.flush()  # an answer that ended in this very turn
+        self._registry.wheel.arm(self._timer, self._registry.now() + FLUSH_S)
         return None  # the transport closes, and `connection_lost` follows
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -249,7 +249,7 @@ class ClientConnection(StreamOwner):
             stream.exchange.begin()
         self._beginning = False
         if self._refusal is not None and self._current is None and not self._closed and not self._discarding:
-            self._listening.proxy.count_refused(self._refusal.reason)
+            self._registry.proxy.count_refused(self._refusal.reason)
             self._answer_and_close(self._refusal.reason, self._refusal.detail)
 
     def _go_on(self, count: int) -> None:
@@ -289,23 +289,23 @@ class ClientConnection(StreamOwner):
 
     def _watch(self, count: int) -> None:
         """A request is there in part, after another `count` bytes: it may take its time, but not all time."""
-        listening = self._listening
+        registry = self._registry
         if self._parser.in_head:
             self._body_since_s = 0.0
             if self._head_since_s == 0.0:
-                self._head_since_s = listening.now()
-                listening.wheel.arm(self._timer, self._head_since_s + HEAD_TIMEOUT_S)
+                self._head_since_s = registry.now()
+                registry.wheel.arm(self._timer, self._head_since_s + HEAD_TIMEOUT_S)
             return
         self._head_since_s = 0.0
         self._body_read += count
-        if self._body_since_s == 0.0 and listening.body_rate > 0:
+        if self._body_since_s == 0.0 and registry.body_rate > 0:
             self._measure_body()
 
     def _measure_body(self) -> None:
-        listening = self._listening
-        self._body_since_s = listening.now()
+        registry = self._registry
+        self._body_since_s = registry.now()
         self._body_read = 0
-        listening.wheel.arm(self._timer, self._body_since_s + BODY_RATE_GRACE_S)
+        registry.wheel.arm(self._timer, self._body_since_s + BODY_RATE_GRACE_S)
 
     def _judge_body_rate(self, now_s: float) -> None:
         """Slower than the least rate is too slow, unless it is not the client who is waited for.
@@ -316,7 +316,7 @@ class ClientConnection(StreamOwner):
         stream = self._parsing
         if stream is None:
             return
-        least = self._listening.body_rate * (now_s - self._body_since_s)
+        least = self._registry.body_rate * (now_s - self._body_since_s)
         if self._body_read >= least or self._reading.is_paused() or stream.answered or stream.awaits_continue():
             self._measure_body()
         else:
@@ -337,16 +337,16 @@ class ClientConnection(StreamOwner):
         else:
             reading.set(UNPARSED, self._parser.has_unparsed())
         if reading.is_paused_by(SLOW_READER | UNPARSED):
-            self._listening.paused[self] = None
+            self._registry.paused[self] = None
         else:
-            self._listening.paused.pop(self, None)
+            self._registry.paused.pop(self, None)
 
     # --- what the stream being answered asks for ---
 
     def write(self, data: bytes) -> None:
-        outlet = self._outlet
-        if outlet is not None and not self._closed:
-            outlet.write(data)
+        writer = self._writer
+        if writer is not None and not self._closed:
+            writer.write(data)
 
     def pause_request(self, pause: bool) -> None:
         self._reading.set(SLOW_READER, pause)
@@ -386,14 +386,14 @@ class ClientConnection(StreamOwner):
         self._update_reading()
 
     def end_tunnel(self, stream: Http1Stream) -> None:
-        outlet = self._outlet
-        if outlet is None or self._closed:
+        writer = self._writer
+        if writer is None or self._closed:
             return
         if stream.exchange.over:
             self._current = None
             self._close_in_order(not stream.request_ended, True)
         else:
-            outlet.write_eof()  # the connection closes when the client has ended its own side too
+            writer.write_eof()  # the connection closes when the client has ended its own side too
 
     def half_closes(self) -> bool:
         return self._transport is not None and self._transport.can_write_eof()
@@ -415,14 +415,14 @@ class ClientConnection(StreamOwner):
                 if isinstance(peer, tuple):  # a Unix socket's is a string
                     peer_ip = str(peer[0])
                 secure = self._transport.get_extra_info("sslcontext") is not None
-            origin = self._origin = self._listening.origins.of(peer_ip, secure)
+            origin = self._origin = self._registry.origins.of(peer_ip, secure)
         return origin
 
     # --- the listener's side ---
 
     def drain(self) -> None:
         """Close now if nothing is being answered; otherwise the answer in progress is the last."""
-        now_s = self._listening.now()
+        now_s = self._registry.now()
         if self._closed:  # over TLS a client has its own end to tell, and may not care to
             if self._discarding and now_s - self.lingers_since_s >= LINGER_SCARCE_S:
                 self.gives_up()
@@ -439,13 +439,13 @@ class ClientConnection(StreamOwner):
 
     def abort(self, cut_body: bool) -> None:
         """Close at once. `cut_body`: an end in order would make an answer look whole."""
-        outlet = self._outlet
-        if outlet is not None:
+        writer = self._writer
+        if writer is not None:
             self._closed = True
             if cut_body:
-                outlet.reset()
+                writer.reset()
             else:
-                outlet.abort()
+                writer.abort()
         self._client_gone()
 
     def is_tunnel(self) -> bool:
@@ -462,10 +462,10 @@ class ClientConnection(StreamOwner):
     def peer_has_gone(self) -> None:
         """Seen by looking at the socket while reading was paused."""
         self._client_gone()
-        outlet = self._outlet
-        if outlet is not None and not self._closed:
+        writer = self._writer
+        if writer is not None and not self._closed:
             self._closed = True
-            outlet.abort()
+            writer.abort()
 
     def socket_state(self) -> int:
         """The kernel's TCP state (7: closed, 8: the peer has sent FIN), or 0 where it cannot be asked."""
@@ -493,13 +493,13 @@ class ClientConnection(StreamOwner):
             self._refusal = WireError(Reason.REQUEST_TIMEOUT, "")
             self._begin_next()
         elif self._current is None:
-            idle_s = self._listening.idle_s
+            idle_s = self._registry.idle_s
             if now_s - self._quiet_since_s >= idle_s:
                 self._close_in_order(False, False)
             else:
-                self._listening.wheel.arm(self._timer, self._quiet_since_s + idle_s)
+                self._registry.wheel.arm(self._timer, self._quiet_since_s + idle_s)
         else:
-            self._listening.wheel.arm(self._timer, now_s + self._listening.idle_s)
+            self._registry.wheel.arm(self._timer, now_s + self._registry.idle_s)
 
     def _answer_and_close(self, reason: Reason, detail: str) -> None:
         body = refusal_text(reason, detail)
@@ -513,14 +513,14 @@ class ClientConnection(StreamOwner):
         Over TLS the end cannot be told while we read on: where it must be (`eof_tells`), there is no lingering.
         """
         transport = self._transport
-        outlet = self._outlet
-        if transport is None or outlet is None or self._closed or self._discarding:
+        writer = self._writer
+        if transport is None or writer is None or self._closed or self._discarding:
             return
         half_closes = transport.can_write_eof()
         if linger and (half_closes or not eof_tells):
             self._discarding = True
             if half_closes:
-                outlet.write_eof()
+                writer.write_eof()
             self._update_reading()
             self._begin_lingering()
             self._quiet_since_s = self.lingers_since_s
@@ -532,26 +532,26 @@ class ClientConnection(StreamOwner):
         self._discarding = True
         self._update_reading()  # over TLS the client's own end has to be read: else ours takes until it times out
         self._closed = True
-        if self._outlet is not None:
-            self._outlet.close()
+        if self._writer is not None:
+            self._writer.close()
             self._begin_lingering()
-            self._listening.wheel.arm(self._timer, self._listening.now() + FLUSH_S)
+            self._registry.wheel.arm(self._timer, self._registry.now() + FLUSH_S)
 
     def _begin_lingering(self) -> None:
-        lingering = self._listening.lingering
+        lingering = self._registry.lingering
         if self not in lingering:
             lingering[self] = None
-            self.lingers_since_s = self._listening.now()
+            self.lingers_since_s = self._registry.now()
 
     def _judge_lingering(self, now_s: float) -> None:
         """As long as a client that has been answered goes on sending, it may not have seen the answer yet."""
-        listening = self._listening
-        if listening.draining or self in listening.shed or listening.count() > listening.connections_max:
+        registry = self._registry
+        if registry.draining or self in registry.shed or registry.count() > registry.connections_max:
             until_s = self.lingers_since_s + LINGER_SCARCE_S  # nobody holds for longer what others wait for
         else:
             until_s = min(self._quiet_since_s + LINGER_SILENCE_S, self.lingers_since_s + LINGER_S)
         if now_s < until_s:
-            listening.wheel.arm(self._timer, until_s)
+            registry.wheel.arm(self._timer, until_s)
         else:
             self._closing_takes_long(now_s)
 
@@ -566,10 +566,10 @@ class ClientConnection(StreamOwner):
     def end_now(self) -> None:
         """End it whatever is left to be taken; from now on it does not count any more."""
         transport = self._transport
-        listening = self._listening
+        registry = self._registry
         if transport is not None and not self._given_up:
-            listening.shed.pop(self, None)
-            listening.given_up += 1
+            registry.shed.pop(self, None)
+            registry.given_up += 1
             self._closed = self._given_up = True
             transport.abort()
 
@@ -580,7 +580,7 @@ class ClientConnection(StreamOwner):
         unsent = transport.get_write_buffer_size()
         if 0 < unsent < self._unsent and not (self._cut and now_s - self.lingers_since_s >= FLUSH_S):
             self._unsent = unsent
-            self._listening.wheel.arm(self._timer, now_s + (LINGER_SILENCE_S if self._cut else FLUSH_S))
+            self._registry.wheel.arm(self._timer, now_s + (LINGER_SILENCE_S if self._cut else FLUSH_S))
         elif unsent == 0 and not self._closed and not transport.can_write_eof():
             self._close()  # TLS has its own way to end
         else:
@@ -603,21 +603,21 @@ class ClientConnection(StreamOwner):
     def _forget(self) -> None:
         self._closed = True
         self._transport = None
-        self._outlet = None
+        self._writer = None
         self._parsing = None
         self._tunnel = None
         self._reading.stop()
         self._parser.retire()
         self._timer.connection = None
-        listening = self._listening
-        listening.wheel.cancel(self._timer)
-        listening.connections.pop(self, None)
-        listening.paused.pop(self, None)
-        listening.lingering.pop(self, None)
-        listening.shed.pop(self, None)
+        registry = self._registry
+        registry.wheel.cancel(self._timer)
+        registry.connections.pop(self, None)
+        registry.paused.pop(self, None)
+        registry.lingering.pop(self, None)
+        registry.shed.pop(self, None)
         if self._given_up:
             self._given_up = False
-            listening.given_up -= 1
+            registry.given_up -= 1
 
     # --- from the parser ---
 
@@ -627,7 +627,7 @@ class ClientConnection(StreamOwner):
             return
         self._who().stamp(head)
         stream = Http1Stream(self, keep_alive, http_1_0, not head.has_body)
-        stream.exchange = self._listening.proxy.open(head, stream)
+        stream.exchange = self._registry.proxy.open(head, stream)
         self._parsing = stream
         self._next = stream
 
@@ -645,7 +645,7 @@ class ClientConnection(StreamOwner):
             stream.exchange.request_end(trailers)
 
     def is_draining(self) -> bool:
-        return self._listening.draining
+        return self._registry.draining
 
 
 class _Sink(RequestSink):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from activator.config.model import Tls
-from activator.data_plane.server.connection import ClientConnection, Listening
+from activator.data_plane.server.connection import ClientConnection, ConnectionRegistry
 from activator.runtime.certificates import ServerCertificate
 from activator.runtime.clock import Deadline
 from activator.runtime.handshake import Handshake
@@ -49,9 +49,11 @@ def open_socket(wanted: str | Tls, leaving: Iterable[ListeningSocket] = ()) -> L
 class _TlsAccepting:
     """Connections of one TLS listener until TLS stands. They are accepted as bare ones, so that each counts at once."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, listening: Listening, certificate: ServerCertificate) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, registry: ConnectionRegistry, certificate: ServerCertificate
+    ) -> None:
         self._loop = loop
-        self._listening = listening
+        self._registry = registry
         self._certificate = certificate
 
     def accepted(self) -> Handshake:
@@ -62,13 +64,13 @@ class _TlsAccepting:
             None,
             FLUSH_S,  # what the client has not taken yet goes out in this time, too
             self._secured,
-            self._listening.handshake_begins,
+            self._registry.handshake_begins,
         )
 
     def _secured(self, handshake: Handshake, transport: Transport | None, error: Exception | None) -> None:
-        self._listening.handshake_ended(handshake)
+        self._registry.handshake_ended(handshake)
         if transport is not None:
-            connection = self._listening.connection()
+            connection = self._registry.connection()
             transport.set_protocol(connection)
             connection.bare = handshake.bare
             connection.connection_made(transport)
@@ -77,11 +79,11 @@ class _TlsAccepting:
 class Server:
     """Accepts on sockets that are bound already, until it is drained; listeners come and go while it serves."""
 
-    def __init__(self, listening: Listening) -> None:
-        self._listening = listening
+    def __init__(self, registry: ConnectionRegistry) -> None:
+        self._registry = registry
         self._servers: dict[ListeningSocket, asyncio.Server] = {}
         self._closed = False
-        self._sweep = HalfCloseSweep(listening)
+        self._sweep = HalfCloseSweep(registry)
         self._sweep.arm()
 
     @property
@@ -94,9 +96,9 @@ class Server:
             listener.socket.close()
             return
         loop = asyncio.get_running_loop()
-        factory: Any = self._listening.connection
+        factory: Any = self._registry.connection
         if listener.certificate is not None:
-            factory = _TlsAccepting(loop, self._listening, listener.certificate).accepted
+            factory = _TlsAccepting(loop, self._registry, listener.certificate).accepted
         self._servers[listener] = await loop.create_server(factory, sock=listener.socket, backlog=LISTEN_BACKLOG)
 
     def close(self, listener: ListeningSocket) -> None:
@@ -113,29 +115,29 @@ class Server:
 
     async def drain(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
         """Stop accepting, let answers in progress finish. False when the time was not enough and some were cut."""
-        listening = self._listening
-        self._closed = listening.draining = True
+        registry = self._registry
+        self._closed = registry.draining = True
         for listener in self.sockets:
             self.close(listener)
-        for connection in list(listening.connections):
+        for connection in list(registry.connections):
             connection.drain()
         finished = await self._wait_for_connections(timeout_s, tunnels_timeout_s)
-        for handshake in list(listening.handshakes):
+        for handshake in list(registry.handshakes):
             handshake.abort()
-        for connection in list(listening.connections):
+        for connection in list(registry.connections):
             connection.abort(True)
         self._sweep.stop()
         return finished
 
     async def _wait_for_connections(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
-        listening = self._listening
-        began_s = listening.now()
+        registry = self._registry
+        began_s = registry.now()
         finished = True
-        while listening.connections:
-            waited_s = listening.now() - began_s
+        while registry.connections:
+            waited_s = registry.now() - began_s
             if waited_s >= timeout_s:
                 return False
-            for connection in list(listening.connections):
+            for connection in list(registry.connections):
                 if connection.is_tunnel() and waited_s >= tunnels_timeout_s:
                     connection.cut()
                     finished = False
@@ -151,28 +153,28 @@ class HalfCloseSweep(Deadline):
     At most SWEPT_PER_TURN_MAX of them in one turn of the loop: clients decide how many there are.
     """
 
-    def __init__(self, listening: Listening) -> None:
+    def __init__(self, registry: ConnectionRegistry) -> None:
         super().__init__()
-        self._listening = listening
+        self._registry = registry
         self._left: list[ClientConnection] = []  # of this round
         self._stopped = False
 
     def stop(self) -> None:
         self._stopped = True
         self._left.clear()
-        self._listening.wheel.cancel(self)
+        self._registry.wheel.cancel(self)
 
     def arm(self) -> None:
-        self._listening.wheel.arm(self, self._listening.now() + HALF_CLOSE_SWEEP_S)
+        self._registry.wheel.arm(self, self._registry.now() + HALF_CLOSE_SWEEP_S)
 
     def expired(self, now_s: float) -> None:
-        self._left = list(self._listening.paused)
+        self._left = list(self._registry.paused)
         self._look()
 
     def _look(self) -> None:
         left = self._left
         for connection in left[-SWEPT_PER_TURN_MAX:]:
-            if connection not in self._listening.paused:
+            if connection not in self._registry.paused:
                 continue
             state = connection.socket_state()
             # In a tunnel, an end of file ends one direction, and is read when its turn comes.
@@ -180,6 +182,6 @@ class HalfCloseSweep(Deadline):
                 connection.peer_has_gone()
         del left[-SWEPT_PER_TURN_MAX:]
         if left:
-            self._listening.turn.defer(self._look)
+            self._registry.turn.defer(self._look)
         elif not self._stopped:
             self.arm()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from activator.config.specs import RevisionSpec
-from activator.data_plane.throttle.disciplines import make_sorter
+from activator.data_plane.throttle.classifier import RequestClassifier
+from activator.data_plane.throttle.disciplines import make_classifier
 from activator.data_plane.throttle.forecast import Forecast
 from activator.data_plane.throttle.lines import WaitingLine
-from activator.data_plane.throttle.sorting import Sorter
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.errors import Reason
 
@@ -16,7 +16,7 @@ class Admission:
 
     def __init__(self, spec: RevisionSpec, forecast: Forecast) -> None:
         self._forecast = forecast
-        self._sorter: Sorter | None = None
+        self._classifier: RequestClassifier | None = None
         self.exempts: bool = False  # some rule exempts
         self.predicts: bool = False
         self.detail: str = ""
@@ -24,26 +24,26 @@ class Admission:
         self.configure(spec)
 
     def configure(self, spec: RevisionSpec) -> None:
-        sorter = make_sorter(spec)
-        self._sorter = sorter
-        self.exempts = sorter is not None and sorter.exempts
+        classifier = make_classifier(spec)
+        self._classifier = classifier
+        self.exempts = classifier is not None and classifier.exempts
         self.predicts = spec.admission == "predictive"
         self._slots_max = spec.max_scale * spec.container_concurrency
 
     def is_exempt(self, waiter: Waiter) -> bool:
         """Whether a rule lets the request pass even when every pod is full."""
-        sorter = self._sorter
+        classifier = self._classifier
         head = waiter.request()
-        if sorter is not None and head is not None:
-            waiter.exempt = sorter.is_exempt(head)
+        if classifier is not None and head is not None:
+            waiter.exempt = classifier.is_exempt(head)
         return waiter.exempt
 
     def sort(self, waiter: Waiter) -> Reason | None:
         """Find the waiter's place in line; a reason when its own words make no sense."""
-        sorter = self._sorter
-        head = None if sorter is None else waiter.request()
-        if sorter is not None and head is not None:
-            self.detail = sorter.sort(waiter, head)
+        classifier = self._classifier
+        head = None if classifier is None else waiter.request()
+        if classifier is not None and head is not None:
+            self.detail = classifier.sort(waiter, head)
             if self.detail:
                 return Reason.BAD_REQUEST
         waiter.sorted = True
@@ -51,7 +51,7 @@ class Admission:
 
     def limit_s(self, waiter: Waiter, usual_s: float) -> float:
         """How long the waiter may stand in line from its arrival, where others may `usual_s`."""
-        return usual_s if self._sorter is None else self._sorter.timeout_s(waiter, usual_s)
+        return usual_s if self._classifier is None else self._classifier.timeout_s(waiter, usual_s)
 
     def predict(self, waiter: Waiter, line: WaitingLine, capacity: int, limit_s: float, now_s: float) -> Reason | None:
         """A reason when the waiter could not be granted in time even in the best case.

@@ -6,10 +6,10 @@ from typing import Final
 
 from activator.config.model import PRIORITY_LEVELS
 from activator.config.specs import RevisionSpec
+from activator.data_plane.throttle.classifier import RequestClassifier
 from activator.data_plane.throttle.fair import FairLine
 from activator.data_plane.throttle.lines import FifoLine, WaitingLine
 from activator.data_plane.throttle.priority import PriorityLine
-from activator.data_plane.throttle.sorting import Sorter
 
 FAIR_KEYS_MAX: Final = 1_024  # keys of the discipline `fair` that wait at the same time; the others share one
 
@@ -27,8 +27,8 @@ def make_line(spec: RevisionSpec) -> WaitingLine:
     return FifoLine()
 
 
-def make_sorter(spec: RevisionSpec) -> Sorter | None:
+def make_classifier(spec: RevisionSpec) -> RequestClassifier | None:
     """None where a request's place does not depend on what it asks for."""
     if spec.discipline.name == "fifo" and not spec.queue_rules and not spec.request_timeout:
         return None
-    return Sorter(spec)
+    return RequestClassifier(spec)

@@ -32,7 +32,7 @@ from activator.data_plane.throttle.forecast import Forecast
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.lines import WaitingLine
 from activator.data_plane.throttle.overflow import least_loaded
-from activator.data_plane.throttle.refusing import Refusals
+from activator.data_plane.throttle.rejection import Refusals
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.starting import Start
 from activator.data_plane.throttle.traffic import Traffic
@@ -211,7 +211,7 @@ class RevisionThrottler:
         lane = waiter.lane
         if lane is not None and lane.line is self.line:  # else it is about to hear something already
             self._leave(waiter)
-            self._refusals.tell(waiter, Reason.QUEUE_TIMEOUT, "")
+            self._refusals.reject(waiter, Reason.QUEUE_TIMEOUT, "")
 
     # --- giving a slot back ---
 
@@ -222,8 +222,8 @@ class RevisionThrottler:
         del self.leases[lease]
         if lease.bars_trials:
             self._end_trial(lease)
-        told_s = latency_s if succeeded else -latency_s  # as the policies' on_release has it
-        outcome = self.table.release(lease.tracker, lease.generation, told_s)
+        observed_latency_s = latency_s if succeeded else -latency_s  # as the policies' on_release has it
+        outcome = self.table.release(lease.tracker, lease.generation, observed_latency_s)
         if outcome == DRAINED:
             if self.removed:
                 self._events.departed(self.key, lease.identity)
@@ -292,7 +292,7 @@ class RevisionThrottler:
                 except Exception as error:  # of a policy: the end of the one request that it was asked for
                     self._errors.raised(error)
                     self._leave(waiter)
-                    self._refusals.tell(waiter, Reason.INTERNAL, "")
+                    self._refusals.reject(waiter, Reason.INTERNAL, "")
                     grants += 1
                     if grants >= self._grants_per_turn_max:
                         self._pump_soon()
@@ -545,7 +545,7 @@ class RevisionThrottler:
         line = self.line
         self.line = make_line(self.spec)
         self._line_ended()
-        self._refusals.tell_all(line, reason, detail)
+        self._refusals.reject_all(line, reason, detail)
 
     def _pump_soon(self) -> None:
         if not self._pump_deferred:

@@ -21,10 +21,10 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 from activator.data_plane.upstream.pod_connection import ConnectionOwner, PodConnection
+from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Deadline, TimingWheel
 from activator.runtime.errors import Reason
 from activator.runtime.handshake import Handshake
-from activator.runtime.outlet import WriteTurn
 from activator.runtime.transport import Transport
 
 TLS_SHUTDOWN_TIMEOUT_S: Final = 5.0
@@ -65,7 +65,7 @@ class DialContext:
         loop: asyncio.AbstractEventLoop,
         wheel: TimingWheel,
         start_task: Callable[[str, Coroutine[Any, Any, Any]], Any],
-        turn: WriteTurn,
+        turn: WriteBatcher,
         connections_max: int = NO_LIMIT,
     ) -> None:
         self.connections_max = connections_max  # to all pods; beyond it idle ones are closed

@@ -19,9 +19,9 @@ from activator.codec.http1.response import ResponseParser, ResponseSink
 from activator.codec.http1.serialise import chunk, last_chunk, request_bytes
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.data_plane.exchange import Exchange, PodStream
+from activator.runtime.buffered_writer import BufferedWriter, WriteBatcher
 from activator.runtime.clock import Now
 from activator.runtime.errors import Reason, WireError
-from activator.runtime.outlet import Outlet, WriteTurn
 from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
 from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
 
@@ -62,19 +62,19 @@ class ConnectionOwner:
 class PodConnection(PodStream):
     """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
 
-    def __init__(self, owner: ConnectionOwner, now: Now, turn: WriteTurn) -> None:
+    def __init__(self, owner: ConnectionOwner, now: Now, turn: WriteBatcher) -> None:
         self._owner = owner
         self._now = now
         self._turn = turn
         self.bare: Transport | None = None  # over TLS: the connection beneath it, until `connection_made`
         self._transport: Transport | None = None
-        self._outlet: Outlet | None = None
+        self._writer: BufferedWriter | None = None
         self._parser = ResponseParser(_Sink(self))
         self._reading = Reading(turn.defer, self._turn_came)
         self._exchange: Exchange | None = None
         self.fresh: bool = True  # no byte of a response has ever come
         self.reused = False
-        self.heard_s: float = 0.0  # when it last read something, or was opened: idle since then
+        self.last_read_s: float = 0.0  # when it last read something, or was opened: idle since then
         self.is_closed: bool = False
         # per request
         self._chunked: bool = False
@@ -101,10 +101,10 @@ class PodConnection(PodStream):
         """Close in order; for a connection that carries nothing."""
         if not self.is_closed:
             self._gone()
-            outlet = self._outlet
+            writer = self._writer
             transport = self._transport
-            if outlet is not None and transport is not None:
-                outlet.close()
+            if writer is not None and transport is not None:
+                writer.close()
                 if transport.get_write_buffer_size() > 0:
                     self._owner.leaving(transport)
 
@@ -113,36 +113,36 @@ class PodConnection(PodStream):
     def send_request(self, head: RequestHead, body: list[bytes]) -> None:
         self._chunked = head.has_body and head.content_length < 0
         self._request_ended = not head.has_body
-        outlet = self._outlet
-        assert outlet is not None
+        writer = self._writer
+        assert writer is not None
         if not body:
-            outlet.write(request_bytes(head))
+            writer.write(request_bytes(head))
             return
         pieces = [request_bytes(head)]
         pieces.extend([chunk(data) if self._chunked else data for data in body])
-        outlet.write(b"".join(pieces))
+        writer.write(b"".join(pieces))
 
     def send_body(self, data: bytes) -> None:
-        outlet = self._outlet
-        if not self.is_closed and outlet is not None:
-            outlet.write(chunk(data) if self._chunked else data)
+        writer = self._writer
+        if not self.is_closed and writer is not None:
+            writer.write(chunk(data) if self._chunked else data)
 
     def send_end(self, trailers: Headers) -> None:
         self._request_ended = True
-        outlet = self._outlet
-        if self.is_closed or outlet is None:
+        writer = self._writer
+        if self.is_closed or writer is None:
             return
         if self._chunked:
-            outlet.write(last_chunk(trailers))
+            writer.write(last_chunk(trailers))
         elif self._parser.tunnelling:
-            outlet.write_eof()
+            writer.write_eof()
 
     def abort(self) -> None:
         self._exchange = None
         if not self.is_closed:
             self._gone()
-            if self._outlet is not None:
-                self._outlet.cut()
+            if self._writer is not None:
+                self._writer.cut()
 
     def half_closes(self) -> bool:
         return self._transport is not None and self._transport.can_write_eof()
@@ -165,10 +165,10 @@ class PodConnection(PodStream):
 
     def connection_made(self, transport: Transport) -> None:
         self._transport = transport
-        self._outlet = Outlet(self._turn, transport)
+        self._writer = BufferedWriter(self._turn, transport)
         self._reading.start(transport if self.bare is None else self.bare)
         self.bare = None
-        self.heard_s = self._now()
+        self.last_read_s = self._now()
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
         self._owner.opened(self)
 
@@ -183,7 +183,7 @@ class PodConnection(PodStream):
             self.fresh = False
             self._owner.answered(self)
         now_s = self._now()
-        self.heard_s = now_s
+        self.last_read_s = now_s
         exchange.read_s = now_s
         self._reading.took(len(data))
         self._fed(exchange, self._parser.feed(data))
@@ -238,7 +238,7 @@ class PodConnection(PodStream):
             self._forget()
             return
         self._transport = None  # closed already
-        self._outlet = None
+        self._writer = None
         self._ended(error is None)
         self._forget()
 
@@ -297,7 +297,7 @@ class PodConnection(PodStream):
         self._reading.stop()
         self._parser.retire()
         self._transport = None
-        self._outlet = None
+        self._writer = None
 
 
 class _Sink(ResponseSink):

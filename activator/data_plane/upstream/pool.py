@@ -12,7 +12,7 @@ Rules
   5. The idle connection used last is used next, so that the others can grow old and be closed: after POD_IDLE_S, or a
      second before the pod would close them where it says when (`Keep-Alive: timeout=`).
   6. Where there is a `naming`, a new connection carries requests only after the pod has said on it who it is
-     (introduction.py). One that says otherwise, or cannot say, counts as refused: whoever waits goes elsewhere.
+     (identity_check.py). One that says otherwise, or cannot say, counts as refused: whoever waits goes elsewhere.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mypy_extensions import mypyc_attr
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
 from activator.data_plane.upstream.dial import Dial, DialContext, PodAddress
-from activator.data_plane.upstream.introduction import Introduction, Naming
+from activator.data_plane.upstream.identity_check import ExpectedIdentity, IdentityCheck
 from activator.data_plane.upstream.pod_connection import ConnectionOwner, PodConnection
 from activator.data_plane.upstream.window import DialWindow
 from activator.runtime.clock import NEVER, Deadline, Now
@@ -53,14 +53,14 @@ class PodPool(ConnectionOwner):
         now: Now,
         address: PodAddress,
         connect_timeout_s: float,
-        naming: Naming | None = None,
+        naming: ExpectedIdentity | None = None,
     ) -> None:
         self._context = context
         self._now = now
         self._address = address
         self._connect_timeout_s = connect_timeout_s
-        self._naming = naming
-        self._introducing: dict[PodConnection, Introduction] = {}  # connections whose pod is asked who it is
+        self._expected_identity = naming
+        self._identifying: dict[PodConnection, IdentityCheck] = {}  # connections whose pod is asked who it is
         self._mistaken: bool = False  # it was somebody else, the last time
         self._idle: list[PodConnection] = []  # the longest idle first
         self._idle_max_s: float = POD_IDLE_S  # less where the pod says that it closes its connections sooner
@@ -97,7 +97,7 @@ class PodPool(ConnectionOwner):
         if idle_max_s > 0.0:
             while self._idle:
                 connection = self._idle[-1]
-                if now_s - connection.heard_s >= idle_max_s:
+                if now_s - connection.last_read_s >= idle_max_s:
                     break  # and the others have been idle for longer
                 self._idle.pop()
                 if connection.is_usable():
@@ -124,8 +124,8 @@ class PodPool(ConnectionOwner):
         for dial in list(self._dials.values()):
             self._end_dial(dial)
             dial.abandon()
-        for introduction in list(self._introducing.values()):
-            self._end_introduction(introduction)
+        for identity_check in list(self._identifying.values()):
+            self._end_identity_check(identity_check)
         idle = self._idle
         self._idle = []
         for connection in idle:
@@ -141,7 +141,7 @@ class PodPool(ConnectionOwner):
         return {
             "open": len(self._open),
             "idle": len(self._idle),
-            "dialling": len(self._dials) + len(self._introducing),
+            "dialling": len(self._dials) + len(self._identifying),
             "waiting": len(self._waiting) + len(self._refused),
             "window": self.window.size,
         }
@@ -150,7 +150,7 @@ class PodPool(ConnectionOwner):
         """Add how many are open, idle, dialling and waiting: metrics ask every pod, and there may be 20,000."""
         totals[0] += len(self._open)
         totals[1] += len(self._idle)
-        totals[2] += len(self._dials) + len(self._introducing)
+        totals[2] += len(self._dials) + len(self._identifying)
         totals[3] += len(self._waiting) + len(self._refused)
 
     def close_idle_one(self) -> bool:
@@ -162,7 +162,7 @@ class PodPool(ConnectionOwner):
     # --- what connections report ---
 
     def opened(self, connection: PodConnection) -> None:
-        now_s = connection.heard_s
+        now_s = connection.last_read_s
         dial = self._dials.pop(connection, None)
         if dial is not None:
             dial.opened()
@@ -172,10 +172,10 @@ class PodPool(ConnectionOwner):
         self._young.append((now_s, connection))
         if len(self._young) == 1:
             self._context.wheel.arm(self._aging, now_s + self.window.age_s)
-        if self._naming is None:
+        if self._expected_identity is None:
             self._next(connection)
         else:
-            self._introduce(connection, self._naming)
+            self._identify(connection, self._expected_identity)
 
     def answered(self, connection: PodConnection) -> None:
         self.window.answered()
@@ -183,8 +183,8 @@ class PodPool(ConnectionOwner):
             self._fill()
 
     def finished(self, connection: PodConnection, reusable: bool) -> None:
-        if self._introducing and connection in self._introducing:
-            self._introduced(connection, reusable)
+        if self._identifying and connection in self._identifying:
+            self._identified(connection, reusable)
             return
         if connection.keep_alive_s >= 0.0:
             self._idle_max_s = min(POD_IDLE_S, connection.keep_alive_s - _CLOSING_S)
@@ -214,7 +214,7 @@ class PodPool(ConnectionOwner):
             self._fill()
 
     def leaving(self, transport: Transport) -> None:
-        self._context.wheel.arm(_Farewell(transport), self._now() + FLUSH_S)
+        self._context.wheel.arm(_CloseTimeout(transport), self._now() + FLUSH_S)
 
     # --- within ---
 
@@ -234,7 +234,7 @@ class PodPool(ConnectionOwner):
             self.window.answered()
         self._idle.append(connection)
         if len(self._idle) == 1:
-            self._context.wheel.arm(self._sweep, connection.heard_s + self._idle_max_s)
+            self._context.wheel.arm(self._sweep, connection.last_read_s + self._idle_max_s)
 
     def _fill(self) -> None:
         """Dial for whoever waits and has nothing coming, as far as the window goes."""
@@ -248,39 +248,39 @@ class PodPool(ConnectionOwner):
             dial.start(self._address, min(patience_s, self._connect_timeout_s), self._now())
 
     def _coming(self) -> int:
-        return len(self._dials) + len(self._introducing)
+        return len(self._dials) + len(self._identifying)
 
-    def _introduce(self, connection: PodConnection, naming: Naming) -> None:
-        introduction = Introduction(naming, self._introduction_failed)
-        self._introducing[connection] = introduction
-        self._context.wheel.arm(introduction, connection.heard_s + self._connect_timeout_s)
-        connection.serve(introduction)
+    def _identify(self, connection: PodConnection, naming: ExpectedIdentity) -> None:
+        identity_check = IdentityCheck(naming, self._identity_check_failed)
+        self._identifying[connection] = identity_check
+        self._context.wheel.arm(identity_check, connection.last_read_s + self._connect_timeout_s)
+        connection.serve(identity_check)
 
-    def _introduced(self, connection: PodConnection, reusable: bool) -> None:
-        introduction = self._introducing.pop(connection)
-        introduction.over = True
-        self._context.wheel.cancel(introduction)
-        if introduction.is_right() and reusable and not self._closed:
+    def _identified(self, connection: PodConnection, reusable: bool) -> None:
+        identity_check = self._identifying.pop(connection)
+        identity_check.over = True
+        self._context.wheel.cancel(identity_check)
+        if identity_check.is_right() and reusable and not self._closed:
             self._mistaken = False
             self._next(connection)
             return
         connection.close()
         if not self._mistaken and not self._closed:  # one line, not one for each connection
             self._mistaken = True
-            said = "is called" if not introduction.is_right() else "closes connections on which it says that it is"
-            log.warning("the pod at %s %s %r", self._address.host, said, introduction.said)
+            said = "is called" if not identity_check.is_right() else "closes connections on which it says that it is"
+            log.warning("the pod at %s %s %r", self._address.host, said, identity_check.said)
         self._refuse(Reason.CONNECT_FAILED)
 
-    def _introduction_failed(self, introduction: Introduction, reason: Reason) -> None:
-        self._end_introduction(introduction)
+    def _identity_check_failed(self, identity_check: IdentityCheck, reason: Reason) -> None:
+        self._end_identity_check(identity_check)
         self._refuse(reason)
 
-    def _end_introduction(self, introduction: Introduction) -> None:
-        introduction.over = True
-        self._context.wheel.cancel(introduction)
-        for connection, one in self._introducing.items():
-            if one is introduction:
-                del self._introducing[connection]
+    def _end_identity_check(self, identity_check: IdentityCheck) -> None:
+        identity_check.over = True
+        self._context.wheel.cancel(identity_check)
+        for connection, one in self._identifying.items():
+            if one is identity_check:
+                del self._identifying[connection]
                 connection.abort()
                 return
 
@@ -303,7 +303,7 @@ class PodPool(ConnectionOwner):
             self._refused.update(dict.fromkeys(self._waiting, reason))
             self._waiting.clear()
             if before == 0:
-                self._tell_refused()
+                self._reject_refused()
         else:
             exchange = next(iter(self._waiting), None)
             if exchange is not None:
@@ -311,14 +311,14 @@ class PodPool(ConnectionOwner):
                 exchange.connect_failed(reason)
         self._fill()
 
-    def _tell_refused(self) -> None:
+    def _reject_refused(self) -> None:
         """A bounded number in this turn: without a limit of its own, thousands of requests may wait for one pod."""
         for exchange in list(itertools.islice(self._refused, REFUSALS_PER_TURN_MAX)):
             reason = self._refused.pop(exchange, None)
             if reason is not None:  # else it has left meanwhile
                 exchange.connect_failed(reason)
         if self._refused:
-            self._context.turn.defer(self._tell_refused)
+            self._context.turn.defer(self._reject_refused)
 
     def _is_lost(self, dial: Dial) -> bool:
         """The dial is to be repeated; False when the pod has been silent for the whole connect timeout."""
@@ -341,10 +341,10 @@ class PodPool(ConnectionOwner):
         self._fill()
 
     def _close_old(self, now_s: float) -> None:
-        while self._idle and self._idle[0].heard_s + self._idle_max_s <= now_s:
+        while self._idle and self._idle[0].last_read_s + self._idle_max_s <= now_s:
             self._idle[0].close()
         if self._idle:
-            self._context.wheel.arm(self._sweep, self._idle[0].heard_s + self._idle_max_s)
+            self._context.wheel.arm(self._sweep, self._idle[0].last_read_s + self._idle_max_s)
 
 
 class _OfPool(Deadline):
@@ -363,7 +363,7 @@ class _Aging(_OfPool):
             self.pool._age(now_s)
 
 
-class _Farewell(Deadline):
+class _CloseTimeout(Deadline):
     """Waits for a pod to take what was written to a connection that is being closed; not for ever."""
 
     def __init__(self, transport: Transport) -> None:

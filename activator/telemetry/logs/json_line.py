@@ -15,7 +15,7 @@ from mypy_extensions import i64
 
 from activator.codec.message import RequestHead
 from activator.data_plane.exchange import ClientStream
-from activator.data_plane.headers.forwarding import is_modest
+from activator.data_plane.headers.forwarding import is_valid_request_id
 from activator.data_plane.headers.trace_context import trace_id_of
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.throttle.lease import Lease
@@ -147,10 +147,10 @@ def _of_headers(caller: _Caller, head: RequestHead) -> str:
     block = head.headers.block
     if block.startswith(caller.block):
         request_id = block[len(caller.block) :]
-        if is_modest(request_id):  # and so there is nothing behind it
+        if is_valid_request_id(request_id):  # and so there is nothing behind it
             return _own_id(request_id) + caller.headers
     start, name, request_id = block.rpartition(_REQUEST_ID)
-    is_ours = bool(name) and is_modest(request_id)  # else a file has turned it off
+    is_ours = bool(name) and is_valid_request_id(request_id)  # else a file has turned it off
     said = LoggedHeaders(start if is_ours else block)
     text = _headers(said)
     if said.request_id or not is_ours:

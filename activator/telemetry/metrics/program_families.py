@@ -13,8 +13,8 @@ from activator.control_plane.sources.push import PushIntake, Verdict
 from activator.control_plane.state.lifecycle import EVENTS
 from activator.control_plane.state.repair import MISMATCHES
 from activator.control_plane.state.worker import TURN_BOUNDS_S, StateWorker
-from activator.data_plane.apply import DataPart
-from activator.data_plane.server.connection import Listening
+from activator.data_plane.apply import RevisionTables
+from activator.data_plane.server.connection import ConnectionRegistry
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.runtime.clock import Now
 from activator.runtime.histogram import Histogram
@@ -29,11 +29,11 @@ from lb.tracker import EMPTY, STATE_NAMES
 class Program(NamedTuple):
     """What is read here."""
 
-    listening: Listening
+    registry: ConnectionRegistry
     held: HeldBudget
     worker: StateWorker
     prober: Prober
-    part: DataPart
+    tables: RevisionTables
     access_log: AccessLogSwitch
     errors_total: Callable[[], int]
     now: Now
@@ -74,29 +74,29 @@ def _report_validations(it: Program) -> list[Row]:
 
 
 CLIENTS: tuple[Family[Program], ...] = (
-    gauge("activator_client_connections", "Open client connections.", lambda it: len(it.listening.connections)),
+    gauge("activator_client_connections", "Open client connections.", lambda it: len(it.registry.connections)),
     gauge(
         "activator_client_handshakes",
         "Client connections whose TLS handshake is not over.",
-        lambda it: len(it.listening.handshakes),
+        lambda it: len(it.registry.handshakes),
     ),
     counter(
         "activator_client_handshakes_closed",
         "TLS handshakes that were closed since there were too many.",
-        lambda it: it.listening.handshakes_closed_total,
+        lambda it: it.registry.handshakes_closed_total,
     ),
-    counter("activator_client_connections_accepted", "Client connections.", lambda it: it.listening.accepted_total),
+    counter("activator_client_connections_accepted", "Client connections.", lambda it: it.registry.accepted_total),
     counter(
-        "activator_client_connections_shed", "Client connections over the limit.", lambda it: it.listening.shed_total
+        "activator_client_connections_shed", "Client connections over the limit.", lambda it: it.registry.shed_total
     ),
-    gauge("activator_exchanges", "Requests begun and not ended.", lambda it: it.listening.proxy.active),
+    gauge("activator_exchanges", "Requests begun and not ended.", lambda it: it.registry.proxy.active),
     gauge("activator_held_bytes", "Request bodies held in memory, of all revisions.", lambda it: it.held.held_bytes),
     gauge("activator_held_requests", "Requests that wait for a slot.", lambda it: it.held.held_requests),
     Family(
         "activator_refused_requests",
         Kind.COUNTER,
         "Requests refused before they had a revision.",
-        lambda it: [((reason.value,), float(count)) for reason, count in it.listening.proxy.refused_requests.items()],
+        lambda it: [((reason.value,), float(count)) for reason, count in it.registry.proxy.refused_requests.items()],
         ("reason",),
         (REASONS,),
     ),
@@ -233,7 +233,7 @@ CONTROL: tuple[Family[Program], ...] = (
         "Pods that went from one state to another; from empty: they came, to empty: their slot is free again.",
         lambda it: [
             ((STATE_NAMES[before], STATE_NAMES[after]), float(count))
-            for (before, after), count in it.part.transitions.items()
+            for (before, after), count in it.tables.transitions.items()
         ],
         ("from", "to"),
         (STATE_NAMES, STATE_NAMES),

@@ -41,15 +41,15 @@ class OtlpClient:
         self.endpoint = endpoint or _endpoint(environ)
         self._hurried = Event()
         self._wait = wait or self._hurried.wait
-        self._timeout_s = float(_said(environ, "TIMEOUT") or TRACE_TIMEOUT_S)
+        self._timeout_s = float(_setting(environ, "TIMEOUT") or TRACE_TIMEOUT_S)
         self._session = requests.Session()
         # Said at each call: a session's gives way to other variables.
         self._verify = _file(environ, "CERTIFICATE") or True
         certificate, key = _file(environ, "CLIENT_CERTIFICATE"), _file(environ, "CLIENT_KEY")
         if certificate:
             self._session.cert = (certificate, key) if key else certificate
-        headers = dict(parse_env_headers(_said(environ, "HEADERS"), liberal=True))
-        compression = _said(environ, "COMPRESSION").lower() or "none"
+        headers = dict(parse_env_headers(_setting(environ, "HEADERS"), liberal=True))
+        compression = _setting(environ, "COMPRESSION").lower() or "none"
         if compression != "none" and compression not in _PACKERS:
             raise ValueError(f"compression is none, gzip or deflate, not {compression}")
         self._pack = _PACKERS.get(compression)
@@ -91,7 +91,7 @@ class OtlpClient:
         self._session.close()
 
 
-def _said(environ: Mapping[str, str], what: str) -> str:
+def _setting(environ: Mapping[str, str], what: str) -> str:
     """Of traces, else of all signals."""
     said = environ.get(f"OTEL_EXPORTER_OTLP_TRACES_{what}", "").strip()
     return said or environ.get(f"OTEL_EXPORTER_OTLP_{what}", "").strip()
@@ -104,7 +104,7 @@ def _endpoint(environ: Mapping[str, str]) -> str:
 
 
 def _file(environ: Mapping[str, str], what: str) -> str:
-    path = _said(environ, what)
+    path = _setting(environ, what)
     if path:
         with open(path, "rb"):  # told when it is set, rather than at each call
             pass

@@ -27,7 +27,7 @@ from activator.control_plane.probes.prober import (
     PROBE_TIMEOUT_MIN_S,
     PROBE_TIMEOUT_RTTS,
     PROBES_AT_ONCE_MAX,
-    Patience,
+    AdaptiveTimeout,
     Prober,
 )
 from activator.messages import Change, Probed, StartProbe, StopProbe
@@ -304,7 +304,7 @@ def test_each_revision_says_how_its_pods_are_asked() -> None:
 
 
 def test_the_timeout_of_a_question_follows_the_distance() -> None:
-    patience = Patience()
+    patience = AdaptiveTimeout()
     assert patience.timeout_s(0) == PROBE_TIMEOUT_S
     assert [patience.timeout_s(n) for n in range(1, 6)] == [2.0, 4.0, 8.0, PROBE_TIMEOUT_MAX_S, PROBE_TIMEOUT_MAX_S]
     for _ in range(100):

@@ -22,12 +22,12 @@ from activator.control_plane.probes.probe import (
     Question,
 )
 from activator.control_plane.probes.tcp_probe import (
-    KNOCK_PROOF_S,
-    KNOCK_STEP_MAX_S,
-    KNOCK_STEP_S,
-    KNOCK_TRUST_S,
-    KNOCK_UNKNOWN_S,
-    Knocker,
+    TCP_PROBE_PROOF_S,
+    TCP_PROBE_STEP_MAX_S,
+    TCP_PROBE_STEP_S,
+    TCP_PROBE_TRUST_S,
+    TCP_PROBE_UNKNOWN_S,
+    TcpProber,
     connects,
 )
 from tests.manual_clock import ManualClock
@@ -46,7 +46,7 @@ class World:
         self.shows = shows
         self.silent = silent
         self.asked_s: list[float] = []
-        self.knocker = Knocker(self.clock.now, self._ask, self._knock, self._wait)
+        self.knocker = TcpProber(self.clock.now, self._ask, self._knock, self._wait)
 
     async def _ask(self, question: Question, timeout_s: float) -> Ask:
         self.asked_s.append(self.clock.now_s)
@@ -78,13 +78,13 @@ def until_answered(world: World) -> None:
 def test_a_program_that_starts_at_once_is_asked_when_it_listens() -> None:
     world = World(0.01)
     assert world.ask() is Ask.ANSWERED
-    assert len(world.asked_s) == 1 and 0.0 <= world.asked_s[0] - 0.01 <= KNOCK_STEP_S
+    assert len(world.asked_s) == 1 and 0.0 <= world.asked_s[0] - 0.01 <= TCP_PROBE_STEP_S
 
 
 def test_of_an_unknown_port_the_question_waits_a_moment_only() -> None:
     world = World(10.0)
     assert world.ask() is Ask.REFUSED
-    assert world.asked_s and world.asked_s[0] <= KNOCK_UNKNOWN_S + KNOCK_STEP_S
+    assert world.asked_s and world.asked_s[0] <= TCP_PROBE_UNKNOWN_S + TCP_PROBE_STEP_S
 
 
 def test_a_port_that_was_seen_is_waited_for() -> None:
@@ -93,7 +93,7 @@ def test_a_port_that_was_seen_is_waited_for() -> None:
     world.start(after_s=2.0)
     until_answered(world)
     assert len(world.asked_s) == 1, "no question came too early"
-    assert 0.0 <= world.asked_s[0] - world.listens_s <= KNOCK_STEP_MAX_S + 0.002
+    assert 0.0 <= world.asked_s[0] - world.listens_s <= TCP_PROBE_STEP_MAX_S + 0.002
 
 
 def test_but_not_for_ever() -> None:
@@ -103,16 +103,16 @@ def test_but_not_for_ever() -> None:
     began_s = world.clock.now_s
     while not world.asked_s:
         world.ask()
-    assert KNOCK_TRUST_S <= world.asked_s[0] - began_s <= KNOCK_TRUST_S + 1.1
+    assert TCP_PROBE_TRUST_S <= world.asked_s[0] - began_s <= TCP_PROBE_TRUST_S + 1.1
 
 
 def test_a_hidden_port_is_not_waited_for_again() -> None:
     world = World(0.5, shows=False)
     until_answered(world)
     world.start(after_s=0.5)
-    before = world.knocker.knocks_total
+    before = world.knocker.tcp_probes_total
     world.ask()
-    assert world.asked_s == [world.clock.now_s] and world.knocker.knocks_total == before
+    assert world.asked_s == [world.clock.now_s] and world.knocker.tcp_probes_total == before
 
 
 def test_a_port_that_says_nothing_is_hidden() -> None:
@@ -125,7 +125,7 @@ def test_whose_requests_do_not_wait_is_not_knocked_at() -> None:
     world = World(0.5)
     world.ask(Question(QUESTION.address, QUESTION.probe, revision="ns/app"))
     world.ask(Question(QUESTION.address, ProbeSpec(PROBE_QUEUE_PROXY), revision="ns/app", hurried=True))
-    assert world.knocker.knocks_total == 0 and world.asked_s == [0.0, 0.0]
+    assert world.knocker.tcp_probes_total == 0 and world.asked_s == [0.0, 0.0]
 
 
 def test_the_timeout_bounds_the_wait() -> None:
@@ -134,7 +134,7 @@ def test_the_timeout_bounds_the_wait() -> None:
     world.start(after_s=3.0)
     began_s = world.clock.now_s
     assert world.ask(timeout_s=0.25) is Ask.REFUSED
-    assert world.clock.now_s - began_s <= 0.25 + KNOCK_STEP_MAX_S and world.asked_s == []
+    assert world.clock.now_s - began_s <= 0.25 + TCP_PROBE_STEP_MAX_S and world.asked_s == []
 
 
 def steps_of(pods: int, waited_s: float) -> list[float]:
@@ -156,7 +156,7 @@ def steps_of(pods: int, waited_s: float) -> list[float]:
     async def run() -> None:
         await asyncio.gather(*(knocker.ask(question, 0.5) for question in questions))
 
-    knocker = Knocker(clock.now, ask, knock, wait)
+    knocker = TcpProber(clock.now, ask, knock, wait)
     probe = ProbeSpec(PROBE_QUEUE_PROXY, port=8080)
     questions = [Question(f"10.0.0.{n}:8012", probe, revision=f"ns/{n}", hurried=True) for n in range(pods)]
     opens = True
@@ -171,8 +171,8 @@ def steps_of(pods: int, waited_s: float) -> list[float]:
 
 def test_many_that_wait_are_no_stampede() -> None:
     few, many = steps_of(2, 1.0), steps_of(200, 1.0)
-    assert max(few) <= KNOCK_STEP_MAX_S
-    assert min(many) >= KNOCK_STEP_MAX_S * 200 / PROBES_HURRIED_MAX / 2
+    assert max(few) <= TCP_PROBE_STEP_MAX_S
+    assert min(many) >= TCP_PROBE_STEP_MAX_S * 200 / PROBES_HURRIED_MAX / 2
     assert min(steps_of(2, PROBE_HURRIED_LONG_S)) >= PROBE_HURRIED_LONG_STEP_S
 
 
@@ -200,7 +200,7 @@ class Pod:
         self.clock = ManualClock(0.0)
         self.opens_s = {8012: queue_s, 8080: program_s}
         self.at_once = at_once
-        self.knocker = Knocker(self.clock.now, self._ask, self._knock, self._wait)
+        self.knocker = TcpProber(self.clock.now, self._ask, self._knock, self._wait)
 
     async def _ask(self, question: Question, timeout_s: float) -> Ask:
         if self.clock.now_s < self.opens_s[8012]:
@@ -241,7 +241,7 @@ class Pod:
 def test_a_hanging_question_does_not_count_where_the_port_itself_has_opened() -> None:
     pod = Pod(0.0, 0.5)
     assert pod.answers() == {Ask.ANSWERED}
-    assert pod.clock.now_s <= 0.5 + KNOCK_STEP_MAX_S + KNOCK_PROOF_S + 0.002
+    assert pod.clock.now_s <= 0.5 + TCP_PROBE_STEP_MAX_S + TCP_PROBE_PROOF_S + 0.002
 
 
 def test_but_where_queue_proxy_looks_for_more() -> None:

@@ -40,7 +40,7 @@ class Reporting:
         self.most_at_once = 0
         self.gate = asyncio.Event()
         self.gate.set()
-        self.intake = PushIntake(self.joined.worker.submit_and_tell, self.joined.worker.model, networks, self._ask)
+        self.intake = PushIntake(self.joined.worker.submit_with_outcome, self.joined.worker.model, networks, self._ask)
 
     async def _ask(self, question: Question, timeout_s: float) -> Ask:
         self.asked.append(question.address)
@@ -186,7 +186,7 @@ def test_a_report_that_is_not_applied_soon_is_answered_all_the_same() -> None:
     async def scenario() -> None:
         joined = Joined()
         joined.do(RevisionSet(SPEC))
-        intake = PushIntake(joined.worker.submit_and_tell, joined.worker.model, (), answer_within_s=0.001)
+        intake = PushIntake(joined.worker.submit_with_outcome, joined.worker.model, (), answer_within_s=0.001)
         assert await intake.take(Report("rev", "p1", f"{PEER}:80", "starting", "ns"), PEER) is Verdict.WAITING
         joined.do()
         assert joined.slots() == {"p1": "pending"}

@@ -102,7 +102,7 @@ class Story:
         self.tell(Probed(KEY, "p1"), PodServed(KEY, "p3", 1))
         self.tell(TrialEnded(KEY, "p1", 1, True), RevisionSet(replace(SPEC, container_concurrency=3)))
         self.tell(PodGone(KEY, "list", "p2"), PodGone(OTHER, "list", "o2"))
-        self.joined.part.condemn(KEY, "told so")
+        self.joined.tables.distrust(KEY, "told so")
         self.tell(Sweep(KEY), seen("p2"))
         self.tell(LAST_WORDS)
 
@@ -116,8 +116,8 @@ class Story:
             pods = self.joined.worker.model.revisions[KEY].pods.values()
             self.tell(*(TrialEnded(KEY, pod.identity, 1, True) for pod in pods if pod.recovering))
             for key in (KEY, OTHER):
-                self.joined.part._changed.add(key)
-                self.joined.part._restructured.add(key)
+                self.joined.tables._changed.add(key)
+                self.joined.tables._restructured.add(key)
             self.joined.auditor.expired(self.joined.clock.now())
             self.tell()
 
@@ -156,7 +156,7 @@ def told(at: int) -> tuple[Story, Injector]:
 
 
 def check(story: Story, calm: Story) -> None:
-    assert not story.joined.part.condemned
+    assert not story.joined.tables.distrusted
     assert not story.joined.worker.parked
     for key in (KEY, OTHER):
         throttler = story.joined.throttler(key)

@@ -1,10 +1,10 @@
-"""A state worker and a data part joined in memory, on a clock that the test turns."""
+"""A state worker and a data plane joined in memory, on a clock that the test turns."""
 
 from __future__ import annotations
 
 from activator.config.specs import RevisionSpec
 from activator.control_plane.state.worker import Reduce, StateWorker
-from activator.data_plane.apply import DataHooks, DataPart
+from activator.data_plane.apply import RevisionTables, TableHooks
 from activator.data_plane.audit import Auditor
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -17,7 +17,7 @@ from activator.messages import (
     PodStatus,
     ProbeOrder,
     RevisionBroken,
-    Told,
+    ToControl,
     decode,
     encode,
 )
@@ -42,7 +42,7 @@ class Pool:
         self.closed = False
 
 
-class Hooks(DataHooks):
+class Hooks(TableHooks):
     """Writes down what apply asks of the rooms above."""
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class Hooks(DataHooks):
         self.expired: list[tuple[str, int, int]] = []
         self.failures: list[Exception] = []
         self.trims: list[tuple[str, Trim]] = []
-        self.told: list[Told] = []  # for the worker
+        self.told: list[ToControl] = []  # for the worker
 
     def make_policy(self, name: str) -> Policy:
         return create(name, Rng(7))
@@ -100,8 +100,8 @@ class Joined:
         self.probes: list[ProbeOrder] = []
         self.dirty: list[tuple[str, str]] = []  # sources that were asked to say a revision anew
         wheel = TimingWheel(self.clock.now, self.clock.call_later, self.errors.append)
-        self.part = DataPart(self.clock.now, wheel, self.clock.defer, self.heard, self.hooks, HeldBudget())
-        self.auditor = Auditor(self.part, wheel, self.clock.now, self.hooks.told.append, self.clock.defer)
+        self.tables = RevisionTables(self.clock.now, wheel, self.clock.defer, self.heard, self.hooks, HeldBudget())
+        self.auditor = Auditor(self.tables, wheel, self.clock.now, self.hooks.told.append, self.clock.defer)
         if reduce_change is None:
             self.worker = StateWorker(self.clock.now, self._send, self.probes.extend, self.source_dirty)
         else:
@@ -110,7 +110,7 @@ class Joined:
     def _send(self, effects: list[Effect]) -> None:
         carried: list[Effect] = [decode(encode(effect)) for effect in effects]  # type: ignore[misc]
         assert carried == effects
-        self.part.apply(carried)
+        self.tables.apply(carried)
 
     def source_dirty(self, source: str, key: str) -> None:
         self.dirty.append((source, key))
@@ -126,7 +126,7 @@ class Joined:
             self.hooks.told.clear()
 
     def throttler(self, key: str = KEY) -> RevisionThrottler:
-        return self.part.throttlers[key]
+        return self.tables.throttlers[key]
 
     def ask(self, key: str = KEY) -> Request:
         """A request that has asked for a slot."""
@@ -134,7 +134,7 @@ class Joined:
 
     def slots(self, key: str = KEY) -> dict[str, str]:
         """identity → state, as the table has it."""
-        table = self.part.throttlers[key].table
+        table = self.tables.throttlers[key].table
         table.check_invariants()
         return {
             tracker.identity: STATE_NAMES[tracker.state]

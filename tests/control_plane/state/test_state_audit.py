@@ -33,7 +33,7 @@ def with_requests(count: int) -> tuple[Joined, list[Request]]:
     requests = [Request(joined.throttler()) for _ in range(count)]
     for request in requests:
         request.ask(joined.clock.now())
-        joined.part.activated(KEY)
+        joined.tables.activated(KEY)
     return joined, requests
 
 
@@ -45,7 +45,7 @@ def test_where_all_is_well_nothing_is_found_and_the_quiet_are_not_looked_at() ->
     assert joined.auditor.looked_total == 101
     for request in requests:
         request.release()
-    joined.part.loads()
+    joined.tables.loads()
     assert audited(joined) == {}
     looked = joined.auditor.looked_total
     assert looked <= 102
@@ -123,21 +123,21 @@ def test_a_revision_that_cannot_be_looked_at_is_condemned_and_the_others_go_on_b
     leases = joined.throttler().leases
     leases[None] = requests[0]  # type: ignore[index]
     for key in (KEY, *others):
-        joined.part.activated(key)
+        joined.tables.activated(key)
     joined.auditor.expired(joined.clock.now())
-    assert KEY in joined.part.condemned
+    assert KEY in joined.tables.distrusted
     assert requests[4].ends == ["revision_failed"]
     assert joined.auditor.looked_total == 8, "one that raised has not ended the looking"
     del leases[None]  # type: ignore[arg-type]
     joined.do()
-    assert (KEY in joined.part.condemned, joined.throttler().failure) == (False, None)
+    assert (KEY in joined.tables.distrusted, joined.throttler().failure) == (False, None)
     assert audited(joined) == {"invariant": 1}
     assert joined.auditor.looked_total == 12
 
 
 def test_a_rebuild_that_was_lost_is_asked_for_again() -> None:
     joined, _ = with_requests(1)
-    joined.part.condemn(KEY, "broke")
+    joined.tables.distrust(KEY, "broke")
     joined.hooks.told.clear()
     joined.do()
     assert joined.throttler().failure is not None
@@ -202,7 +202,7 @@ class Losing(Joined):
     def _lossy(self, effects: list[Effect]) -> None:
         if self.losing:
             for effect in effects:
-                self.part._count(effect)
+                self.tables._count(effect)
         else:
             self._send(effects)
 
@@ -267,8 +267,8 @@ def test_a_look_at_many_is_cut_into_turns() -> None:
 def test_what_is_repaired_is_what_the_model_says() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
-    joined.part.apply([SetPod(KEY, "p1", 3, 1, 9)])
-    joined.part.applied[KEY] -= 1
+    joined.tables.apply([SetPod(KEY, "p1", 3, 1, 9)])
+    joined.tables.applied[KEY] -= 1
     assert audited(joined) == {"state": 1}
     tracker = joined.throttler().table.find_identity("p1")
     assert tracker is not None

@@ -86,7 +86,7 @@ class World(Joined):
         self.worker.submit(RevisionFailed(key, self.failure) if self.failure else RevisionRecovered(key))
 
     def settle(self, *changes: Change) -> None:
-        """With what the data part tells of slots that are free."""
+        """With what the data plane tells of slots that are free."""
         self.do(*changes)
         while drained := [event for event in self.heard.events if event[0] == "drained"]:
             self.heard.events.clear()
@@ -115,7 +115,7 @@ class World(Joined):
         assert self.outcome() == told_once.outcome()
 
     def outcome(self) -> object:
-        throttler = self.part.throttlers.get(KEY)
+        throttler = self.tables.throttlers.get(KEY)
         return None if throttler is None else (throttler.failure or "", self.slots())
 
     def step(self, what: str, source: str, pod: str, status: PodStatus) -> None:
@@ -298,7 +298,7 @@ def test_a_table_whose_making_anew_panics_is_made_anew_after_the_backoff() -> No
     joined = Joined(trap)
     joined.do(RevisionSet(SPEC), seen("p1"))
     trap.armed = 1
-    joined.part.condemn(KEY, "the table lost count")
+    joined.tables.distrust(KEY, "the table lost count")
     joined.do()
     assert joined.throttler().failure is not None and isinstance(trap.tried[-1], RevisionBroken)
     joined.clock.pass_time(LONGEST_S)

@@ -53,7 +53,7 @@ class Trap:
 
 
 class World(Joined):
-    """Everything that the data part tells comes to the worker, as in the program."""
+    """Everything that the data plane tells comes to the worker, as in the program."""
 
     def __init__(self, trap: Trap) -> None:
         super().__init__(trap)
@@ -173,7 +173,7 @@ class Disagreement(RuleBasedStateMachine):
         request = Request(self.world.throttler())
         self.requests.append(request)
         request.ask(self.world.clock.now())
-        self.world.part.activated(KEY)
+        self.world.tables.activated(KEY)
 
     @precondition(lambda self: any(request.lease is not None for request in self.requests))
     @rule(data=st.data(), succeeded=st.booleans())
@@ -236,7 +236,7 @@ class Disagreement(RuleBasedStateMachine):
     def adds_up(self) -> None:
         world = self.world
         throttler = world.throttler()
-        if KEY in world.part.condemned:
+        if KEY in world.tables.distrusted:
             return
         throttler.table.check_invariants()
         for tracker in throttler.table.slots[: throttler.table.length]:
@@ -247,7 +247,7 @@ class Disagreement(RuleBasedStateMachine):
                 assert request.lease.tracker.generation == request.lease.generation, "a live lease was lost"
         assert throttler.table.in_flight == sum(request.lease is not None for request in self.requests)
         if KEY not in world.worker.parked and not len(world.worker.queue):
-            world.part._restructured.add(KEY)
+            world.tables._restructured.add(KEY)
             world.auditor.look_at(throttler)
             found = dict(world.worker.mismatch_totals)
             world.settle()

@@ -10,9 +10,9 @@ from hypothesis import given
 
 from activator import messages
 from activator.config.specs import RevisionSpec
-from activator.messages import Change, Effect, Message, Told, decode, encode
+from activator.messages import Change, Effect, Message, ToControl, decode, encode
 
-EVERY = typing.get_args(Change) + typing.get_args(Effect) + typing.get_args(Told)
+EVERY = typing.get_args(Change) + typing.get_args(Effect) + typing.get_args(ToControl)
 
 
 def of(kind: type) -> st.SearchStrategy[Message]:

@@ -10,7 +10,7 @@ from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
 
 
 def moved(joined: Joined) -> dict[tuple[str, str], int]:
-    return {(STATE_NAMES[one], STATE_NAMES[other]): count for (one, other), count in joined.part.transitions.items()}
+    return {(STATE_NAMES[one], STATE_NAMES[other]): count for (one, other), count in joined.tables.transitions.items()}
 
 
 def test_the_ways_of_pods() -> None:

@@ -13,11 +13,20 @@ from msgspec.structs import replace
 
 from activator.config.specs import DRAIN_TIMEOUT_S, RevisionSpec
 from activator.control_plane.state.worker import CHANGES_BATCH_STEP, StateWorker
-from activator.data_plane.apply import DataPart
+from activator.data_plane.apply import RevisionTables
 from activator.data_plane.plane import _Hooks
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.messages import PodGone, PodStatus, Probed, RevisionBroken, RevisionGone, RevisionSet, SlotDrained, Told
+from activator.messages import (
+    PodGone,
+    PodStatus,
+    Probed,
+    RevisionBroken,
+    RevisionGone,
+    RevisionSet,
+    SlotDrained,
+    ToControl,
+)
 from activator.runtime.clock import TimingWheel
 from activator.runtime.errors import Reason
 from lb.slots import Trim
@@ -240,7 +249,7 @@ def test_what_comes_late_about_a_former_table_does_not_hit_the_one_after_it() ->
 
 
 class Posting(Heard):
-    """What throttlers learn goes to the worker, as the data part does it."""
+    """What throttlers learn goes to the worker, as the data plane does it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -258,7 +267,7 @@ class Ledger(Hooks):
         super().__init__()
         self.holders: dict[int, str] = {}
         self.given = 0
-        self.told: list[Told] = []
+        self.told: list[ToControl] = []
 
     def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
         super().pod_placed(tracker, spec)
@@ -285,8 +294,8 @@ async def _concurrent_slot_operations(seed: int) -> None:
     rng, clock, events, hooks = Random(seed), ManualClock(), Posting(), Ledger()
     errors: list[Exception] = []
     wheel = TimingWheel(clock.now, clock.call_later, errors.append)
-    part = DataPart(clock.now, wheel, asyncio.get_running_loop().call_soon, events, hooks, HeldBudget())
-    worker = StateWorker(clock.now, part.apply, lambda _: None, lambda _source, _key: None)
+    tables = RevisionTables(clock.now, wheel, asyncio.get_running_loop().call_soon, events, hooks, HeldBudget())
+    worker = StateWorker(clock.now, tables.apply, lambda _: None, lambda _source, _key: None)
     events.worker = worker
     running = asyncio.create_task(worker.run())
     worker.submit(
@@ -294,7 +303,7 @@ async def _concurrent_slot_operations(seed: int) -> None:
     )
     for _ in range(10):
         await asyncio.sleep(0)
-    throttler = part.throttlers[KEY]
+    throttler = tables.throttlers[KEY]
     table = throttler.table
 
     async def pod(number: int) -> None:

@@ -274,7 +274,7 @@ def test_a_removed_revision_takes_its_pods_and_tells_its_line() -> None:
     joined.do(seen("p1", PodStatus.PENDING, probe=True))
     joined.do(RevisionGone(KEY))
     assert waiting.ends == ["revision_removed"]
-    assert joined.part.throttlers == {}
+    assert joined.tables.throttlers == {}
     assert joined.hooks.routed == []
     assert joined.probes[-1] == StopProbe(KEY, "p1")
 

@@ -171,7 +171,7 @@ def test_a_broken_table_is_made_anew_and_what_is_in_flight_is_counted_in_it() ->
     old = break_slot(joined, "p1")
     before = joined.throttler().table
     pools = {tracker.identity: tracker.attachment for tracker in before.slots[:2]}
-    joined.part.condemn(KEY, "the table lost count")
+    joined.tables.distrust(KEY, "the table lost count")
     assert [request.ends for request in requests[4:]] == [["revision_failed"]] * 2, "whoever waits hears it at once"
     late = joined.ask()
     assert late.ends == ["revision_failed"], "nobody joins a line that nobody looks after"
@@ -198,7 +198,7 @@ def test_a_broken_table_is_made_anew_and_what_is_in_flight_is_counted_in_it() ->
 def test_a_pod_that_leaves_while_its_table_is_broken_drains_in_the_new_one() -> None:
     joined, requests = busy()
     break_slot(joined, "p1")
-    joined.part.condemn(KEY, "lost count")
+    joined.tables.distrust(KEY, "lost count")
     del joined.worker.model.revisions[KEY].pods["p1"]  # as if its end had been lost with the table
     joined.do()
     assert joined.slots() == {"p1": "draining", "p2": "ready"}
@@ -214,7 +214,7 @@ def test_a_pod_that_left_while_its_table_was_broken_and_carried_nothing_is_let_g
     joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"))
     pools = {tracker.identity: tracker.attachment for tracker in joined.throttler().table.slots[:2]}
     break_slot(joined, "p1")
-    joined.part.condemn(KEY, "lost count")
+    joined.tables.distrust(KEY, "lost count")
     del joined.worker.model.revisions[KEY].pods["p1"]
     joined.do()
     assert (joined.slots(), joined.hooks.drained) == ({"p2": "ready"}, ["p1"]), "whoever runs it may end it"
@@ -224,8 +224,8 @@ def test_a_pod_that_left_while_its_table_was_broken_and_carried_nothing_is_let_g
 def test_why_a_revision_cannot_start_outlives_its_table_and_no_word_of_its_source_ends_its_condemnation() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"), RevisionFailed(KEY, "no image"))
-    joined.part.condemn(KEY, "lost count")
-    joined.part.apply([FailRevision(KEY, "")])
+    joined.tables.distrust(KEY, "lost count")
+    joined.tables.apply([FailRevision(KEY, "")])
     assert "lost count" in (joined.throttler().failure or "")
     joined.do()
     assert joined.throttler().failure == "no image"
@@ -236,10 +236,10 @@ def test_why_a_revision_cannot_start_outlives_its_table_and_no_word_of_its_sourc
 def test_a_condemned_revision_that_goes_takes_its_condemnation_along() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
-    joined.part.condemn(KEY, "lost count")
+    joined.tables.distrust(KEY, "lost count")
     joined.hooks.told.clear()
     joined.do(RevisionGone(KEY))
-    assert (joined.part.condemned, joined.part.applied) == ({}, {})
+    assert (joined.tables.distrusted, joined.tables.applied) == ({}, {})
     joined.do(RevisionSet(SPEC), seen("p1"))
     looked = joined.auditor.looked_total
     joined.auditor.expired(joined.clock.now())
@@ -273,7 +273,7 @@ def test_a_table_that_breaks_again_and_again_is_made_anew_less_and_less_often() 
     assert joined.worker.parked == {}
     gaps = []
     for _ in range(4):
-        joined.part.condemn(KEY, "again")
+        joined.tables.distrust(KEY, "again")
         joined.do()
         assert joined.throttler().failure is not None, "told to everyone meanwhile"
         gaps.append(joined.worker.parked[KEY].until_s - joined.clock.now())
@@ -281,7 +281,7 @@ def test_a_table_that_breaks_again_and_again_is_made_anew_less_and_less_often() 
         joined.do()
         assert joined.throttler().failure is None
     assert gaps == pytest.approx([PANIC_BACKOFF_INITIAL_S * 2.0**n for n in range(1, 5)])
-    joined.part.condemn(KEY, "again")
+    joined.tables.distrust(KEY, "again")
     assert joined.worker.supervision.over_budget(1, joined.clock.now()) == []
     joined.do()
     assert joined.worker.supervision.over_budget(1, joined.clock.now()) != []
@@ -356,10 +356,10 @@ def test_nobody_waits_for_a_change_that_a_list_or_a_full_queue_swallowed() -> No
     async def scenario() -> list[Outcome]:
         joined = Joined()
         joined.do(RevisionSet(SPEC))
-        swallowed = joined.worker.submit_and_tell(seen("p1"))
+        swallowed = joined.worker.submit_with_outcome(seen("p1"))
         joined.worker.submit(Listed(KEY, "list", (seen("p2"),)))
         joined.worker.queue._changes_max = 0
-        dropped = joined.worker.submit_and_tell(seen("p9"))
+        dropped = joined.worker.submit_with_outcome(seen("p9"))
         assert joined.dirty == [("list", KEY)]
         assert joined.worker.dropped_total == 1
         return [await asyncio.wait_for(future, 60.0) for future in (swallowed, dropped)]
@@ -380,10 +380,10 @@ def test_whoever_waits_for_a_parked_change_hears_in_the_end() -> None:
     async def scenario() -> list[Outcome]:
         joined = Joined(Once())
         joined.do(RevisionSet(SPEC))
-        first = joined.worker.submit_and_tell(seen("p1"))
+        first = joined.worker.submit_with_outcome(seen("p1"))
         joined.do()
-        parked = joined.worker.submit_and_tell(seen("p2"))
-        listed = joined.worker.submit_and_tell(Listed(KEY, "list", (seen("p3"),)))
+        parked = joined.worker.submit_with_outcome(seen("p2"))
+        listed = joined.worker.submit_with_outcome(Listed(KEY, "list", (seen("p3"),)))
         joined.do()
         assert first.done()
         assert not listed.done()

@@ -81,7 +81,7 @@ _SAID: list[Change] = [
 
 def outcome(joined: Joined) -> object:
     """What routing depends on."""
-    throttler = joined.part.throttlers.get(KEY)
+    throttler = joined.tables.throttlers.get(KEY)
     if throttler is None:
         return None
     return throttler.spec.hosts, throttler.failure, {name for name, state in joined.slots().items() if state == "ready"}
@@ -239,19 +239,19 @@ def test_whoever_waits_for_a_change_hears_exactly_once() -> None:
     async def scenario() -> list[Outcome]:
         joined = Joined(Trap())
         joined.do(RevisionSet(SPEC))
-        first = joined.worker.submit_and_tell(seen("p1"))
-        second = joined.worker.submit_and_tell(seen("p1", PodStatus.NOT_READY))
-        unknown = joined.worker.submit_and_tell(seen("p1", key="ns/none"))
+        first = joined.worker.submit_with_outcome(seen("p1"))
+        second = joined.worker.submit_with_outcome(seen("p1", PodStatus.NOT_READY))
+        unknown = joined.worker.submit_with_outcome(seen("p1", key="ns/none"))
         joined.do()
-        bad = joined.worker.submit_and_tell(seen("bad1"))
+        bad = joined.worker.submit_with_outcome(seen("bad1"))
         joined.do()
         running = asyncio.get_running_loop().create_task(joined.worker.run())
         await asyncio.sleep(0)
-        parked = joined.worker.submit_and_tell(seen("p5"))
+        parked = joined.worker.submit_with_outcome(seen("p5"))
         await asyncio.sleep(0)
         running.cancel()
         await asyncio.wait({running})
-        late = joined.worker.submit_and_tell(seen("p6"))
+        late = joined.worker.submit_with_outcome(seen("p6"))
         return [future.result() for future in (first, second, unknown, bad, parked, late)]
 
     assert asyncio.run(scenario()) == [

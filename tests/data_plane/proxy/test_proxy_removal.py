@@ -1,4 +1,4 @@
-"""A revision that is removed under requests, with the real data part."""
+"""A revision that is removed under requests, with the real data plane."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 from activator.config.model import Config
 from activator.config.specs import RevisionSpec
-from activator.data_plane.plane import Data
-from activator.messages import DropRevision, PlacePod, PodDrained, SetRevision, Told
+from activator.data_plane.plane import DataPlane
+from activator.messages import DropRevision, PlacePod, PodDrained, SetRevision, ToControl
 from activator.runtime.tasks import TaskGroupOwner
 from lb.rng import Rng
 from lb.tracker import READY
@@ -20,12 +20,12 @@ from tests.data_plane.proxy.proxy_fakes import Client, request_head
 KEY = "default/app"
 
 
-def run(scenario: Callable[[Data, list[Told]], None]) -> None:
+def run(scenario: Callable[[DataPlane, list[ToControl]], None]) -> None:
     async def main() -> None:
-        told: list[Told] = []
+        told: list[ToControl] = []
         failures: list[BaseException] = []
         tasks = TaskGroupOwner(lambda _name, error: failures.append(error))
-        data = Data(Config(admin=""), time.monotonic, told.append, Rng(1), tasks)
+        data = DataPlane(Config(admin=""), time.monotonic, told.append, Rng(1), tasks)
         scenario(data, told)
         data.wheel.close()
         await tasks.close()
@@ -38,11 +38,11 @@ def run(scenario: Callable[[Data, list[Told]], None]) -> None:
 def test_who_waits_for_a_connection_when_the_revision_goes_hears_of_it_at_once(in_line: int) -> None:
     """The pool of its pod is closed then, and a request that was refused a connection looks for another pod."""
 
-    def scenario(data: Data, told: list[Told]) -> None:
+    def scenario(data: DataPlane, told: list[ToControl]) -> None:
         spec = RevisionSpec(key=KEY, hosts=("app.test",), container_concurrency=1, max_scale=4)
         pods = [PlacePod(KEY, f"p{number}", f"127.0.0.1:{number}", READY, 1, 1) for number in (1, 2)]
         data.apply([SetRevision(spec), *pods])
-        throttler = data.part.throttlers[KEY]
+        throttler = data.tables.throttlers[KEY]
         clients = [Client() for _ in range(2 + in_line)]
         for client in clients:  # two dial, which takes a turn of the loop
             data.proxy.open(request_head(), client).begin()
@@ -51,6 +51,6 @@ def test_who_waits_for_a_connection_when_the_revision_goes_hears_of_it_at_once(i
         assert [(client.status, client.reason) for client in clients] == [(503, "revision_removed")] * len(clients)
         assert (len(throttler.leases), throttler.line.length, data.proxy.active) == (0, 0, 0)
         assert sorted(one.identity for one in told if isinstance(one, PodDrained)) == ["p1", "p2"]
-        assert data.part.condemned == {}
+        assert data.tables.distrusted == {}
 
     run(scenario)

@@ -17,10 +17,10 @@ from activator.data_plane.server.connection import (
     REQUESTS_PER_TURN_MAX,
     SHED_MAX,
     ClientConnection,
-    Listening,
+    ConnectionRegistry,
 )
+from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.errors import Reason
-from activator.runtime.outlet import WriteTurn
 from activator.runtime.reading import FULL_READS_PER_TURN_MAX, READ_FULL_BYTES
 from activator.runtime.transport import FLUSH_S
 from tests.data_plane.proxy.proxy_fakes import Pool, World, response_head
@@ -43,12 +43,12 @@ class Visit:
         self.pool: Pool = self.world.pod()
         origins = Origins((), 0, False, b"", 1)
         world = self.world
-        self.turn = WriteTurn(world.clock.defer, world.errors.append)
-        self.listening = Listening(
+        self.turn = WriteBatcher(world.clock.defer, world.errors.append)
+        self.registry = ConnectionRegistry(
             world.proxy, world.wheel, world.clock.now, RequestLimits(), 10, origins, body_rate, self.turn, IDLE_S
         )
         self.transport = WrittenTransport(half_closes)
-        self.connection = ClientConnection(self.listening)
+        self.connection = ClientConnection(self.registry)
         self.connection.connection_made(self.transport)
 
     @property
@@ -63,7 +63,7 @@ class Visit:
     def end(self) -> None:
         """The loop tells that it is over; nothing is left."""
         self.connection.connection_lost(None)
-        assert not self.listening.connections
+        assert not self.registry.connections
         self.world.check_idle()
 
 
@@ -160,7 +160,7 @@ def test_who_goes_on_sending_does_not_hold_up_a_drain() -> None:
     visit.world.clock.pass_time(LINGER_SCARCE_S + 1.0)
     visit.connection.data_received(b"u" * 1000)
     assert not visit.transport.is_aborted()
-    visit.listening.draining = True
+    visit.registry.draining = True
     visit.connection.drain()
     assert visit.transport.is_aborted()
     visit.end()
@@ -171,7 +171,7 @@ def test_a_drain_does_not_cut_an_early_answer_that_is_being_taken() -> None:
     visit.connection.data_received(UPLOAD)
     visit.transport.takes = False
     visit.answer(b"x" * 1000)
-    visit.listening.draining = True
+    visit.registry.draining = True
     for _ in range(5):
         visit.world.clock.pass_time(LINGER_SCARCE_S)
         visit.transport.take(50)
@@ -190,7 +190,7 @@ def test_a_client_that_does_not_tell_its_end_over_tls_does_not_hold_up_a_drain(t
     visit.transport.takes = takes
     visit.connection.data_received(GET)
     visit.answer()
-    visit.listening.draining = True
+    visit.registry.draining = True
     visit.connection.drain()
     assert visit.transport.is_closed()
     visit.world.clock.pass_time(LINGER_SCARCE_S - 0.5)
@@ -201,16 +201,16 @@ def test_a_client_that_does_not_tell_its_end_over_tls_does_not_hold_up_a_drain(t
     visit.connection.drain()
     assert visit.transport.is_aborted() == takes, "an answer may be taken as long as the drain lasts"
     visit.end()
-    assert visit.listening.given_up == 0
+    assert visit.registry.given_up == 0
 
 
 def test_who_is_one_too_many_is_not_listened_to_for_long() -> None:
     visit = Visit()
-    crowd = [ClientConnection(visit.listening) for _ in range(visit.listening.connections_max)]
+    crowd = [ClientConnection(visit.registry) for _ in range(visit.registry.connections_max)]
     transports = [WrittenTransport(True) for _ in crowd]
     for connection, transport in zip(crowd, transports, strict=True):
         connection.connection_made(transport)
-    assert b"503 Service Unavailable" in transports[-1].sent and visit.listening.shed_total == 1
+    assert b"503 Service Unavailable" in transports[-1].sent and visit.registry.shed_total == 1
     crowd[-1].data_received(GET)
     visit.world.clock.pass_time(LINGER_SCARCE_S - 0.5)
     assert not transports[-1].is_aborted()
@@ -225,7 +225,7 @@ def test_who_is_one_too_many_is_not_listened_to_for_long() -> None:
 def test_a_last_answer_is_not_destroyed_by_what_was_sent_ahead() -> None:
     visit = Visit()
     visit.connection.data_received(GET + GET)
-    visit.listening.draining = True
+    visit.registry.draining = True
     assert visit.transport.is_paused()
     visit.answer()
     assert visit.transport.eof and not visit.transport.is_closed() and not visit.transport.is_paused()
@@ -271,15 +271,15 @@ def test_who_only_lingers_makes_room_for_a_newcomer(how: str, half_closes: bool)
     else:
         visit.transport.takes = how == "early"
         visit.answer()
-    listening = visit.listening
-    crowd = [ClientConnection(listening) for _ in range(listening.connections_max - 1)]
+    registry = visit.registry
+    crowd = [ClientConnection(registry) for _ in range(registry.connections_max - 1)]
     for connection in crowd:
         connection.connection_made(WrittenTransport())
 
     def comes() -> bool:
         """One more; whether it may stay."""
         transport = WrittenTransport()
-        newcomer = ClientConnection(listening)
+        newcomer = ClientConnection(registry)
         newcomer.connection_made(transport)
         visit.turn.end()
         shed = b"overloaded" in transport.sent
@@ -293,7 +293,7 @@ def test_who_only_lingers_makes_room_for_a_newcomer(how: str, half_closes: bool)
     for connection in crowd:
         connection.connection_lost(None)
     visit.end()
-    assert listening.given_up == 0 and not listening.lingering
+    assert registry.given_up == 0 and not registry.lingering
 
 
 def test_where_only_the_end_of_the_connection_ends_it_a_cut_answer_ends_at_once() -> None:
@@ -375,7 +375,7 @@ class FullTransport(WrittenTransport):
 def test_a_client_that_takes_no_answers_gets_no_more_of_them() -> None:
     visit = Visit()
     transport = FullTransport()
-    connection = transport.connection = ClientConnection(visit.listening)
+    connection = transport.connection = ClientConnection(visit.registry)
     connection.connection_made(transport)
     connection.data_received(NOWHERE * 5000)
     for _ in range(1000):
@@ -449,7 +449,7 @@ def test_a_connection_that_is_gone_needs_no_collector() -> None:
     try:
         before = connections()
         for data in (GET, NOWHERE * 50, UPLOAD, b"GET / HTT", b"garbage\r\n\r\n", b""):
-            connection = ClientConnection(visit.listening)
+            connection = ClientConnection(visit.registry)
             connection.connection_made(WrittenTransport())
             if data:
                 connection.data_received(data)
@@ -466,26 +466,26 @@ def test_a_connection_that_is_gone_needs_no_collector() -> None:
 
 def test_those_who_are_shed_take_no_place_and_only_so_many_of_them_linger() -> None:
     visit = Visit()
-    listening = visit.listening
-    crowd = [ClientConnection(listening) for _ in range(listening.connections_max - 1)]
+    registry = visit.registry
+    crowd = [ClientConnection(registry) for _ in range(registry.connections_max - 1)]
     for connection in crowd:
         connection.connection_made(WrittenTransport())
     shed = []
     for _ in range(3 * SHED_MAX):
         transport = WrittenTransport()
-        connection = ClientConnection(listening)
+        connection = ClientConnection(registry)
         connection.connection_made(transport)
         shed.append((connection, transport))
         visit.turn.end()
         assert b"overloaded" in transport.sent
-        assert listening.count() == listening.connections_max
+        assert registry.count() == registry.connections_max
     assert sum(not transport.is_aborted() for _, transport in shed) == SHED_MAX
     crowd.pop().connection_lost(None)
-    newcomer, transport = ClientConnection(listening), WrittenTransport()
+    newcomer, transport = ClientConnection(registry), WrittenTransport()
     newcomer.connection_made(transport)
     visit.turn.end()
     assert transport.sent == b"", "there is a place, though many have been told that there was none"
     for connection in [*crowd, newcomer, *(one for one, _ in shed)]:
         connection.connection_lost(None)
     visit.end()
-    assert listening.count() == listening.given_up == 0 and not listening.shed
+    assert registry.count() == registry.given_up == 0 and not registry.shed

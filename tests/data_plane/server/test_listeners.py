@@ -27,7 +27,7 @@ class Worker:
         self.errors: list[BaseException] = []
         self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
         self.listeners = Listeners(self.tasks)
-        self.server = Server(Visit().listening)
+        self.server = Server(Visit().registry)
 
     def want(self, *addresses: str) -> None:
         self.listeners.change(self.listeners.plan(list(addresses)))
@@ -167,18 +167,18 @@ class HalfClosedTransport(WrittenTransport):
 
 def test_the_sweep_of_paused_connections_has_a_bound_per_turn() -> None:
     visit = Visit()
-    visit.listening.connections_max = 10_000
+    visit.registry.connections_max = 10_000
     visit.connection.data_received(UPLOAD)  # has the pod's one place
     clock = visit.world.clock
-    visit.listening.paused.clear()
+    visit.registry.paused.clear()
     count = 4 * SWEPT_PER_TURN_MAX + 3
     clients = []
     for _ in range(count):
-        client = ClientConnection(visit.listening)
+        client = ClientConnection(visit.registry)
         client.connection_made(HalfClosedTransport())
         clients.append(client)
-        visit.listening.paused[client] = None
-    sweep = HalfCloseSweep(visit.listening)
+        visit.registry.paused[client] = None
+    sweep = HalfCloseSweep(visit.registry)
     HalfClosedTransport.asked = 0
     sweep.expired(clock.now())
     turns = [HalfClosedTransport.asked]
@@ -198,12 +198,12 @@ def test_the_sweep_of_paused_connections_has_a_bound_per_turn() -> None:
 def test_a_sweep_that_is_stopped_between_two_turns_is_not_armed_again() -> None:
     visit = Visit()
     clock = visit.world.clock
-    visit.listening.connections_max = 10_000
-    clients = [ClientConnection(visit.listening) for _ in range(SWEPT_PER_TURN_MAX + 1)]
+    visit.registry.connections_max = 10_000
+    clients = [ClientConnection(visit.registry) for _ in range(SWEPT_PER_TURN_MAX + 1)]
     for client in clients:
         client.connection_made(HalfClosedTransport())
-        visit.listening.paused[client] = None
-    sweep = HalfCloseSweep(visit.listening)
+        visit.registry.paused[client] = None
+    sweep = HalfCloseSweep(visit.registry)
     sweep.expired(clock.now())
     sweep.stop()
     clock.turn()

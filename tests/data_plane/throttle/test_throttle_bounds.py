@@ -10,7 +10,7 @@ from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead
 from activator.config.specs import DisciplineSpec, RevisionSpec, RuleSpec
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.disciplines import make_sorter
+from activator.data_plane.throttle.disciplines import make_classifier
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.overflow import least_loaded
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -138,18 +138,20 @@ def test_who_may_not_be_overfilled() -> None:
     ],
 )
 def test_a_path_that_may_mean_another_is_not_exempted(target: str, method: str, exempt: bool) -> None:
-    sorter = make_sorter(RevisionSpec(key="a/b", queue_rules=(HEALTH,)))
-    assert sorter is not None
-    assert sorter.is_exempt(head(target, method)) is exempt
+    classifier = make_classifier(RevisionSpec(key="a/b", queue_rules=(HEALTH,)))
+    assert classifier is not None
+    assert classifier.is_exempt(head(target, method)) is exempt
 
 
 def test_the_first_rule_that_matches_counts() -> None:
     rules = (RuleSpec("/healthz", charge=2), HEALTH, RuleSpec("/", charge=3))
-    sorter = make_sorter(RevisionSpec(key="a/b", queue_rules=rules, discipline=DisciplineSpec("fair", "X-Tenant")))
-    assert sorter is not None
-    assert not sorter.is_exempt(head("/healthz"))
+    classifier = make_classifier(
+        RevisionSpec(key="a/b", queue_rules=rules, discipline=DisciplineSpec("fair", "X-Tenant"))
+    )
+    assert classifier is not None
+    assert not classifier.is_exempt(head("/healthz"))
     request = Asking(make()[0], head("/other", x_tenant="t"))
-    assert sorter.sort(request, request.asked) == ""
+    assert classifier.sort(request, request.asked) == ""
     assert (request.share, request.charge) == (b"t", 3)
 
 
@@ -157,10 +159,10 @@ def test_the_first_rule_that_matches_counts() -> None:
     ("said", "level"), [("5", 5), ("-3", 0), ("99", 7), ("high", 2), ("", 2), ("1.5", 2), (None, 2)]
 )
 def test_a_level_is_read_from_the_header_and_kept_within_bounds(said: str | None, level: int) -> None:
-    sorter = make_sorter(RevisionSpec(key="a/b", discipline=DisciplineSpec("priority", "X-Level", 5.0, 2)))
-    assert sorter is not None
+    classifier = make_classifier(RevisionSpec(key="a/b", discipline=DisciplineSpec("priority", "X-Level", 5.0, 2)))
+    assert classifier is not None
     request = Asking(make()[0], head() if said is None else head(x_level=said))
-    assert sorter.sort(request, request.asked) == ""
+    assert classifier.sort(request, request.asked) == ""
     assert request.level == level
 
 

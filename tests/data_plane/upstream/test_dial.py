@@ -24,9 +24,9 @@ from activator.data_plane.plane import HELD_BODY_BYTES
 from activator.data_plane.upstream.dial import Dial, DialContext, PodAddress
 from activator.data_plane.upstream.pod_connection import PodConnection
 from activator.data_plane.upstream.pool import PodPool
+from activator.runtime.buffered_writer import WRITE_AT_ONCE_BYTES, WriteBatcher
 from activator.runtime.clock import Deadline, TimingWheel
 from activator.runtime.errors import Reason
-from activator.runtime.outlet import WRITE_AT_ONCE_BYTES, WriteTurn
 from activator.runtime.tasks import TaskGroupOwner
 from tests.conftest import DEEP
 from tests.data_plane.proxy.proxy_fakes import request_head
@@ -43,7 +43,7 @@ class Harness:
         loop.set_exception_handler(lambda _loop, what: self.errors.append(what))
         self.wheel = TimingWheel(time.monotonic, loop.call_later, self.errors.append)
         self.tasks = TaskGroupOwner(lambda name, error: self.errors.append((name, error)))
-        self.turn = WriteTurn(loop.call_soon, self.errors.append)
+        self.turn = WriteBatcher(loop.call_soon, self.errors.append)
         self.context = DialContext(loop, self.wheel, self.tasks.start, self.turn)
 
     def pool(self, address: PodAddress) -> PodPool:

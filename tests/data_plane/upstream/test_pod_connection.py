@@ -8,7 +8,7 @@ from activator.data_plane.proxy.proxy import RISKY_IDLE_S
 from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.pod_connection import PodConnection
 from activator.data_plane.upstream.pool import PodPool
-from activator.runtime.outlet import WriteTurn
+from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.transport import FLUSH_S, Transport
 from lb.tracker import READY
 from tests.data_plane.proxy.proxy_fakes import World, request_head
@@ -20,8 +20,8 @@ SWITCH = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: c
 CUT = b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nhello"
 
 
-def turn_of(world: World) -> WriteTurn:
-    return WriteTurn(world.clock.defer, world.errors.append)
+def turn_of(world: World) -> WriteBatcher:
+    return WriteBatcher(world.clock.defer, world.errors.append)
 
 
 class Owner(PodPool):

@@ -8,8 +8,8 @@ import time
 
 from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.pool import PodPool
+from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import TimingWheel
-from activator.runtime.outlet import WriteTurn
 from activator.runtime.tasks import TaskGroupOwner
 
 
@@ -21,7 +21,7 @@ def test_a_closed_pool_needs_no_collector() -> None:
         loop = asyncio.get_running_loop()
         wheel = TimingWheel(time.monotonic, loop.call_later, errors.append)
         tasks = TaskGroupOwner(lambda _name, _error: None)
-        context = DialContext(loop, wheel, tasks.start, WriteTurn(loop.call_soon, errors.append))
+        context = DialContext(loop, wheel, tasks.start, WriteBatcher(loop.call_soon, errors.append))
         before = pools()
         for number in range(10):
             PodPool(context, time.monotonic, PodAddress("127.0.0.1", 1 + number, None, ""), 1.0).close()

@@ -17,7 +17,7 @@ def app(environ: dict[str, Any], start_response: Callable[[str, list[tuple[str, 
         start_response("200 OK", headers)
         return (b"piece %d\n" % number for number in range(int(words[1])))
     if words[0] == "status":
-        start_response(f"{words[1]} Told", headers)
+        start_response(f"{words[1]} ToControl", headers)
         return []
     answer: bytes
     if words[0] == "bytes":

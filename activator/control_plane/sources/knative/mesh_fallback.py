@@ -1,7 +1,7 @@
 """Pods that cannot be reached by their own addresses, since a mesh stands before them: then their Service as a whole.
 
 Rules
-  1. Only where Kubernetes says that pods are ready, none of them has answered for MESH_PATIENCE_S, none of those asked
+  1. Only where Kubernetes says that pods are ready, none of them has answered for MESH_WAIT_S, none of those asked
      gives an answer that no mesh gives (any status but 502 and 503), and the Service's own address does answer as
      queue-proxy. So one unlucky round, or a program that has not started, is no mesh.
   2. Never for good: the pods go on being asked, and with the first that answers requests go to pods again.
@@ -25,7 +25,7 @@ from activator.control_plane.sources.knative.source import KnativeSource
 from activator.runtime.clock import Now
 from activator.runtime.tasks import pause
 
-MESH_PATIENCE_S: Final = 2.0  # pods are said to be ready and none answers: is there a mesh?
+MESH_WAIT_S: Final = 2.0  # pods are said to be ready and none answers: is there a mesh?
 MESH_TIMEOUT_S: Final = 0.3
 MESH_ASKED_MAX: Final = 3  # pods of a revision that are asked for it
 MESH_REVISIONS_MAX: Final = 32  # revisions that are looked at so at the same time
@@ -70,40 +70,44 @@ class MeshFallback:
         self._healthy = healthy
         self._now = now
         self._ask = ask
-        self._unheard_s: dict[str, float] = {}  # by revision: since when pods are said to be ready and none answers
+        self._unanswered_since_s: dict[
+            str, float
+        ] = {}  # by revision: since when pods are said to be ready and none answers
         self.fallbacks_total = 0
 
     async def look(self) -> None:
         """One round."""
         settings = self._source.settings
         applies = settings.mesh_mode == MESH_AUTO and not settings.passes_through
-        unheard: list[RevisionBackends] = []
+        unanswered: list[RevisionBackends] = []
         for number, backends in enumerate(list(self._source.revisions.values()), 1):
             if number % _REVISIONS_PER_TURN == 0:
                 await pause(0.0)
             if not applies:
                 self._end(backends)
-            elif self._is_unheard(backends):
-                unheard.append(backends)
+            elif self._is_unanswered(backends):
+                unanswered.append(backends)
         # A network that drops what comes drops it of all pods: one after the other, a thousand would take ten minutes.
-        for begin in range(0, len(unheard), MESH_REVISIONS_MAX):
-            await asyncio.gather(*(self._judge(one) for one in unheard[begin : begin + MESH_REVISIONS_MAX]))
-        self._unheard_s = {key: since_s for key, since_s in self._unheard_s.items() if key in self._source.revisions}
+        for begin in range(0, len(unanswered), MESH_REVISIONS_MAX):
+            await asyncio.gather(*(self._judge(one) for one in unanswered[begin : begin + MESH_REVISIONS_MAX]))
+        self._unanswered_since_s = {
+            key: since_s for key, since_s in self._unanswered_since_s.items() if key in self._source.revisions
+        }
 
-    def _is_unheard(self, backends: RevisionBackends) -> bool:
+    def _is_unanswered(self, backends: RevisionBackends) -> bool:
         """Pods are ready, Kubernetes says, and none has answered for a while; ends what is no longer so."""
         key = backends.key
         if not backends.backends and not backends.by_service:
-            self._unheard_s.pop(key, None)
+            self._unanswered_since_s.pop(key, None)
             return False
         ready = any(one.ready and not one.terminating for one in backends.backends)
         answered = any(one.identity in self._healthy(key) for one in backends.backends)
         if not ready or answered:
-            self._unheard_s.pop(key, None)
+            self._unanswered_since_s.pop(key, None)
             self._end(backends)
             return False
-        since_s = self._unheard_s.setdefault(key, self._now())
-        return self._now() - since_s >= MESH_PATIENCE_S
+        since_s = self._unanswered_since_s.setdefault(key, self._now())
+        return self._now() - since_s >= MESH_WAIT_S
 
     async def _judge(self, backends: RevisionBackends) -> None:
         address = backends.cluster_address()
@@ -114,7 +118,7 @@ class MeshFallback:
         if any(status not in _MESH_STATUSES for status, _ in answers):
             return
         status, body = await self._ask(address)
-        if status != 200 or body != "queue" or not self._is_unheard(backends):
+        if status != 200 or body != "queue" or not self._is_unanswered(backends):
             return
         self.fallbacks_total += 1
         log.warning("no pod of %s can be reached by its address, but its Service can: a mesh", backends.key)

@@ -4,7 +4,7 @@
     loads ──► ConcurrencyReporter ──► AutoscalerStream
     (the autoscaler away while requests wait) ──► ScaleFallback ──► the revision's Deployment
 
-Part of the control part: it exists once, whatever the number of workers. `docs/knative.md` has the contract.
+It belongs to the control plane: it exists once, whatever the number of workers. `docs/knative.md` has the contract.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class KnativeMode:
         self._tasks = tasks
         self._rng = rng
         self._host = _host_of(config)
-        self._tell_settled = settled
+        self._on_settled = settled
         self._serve_tls = serve_tls
         self.tls: InternalTls | None = None
         self._tls_at_start = False  # it was on in the first list of settings: no pod is ever spoken to without it
@@ -187,7 +187,7 @@ class KnativeMode:
         is_refused = any(kind in _REFUSED for kind in reflector.errors_total)
         return is_refused and reflector in self._endpoints and any(one.synced for one in self._endpoints)
 
-    # --- what the control part tells ---
+    # --- what the control plane tells ---
 
     def load(self, load: Load) -> None:
         """What a revision carries now."""
@@ -258,7 +258,7 @@ class KnativeMode:
     def _settled(self, settings: ClusterSettings) -> None:
         if settings.internal_tls and self.tls is None:
             self._begin_tls()
-        self._tell_settled(settings)
+        self._on_settled(settings)
 
     def _begin_tls(self) -> None:
         """From now on, or from the first authority on, pods are spoken to over TLS; for good: others rely on it."""

@@ -98,7 +98,7 @@ class RevisionBackends:
             changes.append(listed)
         return changes
 
-    def forget_what_was_told(self) -> None:
+    def forget_submitted(self) -> None:
         """Some of it was lost: the next changes tell everything."""
         self._spec = None
         self._listed = None
@@ -122,7 +122,7 @@ class RevisionBackends:
             self._former.add(self.revision.metadata.uid)
         self.revision = None
         self.by_service = False
-        self.forget_what_was_told()
+        self.forget_submitted()
         self._failed = False  # its successor begins without a failure
 
     def is_empty(self) -> bool:

@@ -132,7 +132,7 @@ class KnativeSource:
         if backends is None or backends.revision is None:
             self._submit(RevisionGone(key))
         else:
-            backends.forget_what_was_told()
+            backends.forget_submitted()
             self.mark(key)
 
     def revision_gone(self, key: str) -> None:
@@ -184,7 +184,7 @@ class KnativeSource:
                     for change in backends.changes(self._make, self.settings.mesh_mode, self._healthy(key)):
                         self._submit(change)
             except Exception as error:  # a defect: of this revision only
-                backends.forget_what_was_told()  # some of it may have been worked out, and not been told
+                backends.forget_submitted()  # some of it may have been worked out, and not been told
                 self._try_again(key, controller, error)
             else:
                 self._no_more(key)

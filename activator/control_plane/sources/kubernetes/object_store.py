@@ -44,37 +44,37 @@ class Handler(Protocol[Told_contra]):
 
 
 class ObjectStore(Generic[Object]):
-    """`told_total`, `unchanged_total`, `stale_total` and `handler_errors_total` count what became of what came in."""
+    """`received_total`, `unchanged_total`, `stale_total`, `handler_errors_total` count what became of what came in."""
 
     def __init__(self, name: str, handler: Handler[Object]) -> None:
         self._name = name
         self._handler = handler
         self.objects: dict[Key, Object] = {}
         self._touched: set[Key] | None = None  # by events while a list is under way
-        self._buried: dict[Key, int] = {}  # removed by a comparison: the version up to which events of it are stale
-        self.told_total = 0
+        self._tombstones: dict[Key, int] = {}  # removed by a comparison: the version up to which events of it are stale
+        self.received_total = 0
         self.unchanged_total = 0
         self.stale_total = 0
         self.handler_errors_total = 0
 
     @property
-    def buried(self) -> int:
+    def tombstones(self) -> int:
         """How many removals by comparison are remembered, until the watch is past them."""
-        return len(self._buried)
+        return len(self._tombstones)
 
     # --- lists ------------------------------------------------------------------------------------------------------
 
     def replace(self, items: Iterable[Object]) -> None:
         """A full list: what is not in it is gone."""
         listed = {item.key: item for item in items}
-        self._buried.clear()
+        self._tombstones.clear()
         for key in [key for key in self.objects if key not in listed]:
             self._remove(key)
         for item in listed.values():
             old = self.objects.get(item.key)
             self._put(item)
             if old is not None and _is_same_in_another_version(old, item):
-                self._tell_missed(item)
+                self._deliver_missed(item)
         try:
             self._handler.listed(self.objects)
         except Exception as error:
@@ -102,14 +102,14 @@ class ObjectStore(Generic[Object]):
                 repairs["missed_delete"] += 1
                 self._remove(key)
                 if number is not None:
-                    self._buried[key] = number
+                    self._tombstones[key] = number
         for key, item in listed.items():
             kind = self._missed(item, key in touched)
             if kind:
                 repairs[kind] += 1
                 self._put(item)
                 if kind in ("missed_change", "version_only"):
-                    self._tell_missed(item)
+                    self._deliver_missed(item)
         return repairs
 
     def _missed(self, item: Object, touched: bool) -> str:
@@ -154,19 +154,21 @@ class ObjectStore(Generic[Object]):
         self._remove(key)
 
     def _is_stale(self, key: Key, old: Object | None, number: int) -> bool:
-        if self._buried and key in self._buried:
-            if number <= self._buried[key]:
+        if self._tombstones and key in self._tombstones:
+            if number <= self._tombstones[key]:
                 return True
-            del self._buried[key]
+            del self._tombstones[key]
         known = None if old is None else version_number(old.metadata.resource_version)
         return known is not None and number <= known
 
     def progressed(self, version: str) -> None:
-        """The watch is at `version`: what was buried before it can come back no more."""
-        if self._buried:
+        """The watch is at `version`: what was tombstones before it can come back no more."""
+        if self._tombstones:
             number = version_number(version)
             if number is not None:
-                self._buried = {key: buried for key, buried in self._buried.items() if buried > number}
+                self._tombstones = {
+                    key: tombstones for key, tombstones in self._tombstones.items() if tombstones > number
+                }
 
     def _touch(self, key: Key) -> None:
         if self._touched is not None:
@@ -183,13 +185,13 @@ class ObjectStore(Generic[Object]):
         if old is not None and unchanged(old, new):
             self.unchanged_total += 1
             return
-        self.told_total += 1
+        self.received_total += 1
         try:
             self._handler.changed(old, new)
         except Exception as error:
             self._handler_failed("changed", error)
 
-    def _tell_missed(self, new: Object) -> None:
+    def _deliver_missed(self, new: Object) -> None:
         try:
             self._handler.missed(new)
         except Exception as error:
@@ -197,7 +199,7 @@ class ObjectStore(Generic[Object]):
 
     def _remove(self, key: Key) -> None:
         old = self.objects.pop(key)
-        self.told_total += 1
+        self.received_total += 1
         try:
             self._handler.gone(old)
         except Exception as error:

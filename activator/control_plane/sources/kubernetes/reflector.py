@@ -88,7 +88,7 @@ class Reflector(Generic[Object]):
         self.synced = False
         self.version = ""
         self._wanted: RelistError | None = None
-        self.heard_s = -NEVER
+        self.last_event_s = -NEVER
         self.lists_total = 0
         self.watches_total = 0
         self.events_total: Counter[str] = Counter()  # by type
@@ -113,11 +113,11 @@ class Reflector(Generic[Object]):
 
     def age_s(self, now_s: float) -> float:
         """How long ago the API was last heard: an event, a bookmark or a whole list. Infinite before the first."""
-        return now_s - self.heard_s
+        return now_s - self.last_event_s
 
     def heard(self) -> None:
         """The API has answered, here or to a comparison."""
-        self.heard_s = self._now()
+        self.last_event_s = self._now()
 
     def relist(self, why: str) -> None:
         """List anew now, also after a list or the beginning of a watch that is under way: that may be from before."""

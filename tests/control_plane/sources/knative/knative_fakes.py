@@ -127,7 +127,7 @@ def config_map(name: str, **data: str) -> ConfigMap:
 
 
 class Cluster:
-    """A source, a state worker and a data part; `turn` lets all of them work, and `answering` says which pods do."""
+    """A source, a state worker and a data plane; `turn` lets all of them work, and `answering` says which pods do."""
 
     def __init__(self, shares: bool = False) -> None:
         self.joined = Joined()

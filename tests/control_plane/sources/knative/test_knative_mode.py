@@ -1,4 +1,4 @@
-"""Knative mode put together, without a cluster: what it makes of what the control part tells it."""
+"""Knative mode put together, without a cluster: what it makes of what the control plane tells it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.manual_clock import ManualClock
 
 
 class World:
-    """The mode and a state worker; nobody watches, and no data part carries anything."""
+    """The mode and a state worker; nobody watches, and no data plane carries anything."""
 
     def __init__(self, sharing: str, tasks: TaskGroupOwner) -> None:
         self.clock = ManualClock()
@@ -76,7 +76,7 @@ def run(scenario: Callable[[World], None], sharing: str = "none") -> None:
 
 
 def test_what_is_told_of_a_revision_until_its_end_is_not_taken_for_its_successors() -> None:
-    """Between the API's word that it is gone and its end in the data part, its last requests are still told."""
+    """Between the API's word that it is gone and its end in the data plane, its last requests are still told."""
 
     def scenario(world: World) -> None:
         mode, now_s = world.mode, world.clock.now()

@@ -178,7 +178,7 @@ def test_a_revision_that_goes_and_comes_again() -> None:
     cluster.see(first, endpoint_slice(endpoint("10.0.0.1")))
     cluster.answer("10.0.0.1")
     cluster.miss(first)
-    assert KEY not in cluster.joined.part.throttlers
+    assert KEY not in cluster.joined.tables.throttlers
     assert isinstance(cluster.told[-1], RevisionGone)
     cluster.see(revision(uid="another"))
     assert cluster.ready() == [], "its predecessor's pod runs another program, however ready it is"
@@ -480,7 +480,7 @@ def test_a_defect_in_one_revision_is_counted_and_loses_nothing_of_it_nor_of_othe
     slices = cluster.source.revisions[KEY].private.slices
     slices["broken"] = None  # type: ignore[assignment]
     cluster.see(revision(limit=5), revision("other"))
-    assert "default/other" in cluster.joined.part.throttlers
+    assert "default/other" in cluster.joined.tables.throttlers
     assert sum(cluster.controllers.of("revision").errors.values()) == 1
     del slices["broken"]
     cluster.see(endpoint_slice(endpoint("10.0.0.1")))
@@ -514,7 +514,7 @@ def test_a_defect_in_one_revision_is_tried_again_by_itself_with_a_backoff_that_g
     assert waits == pytest.approx(grown, abs=0.11)
     assert cluster.controllers.of("revision").retries_total == 13
     assert supervision.dead_letters[-1].change == "'what the cluster says of it'"
-    assert "default/other" in cluster.joined.part.throttlers
+    assert "default/other" in cluster.joined.tables.throttlers
     del slices["broken"]
     clock.pass_time(PANIC_BACKOFF_MAX_S)
     cluster.turn()
@@ -541,7 +541,7 @@ def test_news_of_a_revision_that_failed_do_not_wait_for_its_backoff_and_its_end_
     assert (clock.pending(), cluster.joined.worker.supervision.in_a_row(KEY, clock.now())) == (0, 0)
     clock.pass_time(PANIC_BACKOFF_MAX_S)
     cluster.turn()
-    assert KEY not in cluster.source.revisions and KEY not in cluster.joined.part.throttlers
+    assert KEY not in cluster.source.revisions and KEY not in cluster.joined.tables.throttlers
 
 
 def test_what_was_lost_of_a_revision_is_told_again() -> None:

@@ -22,7 +22,7 @@ STEPS = 150
 
 
 class Strict(Recorder):
-    """Told of a change only of what it was told to be there, with the same UID, and really changed."""
+    """ToControl of a change only of what it was told to be there, with the same UID, and really changed."""
 
     def changed(self, old: KubeObject | None, new: KubeObject) -> None:
         assert self.last.get(new.key) == old or old is not None

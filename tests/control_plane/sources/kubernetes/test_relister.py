@@ -80,9 +80,9 @@ async def test_every_kind_of_miss_is_repaired_and_counted(tmp_path: Path) -> Non
             }
             assert await relister.reconcile() == 0
             assert relister.rounds_total == {"whole": 3}
-            assert reflector.contents.buried == 1
+            assert reflector.contents.tombstones == 1
             server.bookmark()
-            await until(lambda: reflector.contents.buried == 0)
+            await until(lambda: reflector.contents.tombstones == 0)
             assert (reflector.lists_total, reflector.watches_total) == (1, 1)
 
 

@@ -24,7 +24,7 @@ from activator.runtime.units import KIB
 WRITE_AT_ONCE_BYTES: Final = 16 * KIB  # a piece so large does not wait for the end of the turn
 
 
-class WriteTurn:
+class WriteBatcher:
     """Everything that is to be written at the end of this turn.
 
     `defer` runs a callable when the callbacks of this turn are done; `on_error` hears of defects.
@@ -33,30 +33,30 @@ class WriteTurn:
     def __init__(self, defer: Defer, on_error: Callable[[Exception], None]) -> None:
         self.defer = defer
         self._on_error = on_error
-        self._outlets: list[Outlet] = []
+        self._writers: list[BufferedWriter] = []
         self._end: Callable[[], None] = self.end  # bound once
 
-    def add(self, outlet: Outlet) -> None:
+    def add(self, writer: BufferedWriter) -> None:
         """Flush this one, too, at the end."""
-        if not self._outlets:
+        if not self._writers:
             self.defer(self._end)
-        self._outlets.append(outlet)
+        self._writers.append(writer)
 
     def end(self) -> None:
         """The turn is over."""
-        outlets = self._outlets
-        self._outlets = []
-        for outlet in outlets:
+        writers = self._writers
+        self._writers = []
+        for writer in writers:
             try:
-                outlet.flush()
+                writer.flush()
             except Exception as error:
                 self._on_error(error)
 
 
-class Outlet:
+class BufferedWriter:
     """One connection's."""
 
-    def __init__(self, turn: WriteTurn, transport: Transport) -> None:
+    def __init__(self, turn: WriteBatcher, transport: Transport) -> None:
         self._turn = turn
         self._transport = transport
         self._pending: list[bytes] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from activator.runtime.outlet import WRITE_AT_ONCE_BYTES, Outlet, WriteTurn
+from activator.runtime.buffered_writer import WRITE_AT_ONCE_BYTES, BufferedWriter, WriteBatcher
 
 
 class Pipe:
@@ -46,11 +46,11 @@ class Turn:
     def __init__(self) -> None:
         self.deferred: list[Callable[[], None]] = []
         self.errors: list[Exception] = []
-        self.turn = WriteTurn(self.deferred.append, self.errors.append)
+        self.turn = WriteBatcher(self.deferred.append, self.errors.append)
 
-    def outlet(self, raises: bool = False) -> tuple[Outlet, Pipe]:
+    def writer(self, raises: bool = False) -> tuple[BufferedWriter, Pipe]:
         pipe = Pipe(raises)
-        return Outlet(self.turn, pipe), pipe  # type: ignore[arg-type]
+        return BufferedWriter(self.turn, pipe), pipe  # type: ignore[arg-type]
 
     def end(self) -> None:
         deferred, self.deferred[:] = list(self.deferred), []
@@ -60,8 +60,8 @@ class Turn:
 
 def test_what_a_turn_wrote_goes_out_once_at_its_end() -> None:
     turn = Turn()
-    first, one = turn.outlet()
-    second, other = turn.outlet()
+    first, one = turn.writer()
+    second, other = turn.writer()
     first.write(b"a")
     second.write(b"b")
     first.write(b"c")
@@ -79,11 +79,11 @@ def test_what_a_turn_wrote_goes_out_once_at_its_end() -> None:
 
 def test_a_turn_may_be_ended_before_its_time() -> None:
     turn = Turn()
-    outlet, pipe = turn.outlet()
-    outlet.write(b"a")
+    writer, pipe = turn.writer()
+    writer.write(b"a")
     turn.turn.end()
     assert pipe.told == ["a"]
-    outlet.write(b"b")
+    writer.write(b"b")
     assert pipe.told == ["a"]
     turn.end()
     assert pipe.told == ["a", "b"], "once each, however often the end is announced"
@@ -92,19 +92,19 @@ def test_a_turn_may_be_ended_before_its_time() -> None:
 
 def test_nothing_written_is_no_turn() -> None:
     turn = Turn()
-    outlet, pipe = turn.outlet()
-    outlet.write(b"")
-    outlet.flush()
+    writer, pipe = turn.writer()
+    writer.write(b"")
+    writer.flush()
     assert turn.deferred == []
     assert pipe.told == []
 
 
 def test_a_large_piece_goes_at_once_and_in_its_place() -> None:
     turn = Turn()
-    outlet, pipe = turn.outlet()
-    outlet.write(b"head")
-    outlet.write(b"x" * WRITE_AT_ONCE_BYTES)
-    outlet.write(b"tail")
+    writer, pipe = turn.writer()
+    writer.write(b"head")
+    writer.write(b"x" * WRITE_AT_ONCE_BYTES)
+    writer.write(b"tail")
     assert pipe.told == ["head", f"{WRITE_AT_ONCE_BYTES} bytes"]
     turn.end()
     assert pipe.told[2:] == ["tail"]
@@ -113,31 +113,31 @@ def test_a_large_piece_goes_at_once_and_in_its_place() -> None:
 @pytest.mark.parametrize(("end", "word"), [("write_eof", "eof"), ("close", "close"), ("abort", "abort")])
 def test_an_end_comes_after_what_was_written(end: str, word: str) -> None:
     turn = Turn()
-    outlet, pipe = turn.outlet()
-    outlet.write(b"last")
-    getattr(outlet, end)()
+    writer, pipe = turn.writer()
+    writer.write(b"last")
+    getattr(writer, end)()
     turn.end()
     assert pipe.told == ["last", word]
 
 
 def test_a_reset_sends_and_a_cut_forgets() -> None:
     turn = Turn()
-    outlet, pipe = turn.outlet()
-    outlet.write(b"begun")
-    outlet.reset()
+    writer, pipe = turn.writer()
+    writer.write(b"begun")
+    writer.reset()
     turn.end()
     assert pipe.told == ["begun", "abort"]
-    outlet, pipe = turn.outlet()
-    outlet.write(b"never")
-    outlet.cut()
+    writer, pipe = turn.writer()
+    writer.write(b"never")
+    writer.cut()
     turn.end()
     assert pipe.told == ["abort"]
 
 
 def test_a_peer_that_has_gone_meanwhile_is_no_error() -> None:
     turn = Turn()
-    outlet, pipe = turn.outlet()
-    outlet.write(b"a")
+    writer, pipe = turn.writer()
+    writer.write(b"a")
     pipe.gone = True
     turn.end()
     assert pipe.told == []
@@ -146,8 +146,8 @@ def test_a_peer_that_has_gone_meanwhile_is_no_error() -> None:
 
 def test_one_that_raises_costs_the_others_nothing() -> None:
     turn = Turn()
-    bad, _ = turn.outlet(raises=True)
-    good, pipe = turn.outlet()
+    bad, _ = turn.writer(raises=True)
+    good, pipe = turn.writer()
     bad.write(b"a")
     good.write(b"b")
     turn.end()
@@ -157,8 +157,8 @@ def test_one_that_raises_costs_the_others_nothing() -> None:
 
 def test_what_is_written_while_the_turn_ends_is_of_the_next() -> None:
     turn = Turn()
-    outlet, pipe = turn.outlet()
-    echo, _ = turn.outlet()
+    writer, pipe = turn.writer()
+    echo, _ = turn.writer()
     pipe_write = pipe.write
 
     def write_more(data: bytes) -> None:
@@ -166,6 +166,6 @@ def test_what_is_written_while_the_turn_ends_is_of_the_next() -> None:
         echo.write(b"more")
 
     pipe.write = write_more  # type: ignore[method-assign]
-    outlet.write(b"a")
+    writer.write(b"a")
     turn.end()
     assert len(turn.deferred) == 1

@@ -42,7 +42,7 @@ class _Rule:
         return head.target.startswith(self.path_prefix)
 
 
-class Sorter:
+class RequestClassifier:
     """The rules and headers of one revision."""
 
     def __init__(self, spec: RevisionSpec) -> None:

@@ -20,7 +20,7 @@ REFUSING_PER_TURN_S: Final = 0.005  # … or when telling them has taken this lo
 _LOOK_AT_CLOCK_EVERY: Final = 16
 
 
-class Condemned:
+class RejectionBatch:
     """A line whose waiters are all told the same."""
 
     def __init__(self, line: WaitingLine, reason: Reason, detail: str) -> None:
@@ -45,56 +45,56 @@ class Refusals:
         self._left = left
         self._failed = failed
         self._per_turn_max = per_turn_max
-        self._waiting: deque[Condemned] = deque()
-        self._told: int = 0  # in this turn
+        self._waiting: deque[RejectionBatch] = deque()
+        self._sent: int = 0  # in this turn
         self._until_s: float = 0.0  # when this turn has told for long enough
         self._deferred: bool = False
-        self._telling: bool = False
+        self._sending: bool = False
 
     @property
     def length(self) -> int:
         """Those who are still to be told."""
-        return sum(condemned.line.length for condemned in self._waiting)
+        return sum(batch.line.length for batch in self._waiting)
 
-    def tell(self, waiter: Waiter, reason: Reason, detail: str) -> None:
+    def reject(self, waiter: Waiter, reason: Reason, detail: str) -> None:
         """A waiter that has been taken out of its line."""
         if not self._waiting or self._waiting[-1].reason is not reason or self._waiting[-1].detail != detail:
-            self._waiting.append(Condemned(FifoLine(), reason, detail))
+            self._waiting.append(RejectionBatch(FifoLine(), reason, detail))
         self._waiting[-1].line.join(waiter)
-        self._tell_some()
+        self._send_some()
 
-    def tell_all(self, line: WaitingLine, reason: Reason, detail: str) -> None:
+    def reject_all(self, line: WaitingLine, reason: Reason, detail: str) -> None:
         """A whole line, which nobody joins any more."""
         if line.length:
-            self._waiting.append(Condemned(line, reason, detail))
-            self._tell_some()
+            self._waiting.append(RejectionBatch(line, reason, detail))
+            self._send_some()
 
-    def _tell_some(self) -> None:
+    def _send_some(self) -> None:
         if not self._deferred:
             self._deferred = True
-            self._told = 0
+            self._sent = 0
             self._until_s = self._now() + REFUSING_PER_TURN_S
             self._defer(self._next_turn)
-        if self._telling:
+        if self._sending:
             return  # somebody who was told has brought this about; the loop that told it goes on
-        self._telling = True
-        while self._waiting and self._told < self._per_turn_max:
-            condemned = self._waiting[0]
-            waiter = condemned.line.first()
+        self._sending = True
+        while self._waiting and self._sent < self._per_turn_max:
+            batch = self._waiting[0]
+            waiter = batch.line.first()
             if waiter is None:
                 self._waiting.popleft()
                 continue
-            self._told += 1
-            if self._told % _LOOK_AT_CLOCK_EVERY == 0 and self._now() >= self._until_s:
-                self._told = self._per_turn_max
-            condemned.line.leave(waiter)
+            self._sent += 1
+            if self._sent % _LOOK_AT_CLOCK_EVERY == 0 and self._now() >= self._until_s:
+                self._sent = self._per_turn_max
+            batch.line.leave(waiter)
             self._left()
-            self._tell_one(waiter, condemned)
-        self._telling = False
+            self._send_one(waiter, batch)
+        self._sending = False
 
-    def _tell_one(self, waiter: Waiter, condemned: Condemned) -> None:
+    def _send_one(self, waiter: Waiter, batch: RejectionBatch) -> None:
         try:
-            waiter.refused(condemned.reason, condemned.detail)
+            waiter.refused(batch.reason, batch.detail)
         except Exception as error:
             self._failed(error)
 
@@ -103,4 +103,4 @@ class Refusals:
         while self._waiting and self._waiting[0].line.length == 0:
             self._waiting.popleft()
         if self._waiting:
-            self._tell_some()
+            self._send_some()

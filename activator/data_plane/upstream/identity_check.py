@@ -13,7 +13,7 @@ from activator.data_plane.exchange import Exchange, PodStream
 from activator.runtime.errors import Reason
 
 
-class Naming:
+class ExpectedIdentity:
     """How a pod is asked who it is, and what it must say."""
 
     def __init__(self, head: RequestHead, header: bytes, identity: bytes) -> None:
@@ -22,19 +22,19 @@ class Naming:
         self.identity = identity
 
 
-class Introduction(Exchange):
+class IdentityCheck(Exchange):
     """`on_failed` hears of an answer that did not come; one that came is judged by whoever owns the connection."""
 
-    def __init__(self, naming: Naming, on_failed: Callable[[Introduction, Reason], None]) -> None:
+    def __init__(self, naming: ExpectedIdentity, on_failed: Callable[[IdentityCheck, Reason], None]) -> None:
         super().__init__(naming.head)
         self.said: bytes | None = None  # None: nothing, so far
         self.pod: PodStream | None = None
-        self._naming = naming
+        self._expected_identity = naming
         self._on_failed = on_failed
 
     def is_right(self) -> bool:
         """The pod has said that it is who it should be."""
-        return self.said == self._naming.identity
+        return self.said == self._expected_identity.identity
 
     def connected(self, pod: PodStream) -> None:
         self.pod = pod
@@ -44,7 +44,7 @@ class Introduction(Exchange):
         pass
 
     def response_head(self, head: ResponseHead) -> None:
-        self.said = head.headers.get(self._naming.header) or b""
+        self.said = head.headers.get(self._expected_identity.header) or b""
 
     def response_body(self, data: bytes) -> None:
         pass

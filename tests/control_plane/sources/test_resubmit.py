@@ -9,7 +9,7 @@ import pytest
 
 from activator.config.model import Config, Process, Revision
 from activator.config.specs import RevisionSpec
-from activator.control_plane.plane import Control
+from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources import static
 from activator.control_plane.sources.process import CRASHES_MAX, SOURCE, ProcessSupervisor, Reaping
 from activator.control_plane.state.model import Model, Reduction
@@ -59,13 +59,15 @@ class Cluster:
 
 
 class World:
-    """A control part whose state worker the test turns, and loses changes of these kinds."""
+    """A control plane whose state worker the test turns, and loses changes of these kinds."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.tried: list[Change] = []
         self.losing: set[type] = set()
-        self.control = Control(self.clock.now, lambda effects: None, lambda: None, Rng(1), Tasks(), Reaping(None, ""))
+        self.control = ControlPlane(
+            self.clock.now, lambda effects: None, lambda: None, Rng(1), Tasks(), Reaping(None, "")
+        )
         self.control.worker._reduce = self._reduce
 
     def _reduce(self, model: Model, change: Change, now_s: float) -> Reduction:
@@ -158,7 +160,7 @@ def test_processes_say_what_there_is_and_why_they_do_not_start() -> None:
     processes.relist("default/run")
     assert isinstance(said[0], Listed) and [pod.identity for pod in said[0].pods] == ["default/run#1"]
     process = fleet.processes["default/run#1"]
-    processes._bury(fleet, process)
+    processes._remove_exited(fleet, process)
     for _ in range(CRASHES_MAX):
         processes._crashed(fleet, process, "it cannot be run")
     said.clear()

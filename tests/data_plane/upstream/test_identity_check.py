@@ -10,10 +10,10 @@ import pytest
 from activator.codec.probe_request import probe_head
 from activator.config.specs import ProbeSpec
 from activator.data_plane.upstream.dial import DialContext, PodAddress
-from activator.data_plane.upstream.introduction import Naming
+from activator.data_plane.upstream.identity_check import ExpectedIdentity
 from activator.data_plane.upstream.pod_connection import PodConnection
 from activator.data_plane.upstream.pool import PodPool
-from activator.runtime.outlet import WriteTurn
+from activator.runtime.buffered_writer import WriteBatcher
 from lb.tracker import READY
 from tests.data_plane.proxy.proxy_fakes import World
 from tests.written_transport import WrittenTransport
@@ -32,9 +32,9 @@ class NamingPool(PodPool):
     """Gets its connections from the test."""
 
     def __init__(self, world: World) -> None:
-        self.turn = WriteTurn(world.clock.defer, world.errors.append)
+        self.turn = WriteBatcher(world.clock.defer, world.errors.append)
         context = DialContext(cast("Any", None), world.wheel, cast("Any", None), self.turn)
-        naming = Naming(probe_head(PROBE, "10.0.0.1:80", keep_alive=True), b"x-pod", b"p1")
+        naming = ExpectedIdentity(probe_head(PROBE, "10.0.0.1:80", keep_alive=True), b"x-pod", b"p1")
         super().__init__(context, world.clock.now, PodAddress("10.0.0.1", 80), CONNECT_TIMEOUT_S, naming)
         tracker = world.table.add("p1", "10.0.0.1:80", 2, READY)
         assert tracker is not None
