@@ -20,11 +20,19 @@ import msgspec
 from activator.config.model import Config, Tls
 from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import ControlPlane
-from activator.control_plane.sources import static
-from activator.control_plane.sources.process import Reaping
+from activator.control_plane.sources import file
+from activator.control_plane.sources.process.supervisor import Reaping
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listeners import Listeners
-from activator.messages import Effect, ToControl, decode, encode
+from activator.messages import (
+    AnnounceDrain,
+    DirectChannel,
+    Drain,
+    Drained,
+    FromData,
+    SetHealth,
+    SpeakKnative,
+)
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
 from activator.runtime.memory import FreedMemory
@@ -37,10 +45,12 @@ if TYPE_CHECKING:
     from activator.admin.server import AdminServer
     from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
     from activator.control_plane.sources.knative.mode import KnativeMode
-    from activator.control_plane.sources.push_server import PushServer
+    from activator.control_plane.sources.push.source import PushSource
     from activator.telemetry.metrics.exposition import Exposition
     from activator.telemetry.metrics.knative_export import KnativeExporter
+    from activator.telemetry.metrics.program_families import Program
 
+HEALTH_REPORT_INTERVAL_S: Final = 0.1  # how often it is looked at for the data plane
 PANIC_JUDGE_INTERVAL_S: Final = 0.5  # how often it is asked whether that has gone on for too long
 
 log = logging.getLogger("activator")
@@ -79,25 +89,6 @@ def _listeners(config: Config) -> list[str | Tls]:
     return config.listen if isinstance(config.listen, list) else [config.listen]
 
 
-class Link:
-    """Between the control plane and the data plane."""
-
-    def __init__(self, encoded: bool) -> None:
-        self._encoded = encoded
-        self.data: DataPlane | None = None
-        self.control: ControlPlane | None = None
-
-    def to_data(self, effects: list[Effect]) -> None:
-        assert self.data is not None
-        if self._encoded:
-            effects = [decode(encode(effect)) for effect in effects]  # type: ignore[misc]
-        self.data.apply(effects)
-
-    def to_control(self, message: ToControl) -> None:
-        assert self.control is not None
-        self.control.receive(decode(encode(message)) if self._encoded else message)  # type: ignore[arg-type]
-
-
 class App:
     """One running activator. Use it within one event loop."""
 
@@ -113,9 +104,11 @@ class App:
         rng = Rng(int.from_bytes(os.urandom(4), "big") if settings.seed is None else settings.seed)
         self._rng = rng
         self._tasks = TaskGroupOwner(self._task_failed)
-        self._link = Link(settings.encode_messages)
-        self.data = DataPlane(settings.config, now, self._link.to_control, rng, self._tasks)
-        self.control = ControlPlane(now, self._link.to_data, self.data.write_out, rng, self._tasks, reaping)
+        channel = self._channel = DirectChannel(settings.encode_messages)
+        self.data = DataPlane(settings.config, now, channel.send_to_control, rng, self._tasks)
+        channel.connect_data(self.data.apply, self.data.execute, self.data.write_out)
+        self.control = ControlPlane(now, channel.send_effects, channel.flush, rng, self._tasks, reaping)
+        channel.connect_control(self._receive)
         own_rng = Rng(rng.below(1 << 30))  # whether a request is traced must not change which pod it goes to
         loop = asyncio.get_running_loop()
         self.telemetry = Telemetry(
@@ -131,16 +124,17 @@ class App:
             self.data.failed,
             self._make_knative_metrics,
         )
-        self._link.data = self.data
-        self._link.control = self.control
         self._listeners = Listeners(self._tasks)
         self._stop = asyncio.Event()
         self._gave_up = False
         self._admin: AdminServer | None = None
-        self._push: PushServer | None = None
+        self._drained: asyncio.Future[bool] = loop.create_future()
+        self._serving = False
+        self._health = SetHealth()
+        self._push: PushSource | None = None
         self._knative: KnativeMode | None = None
+        self._cluster_domain = ""
         self._asked_by_cluster: list[Tls] = []  # listeners that no file names
-        self.push_address = ""
         self._exposition: Exposition | None = None
 
     async def start(self) -> None:
@@ -149,16 +143,16 @@ class App:
         self.telemetry.set(self.config)
         self._tasks.start("log", self.telemetry.run())
         self.control.start()
-        if self.config.kubernetes is not None:
-            self._start_knative()
-        self.control.configure(self.config, self.settings.specs, static.lists(self.config.revisions))
-        await self.control.settle()  # before that, what the file names would be told "no route"
-        if self.config.push.listen:
-            await self._start_push()
+        self.control.configure(self.config, self.settings.specs, file.lists(self.config.revisions))
+        await self.control.settle()  # before that, requests to what the file names would be answered "no route"
+        await self._start_sources()
         if self.config.admin:
             await self._start_admin()
             log.info("admin port on %s", self.admin_address)  # port 0 in the file: here stands what it became
         await self._listeners.serve(self.data.start())
+        self._serving = True
+        self._report_health()
+        self._tasks.start("health", self._watch_health())
 
     async def run(self) -> int:
         """Serve until a signal or `stop` says otherwise; the exit code."""
@@ -176,6 +170,7 @@ class App:
     def stop(self) -> None:
         """Begin to drain; `run` returns when that is done."""
         self.draining = True
+        self._report_health()
         self._stop.set()
 
     async def close(self) -> int:
@@ -184,18 +179,15 @@ class App:
         shutdown = self.config.shutdown
         if shutdown.delay > 0.0:
             log.info("not ready from now on; draining begins in %g s", shutdown.delay)
-            self.data.announce_drain()
+            self._channel.send_command(AnnounceDrain())
             await pause(shutdown.delay)
         log.info("draining")
-        finished = await self.data.drain(shutdown.timeout, shutdown.tunnels)
+        self._channel.send_command(Drain(shutdown.timeout, shutdown.tunnels))
+        finished = await self._drained
         await self.control.close()
-        if self._push is not None:
-            await self._push.close()
         if self._admin is not None:
             await self._admin.close()
         await self._tasks.close()
-        if self._knative is not None:
-            await self._knative.close()
         self.telemetry.close()
         if self._gave_up:
             return EXIT_PANICS
@@ -211,7 +203,7 @@ class App:
         try:
             config, specs = self.settings.reload()
             # What may be refused comes first, and changes nothing where it is.
-            lists = static.lists(config.revisions)
+            lists = file.lists(config.revisions)
             listeners = self._listeners.plan([*_listeners(config), *self._asked_by_cluster])
             try:
                 self.telemetry.set(config)
@@ -250,12 +242,11 @@ class App:
         reasons = []
         if self.draining:
             reasons.append("draining")
-        if self.data.server is None:
+        if not self._serving:
             reasons.append("not listening yet")
         if not self.control.worker.is_settled():
             reasons.append("the first changes have not been applied")
-        if self._knative is not None:
-            reasons.extend(self._knative.waiting_for())
+        reasons.extend(self.control.pending())
         reasons.extend(self.control.over_budget())
         return reasons
 
@@ -264,24 +255,8 @@ class App:
             from activator.telemetry.metrics.exposition import (
                 Exposition,  # prometheus-client: only when asked for
             )
-            from activator.telemetry.metrics.program_families import Program
 
-            data = self.data
-            program = Program(
-                data.registry,
-                data.held,
-                self.control.worker,
-                self.control.prober,
-                data.tables,
-                self.telemetry.access_log,
-                lambda: data.errors_total,
-                self._now,
-                self.control.controllers,
-                self.telemetry.traces,
-                self.control.intake,
-                self._knative,
-            )
-            self._exposition = Exposition(data.tables.throttlers, program)
+            self._exposition = Exposition(self.data.tables.throttlers, self._program)
         if self._knative is not None:
             self.control.controllers.rest_totals(self._knative.client.requests_total)
         self._exposition.histograms = self.config.metrics.histograms
@@ -290,7 +265,9 @@ class App:
     def snapshot(self) -> object:
         from activator.admin.snapshot import revisions
 
-        return revisions(self.data.tables, self.control.worker, self.control.processes.statistics(), self._now())
+        return revisions(
+            self.data.tables, self.control.worker, self.control.processes.supervisor.statistics(), self._now()
+        )
 
     def configuration(self) -> object:
         from activator.admin.inspection import configuration
@@ -304,15 +281,56 @@ class App:
 
     # --- within ---
 
-    def _start_knative(self) -> None:
+    def _program(self) -> Program:
+        """What the metrics of the program are read from."""
+        from activator.telemetry.metrics.program_families import Program
+
+        control = self.control
+        return Program(
+            self.data.statistics(),
+            control.worker,
+            control.prober,
+            self.telemetry.access_log,
+            self._now,
+            control.controllers,
+            self.telemetry.traces,
+            None if self._push is None else self._push.intake,
+            self._knative,
+        )
+
+    def _receive(self, message: FromData) -> None:
+        """From the data plane."""
+        if isinstance(message, Drained):
+            if not self._drained.done():
+                self._drained.set_result(message.finished)
+        else:
+            self.control.receive(message)
+
+    async def _start_sources(self) -> None:
+        """The sources beside the file: each is a folder, and a line here. Raises StartError."""
+        if self.config.kubernetes is not None:
+            self._knative = self._make_knative()
+            await self.control.start_source(self._knative)
+        if self.config.push.listen:
+            self._push = self._make_push()
+            await self.control.start_source(self._push)
+
+    def _make_push(self) -> PushSource:
+        from activator.control_plane.sources.push.source import PushSource  # aiohttp: only where pods report themselves
+
+        worker = self.control.worker
+        return PushSource(self.config.push, worker.submit_with_outcome, worker.model)
+
+    def _make_knative(self) -> KnativeMode:
         # Kubernetes' client and protobuf: only where there is a cluster.
         from activator.control_plane.sources.knative.environment import read_environment
         from activator.control_plane.sources.knative.mode import KnativeMode
-        from activator.data_plane.headers.knative import KnativeDialect
 
         environment = read_environment(os.environ)
+        self._cluster_domain = environment.cluster_domain
+        self._channel.send_command(SpeakKnative(environment.cluster_domain))
         control = self.control
-        self._knative = KnativeMode(
+        return KnativeMode(
             environment,
             self.config,
             control.submit,
@@ -325,21 +343,23 @@ class App:
             self._serve_tls,
             control.worker.supervision.panicked,
         )
-        control.cluster = self._knative
-        self.data.proxy.dialect = KnativeDialect(self._ill, environment.cluster_domain)
-        self._knative.start()
 
-    def _ill(self, target: bytes) -> str:
-        """What a kubelet is told: that the program is not ready, or, of the paths of liveness, not alive."""
-        if target.startswith((b"/healthz", b"/livez")):
-            return "" if self.is_alive() else "the state worker does not turn"
-        return "; ".join(self.waiting_for())
+    def _report_health(self) -> None:
+        """What a kubelet is answered on a serving port, where that is another answer now."""
+        not_alive = "" if self.is_alive() else "the state worker does not turn"
+        health = SetHealth(not_alive, "; ".join(self.waiting_for()))
+        if health != self._health:
+            self._health = health
+            self._channel.send_command(health)
+
+    async def _watch_health(self) -> None:
+        while True:
+            await pause(HEALTH_REPORT_INTERVAL_S)
+            self._report_health()
 
     def _cluster_settled(self, settings: ClusterSettings) -> None:
         """The cluster's ConfigMaps say something new."""
-        dialect = self.data.proxy.dialect
-        if dialect is not None:
-            dialect.passes_through = settings.passes_through
+        self._channel.send_command(SpeakKnative(self._cluster_domain, settings.passes_through))
         try:
             self.telemetry.settle(settings)
         except StartError as error:
@@ -363,17 +383,6 @@ class App:
         data = self.data
         metrics = KnativeMetrics(data.tables.throttlers, KnativeRequests(data.proxy.on_error), lambda: self._knative)
         return KnativeExporter(metrics, data.proxy, self._tasks, time.time_ns)
-
-    async def _start_push(self) -> None:
-        from activator.control_plane.sources.push_server import (  # aiohttp: only where pods report themselves
-            PushServer,
-            read_token,
-        )
-
-        push = PushServer(self.control.take_reports(self.config.push), read_token(self.config.push))
-        self.push_address = await push.start(self.config.push.listen)
-        self._push = push
-        log.info("pods may report themselves on %s", self.push_address)
 
     async def _start_admin(self) -> None:
         from activator.admin.server import AdminServer  # aiohttp: only where there is an admin port

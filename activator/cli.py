@@ -121,7 +121,7 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
 
 
 def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog) -> int:
-    from activator.control_plane.sources.process import Reaping
+    from activator.control_plane.sources.process.supervisor import Reaping
 
     reaping = Reaping.start()  # before there is an event loop or a thread
     import uvloop
@@ -159,7 +159,7 @@ def _load(path: str) -> Loaded:
 
 def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
     from activator.config.file import overlay, resolve
-    from activator.control_plane.sources.process import missing_program
+    from activator.control_plane.sources.process.supervisor import missing_program
     from lb.registry import default_name
 
     missing = missing_program(command)

@@ -1,8 +1,8 @@
-"""What the parts of the program say to each other about pods and revisions.
+"""Everything that passes between the control plane and the data plane, and the channel that carries it.
 
 Rules
-  1. Everything here is plain data that can be encoded and sent through a socket; nothing refers to an object of either
-     part. `encode` and `decode` prove it in the tests.
+  1. A message is plain data that can be encoded and sent through a socket; nothing refers to an object of either plane.
+     `encode` and `decode` prove it in the tests.
   2. *Changes* go to the state worker, from sources (discovery, probes) and from the data plane (what the request path
      has learnt). *Effects* go from the state worker to the data plane; *Load* comes back from it.
   3. A change names the pod by identity; where it speaks of a slot, it names the generation too, so that what arrives
@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
@@ -374,15 +375,123 @@ class PodDrained(Message, frozen=True, tag=True):
 
 ToControl = Change | Load | PodDrained
 
+
+# --- commands: to the data plane as a whole -------------------------------------------------------------------------
+
+
+class AnnounceDrain(Message, frozen=True, tag=True):
+    """Go on serving, and ask clients with each answer not to use their connection again."""
+
+
+class Drain(Message, frozen=True, tag=True):
+    """Stop accepting and let what is in flight finish, within these times; `Drained` is the answer."""
+
+    timeout_s: float
+    tunnels_timeout_s: float
+
+
+class SpeakKnative(Message, frozen=True, tag=True):
+    """Knative's components are the peers (data_plane/headers/knative.py); `passes_through`: a mesh needs it."""
+
+    cluster_domain: str
+    passes_through: bool = False
+
+
+class SetHealth(Message, frozen=True, tag=True):
+    """What a kubelet that asks on a serving port is answered; each is a reason, empty: all is well."""
+
+    not_alive: str = ""
+    not_ready: str = ""
+
+
+Command = AnnounceDrain | Drain | SpeakKnative | SetHealth
+
+
+class Drained(Message, frozen=True, tag=True):
+    """The data plane carries nothing any more; `finished`: False when some requests had to be cut."""
+
+    finished: bool
+
+
+# --- statistics -----------------------------------------------------------------------------------------------------
+
+
+class DataPlaneStatistics(msgspec.Struct, frozen=True):
+    """What the metrics show of one data plane as a whole; totals count since its start."""
+
+    client_connections: int = 0  # open
+    handshakes: int = 0  # of them, whose TLS handshake is not over
+    handshakes_closed_total: int = 0
+    accepted_total: int = 0
+    shed_total: int = 0
+    exchanges: int = 0  # requests begun and not ended
+    held_bytes: int = 0
+    held_requests: int = 0
+    refused_requests: dict[str, int] = {}  # by reason: before there was a revision
+    transitions: dict[tuple[int, int], int] = {}  # of pods, by state before and after (lb.tracker)
+    errors_total: int = 0
+
+
+# --- the channel ----------------------------------------------------------------------------------------------------
+
+ToData = Effect | Command
+FromData = ToControl | Drained
+
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(ToControl | Effect)
+_DECODER: Final = msgspec.msgpack.Decoder(ToData | FromData)
 
 
-def encode(message: ToControl | Effect) -> bytes:
+def encode(message: ToData | FromData) -> bytes:
     return _ENCODER.encode(message)
 
 
-def decode(data: bytes) -> ToControl | Effect:
+def decode(data: bytes) -> ToData | FromData:
     """Raises msgspec.DecodeError for what is not a message."""
-    message: ToControl | Effect = _DECODER.decode(data)
+    message: ToData | FromData = _DECODER.decode(data)
     return message
+
+
+class DirectChannel:
+    """Joins the planes within one process by calls, in order.
+
+    `encoded`: every message is carried as bytes all the same, which shows that it could cross a socket.
+
+    `flush()` lets the data plane send what its requests have written, before the control plane takes its time.
+    """
+
+    def __init__(self, encoded: bool) -> None:
+        self._encoded = encoded
+        self._apply: Callable[[list[Effect]], None] = _nowhere
+        self._execute: Callable[[Command], None] = _nowhere
+        self._receive: Callable[[FromData], None] = _nowhere
+        self.flush: Callable[[], None] = lambda: None
+
+    def connect_data(
+        self,
+        apply: Callable[[list[Effect]], None],
+        execute: Callable[[Command], None],
+        flush: Callable[[], None],
+    ) -> None:
+        """The data plane's end."""
+        self._apply = apply
+        self._execute = execute
+        self.flush = flush
+
+    def connect_control(self, receive: Callable[[FromData], None]) -> None:
+        """The control plane's end."""
+        self._receive = receive
+
+    def send_effects(self, effects: list[Effect]) -> None:
+        if self._encoded:
+            effects = [decode(encode(effect)) for effect in effects]  # type: ignore[misc]
+        self._apply(effects)
+
+    def send_command(self, command: Command) -> None:
+        self._execute(decode(encode(command)) if self._encoded else command)  # type: ignore[arg-type]
+
+    def send_to_control(self, message: FromData) -> None:
+        self._receive(decode(encode(message)) if self._encoded else message)  # type: ignore[arg-type]
+
+
+def _nowhere(message: object) -> None:
+    raise AssertionError(f"the channel is not connected: {message!r}")

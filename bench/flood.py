@@ -29,7 +29,7 @@ from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.worker import StateWorker
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import open_socket
-from activator.messages import Change, Load, PodDrained, PodSeen, PodStatus, RevisionSet, ToControl
+from activator.messages import Change, Drained, FromData, Load, PodDrained, PodSeen, PodStatus, RevisionSet
 from activator.runtime.tasks import TaskGroupOwner
 from bench import header, results
 from bench.generator import Summary, percentile
@@ -67,7 +67,7 @@ class World:
         self.pods = pods
         self.tasks = TaskGroupOwner(_task_failed)
         rng = Rng(1)
-        self.data = DataPlane(Config(admin=""), time.monotonic, self._hear, rng, self.tasks)
+        self.data = DataPlane(Config(admin=""), time.monotonic, self._receive, rng, self.tasks)
         self.worker = StateWorker(
             time.monotonic,
             self.data.apply,
@@ -81,8 +81,8 @@ class World:
         self.queued_most = 0
         self._number = 0
 
-    def _hear(self, message: ToControl) -> None:
-        if not isinstance(message, Load | PodDrained):
+    def _receive(self, message: FromData) -> None:
+        if not isinstance(message, Load | PodDrained | Drained):
             self.worker.submit(message)
 
     async def start(self, upstream: str) -> str:

@@ -1,23 +1,23 @@
-"""The control plane, put together: discovery, the state worker, probes, processes, scaling.
+"""The control plane, put together: sources, the state worker, probes, scaling.
 
-It exists once, however many workers there are. It knows the data plane by the effects it sends and the messages it
-hears.
+It exists once, however many workers there are. It knows the data plane by the messages that it sends and receives
+(`messages.py`), and its sources by `sources/source.py`.
 """
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-from activator.config.model import Config, Push, Revision
+from activator.config.model import Config
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.probes.tcp_probe import TcpProber
-from activator.control_plane.scaling.local import LocalAutoscaler
-from activator.control_plane.sources.process import ProcessSupervisor, Reaping
-from activator.control_plane.sources.push import PushIntake
+from activator.control_plane.sources.file import FileSource
+from activator.control_plane.sources.process.source import ProcessSource
+from activator.control_plane.sources.process.supervisor import Reaping
+from activator.control_plane.sources.source import Source
 from activator.control_plane.state.supervision import WORKER, keep_running
 from activator.control_plane.state.worker import StateWorker
 from activator.messages import (
@@ -28,7 +28,6 @@ from activator.messages import (
     Load,
     PodDrained,
     RevisionGone,
-    RevisionSet,
     Sweep,
     ToControl,
 )
@@ -41,18 +40,6 @@ SWEEP_INTERVAL_S: Final = 1.0  # how often the age of what sources have said is 
 SCALE_TICK_S: Final = 0.1
 
 STALLED_AFTER_S = 10.0  # a state worker that has not turned for so long is not alive
-
-
-class Cluster(Protocol):
-    """Where revisions come from that no file names."""
-
-    def load(self, load: Load) -> None: ...
-
-    def applied(self, effects: list[Effect]) -> None:
-        """The model is as these say: what a revision is declared may follow from which of its pods answer."""
-
-    def relist(self, key: str) -> None:
-        """Changes of this revision were lost: tell everything of it again, be it that it is gone."""
 
 
 class ControlPlane:
@@ -70,14 +57,13 @@ class ControlPlane:
         self._now = now
         self._send = send
         self._tasks = tasks
-        self._declared: dict[str, tuple[RevisionSet, Listed]] = {}  # by revision: what the file says of it
         self.prober = Prober(tasks, self.submit, rng, now, TcpProber(now).ask)
         self.worker = StateWorker(now, self._apply, self.prober.order, self._resubmit, rng=rng, before_batch=write_out)
-        self.intake: PushIntake | None = None
-        self.cluster: Cluster | None = None
-        self.processes = ProcessSupervisor(tasks, self.submit, now, reaping, self.worker.supervision.panicked)
-        self.scaler = LocalAutoscaler(now, self.processes.scale)
         self.controllers = Controllers(now)
+        self.processes = ProcessSource(tasks, self.submit, now, reaping, self.worker.supervision.panicked)
+        self.file = FileSource(self.submit, self.processes)
+        # In the order in which they are asked whether a revision is theirs.
+        self._sources: list[Source] = [self.file, self.processes]
 
     # --- life ---
 
@@ -86,8 +72,9 @@ class ControlPlane:
             self._tasks.start(name or "state worker", keep_running(name, run, self.worker.supervision, self._now))
 
     async def close(self) -> None:
-        """Stop every process."""
-        await self.processes.close()
+        """Close the sources; every process is stopped."""
+        for source in self._sources:
+            await source.close()
 
     def is_alive(self) -> bool:
         """The state worker's loop turns."""
@@ -111,46 +98,25 @@ class ControlPlane:
         """How many there are, with those that fail before anything can be declared of them."""
         return len(self.worker.model.revisions.keys() | self.worker.supervision.failing_revisions())
 
-    # --- configuration ---
+    # --- sources ---
 
     def configure(self, config: Config, specs: list[RevisionSpec], lists: dict[str, Listed]) -> None:
-        """Make the revisions be what the file says, whatever they were; pods that stay are not touched.
+        """What the file declares from now on (`FileSource.configure`)."""
+        self.file.configure(config, specs, lists)
 
-        `lists`: their fixed pods (`static.lists`).
-        """
-        wanted = {f"{revision.namespace}/{revision.name}": revision for revision in config.revisions}
-        declared = {spec.key: (RevisionSet(spec), lists[spec.key]) for spec in specs}
-        leaving = [key for key in self._declared if key not in declared]
-        self._declared = declared  # at once: what a full queue drops of the following is said anew as it is now
-        for key in leaving:
-            self._drop(key)
-        for key, (revision_set, listed) in declared.items():
-            self.submit(revision_set)
-            self._set_processes(key, wanted[key])
-            self.submit(listed)
+    async def start_source(self, source: Source) -> None:
+        """A source beside the file. Raises StartError."""
+        self._sources.append(source)
+        await source.start()
 
-    def _set_processes(self, key: str, revision: Revision) -> None:
-        if revision.process is not None:
-            self.processes.set_revision(key, revision)
-            self.scaler.set_revision(key, revision)
-        else:
-            self.processes.drop_revision(key)
-            self.scaler.drop_revision(key)
-
-    def _drop(self, key: str) -> None:
-        self.scaler.drop_revision(key)
-        self.processes.drop_revision(key)
-        self.submit(RevisionGone(key))
-
-    def take_reports(self, push: Push) -> PushIntake:
-        """What takes pods' reports of themselves."""
-        networks = tuple(ipaddress.ip_network(network) for network in push.networks)
-        self.intake = PushIntake(self.worker.submit_with_outcome, self.worker.model, networks)
-        return self.intake
+    def pending(self) -> list[str]:
+        """What the sources have to receive before the program is ready to serve."""
+        return [reason for source in self._sources for reason in source.pending()]
 
     # --- messages ---
 
     def submit(self, change: Change) -> None:
+        """A change, for the state worker."""
         self.worker.submit(change)
 
     def receive(self, message: ToControl) -> None:
@@ -158,11 +124,11 @@ class ControlPlane:
         if isinstance(message, Load):
             if message.queued:
                 self.prober.hurry(message.key)
-            self.scaler.load(message)
-            if self.cluster is not None:
-                self.cluster.load(message)
+            for source in self._sources:
+                source.receive_load(message)
         elif isinstance(message, PodDrained):
-            self.processes.drained(message.key, message.identity)
+            for source in self._sources:
+                source.receive_drained(message.key, message.identity)
         else:
             self.submit(message)
 
@@ -170,25 +136,18 @@ class ControlPlane:
 
     def _apply(self, effects: list[Effect]) -> None:
         self._send(effects)
-        if self.cluster is not None:
-            self.cluster.applied(effects)
+        for source in self._sources:
+            source.applied(effects)
 
     def _resubmit(self, source: str, key: str) -> None:
-        """A change of this revision was lost: let everything be said of it again.
-
-        Everything, since what was said after a lost change may have come to nothing without it.
-        """
+        """A change of this revision, from the source of this name, was lost."""
         if source == PUSH:
             return  # pods repeat themselves
-        declared = self._declared.get(key)
-        if declared is not None:
-            for change in declared:
-                self.submit(change)
-            self.processes.relist(key)
-        elif self.cluster is not None:
-            self.cluster.relist(key)
-        else:
-            self.submit(RevisionGone(key))
+        for one in self._sources:
+            if one.declares(key):
+                one.resubmit(key)
+                return
+        self.submit(RevisionGone(key))
 
     async def _run_sweeps(self) -> None:
         while True:
@@ -199,4 +158,4 @@ class ControlPlane:
     async def _run_scaling(self) -> None:
         while True:
             await pause(SCALE_TICK_S)
-            self.scaler.tick()
+            self.processes.tick()

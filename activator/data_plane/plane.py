@@ -1,7 +1,7 @@
 """The data plane of one worker, put together: listeners, proxy, throttlers, tables, pools.
 
-It hears of pods through `apply` and tells what it learns through `tell`; both carry the messages of `messages.py`
-and nothing else, so that the control plane may as well sit at the other end of a socket.
+It receives effects by `apply` and commands by `execute`, and sends what it learns by `tell`: messages of `messages.py`
+and nothing else, so that the control plane may be at the other end of a socket. Listening sockets are handed in.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from activator.config.specs import ProbeSpec, RevisionSpec
 from activator.data_plane.apply import RevisionTables, TableHooks, load_of
 from activator.data_plane.audit import Auditor
 from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWARDED, Origins
+from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.server.connection import SHED_MAX, ConnectionRegistry
@@ -35,14 +36,21 @@ from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
 from activator.data_plane.upstream.pool import PodPool
 from activator.messages import (
+    AnnounceDrain,
+    Command,
+    DataPlaneStatistics,
+    Drain,
+    Drained,
     Effect,
+    FromData,
     PodDrained,
     PodRefused,
     PodServed,
     PodUnplaced,
     RevisionBroken,
+    SetHealth,
     SlotDrained,
-    ToControl,
+    SpeakKnative,
     TrialEnded,
 )
 from activator.runtime.buffered_writer import WriteBatcher
@@ -63,7 +71,7 @@ LOAD_REPORT_INTERVAL_S: Final = 0.1  # how often the data plane tells the contro
 
 log = logging.getLogger("activator.data")
 
-Tell = Callable[[ToControl], None]
+Tell = Callable[[FromData], None]
 
 # For listeners, programs' pipes and files; for the admin port; for those who are told that they are one too many.
 _DESCRIPTORS_RESERVED: Final = 64 + ADMIN_CONNECTIONS_MAX + SHED_MAX
@@ -74,6 +82,9 @@ class DataPlane:
 
     def __init__(self, config: Config, now: Now, tell: Tell, rng: Rng, tasks: TaskGroupOwner) -> None:
         loop = asyncio.get_running_loop()
+        self._tell = tell
+        self._tasks = tasks
+        self._health = SetHealth(not_ready="starting")
         self.errors_total: int = 0
         self.wheel = TimingWheel(now, loop.call_later, self.failed)
         turn = self._turn = WriteBatcher(loop.call_soon, self.failed)
@@ -122,9 +133,51 @@ class DataPlane:
         """Send what has been written, now: something else is about to take its time before the turn ends."""
         self._turn.end()
 
-    def announce_drain(self) -> None:
-        """Go on serving, and tell clients with each answer not to come back on this connection."""
-        self.registry.draining = True
+    def execute(self, command: Command) -> None:
+        """A command of the control plane."""
+        if isinstance(command, SetHealth):
+            self._health = command
+        elif isinstance(command, SpeakKnative):
+            self._speak_knative(command)
+        elif isinstance(command, AnnounceDrain):
+            self.registry.draining = True
+        else:
+            self._tasks.start("drain", self._drain(command))
+
+    def statistics(self) -> DataPlaneStatistics:
+        """As of now."""
+        registry = self.registry
+        return DataPlaneStatistics(
+            client_connections=len(registry.connections),
+            handshakes=len(registry.handshakes),
+            handshakes_closed_total=registry.handshakes_closed_total,
+            accepted_total=registry.accepted_total,
+            shed_total=registry.shed_total,
+            exchanges=self.proxy.active,
+            held_bytes=self.held.held_bytes,
+            held_requests=self.held.held_requests,
+            refused_requests={reason.value: count for reason, count in self.proxy.refused_requests.items()},
+            transitions=dict(self.tables.transitions),
+            errors_total=self.errors_total,
+        )
+
+    def _speak_knative(self, command: SpeakKnative) -> None:
+        dialect = self.proxy.dialect
+        if dialect is None:
+            dialect = self.proxy.dialect = KnativeDialect(self._ill, command.cluster_domain)
+        dialect.passes_through = command.passes_through
+
+    def _ill(self, target: bytes) -> str:
+        """What a kubelet is answered: why the program is not ready, or, on the paths of liveness, not alive."""
+        health = self._health
+        return health.not_alive if target.startswith((b"/healthz", b"/livez")) else health.not_ready
+
+    async def _drain(self, command: Drain) -> None:
+        finished = False
+        try:
+            finished = await self.drain(command.timeout_s, command.tunnels_timeout_s)
+        finally:
+            self._tell(Drained(finished))
 
     async def drain(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
         """Stop accepting and let what is in flight finish; False when some had to be cut."""

@@ -20,7 +20,7 @@ import lb
 from activator.app import App, Settings
 from activator.config.file import resolve
 from activator.config.model import Config, Duration, Process, Queue, Revision
-from activator.control_plane.sources.process import Reaping
+from activator.control_plane.sources.process.supervisor import Reaping
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.proxy.proxy import ExchangeObserver, ProxiedExchange
 from activator.demo.picture import Picture, PlainLines, Scene
@@ -156,7 +156,7 @@ async def _client(address: str, connections: int, seconds: float, scene: Scene) 
 def _phases(observer: FirstExchange, app: App, began_s: float) -> list[tuple[str, float]]:
     """The first request's time, split: (phase, ms)."""
     first = observer.first
-    born = app.control.processes.first_start
+    born = app.control.processes.supervisor.first_start
     if first is None or born is None:
         return []
     started_s, ready_s = born

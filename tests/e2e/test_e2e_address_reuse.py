@@ -17,7 +17,7 @@ from activator.config.specs import ProbeSpec, RevisionSpec
 from activator.control_plane.state.worker import Outcome, StateWorker
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import open_socket
-from activator.messages import Load, PodDrained, PodGone, PodSeen, PodStatus, RevisionSet, ToControl
+from activator.messages import Drained, FromData, Load, PodDrained, PodGone, PodSeen, PodStatus, RevisionSet
 from activator.runtime.tasks import TaskGroupOwner
 from lb.rng import Rng
 
@@ -68,15 +68,15 @@ class Running:
     def __init__(self, probe: ProbeSpec | None = None) -> None:
         self.probe = probe or ProbeSpec()
         self.tasks = TaskGroupOwner(lambda name, error: None)
-        self.data = DataPlane(Config(admin=""), time.monotonic, self._hear, Rng(1), self.tasks)
+        self.data = DataPlane(Config(admin=""), time.monotonic, self._receive, Rng(1), self.tasks)
         self.worker = StateWorker(time.monotonic, self.data.apply, lambda orders: None, lambda source, key: None)
         self.gone_s: dict[tuple[str, int], float] = {}  # when the end of a pod of this revision here was applied
         self.answers = {"right": 0, "before": 0, "failed": 0}
         self.wrong: list[str] = []
         self.stopping = False
 
-    def _hear(self, message: ToControl) -> None:
-        if not isinstance(message, Load | PodDrained):
+    def _receive(self, message: FromData) -> None:
+        if not isinstance(message, Load | PodDrained | Drained):
             self.worker.submit(message)
 
     async def start(self) -> None:

@@ -22,7 +22,7 @@ from activator.data_plane.apply import TableHooks
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import open_socket
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.messages import Change, Load, PodDrained, PodSeen, PodStatus, RevisionSet, ToControl
+from activator.messages import Change, Drained, FromData, Load, PodDrained, PodSeen, PodStatus, RevisionSet
 from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.policy import Policy
 from lb.rng import Rng
@@ -87,7 +87,7 @@ class Running:
 
     def __init__(self) -> None:
         self.tasks = TaskGroupOwner(lambda name, error: None)
-        self.data = DataPlane(Config(admin=""), time.monotonic, self._hear, Rng(1), self.tasks)
+        self.data = DataPlane(Config(admin=""), time.monotonic, self._receive, Rng(1), self.tasks)
         self.hooks = FaultyHooks(self.data.tables._hooks)
         self.data.tables._hooks = self.hooks
         self.worker = StateWorker(
@@ -96,8 +96,8 @@ class Running:
         self.answers: Counter[tuple[int, bool]] = Counter()  # (status, of a revision that may be distrusted)
         self.stopping = False
 
-    def _hear(self, message: ToControl) -> None:
-        if not isinstance(message, Load | PodDrained):
+    def _receive(self, message: FromData) -> None:
+        if not isinstance(message, Load | PodDrained | Drained):
             self.worker.submit(message)
 
     async def start(self) -> None:

@@ -74,7 +74,7 @@ def shown(text: str, revision: str = "app") -> dict[str, list[Shown]]:
 
 
 def read(world: World, accept: str = OPENMETRICS) -> str:
-    return text_of(Exposition({world.throttler.key: world.throttler}, program(world)), accept)
+    return text_of(Exposition({world.throttler.key: world.throttler}, lambda: program(world)), accept)
 
 
 def a_cold_request(world: World, head: RequestHead | None = None) -> None:
@@ -294,7 +294,7 @@ def _leave(throttler: RevisionThrottler, value: float, trace_id: str, time_s: fl
 
 def test_of_those_shown_as_one_the_last_of_each_bucket() -> None:
     every = throttlers(4)
-    exposition = Exposition(every, program(World()), named_max=1)
+    exposition = Exposition(every, lambda: program(World()), named_max=1)
     named, first, second, third = every.values()
     _leave(named, 0.3, "a" * 32, 9.0)
     _leave(first, 0.3, "b" * 32, 5.0)
@@ -313,7 +313,7 @@ def test_of_those_shown_as_one_the_last_of_each_bucket() -> None:
 def test_who_asks_for_a_format_that_is_not_there_has_the_classic_one() -> None:
     every = throttlers(1)
     _leave(every["ns/r0"], 0.3, TRACE, 9.0)
-    exposition = Exposition(every, program(World()))
+    exposition = Exposition(every, lambda: program(World()))
     seen = {accept: TRACE in text_of(exposition, accept) for accept in ("", "*/*", "text/plain", "application/json")}
     assert not any(seen.values())
     asked_by_prometheus = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"

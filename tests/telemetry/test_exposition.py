@@ -7,8 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from hypothesis import example, given
@@ -21,10 +20,9 @@ from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.state.worker import StateWorker
-from activator.data_plane.apply import RevisionTables
-from activator.data_plane.server.connection import ConnectionRegistry
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.messages import DataPlaneStatistics
 from activator.runtime.errors import Reason
 from activator.runtime.tasks import TaskGroupOwner
 from activator.telemetry.logs.log_switch import AccessLogSwitch
@@ -40,7 +38,6 @@ from activator.telemetry.tracing.trace_switch import TraceSwitch
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
-from tests.control_plane.state.state_fakes import Hooks
 from tests.data_plane.proxy.proxy_fakes import World, request_head
 from tests.data_plane.throttle.throttle_fakes import Heard
 from tests.manual_clock import ManualClock
@@ -51,24 +48,24 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 
 def program(world: World) -> Program:
-    registry = SimpleNamespace(
-        connections={}, handshakes={}, handshakes_closed_total=0, accepted_total=3, shed_total=0, proxy=world.proxy
+    data = DataPlaneStatistics(
+        accepted_total=3,
+        exchanges=world.proxy.active,
+        held_bytes=world.held.held_bytes,
+        held_requests=world.held.held_requests,
+        refused_requests={reason.value: count for reason, count in world.proxy.refused_requests.items()},
     )
     worker = StateWorker(world.clock.now, lambda _: None, lambda _: None, lambda _source, _key: None)
     prober = Prober(TaskGroupOwner(lambda name, error: None), lambda change: None, Rng(1), world.clock.now)
-    tables = RevisionTables(world.clock.now, world.wheel, world.clock.defer, world.heard, Hooks(), world.held)
     access_log = AccessLogSwitch(
         world.proxy, world.clock.now, world.clock.defer, world.clock.call_later, world.errors.append
     )
     controllers = Controllers(world.clock.now)
     return Program(
-        cast("ConnectionRegistry", registry),
-        world.held,
+        data,
         worker,
         prober,
-        tables,
         access_log,
-        lambda: 0,
         world.clock.now,
         controllers,
         TraceSwitch(world.proxy, controllers, {}, Rng(1), bytes, lambda: 0, world.clock.now, world.errors.append),
@@ -117,7 +114,7 @@ def throttlers(count: int, requests: int = 0) -> dict[str, RevisionThrottler]:
 def test_what_was_done_is_what_is_read(accept: str) -> None:
     world = World()
     world.pod()
-    exposition = Exposition({world.throttler.key: world.throttler}, program(world))
+    exposition = Exposition({world.throttler.key: world.throttler}, lambda: program(world))
     text_of(exposition, accept)
     exchange, _ = world.begin()
     world.clock.pass_time(0.003)
@@ -143,7 +140,7 @@ def test_what_was_done_is_what_is_read(accept: str) -> None:
 def test_histograms_are_left_out_where_nobody_wants_them() -> None:
     world = World()
     world.proxy.histograms = False
-    exposition = Exposition({world.throttler.key: world.throttler}, program(world))
+    exposition = Exposition({world.throttler.key: world.throttler}, lambda: program(world))
     exposition.histograms = False
     first, _ = world.begin()  # waits for a pod
     world.clock.pass_time(0.5)
@@ -163,7 +160,7 @@ def test_histograms_are_left_out_where_nobody_wants_them() -> None:
 
 
 def test_every_family_is_described_once_and_documented() -> None:
-    exposition = Exposition(throttlers(40), program(World()))
+    exposition = Exposition(throttlers(40), lambda: program(World()))
     text = text_of(exposition)
     names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(names) == len(set(names))
@@ -195,7 +192,7 @@ def test_names_follow_the_conventions() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
 def test_promtool_finds_nothing_to_say() -> None:
-    text = text_of(Exposition(throttlers(2, requests=3), program(World())))
+    text = text_of(Exposition(throttlers(2, requests=3), lambda: program(World())))
     command = ["promtool", "check", "metrics"]
     told = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60.0, check=False)
     assert (told.returncode, told.stdout + told.stderr) == (0, "")
@@ -231,7 +228,7 @@ def test_lines_are_as_the_library_writes_them(named: dict[str, int]) -> None:
         throttler.traffic.duration.observe(requests / 7.0)
         throttler.failed_totals[Reason.QUEUE_FULL] = requests
         shown[throttler.key] = throttler
-    written = list(text_string_to_metric_families(text_of(Exposition(shown, program(World())))))
+    written = list(text_string_to_metric_families(text_of(Exposition(shown, lambda: program(World())))))
     for family in REVISION_FAMILIES:
         expected = family.metric(("namespace", "revision"))
         for throttler in shown.values():
@@ -246,12 +243,12 @@ def test_lines_are_as_the_library_writes_them(named: dict[str, int]) -> None:
 
 def test_many_that_are_shown_as_one_are_added_up_in_slices() -> None:
     count = 3 * FOLDED_PER_SLICE
-    slices, _ = Exposition(throttlers(count), program(World()), named_max=0).render()
+    slices, _ = Exposition(throttlers(count), lambda: program(World()), named_max=0).render()
     assert sum(not one for one in slices) >= 3 * len(REVISION_FAMILIES)
 
 
 def test_slices_are_bounded() -> None:
-    exposition = Exposition(throttlers(300), program(World()))
+    exposition = Exposition(throttlers(300), lambda: program(World()))
     slices, _ = exposition.render()
     most = max(sum(not line.startswith(b"#") for line in one.splitlines()) for one in slices)
     assert most <= SAMPLES_PER_SLICE + 100  # one revision's rows of one family come on top at most
@@ -261,7 +258,7 @@ def test_slices_are_bounded() -> None:
 def test_requests_of_every_kind_make_no_series(count: int) -> None:
     """Random paths, hosts, methods, headers, clients, answers and ends, on pods that come and go."""
     world = World(queue_depth=5)
-    exposition = Exposition({world.throttler.key: world.throttler}, program(world))
+    exposition = Exposition({world.throttler.key: world.throttler}, lambda: program(world))
     rng = random.Random(5)
     pods: list[str] = []
     made = 0
@@ -308,7 +305,7 @@ def test_requests_of_every_kind_make_no_series(count: int) -> None:
 
 def test_beyond_the_cap_revisions_are_one() -> None:
     shown = throttlers(10, requests=2)
-    exposition = Exposition(shown, program(World()), named_max=3)
+    exposition = Exposition(shown, lambda: program(World()), named_max=3)
     families = list(text_string_to_metric_families(text_of(exposition)))
     assert {
         sample.labels["revision"] for family in families for sample in family.samples if "revision" in sample.labels
@@ -331,7 +328,7 @@ def test_what_is_counted_together_never_falls() -> None:
     every = throttlers(12)
     shown: dict[str, RevisionThrottler] = {}
     roster = Roster(REVISION_FAMILIES, 3)
-    exposition = Exposition(shown, program(World()), named_max=3)
+    exposition = Exposition(shown, lambda: program(World()), named_max=3)
     total = before = 0.0
     for _ in range(60):
         key = rng.choice(list(every))

@@ -11,11 +11,12 @@ import pytest
 
 import activator
 from activator.control_plane.probes.probe import Ask
-from activator.control_plane.sources.push import Verdict
+from activator.control_plane.sources.push.intake import Verdict
 from activator.control_plane.state.lifecycle import SEEN
 from activator.control_plane.state.worker import TURN_BOUNDS_S
 from activator.data_plane.throttle.traffic import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
 from activator.data_plane.upstream.pool import PodPool
+from activator.messages import DataPlaneStatistics
 from activator.runtime.errors import Reason
 from activator.runtime.histogram import Histogram
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
@@ -57,15 +58,19 @@ class Queue:
 
 def a_program() -> Program:
     parts: Any = Of(
-        registry=Of(
-            connections=dict.fromkeys(range(1)),
-            handshakes=dict.fromkeys(range(51)),
+        data=DataPlaneStatistics(
+            client_connections=1,
+            handshakes=51,
             handshakes_closed_total=52,
             accepted_total=2,
             shed_total=3,
-            proxy=Of(active=4, refused_requests={Reason.NO_ROUTE: 5, Reason.BAD_REQUEST: 6}),
+            exchanges=4,
+            held_bytes=7,
+            held_requests=8,
+            refused_requests={"no_route": 5, "bad_request": 6},
+            transitions={(READY, DRAINING): 28, (DRAINING, EMPTY): 29},
+            errors_total=36,
         ),
-        held=Of(held_bytes=7, held_requests=8),
         worker=Of(
             queue=Queue(),
             changes_total=10,
@@ -86,19 +91,15 @@ def a_program() -> Program:
             parked=dict.fromkeys(range(24)),
         ),
         prober=Of(asked_totals={Ask.ANSWERED: 25, Ask.REFUSED: 26, Ask.SILENT: 27}),
-        tables=Of(transitions={(READY, DRAINING): 28, (DRAINING, EMPTY): 29}),
         access_log=Of(lost_total=30),
         traces=Of(totals={"sent": 31, "failed": 32, "dropped": 33}),
         intake=Of(verdict_totals={Verdict.APPLIED: 34}, validation_totals={Ask.SILENT: 35}),
     )
     return Program(
-        parts.registry,
-        parts.held,
+        parts.data,
         parts.worker,
         parts.prober,
-        parts.tables,
         parts.access_log,
-        lambda: 36,
         lambda: NOW_S,
         Of(),  # type: ignore[arg-type]
         parts.traces,

@@ -113,7 +113,7 @@ class Prober:
         self._later = later
         self._places = {hurried: asyncio.Semaphore(PROBES_AT_ONCE_MAX) for hurried in (False, True)}
         self._asked: dict[str, dict[str, _AskedPod]] = {}  # by revision and identity
-        self._patience: dict[str, AdaptiveTimeout] = {}
+        self._timeouts: dict[str, AdaptiveTimeout] = {}
         self._expedited: dict[str, ExpeditedProbing] = {}
         self.hurried: int = 0  # pods, now
         self.asked_totals: dict[Ask, int] = dict.fromkeys(Ask, 0)
@@ -135,7 +135,7 @@ class Prober:
                 asked[order.identity] = pod
             elif not asked:
                 del self._asked[order.key]
-                self._patience.pop(order.key, None)
+                self._timeouts.pop(order.key, None)
 
     def hurry(self, key: str) -> None:
         """Requests wait for this revision: ask now, not after the backoff; a bounded number of pods, in turns."""
@@ -171,7 +171,7 @@ class Prober:
 
     async def _ask_once(self, pod: _AskedPod) -> None:
         order = pod.order
-        adaptive = self._patience.setdefault(order.key, AdaptiveTimeout())
+        adaptive = self._timeouts.setdefault(order.key, AdaptiveTimeout())
         question = Question(order.address, order.probe, order.tls, order.identity, order.key, pod.hurried)
         places = self._places[question.hurried]
         await places.acquire()

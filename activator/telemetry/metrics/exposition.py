@@ -38,7 +38,7 @@ class Exposition:
     def __init__(
         self,
         throttlers: Mapping[str, RevisionThrottler],
-        program: Program,
+        program: Callable[[], Program],
         named_max: int = METRICS_REVISIONS_MAX,
     ) -> None:
         self.histograms = True  # those of revisions are shown
@@ -71,14 +71,15 @@ class Exposition:
 
     def _program_metrics(self) -> Iterator[Metric]:
         yield from self._process.collect()
+        program = self._program()
         for family in PROGRAM_FAMILIES:
-            yield _read(family, self._program)
-        cluster = self._program.cluster
+            yield _read(family, program)
+        cluster = program.cluster
         if cluster is not None:
             for of_cluster in CLUSTER_FAMILIES:
                 yield _read(of_cluster, cluster)
         for of_controllers in CONTROLLER_FAMILIES:
-            yield _read(of_controllers, self._program.controllers)
+            yield _read(of_controllers, program.controllers)
 
 
 def samples_of(

@@ -9,13 +9,11 @@ import activator
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.probes.probe import Ask
 from activator.control_plane.probes.prober import Prober
-from activator.control_plane.sources.push import PushIntake, Verdict
+from activator.control_plane.sources.push.intake import PushIntake, Verdict
 from activator.control_plane.state.lifecycle import EVENTS
 from activator.control_plane.state.repair import MISMATCHES
 from activator.control_plane.state.worker import TURN_BOUNDS_S, StateWorker
-from activator.data_plane.apply import RevisionTables
-from activator.data_plane.server.connection import ConnectionRegistry
-from activator.data_plane.throttle.budget import HeldBudget
+from activator.messages import DataPlaneStatistics
 from activator.runtime.clock import Now
 from activator.runtime.histogram import Histogram
 from activator.telemetry.logs.log_switch import AccessLogSwitch
@@ -27,15 +25,12 @@ from lb.tracker import EMPTY, STATE_NAMES
 
 
 class Program(NamedTuple):
-    """What is read here."""
+    """What is read here, of one moment."""
 
-    registry: ConnectionRegistry
-    held: HeldBudget
+    data: DataPlaneStatistics
     worker: StateWorker
     prober: Prober
-    tables: RevisionTables
     access_log: AccessLogSwitch
-    errors_total: Callable[[], int]
     now: Now
     controllers: Controllers
     traces: TraceSwitch
@@ -74,29 +69,31 @@ def _report_validations(it: Program) -> list[Row]:
 
 
 CLIENTS: tuple[Family[Program], ...] = (
-    gauge("activator_client_connections", "Open client connections.", lambda it: len(it.registry.connections)),
+    gauge("activator_client_connections", "Open client connections.", lambda it: it.data.client_connections),
     gauge(
         "activator_client_handshakes",
         "Client connections whose TLS handshake is not over.",
-        lambda it: len(it.registry.handshakes),
+        lambda it: it.data.handshakes,
     ),
     counter(
         "activator_client_handshakes_closed",
         "TLS handshakes that were closed since there were too many.",
-        lambda it: it.registry.handshakes_closed_total,
+        lambda it: it.data.handshakes_closed_total,
     ),
-    counter("activator_client_connections_accepted", "Client connections.", lambda it: it.registry.accepted_total),
-    counter(
-        "activator_client_connections_shed", "Client connections over the limit.", lambda it: it.registry.shed_total
+    counter("activator_client_connections_accepted", "Client connections.", lambda it: it.data.accepted_total),
+    counter("activator_client_connections_shed", "Client connections over the limit.", lambda it: it.data.shed_total),
+    gauge("activator_exchanges", "Requests begun and not ended.", lambda it: it.data.exchanges),
+    gauge(
+        "activator_held_bytes",
+        "Request bodies held in memory, of all revisions.",
+        lambda it: it.data.held_bytes,
     ),
-    gauge("activator_exchanges", "Requests begun and not ended.", lambda it: it.registry.proxy.active),
-    gauge("activator_held_bytes", "Request bodies held in memory, of all revisions.", lambda it: it.held.held_bytes),
-    gauge("activator_held_requests", "Requests that wait for a slot.", lambda it: it.held.held_requests),
+    gauge("activator_held_requests", "Requests that wait for a slot.", lambda it: it.data.held_requests),
     Family(
         "activator_refused_requests",
         Kind.COUNTER,
         "Requests refused before they had a revision.",
-        lambda it: [((reason.value,), float(count)) for reason, count in it.registry.proxy.refused_requests.items()],
+        lambda it: [((reason,), float(count)) for reason, count in it.data.refused_requests.items()],
         ("reason",),
         (REASONS,),
     ),
@@ -233,7 +230,7 @@ CONTROL: tuple[Family[Program], ...] = (
         "Pods that went from one state to another; from empty: they came, to empty: their slot is free again.",
         lambda it: [
             ((STATE_NAMES[before], STATE_NAMES[after]), float(count))
-            for (before, after), count in it.tables.transitions.items()
+            for (before, after), count in it.data.transitions.items()
         ],
         ("from", "to"),
         (STATE_NAMES, STATE_NAMES),
@@ -270,7 +267,9 @@ OWN: tuple[Family[Program], ...] = (
         (SPAN_OUTCOMES,),
     ),
     counter(
-        "activator_errors", "Errors of its own that nobody could answer for: defects.", lambda it: it.errors_total()
+        "activator_errors",
+        "Errors of its own that nobody could answer for: defects.",
+        lambda it: it.data.errors_total,
     ),
 )
 

@@ -11,7 +11,7 @@ import pytest
 
 from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.probes.probe import Ask, Question
-from activator.control_plane.sources.push import (
+from activator.control_plane.sources.push.intake import (
     PUSH_VALIDATIONS_MAX,
     PUSH_WAITING_MAX,
     Network,

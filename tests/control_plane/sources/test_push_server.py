@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from activator.config.model import Push
-from activator.control_plane.sources.push_server import PUSH_REPORTS_MAX, PushServer, read_token
+from activator.control_plane.sources.push.server import PUSH_REPORTS_MAX, PushServer, read_token
 from activator.runtime.errors import StartError
 from tests.control_plane.sources.test_push import Reporting
 

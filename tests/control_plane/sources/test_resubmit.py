@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -10,16 +11,15 @@ import pytest
 from activator.config.model import Config, Process, Revision
 from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import ControlPlane
-from activator.control_plane.sources import static
-from activator.control_plane.sources.process import CRASHES_MAX, SOURCE, ProcessSupervisor, Reaping
+from activator.control_plane.sources import file
+from activator.control_plane.sources.process.supervisor import CRASHES_MAX, SOURCE, ProcessSupervisor, Reaping
+from activator.control_plane.sources.source import Source
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.supervision import PANIC_BACKOFF_MAX_S, PANIC_BUDGET
 from activator.messages import (
     Change,
-    Effect,
     Listed,
-    Load,
     RevisionFailed,
     RevisionGone,
     RevisionRecovered,
@@ -44,17 +44,14 @@ class Tasks(TaskGroupOwner):
         coroutine.close()
 
 
-class Cluster:
+class Cluster(Source):
     def __init__(self, submit: Callable[[Change], None]) -> None:
         self._submit = submit
 
-    def load(self, load: Load) -> None:
-        pass
+    def declares(self, key: str) -> bool:
+        return True
 
-    def applied(self, effects: list[Effect]) -> None:
-        pass
-
-    def relist(self, key: str) -> None:
+    def resubmit(self, key: str) -> None:
         self._submit(RevisionSet(RevisionSpec(key)))
 
 
@@ -79,7 +76,7 @@ class World:
 
     def configure(self, *revisions: Revision) -> None:
         specs = [RevisionSpec(f"{one.namespace}/{one.name}") for one in revisions]
-        self.control.configure(Config(revisions=list(revisions)), specs, static.lists(revisions))
+        self.control.configure(Config(revisions=list(revisions)), specs, file.lists(revisions))
         self.turn()
 
     def turn(self) -> None:
@@ -121,7 +118,7 @@ def test_a_full_queue_that_drops_a_new_process_says_the_revision_as_the_file_has
     world.control.worker.queue._changes_max = 0
     started = Revision("run", process=Process(["true"], min_scale=1))
     spec = RevisionSpec("default/run", hosts=("changed",))
-    world.control.configure(Config(revisions=[started]), [spec], static.lists([started]))
+    world.control.configure(Config(revisions=[started]), [spec], file.lists([started]))
     world.turn()
     assert world.control.worker.dropped_total == 1
     assert world.control.worker.model.revisions["default/run"].spec == spec
@@ -133,7 +130,7 @@ def test_a_full_queue_that_drops_a_new_process_says_the_revision_as_the_file_has
 
 def test_what_no_file_names_the_cluster_says_again() -> None:
     world = World()
-    world.control.cluster = Cluster(world.control.submit)
+    asyncio.run(world.control.start_source(Cluster(world.control.submit)))
     world.losing = {RevisionSet}
     world.control.submit(RevisionSet(RevisionSpec("default/of-a-cluster")))
     world.turn()

@@ -11,7 +11,7 @@ import pytest
 from activator.config.model import Config
 from activator.config.specs import RevisionSpec
 from activator.data_plane.plane import DataPlane
-from activator.messages import DropRevision, PlacePod, PodDrained, SetRevision, ToControl
+from activator.messages import DropRevision, FromData, PlacePod, PodDrained, SetRevision
 from activator.runtime.tasks import TaskGroupOwner
 from lb.rng import Rng
 from lb.tracker import READY
@@ -20,9 +20,9 @@ from tests.data_plane.proxy.proxy_fakes import Client, request_head
 KEY = "default/app"
 
 
-def run(scenario: Callable[[DataPlane, list[ToControl]], None]) -> None:
+def run(scenario: Callable[[DataPlane, list[FromData]], None]) -> None:
     async def main() -> None:
-        told: list[ToControl] = []
+        told: list[FromData] = []
         failures: list[BaseException] = []
         tasks = TaskGroupOwner(lambda _name, error: failures.append(error))
         data = DataPlane(Config(admin=""), time.monotonic, told.append, Rng(1), tasks)
@@ -38,7 +38,7 @@ def run(scenario: Callable[[DataPlane, list[ToControl]], None]) -> None:
 def test_who_waits_for_a_connection_when_the_revision_goes_hears_of_it_at_once(in_line: int) -> None:
     """The pool of its pod is closed then, and a request that was refused a connection looks for another pod."""
 
-    def scenario(data: DataPlane, told: list[ToControl]) -> None:
+    def scenario(data: DataPlane, told: list[FromData]) -> None:
         spec = RevisionSpec(key=KEY, hosts=("app.test",), container_concurrency=1, max_scale=4)
         pods = [PlacePod(KEY, f"p{number}", f"127.0.0.1:{number}", READY, 1, 1) for number in (1, 2)]
         data.apply([SetRevision(spec), *pods])

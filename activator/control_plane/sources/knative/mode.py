@@ -50,6 +50,7 @@ from activator.control_plane.sources.kubernetes.resources import (
     Selection,
 )
 from activator.control_plane.sources.kubernetes.watches import KubeWatches
+from activator.control_plane.sources.source import Source
 from activator.control_plane.state.model import Model
 from activator.messages import Change, DropRevision, Effect, Load, PlacePod, SetPod, WithdrawPod
 from activator.runtime.clock import Now
@@ -68,7 +69,7 @@ _TLS_PORT: Final = 8112
 _REFUSED: Final = frozenset({"403", "404"})  # kinds of errors
 
 
-class KnativeMode:
+class KnativeMode(Source):
     """`submit` takes changes for the state worker, whose `model` is read only; `settled` hears of new settings;
     `serve_tls` opens a listener, and is called again when its certificate is another; `panicked` is as for the source.
     """
@@ -93,7 +94,7 @@ class KnativeMode:
         self._shares = kubernetes.sharing == SHARING_KNATIVE
         self._model = model
         self._now = now
-        self._tasks = tasks
+        self._tasks = TaskGroupOwner(tasks.on_error)
         self._rng = rng
         self._host = _host_of(config)
         self._on_settled = settled
@@ -135,13 +136,13 @@ class KnativeMode:
             float(kubernetes.scale_fallback),
             self.stream.unreachable_for_s,
             now,
-            tasks.start,
+            self._tasks.start,
             controllers,
         )
 
     # --- life ---
 
-    def start(self) -> None:
+    async def start(self) -> None:
         """Begin to watch and to report."""
         namespace = self.environment.system_namespace
         self._watch(Selection(CONFIG_MAPS, namespace), self.source.config_objects)
@@ -158,15 +159,15 @@ class KnativeMode:
         self._tasks.start("mesh", self._look_for_meshes())
 
     async def close(self) -> None:
-        """Let go of the API. Other tasks are ended by their owner."""
+        await self._tasks.close()
         await self.watches.close()
         await self._asker.close()
         if self.tls is not None:
             self.tls.close()
         await self.client.close()
 
-    def waiting_for(self) -> list[str]:
-        """What has not been heard yet that routing depends on."""
+    def pending(self) -> list[str]:
+        """What routing depends on and has not been received yet."""
         waiting = [f"the first list of {one.name}" for one in self.watches.reflectors if not self._may_do_without(one)]
         if self.tls is not None and self._tls_at_start:
             if not self.tls.has_certificate:
@@ -189,7 +190,7 @@ class KnativeMode:
 
     # --- what the control plane tells ---
 
-    def load(self, load: Load) -> None:
+    def receive_load(self, load: Load) -> None:
         """What a revision carries now."""
         self.reporter.load(load)
         waits = load.queued > 0 and not self._answered(load.key)
@@ -215,8 +216,10 @@ class KnativeMode:
         """How old the oldest of the views of the cluster is, seconds."""
         return self.watches.age_s(self._now())
 
-    def relist(self, key: str) -> None:
-        """Changes of this revision were lost."""
+    def declares(self, key: str) -> bool:
+        return True  # what nobody else declares: a revision that the cluster does not know is gone
+
+    def resubmit(self, key: str) -> None:
         self.source.relist(key)
 
     # --- within ---

@@ -96,7 +96,7 @@ class Reflector(Generic[Object]):
         self.last_error = ""
         self._stream: WatchStream | None = None
         self._stream_began_s = -NEVER
-        self._stream_heard_s = -NEVER
+        self._stream_read_s = -NEVER
         self._stream_ends_s = NEVER
         self._decode_logged_s = -NEVER
         self._decode_logged_total = 0
@@ -132,7 +132,7 @@ class Reflector(Generic[Object]):
         if stream is None:
             return
         now_s = self._now()
-        if now_s - self._stream_heard_s >= self._inactivity_s:
+        if now_s - self._stream_read_s >= self._inactivity_s:
             stream.abort(WatchStalledError(f"nothing for {self._inactivity_s:g} s, no bookmark either"))
         elif now_s >= self._stream_ends_s:
             stream.abort(WatchStalledError("the server did not end the watch at its time"))
@@ -211,12 +211,12 @@ class Reflector(Generic[Object]):
         if self._wanted is not None:
             stream.abort(self._wanted)
         now_s = self._now()
-        self._stream_began_s = self._stream_heard_s = now_s
+        self._stream_began_s = self._stream_read_s = now_s
         self._stream_ends_s = now_s + seconds + KUBE_WATCH_GRACE_S
         self._stream = stream
         try:
             while lines := await stream.lines():
-                self._stream_heard_s = self._now()
+                self._stream_read_s = self._now()
                 self.heard()
                 await self._events(stream, lines)
         finally:

@@ -81,15 +81,15 @@ def test_what_is_told_of_a_revision_until_its_end_is_not_taken_for_its_successor
     def scenario(world: World) -> None:
         mode, now_s = world.mode, world.clock.now()
         stream = mode.stream  # nobody is there to hear: what is sent is dropped, and counted
-        mode.load(Load(KEY, 3, 0, 40, 3, 1.0, now_s))
+        mode.receive_load(Load(KEY, 3, 0, 40, 3, 1.0, now_s))
         assert stream.dropped_total == 1
         mode.source.revision_gone(KEY)
-        mode.load(Load(KEY, 3, 0, 41, 3, 2.0, now_s))
+        mode.receive_load(Load(KEY, 3, 0, 41, 3, 2.0, now_s))
         mode.applied([DropRevision(KEY), SetRevision(RevisionSpec(key=KEY))])
         before = stream.dropped_total
         mode.reporter.report()
         assert stream.dropped_total == before, "it is not reported for ever"
-        mode.load(Load(KEY, 0, 1, 1, 1, 0.0, now_s))
+        mode.receive_load(Load(KEY, 0, 1, 1, 1, 0.0, now_s))
         assert stream.dropped_total == before + 1, "its successor's first request is told at once"
 
     run(scenario)
@@ -160,7 +160,7 @@ def test_who_waits_for_a_pod_is_told_of_at_once_and_looked_for_every_second_unti
         def load(queued: int) -> int:
             """How many messages to the autoscaler it comes to; nobody is there, so they are dropped and counted."""
             before = mode.stream.dropped_total
-            mode.load(Load(KEY, 0, queued, 5, queued, 1.0, clock.now()))
+            mode.receive_load(Load(KEY, 0, queued, 5, queued, 1.0, clock.now()))
             return mode.stream.dropped_total - before
 
         assert (load(0), looker.hurried) == (1, []), "the first request, which did not wait"

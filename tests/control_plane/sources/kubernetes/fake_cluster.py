@@ -118,7 +118,7 @@ async def watching(
     handler = handler or Recorder()
     reflector = cluster.reflector(selection, handler, **settings)
     async with running(reflector):
-        await until(lambda: cluster.server.watchers)
+        await until(lambda: cluster.server.watchers and reflector.watching)  # both ends: the head comes a turn later
         yield reflector, handler
 
 

@@ -18,7 +18,7 @@ import msgspec
 from aiohttp import web
 
 from activator.config.model import Push
-from activator.control_plane.sources.push import PushIntake, Report, Verdict
+from activator.control_plane.sources.push.intake import PushIntake, Report, Verdict
 from activator.runtime.errors import StartError
 from activator.runtime.sockets import address_of, bind
 from activator.runtime.units import MIB

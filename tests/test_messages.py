@@ -10,9 +10,9 @@ from hypothesis import given
 
 from activator import messages
 from activator.config.specs import RevisionSpec
-from activator.messages import Change, Effect, Message, ToControl, decode, encode
+from activator.messages import FromData, Message, ToData, decode, encode
 
-EVERY = typing.get_args(Change) + typing.get_args(Effect) + typing.get_args(ToControl)
+EVERY = typing.get_args(ToData) + typing.get_args(FromData)
 
 
 def of(kind: type) -> st.SearchStrategy[Message]:
@@ -24,6 +24,8 @@ def of(kind: type) -> st.SearchStrategy[Message]:
 def _values(annotation: object) -> st.SearchStrategy[object]:
     if annotation is RevisionSpec:
         return st.builds(RevisionSpec, key=st.text(), hosts=st.lists(st.text(), max_size=3).map(tuple))
+    if annotation is bool:
+        return st.booleans()
     if annotation is int:
         return st.integers(-(2**62), 2**62)
     if annotation is float:

@@ -28,7 +28,7 @@ from typing import Any, Final
 from activator.config.model import Revision
 from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, answers
-from activator.control_plane.sources.reaper import MARK
+from activator.control_plane.sources.process.reaper import MARK
 from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Listed, PodGone, PodSeen, PodStatus, RevisionFailed, RevisionRecovered
 from activator.runtime.clock import Now

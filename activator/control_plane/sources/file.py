@@ -1,0 +1,85 @@
+"""The file as a source: the revisions that it declares, and their fixed pods.
+
+Fixed pods are the addresses that the file lists. They are asserted once and probed until they answer; what happens to
+them afterwards is found out by the request path and by probes. A name is resolved once, when the file is read: the pod
+is the address it stood for then.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable
+
+from activator.config.model import Config, Revision
+from activator.config.specs import RevisionSpec
+from activator.control_plane.sources.process.source import ProcessSource
+from activator.control_plane.sources.source import Source
+from activator.messages import Change, Listed, PodSeen, PodStatus, RevisionGone, RevisionSet
+from activator.runtime.errors import ConfigError
+
+SOURCE = "static"
+
+
+def canonical(address: str) -> str:
+    """`host:port` with the host as an IP address, IPv6 in brackets. Raises ConfigError for a name that has none."""
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            [f"pod {address}: cannot be resolved ({error}); give an address such as 127.0.0.1:9001"]
+        ) from error
+    family, _, _, _, sockaddr = found[0]
+    ip = str(sockaddr[0])
+    return f"[{ip}]:{port}" if family == socket.AF_INET6 else f"{ip}:{port}"
+
+
+def lists(revisions: Iterable[Revision]) -> dict[str, Listed]:
+    """The fixed pods of each, by key. Raises ConfigError for a name that has no address."""
+    made = [listed(revision) for revision in revisions]
+    return {one.key: one for one in made}
+
+
+def listed(revision: Revision) -> Listed:
+    """All fixed pods of a revision, as one full list."""
+    key = f"{revision.namespace}/{revision.name}"
+    pods = []
+    for pod in revision.pods:
+        address, weight = (pod, 1) if isinstance(pod, str) else (pod.address, pod.weight)
+        known_as = canonical(address)
+        pods.append(PodSeen(key, SOURCE, known_as, known_as, PodStatus.PENDING, probe=True, weight=weight))
+    return Listed(key, SOURCE, tuple(pods))
+
+
+class FileSource(Source):
+    """The revisions of the file; `processes` runs those that have a command."""
+
+    def __init__(self, submit: Callable[[Change], None], processes: ProcessSource) -> None:
+        self._submit = submit
+        self._processes = processes
+        self._declared: dict[str, tuple[RevisionSet, Listed]] = {}  # by key
+
+    def configure(self, config: Config, specs: list[RevisionSpec], lists: dict[str, Listed]) -> None:
+        """Make the revisions be what the file says, whatever they were; pods that stay are not touched.
+
+        `lists`: their fixed pods, as `lists()` returns them.
+        """
+        revisions = {f"{revision.namespace}/{revision.name}": revision for revision in config.revisions}
+        declared = {spec.key: (RevisionSet(spec), lists[spec.key]) for spec in specs}
+        leaving = [key for key in self._declared if key not in declared]
+        self._declared = declared  # at once: what a full queue drops of the following is resubmitted as it is now
+        for key in leaving:
+            self._processes.drop_revision(key)
+            self._submit(RevisionGone(key))
+        for key, (revision_set, listed_pods) in declared.items():
+            self._submit(revision_set)
+            self._processes.set_revision(key, revisions[key])
+            self._submit(listed_pods)
+
+    def declares(self, key: str) -> bool:
+        return key in self._declared
+
+    def resubmit(self, key: str) -> None:
+        for change in self._declared[key]:
+            self._submit(change)
+        self._processes.resubmit(key)  # behind the revision: pods of an unknown revision are ignored

@@ -1,0 +1,60 @@
+"""Local processes as a source of pods: the supervisor that runs them, and the autoscaler that says how many.
+
+The revisions are the file's (`sources/file.py`); this source adds their pods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from activator.config.model import Revision
+from activator.control_plane.scaling.local import LocalAutoscaler
+from activator.control_plane.sources.process.supervisor import ProcessSupervisor, Reaping
+from activator.control_plane.sources.source import Source
+from activator.messages import Change, Load
+from activator.runtime.clock import Now
+from activator.runtime.tasks import TaskGroupOwner
+
+
+class ProcessSource(Source):
+    """`submit` takes changes; `panicked` is called with errors of ours (`ProcessSupervisor`)."""
+
+    def __init__(
+        self,
+        tasks: TaskGroupOwner,
+        submit: Callable[[Change], None],
+        now: Now,
+        reaping: Reaping,
+        panicked: Callable[[str, object, object, float], float],
+    ) -> None:
+        self.supervisor = ProcessSupervisor(tasks, submit, now, reaping, panicked)
+        self._scaler = LocalAutoscaler(now, self.supervisor.scale)
+
+    async def close(self) -> None:
+        """Stop every process."""
+        await self.supervisor.close()
+
+    def set_revision(self, key: str, revision: Revision) -> None:
+        """A revision of the file, with processes or without."""
+        if revision.process is None:
+            self.drop_revision(key)
+        else:
+            self.supervisor.set_revision(key, revision)
+            self._scaler.set_revision(key, revision)
+
+    def drop_revision(self, key: str) -> None:
+        self._scaler.drop_revision(key)
+        self.supervisor.drop_revision(key)
+
+    def resubmit(self, key: str) -> None:
+        self.supervisor.relist(key)
+
+    def receive_load(self, load: Load) -> None:
+        self._scaler.load(load)
+
+    def receive_drained(self, key: str, identity: str) -> None:
+        self.supervisor.drained(key, identity)
+
+    def tick(self) -> None:
+        """Look which revisions may have fewer processes."""
+        self._scaler.tick()

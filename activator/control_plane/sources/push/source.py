@@ -1,0 +1,41 @@
+"""Pods that report themselves, as a source: the port that takes reports, and what judges them."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+from collections.abc import Callable
+
+from activator.config.model import Push
+from activator.control_plane.sources.push.intake import PushIntake
+from activator.control_plane.sources.push.server import PushServer, read_token
+from activator.control_plane.sources.source import Source
+from activator.control_plane.state.model import Model
+from activator.control_plane.state.worker import Outcome
+from activator.messages import Change
+
+log = logging.getLogger("activator")
+
+
+class PushSource(Source):
+    """Nothing is resubmitted: pods repeat themselves. `submit_with_outcome` and `model` are the state worker's."""
+
+    def __init__(
+        self, push: Push, submit_with_outcome: Callable[[Change], asyncio.Future[Outcome]], model: Model
+    ) -> None:
+        self._push = push
+        networks = tuple(ipaddress.ip_network(network) for network in push.networks)
+        self.intake = PushIntake(submit_with_outcome, model, networks)
+        self._server: PushServer | None = None
+        self.address = ""  # as bound
+
+    async def start(self) -> None:
+        server = PushServer(self.intake, read_token(self._push))
+        self.address = await server.start(self._push.listen)
+        self._server = server
+        log.info("pods may report themselves on %s", self.address)
+
+    async def close(self) -> None:
+        if self._server is not None:
+            await self._server.close()

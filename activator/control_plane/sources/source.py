@@ -1,0 +1,43 @@
+"""What a source is: one origin of revisions, of pods, or of both.
+
+A source is a class in a folder of its own that overrides what applies to it, and one line in `control_plane/plane.py`
+that makes it where the configuration asks for it. What it knows it submits as changes (`messages.py`); the state worker
+decides.
+"""
+
+from __future__ import annotations
+
+from activator.messages import Effect, Load
+
+
+class Source:
+    """By itself a source of nothing. Methods that are no coroutines return at once: they hold the event loop."""
+
+    async def start(self) -> None:
+        """Begin to submit. Raises StartError with what to do."""
+
+    async def close(self) -> None:
+        """Release everything; nothing is submitted afterwards."""
+
+    def declares(self, key: str) -> bool:
+        """Whether the revision exists because this source says so."""
+        return False
+
+    def resubmit(self, key: str) -> None:
+        """Changes of this revision were lost: submit all of it again, be it that the revision is gone.
+
+        All of it, since what was submitted after a lost change may have had no effect without it.
+        """
+
+    def receive_load(self, load: Load) -> None:
+        """What a revision carries now."""
+
+    def receive_drained(self, key: str, identity: str) -> None:
+        """A pod that was withdrawn carries nothing any more."""
+
+    def applied(self, effects: list[Effect]) -> None:
+        """The model is as these say, and the data plane has received them."""
+
+    def pending(self) -> list[str]:
+        """What this source has to receive before the program is ready to serve; reasons for an operator."""
+        return []
