@@ -5,7 +5,7 @@ Rules
      `encode` and `decode` prove it in the tests.
   2. *Changes* go to the state worker, from sources (discovery, probes) and from the data plane (what the request path
      has learnt). *Effects* go from the state worker to the data plane; *Load* comes back from it.
-  3. A change names the pod by identity; where it speaks of a slot, it names the generation too, so that what arrives
+  3. A change names the pod by identity; where it is about a slot, it names the generation too, so that what arrives
      late is recognised.
 """
 

@@ -9,7 +9,7 @@ Rules
   4. A release under a generation that has passed is counted and changes nothing.
   5. A pod stands in the room structure exactly while `may_take_one()`; `has_room` says so on the pod. With slow start,
      a newcomer stands among those of lb/warming.py instead.
-  6. A hook of the policy that raises changes nothing: it is counted, and `on_hook_error` hears of it. A `pick` that
+  6. A hook of the policy that raises changes nothing: it is counted, and `on_hook_error` is called. A `pick` that
      raises is the caller's affair; it leaves the table as it was.
   7. `in_flight`, `capacity` and `room` are kept, never counted anew; `check_invariants` counts them anew.
 
@@ -276,7 +276,7 @@ class TrackerTable:
             self.warm_up = NO_WARM_UP
 
     def set_policy(self, policy: Policy) -> None:
-        """Another policy: its structure is built from the slots as they are, and it hears of every pod."""
+        """Another policy: its structure is built from the slots as they are, and it is told of every pod."""
         for tracker in self._array.pods():
             self._leave_room(tracker)
             tracker.forget_room()

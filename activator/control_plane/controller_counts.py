@@ -115,7 +115,7 @@ OnPass = Callable[[str, float, float, str, str], None]
 
 
 class Controllers:
-    """All of one program. `on_pass` hears of each pass that is over: controller, begin, end (monotonic seconds), result
+    """All of one program. `on_pass` is called after each pass: controller, begin, end (monotonic seconds), result
     and, where it failed, the kind of error: what a trace is made of.
     """
 

@@ -5,8 +5,8 @@ Rules
   2. Each effect takes effect within one turn; after a batch, every revision that was touched hands its free slots over,
      once.
   3. An effect that comes late (its revision or pod has gone) is ignored: the message that says so is on its way.
-  4. Whatever fails in one revision condemns it and does not keep the others from being applied: its waiters hear of it
-     at once, nobody may join them, and the state worker is told; it sends a table made anew from the model
+  4. An exception in one revision makes it distrusted and does not keep the others from being applied: its waiters are
+     rejected at once, nobody may join them, and the state worker is told; it sends a table made anew from the model
      (rebuild.py), in which what is in flight goes on.
 """
 
@@ -141,7 +141,7 @@ class RevisionTables:
                 self.distrust(throttler.key, f"{type(error).__name__}: {error}")
 
     def distrust(self, key: str, cause: str, kind: str = "") -> None:
-        """The revision is not to be trusted: whoever waits hears it now; it is made anew from the model."""
+        """The revision is not to be trusted: its waiters are rejected now; it is rebuilt from the model."""
         if key in self.distrusted:
             return
         throttler = self.throttlers.get(key)
@@ -293,7 +293,7 @@ class RevisionTables:
         self._restructured.discard(throttler.key)
         self.distrusted.pop(throttler.key, None)
         self._hooks.revision_dropped(throttler.key)
-        # First: who waits for a connection to one of the pods is to hear of it, and must not join the line again.
+        # First: who waits for a connection to one of the pods is rejected, and must not join the line again.
         throttler.remove()
         table = throttler.table
         for tracker in table.slots[: table.length]:

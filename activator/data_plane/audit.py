@@ -5,7 +5,7 @@ Rules
      others: a thousand that sleep cost nothing. A look is cut into turns of the loop of AUDIT_SLOTS_PER_TURN slots.
   2. It changes nothing. What it finds goes to the state worker as a change, which repairs it, counts it by its kind and
      logs what was found.
-  3. Whatever a look raises condemns the revision that was looked at; the others are looked at all the same.
+  3. An exception during a check makes that revision distrusted; the others are checked all the same.
   4. It runs between two callbacks of the loop, where everything must add up: there is no "not yet".
 """
 

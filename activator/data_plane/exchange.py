@@ -64,11 +64,11 @@ class ClientStream:
         raise NotImplementedError
 
     def protocol(self) -> str:
-        """What the client speaks, with its version."""
+        """The protocol of the client, with its version."""
         return "HTTP/1.1"
 
     def secure(self) -> bool:
-        """It speaks it over TLS."""
+        """The client uses TLS."""
         return False
 
 
@@ -92,7 +92,7 @@ class PodStream:
         raise NotImplementedError
 
     def abort(self) -> None:
-        """Nobody wants the answer any more; the pod hears it by the closing of its connection."""
+        """The answer is not wanted any more; the connection to the pod is closed."""
         raise NotImplementedError
 
     def half_closes(self) -> bool:

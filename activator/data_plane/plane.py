@@ -164,10 +164,10 @@ class DataPlane:
     def _speak_knative(self, command: SpeakKnative) -> None:
         dialect = self.proxy.dialect
         if dialect is None:
-            dialect = self.proxy.dialect = KnativeDialect(self._ill, command.cluster_domain)
+            dialect = self.proxy.dialect = KnativeDialect(self._unhealthy, command.cluster_domain)
         dialect.passes_through = command.passes_through
 
-    def _ill(self, target: bytes) -> str:
+    def _unhealthy(self, target: bytes) -> str:
         """What a kubelet is answered: why the program is not ready, or, on the paths of liveness, not alive."""
         health = self._health
         return health.not_alive if target.startswith((b"/healthz", b"/livez")) else health.not_ready
@@ -230,7 +230,7 @@ class _Events(SlotEvents):
 
     def activated(self, key: str) -> None:
         self._data.tables.activated(key)
-        self.wanted(key)  # whoever scales the revision hears of its first request at once, whether it waits or not
+        self.wanted(key)  # the autoscaler is sent the first request at once, whether it waits or not
 
     def wanted(self, key: str) -> None:
         throttler = self._data.tables.throttlers.get(key)

@@ -8,7 +8,7 @@ from typing import Final
 from activator.codec.message import Fields, Headers, ResponseHead
 from activator.runtime.errors import Reason, status_of
 
-REFUSALS_PER_TURN_MAX: Final = 256  # waiters told that they wait in vain before the loop is given a turn
+REFUSALS_PER_TURN_MAX: Final = 256  # waiters that are rejected before the loop is given a turn
 
 PHRASES: Final[dict[int, bytes]] = {int(status): status.phrase.encode() for status in HTTPStatus}
 

@@ -9,7 +9,7 @@ Rules
   1. The order of one connection's writes is kept; whatever ends the connection sends what is pending first.
   2. What has become large goes out at once: it is dear enough by itself, and would only be held; and the transport can
      say that the peer takes no more while there is still somebody to be stopped.
-  3. A peer that has gone meanwhile is no error: its connection hears of it by `connection_lost`.
+  3. A peer that has gone meanwhile is no error: `connection_lost` reports it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WRITE_AT_ONCE_BYTES: Final = 16 * KIB  # a piece so large does not wait for the 
 class WriteBatcher:
     """Everything that is to be written at the end of this turn.
 
-    `defer` runs a callable when the callbacks of this turn are done; `on_error` hears of defects.
+    `defer` runs a callable when the callbacks of this turn are done; `on_error` is called with defects.
     """
 
     def __init__(self, defer: Defer, on_error: Callable[[Exception], None]) -> None:

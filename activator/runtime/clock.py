@@ -52,8 +52,8 @@ class Deadline:
 class TimingWheel:
     """All deadlines of one event loop.
 
-    `call_later(delay_s, callback)` is the loop's; `on_error(exception)` hears of an `expired` that raised, so that one
-    broken entry never stops the others.
+    `call_later(delay_s, callback)` is the loop's; `on_error(exception)` is called for an `expired` that raised, so that
+    one broken entry never stops the others.
     """
 
     def __init__(

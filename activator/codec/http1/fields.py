@@ -193,7 +193,7 @@ class FieldJudge:
         return _chosen(self._block, set(self._named), True) if self._named else b""
 
     def claims(self) -> list[bytes]:
-        """The lines in which the client speaks of its origin, without those that Connection names."""
+        """The lines that describe where the request comes from, without those that Connection names."""
         if not self._named or not self._claims:
             return self._claims
         named = set(self._named)  # a hostile client names thousands

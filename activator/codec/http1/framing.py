@@ -262,7 +262,7 @@ class MessageParser:
         self._feed(piece)
 
     def _check_line_begun(self, new: bytes) -> None:
-        """A peer that speaks another protocol, or ends its lines otherwise, is told at once."""
+        """A peer of another protocol, or with other line ends, is answered at once."""
         if new.endswith(b"\r"):
             new = new[:-1]
         if len(new.translate(None, _NOT_IN_LINE)) != len(new):

@@ -39,7 +39,7 @@ PROBE_TIMEOUT_MAX_S: Final = 10.0  # to which each silence doubles it
 PROBES_AT_ONCE_MAX: Final = 64  # pods asked in the same moment …
 PROBE_MOMENT_S: Final = 0.25  # … which is so long; who has not answered by then keeps nobody else waiting
 EXPEDITED_REVISIONS_MAX: Final = 10_000  # revisions of which it is known since when requests wait
-PROBE_HURRY_S: Final = 0.25  # how long a pod is hurried after it was last heard that requests wait
+PROBE_HURRY_S: Final = 0.25  # how long probing is expedited after requests were last seen to wait
 PROBE_HURRY_FORGET_S: Final = 2.0  # … and since when they have waited is forgotten after such a pause
 PROBE_HURRIED_STEP_SHARE: Final = 0.01  # a hurried pod is asked in steps of this share of the time since …
 PROBE_HURRIED_STEP_MIN_S: Final = 0.002
@@ -188,7 +188,7 @@ class Prober:
         self.asked_totals[found] += 1
         if found is Ask.ANSWERED:
             adaptive.answered(self.now() - begun_s)
-        pod.heard(found, asyncio.current_task())
+        pod.answered_with(found, asyncio.current_task())
 
 
 class _Place:
@@ -215,7 +215,7 @@ class _AskedPod:
         self.silences = 0  # in a row
         self._prober = prober
         self._begun_s = prober.now()
-        self._wake = asyncio.Event()  # something was heard, or requests wait
+        self._wake = asyncio.Event()  # an answer came, or requests wait
         self._questions: set[asyncio.Task[None]] = set()
         self._due_s = -NEVER  # not before: the next question
         self._backoff_s = PROBE_BACKOFF_INITIAL_S
@@ -239,10 +239,10 @@ class _AskedPod:
                 question.add_done_callback(self._questions.discard)
                 continue
             self._wake.clear()
-            # Every question ends within its timeout, and then something is heard.
+            # Every question ends within its timeout, and then there is an answer.
             await self._prober.wait(self._wake, self._due_s - now_s if may_ask else PROBE_TIMEOUT_MAX_S)
 
-    def heard(self, found: Ask, question: asyncio.Task[None] | None) -> None:
+    def answered_with(self, found: Ask, question: asyncio.Task[None] | None) -> None:
         """A question has ended."""
         if question is not None:
             self._questions.discard(question)

@@ -1,18 +1,18 @@
 """When to ask queue-proxy: not before the program behind it listens, as far as that can be seen from outside.
 
 queue-proxy looks every 50 ms whether its program is ready, from the first question on until it is, and lets all who ask
-meanwhile wait for it (knative.dev/serving pkg/queue/readiness/probe.go). So who asks too early hears up to 50 ms late,
-and asking again does not help. A question that comes just after the program began to listen is answered at once, unless
-somebody else has asked too early: a kubelet does, as soon as the container runs.
+meanwhile wait for it (knative.dev/serving pkg/queue/readiness/probe.go). An early question is answered up to 50 ms
+late, and asking again does not help. A question that comes just after the program began to listen is answered at once,
+unless somebody else has asked too early: a kubelet does, as soon as the container runs.
 
 Rules
-  1. A pod whose requests wait is knocked at first, on the program's own port; where that opens, queue-proxy is asked in
-     the same moment. What counts as an answer is queue-proxy's, but for rule 4: the port only says when.
+  1. A pod whose requests wait gets a TCP probe first, on the program's own port; where that opens, queue-proxy is asked
+     in the same moment. What counts as an answer is queue-proxy's, but for rule 4: the port only says when.
   2. That a program's port can be seen from outside is learnt with the first start of a revision: whoever is ready and
      has it open, shows it. Before that, and where it is hidden (it listens on the loopback interface only, or a policy
      drops what comes), a question waits TCP_PROBE_UNKNOWN_S at the most, or not at all. Where it has been seen, the
      question waits for it, TCP_PROBE_TRUST_S at the most: then it is asked all the same.
-  3. Nobody is knocked whose requests do not wait. Where many are, the steps grow with their number, as those of the
+  3. A pod whose requests do not wait gets none. Where many are, the steps grow with their number, as those of the
      questions do: two hundred revisions that wait for minutes must not cost the requests of the others a core.
   4. Where queue-proxy itself looks for no more than that this port takes connections (`ProbeSpec.port_suffices`), its
      answer is awaited for TCP_PROBE_PROOF_S only: if it lets the question hang until its next look, the port has shown
@@ -66,8 +66,8 @@ class Sight(Enum):
 async def connects(host: str, port: int, silent_s: float = _SILENT_S) -> bool | None:
     """Whether somebody listens at this IP address; None: that cannot be told.
 
-    The kernel is asked in the end, whatever the loop has heard by then: were a late loop to count as a silent port, a
-    revision could be taken for one whose port is hidden, and would not be knocked again.
+    The kernel is asked in the end, whatever the loop has seen by then: were a late loop to count as a silent port, a
+    revision could be taken for one whose port is hidden, and would not be probed again.
     """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
         sock.setblocking(False)
@@ -85,12 +85,12 @@ async def connects(host: str, port: int, silent_s: float = _SILENT_S) -> bool | 
 
 async def _writable(sock: socket.socket, limit_s: float) -> None:
     loop = asyncio.get_running_loop()
-    heard = asyncio.Event()
-    loop.add_writer(sock, heard.set)
+    writable = asyncio.Event()
+    loop.add_writer(sock, writable.set)
     try:
         with contextlib.suppress(TimeoutError):  # the caller looks at the socket itself
             async with asyncio.timeout(limit_s):
-                await heard.wait()
+                await writable.wait()
     finally:
         loop.remove_writer(sock)
 
@@ -123,7 +123,7 @@ class TcpProber:
         self._probe_port = probe_port
         self._wait = wait
         self._sights: dict[str, Sight] = {}  # by revision
-        self._since_s: dict[str, float] = {}  # by pod, `identity@address`: when it was knocked at first
+        self._since_s: dict[str, float] = {}  # by pod, `identity@address`: when its port was probed first
         self._probing: set[str] = set()  # addresses
         self._asking: dict[str, int] = {}  # by address: questions at queue-proxy
         self._apart: set[str] = set()  # pods whose program's port was closed while queue-proxy's was open
@@ -139,7 +139,7 @@ class TcpProber:
         pod = f"{question.identity}@{question.address}"
         since_s = self._first_probe_s(pod)
         if question.address in self._probing:
-            return Ask.REFUSED  # the question beside this one knocks
+            return Ask.REFUSED  # the question beside this one probes the port
         # While a question hangs at queue-proxy, there is nothing better to do than to probe_port.
         patient = seen or (question.probe.port_suffices and question.address in self._asking)
         limit_s = min(TCP_PROBE_TRUST_S if patient else TCP_PROBE_UNKNOWN_S, timeout_s)
@@ -149,7 +149,7 @@ class TcpProber:
         finally:
             self._probing.discard(question.address)
         if opened is False and patient and self._now() - since_s < TCP_PROBE_TRUST_S:
-            return Ask.REFUSED  # the next question knocks on
+            return Ask.REFUSED  # the next question probes again
         proven = opened is True and pod in self._apart
         self._apart.discard(pod)
         found = await self._ask_queue_proxy(question, timeout_s, proven)
@@ -203,7 +203,7 @@ class TcpProber:
         return step_s * max(1.0, len(self._probing) / PROBES_HURRIED_MAX)
 
     def _first_probe_s(self, pod: str) -> float:
-        """When this pod was knocked at first, be it now; another pod at its address begins anew."""
+        """When the port of this pod was probed first, be it now; another pod at its address begins anew."""
         since_s = self._since_s.get(pod)
         if since_s is None:
             if len(self._since_s) >= TCP_PROBED_REVISIONS_MAX:  # of pods that have gone without an answer

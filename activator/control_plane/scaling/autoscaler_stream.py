@@ -112,7 +112,7 @@ class AutoscalerStream:
             while True:
                 try:
                     at_once = await self._connect_once(session)
-                except Exception as error:  # without this task the autoscaler would hear of no request any more
+                except Exception as error:  # without this task the autoscaler would receive nothing any more
                     self._on_error("autoscaler", error)
                     at_once = None
                 if at_once is not None:
@@ -170,7 +170,7 @@ class AutoscalerStream:
         self._batches.clear()
 
     async def _read(self, socket: aiohttp.ClientWebSocketResponse) -> None:
-        """The autoscaler says nothing; reading is what pongs and the end arrive by."""
+        """The autoscaler sends no messages; pongs and the end of the connection arrive by reading."""
         async for _ in socket:
             pass
 

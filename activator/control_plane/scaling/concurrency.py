@@ -1,9 +1,9 @@
-"""How many requests each revision has, as Knative's autoscaler wants to hear it.
+"""How many requests each revision has, as Knative's autoscaler expects it.
 
 Rules
-  1. A revision is heard of at once with its first request, as one request of concurrency one: that starts it from zero.
+  1. A revision is reported at once with its first request, as one request of concurrency one: that starts it from zero.
      The next regular report takes that back out. So it is with a request that finds no pod of a revision which was
-     heard of a moment ago.
+     reported a moment ago.
   2. Every CONCURRENCY_REPORT_S each revision that carries something is reported with its mean concurrency since the
      last report and the number of its requests; once more, with zero, when it carries nothing any more.
   3. What was not delivered is not lost: when the connection is back, every revision that carries something is reported

@@ -67,7 +67,7 @@ def _may_be_dropped(change: Change) -> bool:
 
 
 class ChangeQueue:
-    """First in, first out, by first arrival of each key. `superseded` hears of what a list took the place of."""
+    """First in, first out, by first arrival of each key. `superseded` is called with what a list replaces."""
 
     def __init__(self, changes_max: int, superseded: Callable[[FoldKey], None] | None = None) -> None:
         self._changes_max = changes_max

@@ -35,7 +35,7 @@ class PodRecord(msgspec.Struct, frozen=True):
     doubted: bool = False  # its program was started anew, and it has not been asked since
     unplaced: bool = False  # every slot of the table is held
     since_s: float = 0.0  # of its state
-    first_seen_s: float = 0.0  # first heard of
+    first_seen_s: float = 0.0  # when a source first reported it
     pushed_s: float = 0.0  # when it last said something of itself; 0.0: it does not count (any more)
 
     def state(self) -> int:

@@ -162,7 +162,7 @@ def _as_seen(old: PodRecord, change: PodSeen) -> PodRecord:
         restarts=max(old.restarts, change.restarts),
     )
     if 0 <= old.restarts < change.restarts:
-        # Another program at the same address, under the same name: what was found out speaks of the one before, but
+        # Another program at the same address, under the same name: what was found out is about the one before, but
         # for a quarantine, which ends as every quarantine does.
         return replace(new, proven=False, strikes=0, doubted=not old.quarantined and not old.recovering)
     return new

@@ -61,7 +61,7 @@ def slot_forgotten(revision: RevisionRecord, change: SlotForgotten, now_s: float
 
 
 def table_seen(model: Model, revision: RevisionRecord, change: TableSeen, reduction: Reduction) -> None:
-    """Compare a table with the model; a view from before effects that are still under way says nothing."""
+    """Compare a table with the model; a view from before effects that are still under way is ignored."""
     key = change.key
     if model.sent.get(key, 0) != change.applied:
         return

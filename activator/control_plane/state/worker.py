@@ -10,7 +10,7 @@ Rules
      once, then with the same backoff.
   3. Time is monotonic seconds everywhere: the seed of this project once mixed units in this very place and restarted
      its worker for ever.
-  4. Whoever waits for a change hears of it exactly once: applied, superseded, refused, set aside or shut down.
+  4. A change that is waited for has exactly one outcome: applied, superseded, refused, set aside or shut down.
   5. What a change that was set aside or dropped would have said is not lost with it: when the revision's backoff is
      over, the change's source says all of that revision anew, and what nobody would say again is tried again itself,
      after what waited. What is said of a revision keeps its order, parked or not.
@@ -144,7 +144,7 @@ class StateWorker:
         self.queue = ChangeQueue(CHANGE_QUEUE_MAX, self._superseded)
         self.parked: dict[str, Parked] = {}
         self.supervision = Supervision(rng)
-        self.turned_s: float = now()  # the heartbeat
+        self.turned_s: float = now()  # the last turn, for liveness
         self.illegal_totals: dict[tuple[int, str, int], int] = {}  # transitions that were refused
         self.mismatch_totals: dict[str, int] = {}  # by kind: what the auditor found and a change repaired
         self.rebuilds_total: int = 0

@@ -2,9 +2,10 @@
 
 Rules
   1. What a client says of its own origin (X-Forwarded-*, Forwarded, X-Real-IP) is a claim. Claims of peers that are not
-     trusted never reach a pod, however they are spelt: the pod hears of the peer that we see.
+     trusted never reach a pod, however they are spelt: the pod is sent the peer that we see.
   2. A trusted peer's claims are kept and continued: its list of addresses gets the peer's own at the end.
-  3. The request's id is kept if it is a modest word, else made anew: it is for finding things, and proves nothing.
+  3. The request's id is kept if it is valid (`is_valid_request_id`), else made anew: it is for finding things, and
+     proves nothing.
   4. What does not change along a connection is put together once per connection.
 
 X-Forwarded-* as proxies use it (no standard says how); Forwarded as RFC 7239 has it; Via as RFC 9110 7.6.3.

@@ -5,7 +5,7 @@ Rules
   2. A request leaves with the pod's address in Host and the client's own in K-Original-Host, which queue-proxy puts
      back; and marked as proxied, so that queue-proxy and autoscaler count it once.
   3. A refusal has the status and the text that Knative's activator gives, but names no pod's address.
-  4. What `Connection` names is heard, and not passed on: probes and revisions are looked for in all that was received.
+  4. What `Connection` names is read, and not passed on: probes and revisions are looked for in all that was received.
   5. No word here belongs to a protocol version.
 
 Sources: knative.dev/serving cmd/activator/main.go, pkg/activator/handler, knative.dev/networking pkg/http (v1.23).
@@ -106,14 +106,15 @@ class Seen:
 
 @final
 class KnativeDialect:
-    """`ill(path)` says why the program is not able to serve, for a kubelet that asks with this target; empty: it is.
+    """`unhealthy(path)` says why the program is not able to serve, for a kubelet that asks with this target; empty: it
+    is.
 
     `cluster_domain`: of names such as `revision.namespace.svc.cluster.local`. `passes_through`: pods are reached by
     their address through a mesh, with the revision's private service in Host (enable-mesh-pod-addressability).
     """
 
-    def __init__(self, ill: Callable[[bytes], str], cluster_domain: str, passes_through: bool = False) -> None:
-        self._ill = ill
+    def __init__(self, unhealthy: Callable[[bytes], str], cluster_domain: str, passes_through: bool = False) -> None:
+        self._unhealthy = unhealthy
         self._domain = cluster_domain.encode()
         self.passes_through: bool = passes_through
         self.probes_total: int = 0
@@ -166,8 +167,8 @@ class KnativeDialect:
         """The answer to a probe; None where it is none after all."""
         agent = head.received(b"user-agent")
         if head.received(KUBELET_HEADER) or (agent is not None and agent.startswith(b"kube-probe/")):
-            ill = self._ill(head.target)
-            return _failure(500, ill) if ill else OwnAnswer(200, b"", [])
+            unhealthy = self._unhealthy(head.target)
+            return _failure(500, unhealthy) if unhealthy else OwnAnswer(200, b"", [])
         probe = head.received(PROBE_HEADER)
         if not probe:
             return None
@@ -216,7 +217,7 @@ class KnativeDialect:
 
 
 def _look_at_named(block: bytes, seen: Seen) -> None:
-    """What the sender meant for us alone (RFC 9110 7.6.1) counts as well, but for the host that the pod hears."""
+    """What the sender meant for us alone (RFC 9110 7.6.1) counts as well, but for the host that the pod receives."""
     for line in block.split(b"\r\n"):
         name, _, value = line.partition(b":")
         lowered = name.lower()

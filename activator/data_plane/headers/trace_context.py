@@ -1,4 +1,5 @@
-"""Which requests are traced, and what a pod is told of it: the W3C trace context (https://www.w3.org/TR/trace-context/).
+"""Which requests are traced, and what a pod is told of it: the W3C trace context
+(https://www.w3.org/TR/trace-context/).
 
 Rules
   1. Whoever is not traced costs a look at one attribute and a random draw, and is passed on untouched: traceparent,
@@ -35,7 +36,7 @@ class TraceContext:
         self.parent_id = parent_id  # the client's span; empty: the trace begins here
         self.server_id = random[:8].hex()  # our span, from arrival to end
         self.proxy_id = random[8:16].hex()  # the span of our request to the pod
-        self.more_ids = random[16:]  # for two spans of ours that nobody else hears of; not in digits
+        self.more_ids = random[16:]  # for two spans of ours that are not passed on; not in digits
 
 
 @final

@@ -39,7 +39,7 @@ class Admission:
         return waiter.exempt
 
     def sort(self, waiter: Waiter) -> Reason | None:
-        """Find the waiter's place in line; a reason when its own words make no sense."""
+        """Find the waiter's place in line; a reason when its headers make no sense."""
         classifier = self._classifier
         head = None if classifier is None else waiter.request()
         if classifier is not None and head is not None:

@@ -1,7 +1,8 @@
-"""Telling those who wait in vain, a bounded number in each turn of the loop.
+"""Rejecting waiters, a bounded number in each turn of the loop.
 
-An answer costs a write to a socket: ten thousand at once would stop the loop for everybody else. Who is told in a later
-turn has left the line already: it holds no place, and a client that goes meanwhile is not told at all.
+An answer costs a write to a socket: ten thousand at once would stop the loop for all other requests. A waiter that is
+rejected in a later turn has left the line already: it holds no place, and if its client leaves meanwhile nothing is
+sent.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import Defer, Now
 from activator.runtime.errors import Reason
 
-REFUSING_PER_TURN_S: Final = 0.005  # … or when telling them has taken this long
+REFUSING_PER_TURN_S: Final = 0.005  # how long one turn may take to reject waiters
 
 _LOOK_AT_CLOCK_EVERY: Final = 16
 
 
 class RejectionBatch:
-    """A line whose waiters are all told the same."""
+    """A line whose waiters are all rejected with the same reason."""
 
     def __init__(self, line: WaitingLine, reason: Reason, detail: str) -> None:
         self.line = line
@@ -47,13 +48,13 @@ class Refusals:
         self._per_turn_max = per_turn_max
         self._waiting: deque[RejectionBatch] = deque()
         self._sent: int = 0  # in this turn
-        self._until_s: float = 0.0  # when this turn has told for long enough
+        self._until_s: float = 0.0  # when this turn has taken long enough
         self._deferred: bool = False
         self._sending: bool = False
 
     @property
     def length(self) -> int:
-        """Those who are still to be told."""
+        """Waiters that are still to be rejected."""
         return sum(batch.line.length for batch in self._waiting)
 
     def reject(self, waiter: Waiter, reason: Reason, detail: str) -> None:
@@ -76,7 +77,7 @@ class Refusals:
             self._until_s = self._now() + REFUSING_PER_TURN_S
             self._defer(self._next_turn)
         if self._sending:
-            return  # somebody who was told has brought this about; the loop that told it goes on
+            return  # a rejected waiter has caused this; the loop that rejected it goes on
         self._sending = True
         while self._waiting and self._sent < self._per_turn_max:
             batch = self._waiting[0]

@@ -45,8 +45,8 @@ from lb.tracker import DRAINING, RECOVERING, PodTracker
 
 SUSPECT_S: Final = 1.0  # how long the request path may keep a pod from the picks until the state worker decides
 
-# Whoever waits for a start that takes too long shall hear of the start, not of the line: the start's own timeout begins
-# a moment after the request arrived, and ends in a last look that takes a moment.
+# A request that waits for a start that takes too long is rejected because of the start, not of the line: the start's
+# own timeout begins a moment after the request arrived, and ends in a last look that takes a moment.
 _STARTUP_SLACK_S: Final = 5.0
 
 
@@ -78,7 +78,7 @@ class RevisionThrottler:
     """Grants slots of `table` to waiters.
 
     `defer` runs a callable in the loop's next turn; `grants_per_turn_max` bounds how many hand-overs one pump makes,
-    `refusals_per_turn_max` how many waiters hear in one turn that they wait in vain; `process` counts the waiting
+    `refusals_per_turn_max` how many waiters are rejected in one turn; `process` counts the waiting
     requests of all revisions.
     """
 
@@ -207,9 +207,11 @@ class RevisionThrottler:
             self._process.request_left()
 
     def overdue(self, waiter: Waiter) -> None:
-        """The waiter's time in line is up: its place is free at once, and it hears of it within a bounded turn."""
+        """The waiter's time in line is up: its place is free at once, and it is rejected in this turn or one of the
+        next.
+        """
         lane = waiter.lane
-        if lane is not None and lane.line is self.line:  # else it is about to hear something already
+        if lane is not None and lane.line is self.line:  # else it is about to be granted or rejected already
             self._leave(waiter)
             self._refusals.reject(waiter, Reason.QUEUE_TIMEOUT, "")
 
@@ -250,7 +252,7 @@ class RevisionThrottler:
             self._trial_ended(lease, False)
             return
         if verdict == STRUCK and tracker.state == RECOVERING:
-            return  # it speaks of what the pod was before
+            return  # it is about the pod as it was before
         if verdict != STRUCK:
             self.table.suspect(tracker, self._now() + SUSPECT_S)  # out of the picks in this very turn
         lease.trial = False
@@ -315,13 +317,13 @@ class RevisionThrottler:
             self._pumping = False
 
     def fail(self, cause: str) -> None:
-        """The revision cannot start: everyone in line hears the cause, and newcomers too until `recover`."""
+        """The revision cannot start: all that wait are rejected with the cause, and newcomers too until `recover`."""
         self.failure = cause
         self.start = None
         self._refuse_all(Reason.REVISION_FAILED, cause)
 
     def recover(self) -> None:
-        """Newcomers may wait again. Whoever stood in line at the failure hears of it all the same."""
+        """Newcomers may wait again. Those that waited at the failure are rejected all the same."""
         self.failure = None
         self.pump()
 
@@ -364,7 +366,7 @@ class RevisionThrottler:
         return [lease for lease, waiter in self.leases.items() if not waiter.is_served(lease)]
 
     def reclaim(self) -> None:
-        """Take the slots of such leases back; a holder that is still there hears of it."""
+        """Take the slots of such leases back; a holder that is still there is informed."""
         for lease in self.forsaken():
             if lease in self.leases:
                 self.leases[lease].revoked(Reason.INTERNAL, "")

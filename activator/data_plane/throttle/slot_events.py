@@ -1,4 +1,4 @@
-"""What a throttler tells those above it; `data_plane/plane.py` hands in one that posts messages."""
+"""What a throttler reports to those above it; `data_plane/plane.py` hands in one that posts messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SlotEvents:
         raise NotImplementedError
 
     def departed(self, key: str, identity: str) -> None:
-        """The last request at a pod of a removed revision has ended; of its slot nobody hears any more."""
+        """The last request at a pod of a removed revision has ended; nothing more is reported of its slot."""
         raise NotImplementedError
 
     def trial_ended(self, key: str, identity: str, generation: int, succeeded: bool) -> None:

@@ -16,7 +16,7 @@ Rules
      is the pod's and its client's affair.
   2. What "nothing" ends gives the trial back: the next request is the next trial.
   3. Of a pod on trial only its trials speak, and dials, which are made now: who was there before it went into
-     quarantine speaks of what it was then.
+     quarantine is about what it was then.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class ExpectedIdentity:
 
 
 class IdentityCheck(Exchange):
-    """`on_failed` hears of an answer that did not come; one that came is judged by whoever owns the connection."""
+    """`on_failed` is called when no answer came; one that came is judged by whoever owns the connection."""
 
     def __init__(self, naming: ExpectedIdentity, on_failed: Callable[[IdentityCheck, Reason], None]) -> None:
         super().__init__(naming.head)

@@ -93,7 +93,7 @@ class PodConnection(PodStream):
         exchange.connected(self)
 
     def is_usable(self) -> bool:
-        """Nothing has been heard that speaks against sending another request."""
+        """Nothing was received that forbids another request."""
         transport = self._transport
         return not self.is_closed and transport is not None and not transport.is_closing()
 

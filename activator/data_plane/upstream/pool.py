@@ -5,7 +5,7 @@ Rules
      the same address inherits a connection.
   2. Only so many connections are new at the same time as the pod's window allows (window.py).
   3. The kernel repeats a lost SYN after a second. Where connects are known to take less, a dial that takes much longer
-     is given up and dialled anew; only when nothing has connected for the whole connect timeout do requests hear of it.
+     is given up and dialled anew; only when nothing has connected for the whole connect timeout do requests fail.
   4. An exchange that holds a lease waits here, first come first served, for the next connection that comes free,
      whichever it was dialled for; kept ones pass over who wants a fresh one. Dials belong to the pool, not to an
      exchange.
@@ -67,7 +67,7 @@ class PodPool(ConnectionOwner):
         self._open: dict[PodConnection, None] = {}
         self._dials: dict[PodConnection, Dial] = {}  # by what they will be
         self._waiting: dict[Exchange, bool] = {}  # whether only a fresh one will do
-        self._refused: dict[Exchange, Reason] = {}  # that waited, and hear of it within the next turns
+        self._refused: dict[Exchange, Reason] = {}  # that waited, and are rejected within the next turns
         self.window = DialWindow()
         self._fastest_connect_s: float = NEVER
         self._silent_since_s: float = 0.0  # when the first of the dials was started that have all been lost since
@@ -87,7 +87,7 @@ class PodPool(ConnectionOwner):
     def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> None:
         """Give `exchange` a connection, now if one has been idle for less than `idle_max_s` (0: only a fresh one).
 
-        Once the pod has left there is none to be had: the exchange hears of it before this returns.
+        Once the pod has left there is none to be had: the exchange is rejected before this returns.
         """
         if self._closed:
             exchange.connect_failed(Reason.CONNECT_FAILED)
@@ -297,7 +297,7 @@ class PodPool(ConnectionOwner):
         self._refuse(reason)
 
     def _refuse(self, reason: Reason) -> None:
-        # A refusal speaks for the pod, so all that wait here are told; silence speaks for one dial only.
+        # A refusal is about the pod, so all that wait here are rejected; silence is about one dial only.
         if reason in {Reason.CONNECT_FAILED, Reason.TLS_FAILED}:
             before = len(self._refused)
             self._refused.update(dict.fromkeys(self._waiting, reason))

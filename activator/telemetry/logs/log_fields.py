@@ -21,7 +21,7 @@ _FIRST_LETTERS: Final = 1 << 18 | 1 << 20 | 1 << 21 | 1 << 24
 
 @final
 class LoggedHeaders:
-    """The header fields that a log speaks of, found in one walk; of several of a name, the first."""
+    """The header fields that a log shows, found in one walk; of several of a name, the first."""
 
     def __init__(self, block: bytes) -> None:
         self.request_id: bytes = b""

@@ -1,4 +1,4 @@
-"""What is known of the cluster: how old, how often repaired, and whether the autoscaler hears us."""
+"""What is known of the cluster: how old, how often repaired, and whether the autoscaler is connected."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Rules
   1. What can be is read from the same plain counters as our own metrics; requests are told apart by method, host,
-     status and so on in knative_requests.py, which hears of them only while these metrics are wanted.
+     status and so on in knative_requests.py, which receives them only while these metrics are wanted.
   2. One list of metrics, two ways out: Prometheus' text, and the data of OpenTelemetry's SDK for its exporters.
   3. What cannot be bounded is left out: Knative's http.client metrics have the address of every pod there ever was.
 

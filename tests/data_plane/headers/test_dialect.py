@@ -19,8 +19,8 @@ from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, request_head
 class KnativeWorld(World):
     def __init__(self, passes_through: bool = False, **spec: Any) -> None:
         super().__init__(**spec)
-        self.ill = ""
-        self.dialect = KnativeDialect(lambda _target: self.ill, "cluster.local", passes_through)
+        self.unhealthy = ""
+        self.dialect = KnativeDialect(lambda _target: self.unhealthy, "cluster.local", passes_through)
         self.proxy.dialect = self.dialect
         self.proxy.router = self.router = Router(True)
         self.router.set(self.throttler)
@@ -84,7 +84,7 @@ def test_a_kubelet_is_answered_and_not_counted(fields: dict[str, str], method: s
     world = KnativeWorld()
     client = world.ask(method, "10.0.0.9:8012", **fields)
     assert (client.status, client.body, client.ended) == (200, b"", True)
-    world.ill = "connection has not yet been established"
+    world.unhealthy = "connection has not yet been established"
     client = world.ask("GET", **fields)
     assert (client.status, client.body) == (500, b"connection has not yet been established\n")
     assert world.proxy.unrouted_total == 0 and world.throttler.requests_total == 0 and world.dialect.probes_total == 2

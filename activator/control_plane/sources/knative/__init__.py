@@ -2,6 +2,6 @@
 
     objects of the API ──► revision_specs, backends, sharing, cluster_settings (pure) ──► knative_source ──► changes
 
-How the objects are heard of stands in `sources/kubernetes/`. Imported in Kubernetes mode only. The contract stands in
+How the objects are watched stands in `sources/kubernetes/`. Imported in Kubernetes mode only. The contract stands in
 `docs/knative.md`, item by item.
 """

@@ -15,7 +15,7 @@ from activator.runtime.units import KIB
 HTTP_PORT: Final = 8012
 H2C_PORT: Final = 8013
 
-_DRAIN_DELAY_S: Final = 45.0  # until every ingress has heard that we go (knative.dev/pkg network.DefaultDrainTimeout)
+_DRAIN_DELAY_S: Final = 45.0  # until every ingress knows that we end (knative.dev/pkg network.DefaultDrainTimeout)
 _GRACE_S: Final = 600.0  # terminationGracePeriodSeconds of Knative's manifest
 _HEADER_BYTES: Final = Size(128 * KIB)  # twice what Envoy takes by default
 _HEADERS: Final = 300

@@ -70,7 +70,7 @@ _REFUSED: Final = frozenset({"403", "404"})  # kinds of errors
 
 
 class KnativeMode(Source):
-    """`submit` takes changes for the state worker, whose `model` is read only; `settled` hears of new settings;
+    """`submit` takes changes for the state worker, whose `model` is read only; `settled` is called with new settings;
     `serve_tls` opens a listener, and is called again when its certificate is another; `panicked` is as for the source.
     """
 

@@ -7,7 +7,7 @@ Rules
      long as the API is away.
   3. Settings are hot: a changed ConfigMap tells every revision anew what is different.
   4. A defect while a revision is worked out costs that revision only. It is counted as a panic of its own, and tried
-     again by itself, with the backoff of the state worker's panics; what is heard of it meanwhile is tried at once.
+     again by itself, with the backoff of the state worker's panics; what arrives meanwhile is tried at once.
 
 Source: knative.dev/serving cmd/activator/main.go, pkg/activator/net (v1.23).
 """
@@ -55,9 +55,9 @@ PUBLIC: Final = "Public"
 
 class KnativeSource:
     """`submit` takes changes; `defer` runs a callable in the loop's next turn; `healthy(key)` names the pods of a
-    revision that are to be shared out; `settled(settings)` hears of new settings; `tls_of(namespace)` says how its pods
-    are spoken to; `panicked(key, what, error, now_s)` hears of errors of ours and says how long to wait then; `later`
-    is the loop's `call_later`.
+    revision that are to be shared out; `settled(settings)` is called with new settings; `tls_of(namespace)` says how
+    its pods are spoken to; `panicked(key, what, error, now_s)` is called with errors of ours and returns how long to
+    wait; `later` is the loop's `call_later`.
     """
 
     def __init__(

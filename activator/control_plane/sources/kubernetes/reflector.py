@@ -1,7 +1,7 @@
 """Keeps a store like the API's: list once, then watch; list again when the watch cannot go on.
 
 Rules
-  1. The state while nothing can be heard is the last known state, with an age. Nothing is dropped for want of news.
+  1. Without a connection the state is the last known state, with an age. Nothing is dropped meanwhile.
   2. A break costs as little as possible: a watch goes on where it was; only what the server has forgotten (410), or
      what cannot be got past (an event too long, one that is no JSON), is listed anew.
   3. A watch is believed to live only while something comes, a bookmark at least: silence ends it.
@@ -112,10 +112,10 @@ class Reflector(Generic[Object]):
         return self._stream is not None
 
     def age_s(self, now_s: float) -> float:
-        """How long ago the API was last heard: an event, a bookmark or a whole list. Infinite before the first."""
+        """How long ago the API last answered: an event, a bookmark or a whole list. Infinite before the first."""
         return now_s - self.last_event_s
 
-    def heard(self) -> None:
+    def answered(self) -> None:
         """The API has answered, here or to a comparison."""
         self.last_event_s = self._now()
 
@@ -192,7 +192,7 @@ class Reflector(Generic[Object]):
             )
             self.lists_total += 1
             self.version = version
-            self.heard()
+            self.answered()
             self.contents.replace(items)
             self.synced = True
 
@@ -217,7 +217,7 @@ class Reflector(Generic[Object]):
         try:
             while lines := await stream.lines():
                 self._stream_read_s = self._now()
-                self.heard()
+                self.answered()
                 await self._events(stream, lines)
         finally:
             self._stream = None

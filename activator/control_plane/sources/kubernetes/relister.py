@@ -140,7 +140,7 @@ class Relister(Generic[Object]):
         began_s = self._now()
         reflector.contents.begin_comparison()
         items, version = await list_all(self._client, selection, reflector.decoding, self._pause, self._page_objects)
-        reflector.heard()
+        reflector.answered()
         if _went_back(version_before, version):
             reflector.relist(f"the API is at version {version}, the watch was at {version_before} before")
             return Counter()

@@ -11,7 +11,7 @@ from activator.control_plane.sources.kubernetes.watch_lines import LineCutter
 class WatchStream:
     """What the server sends until it, we or the network end it.
 
-    There is no time limit in here: whoever reads notes when it last heard something and calls `abort` when that was too
+    There is no time limit in here: the reader keeps the time of the last event and calls `abort` when that was too
     long ago, which ends the read that is waiting. Task cancellation is not needed for it.
     """
 

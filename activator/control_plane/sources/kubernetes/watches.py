@@ -22,7 +22,7 @@ KUBE_CHECK_INTERVAL_S: Final = 1.0  # how often watches are looked at
 class KubeWatches:
     """The watches of one cluster; each has a task of its own, so that none can hold up another.
 
-    `on_error` hears of a task that ended, which none does by itself.
+    `on_error` is called for a task that ended, which none does by itself.
     """
 
     def __init__(self, client: KubeClient, now: Now, rng: Rng, on_error: OnTaskError, pause: Pause = pause) -> None:

@@ -144,7 +144,7 @@ class Fleet:
 class ProcessSupervisor:
     """Keeps as many processes of each revision as are wanted.
 
-    `panicked(key, what, error, now_s)` hears of errors of ours and says how long to wait then.
+    `panicked(key, what, error, now_s)` is called with errors of ours and returns how long to wait.
     """
 
     def __init__(

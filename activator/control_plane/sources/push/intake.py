@@ -1,11 +1,11 @@
 """What pods say of themselves: each report judged, if need be checked by asking the pod, and applied.
 
 Rules
-  1. A pod speaks for itself: the address that it reports is the peer's, or in a network that the file names. A listed
+  1. A pod reports itself only: the address that it reports is the peer's, or in a network that the file names. A listed
      pod cannot be moved to another address by a report.
   2. A pod that nobody lists and that says "ready" is asked before it is given a slot; a bounded number at once. The
      result counts for the identity and the address that were asked about, and only if nothing newer was said meanwhile.
-  3. Whoever reports hears what became of it: once, within PUSH_ANSWER_S.
+  3. Each report is answered with its outcome: once, within PUSH_ANSWER_S.
   4. How long a report counts, and for how long a pod may be there that only says so itself, `state/health.py` knows.
 """
 
@@ -41,7 +41,7 @@ _STATUS: Final = {
 
 
 class Report(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One pod, in its own words."""
+    """One pod, as it reports itself."""
 
     revision: str
     pod: str  # its identity: what a source that lists it calls it
@@ -57,7 +57,7 @@ class Verdict(Enum):
     SUPERSEDED = "superseded"  # something newer was said of the pod
     REFUSED = "refused"  # it makes no sense in the state that the pod is in
     UNKNOWN_REVISION = "unknown_revision"
-    UNKNOWN_POD = "unknown_pod"  # nobody has heard of a pod that goes or is not ready
+    UNKNOWN_POD = "unknown_pod"  # an unknown pod that goes or is not ready
     FOREIGN_ADDRESS = "foreign_address"  # not the peer's
     BAD_ADDRESS = "bad_address"
     OTHER_ADDRESS = "other_address"  # the pod is listed at another one
@@ -77,7 +77,7 @@ _VERDICTS: Final = {
 
 
 def parse_ip(text: str) -> Address | None:
-    """The IP address, an IPv4 one that comes in IPv6's clothes as what it is; None if it is none."""
+    """The IP address, an IPv4-mapped IPv6 one as IPv4; None if it is none."""
     try:
         found = ipaddress.ip_address(text)
     except ValueError:
