@@ -36,8 +36,8 @@ PUSH: Final = "push"  # the source of what a pod says of itself; every other sou
 class Message(msgspec.Struct, frozen=True, tag=True):
     """Base of all messages, none of which has subclasses.
 
-    Where most are of another class, `type(message) is …` tells them apart: a miss of `isinstance` asks the metaclass of
-    msgspec's structs, which takes 140 ns instead of a few.
+    Where most are of another class, `type(message) is …` distinguishes them: a miss of `isinstance` asks the metaclass
+    of msgspec's structs, which takes 140 ns instead of a few.
     """
 
 
@@ -347,11 +347,11 @@ class StopProbe(Message, frozen=True, tag=True):
 ProbeOrder = StartProbe | StopProbe
 
 
-# --- what the data plane tells beside changes ------------------------------------------------------------------------
+# --- what the data plane reports beside changes ----------------------------------------------------------------------
 
 
 class Load(Message, frozen=True, tag=True):
-    """One revision's traffic: told at once when the first request comes, and when one is the first to wait; every
+    """One revision's traffic: sent at once when the first request comes, and when one is the first to wait; every
     LOAD_REPORT_INTERVAL_S otherwise.
 
     `concurrency`: requests that are here; `request_seconds`: the integral of it over time until `at_s`.

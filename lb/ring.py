@@ -22,7 +22,7 @@ class RoomNode:
     __slots__ = ("room_next", "room_prev", "slot")
 
     def __init__(self, slot: i64) -> None:
-        self.slot: i64 = slot  # to tell pods apart: `is` on a field counts references, a number does not
+        self.slot: i64 = slot  # to distinguish pods: `is` on a field counts references, a number does not
         self.room_next: RoomNode = self
         self.room_prev: RoomNode = self
 

@@ -9,7 +9,7 @@ Rules
   3. Made once by `http1/`, afterwards read by everybody; only `headers/` adds to them.
 
 (content_length, has_body) is (n, True) for a body of n bytes, (0, False) for a declared empty one,
-(UNKNOWN_LENGTH, True) for a body whose end is told by the stream, and (UNKNOWN_LENGTH, False) for no body at all.
+(UNKNOWN_LENGTH, True) for a body whose end the stream shows, and (UNKNOWN_LENGTH, False) for no body at all.
 A response to HEAD, or a 304, may declare the length of a body that does not follow: (n, False).
 """
 

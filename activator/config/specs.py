@@ -10,15 +10,32 @@ from typing import Final
 
 import msgspec
 
-from activator.config.model import PROBE_TCP, TARGET_CONCURRENCY, PodTls, Process, Revision
+from activator.config.model import (
+    PROBE_TCP,
+    TARGET_CONCURRENCY,
+    Config,
+    Health,
+    PodTls,
+    Process,
+    Queue,
+    Revision,
+    Timeouts,
+)
 
 DRAIN_TIMEOUT_S: Final = 300.0  # of a removed pod, at the least: then its exchanges are aborted
+
+
+# The file's defaults are those of a specification, too: each stands in `model.py` only.
+_HEALTH: Final = Health()
+_QUEUE: Final = Queue()
+_TIMEOUTS: Final = Timeouts()
+_CONFIG: Final = Config()
 
 
 class DisciplineSpec(msgspec.Struct, frozen=True):
     """How those who wait are ordered; what a discipline does not use is left at its default, so that equal is equal."""
 
-    name: str = "fifo"
+    name: str = _QUEUE.discipline
     header: str = ""
     ageing_s: float = 0.0
     default: int = 0
@@ -54,25 +71,25 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     policy: str = "choice-of-2"
     hash_on: str = ""  # client_ip | header:… | cookie:…; empty: client_ip, if the policy asks
     slow_start_s: float = 0.0
-    strikes: int = 3
-    ejection_share: float = 0.5
+    strikes: int = _HEALTH.strikes
+    ejection_share: float = _HEALTH.ejection_share
     probe: ProbeSpec = ProbeSpec()
     max_scale: int = 0
-    trailing_fragmentation_threshold: float = 0.5
-    queue_depth: int = 10_000
-    queue_bytes: int = 0  # 0: no bound of its own
+    trailing_fragmentation_threshold: float = _CONFIG.trailing_fragmentation_threshold
+    queue_depth: int = _QUEUE.depth
+    queue_bytes: int = int(_QUEUE.bytes)  # 0: no bound of its own
     queue_timeout_s: float | None = None
     request_timeout: bool = False
     request_timeout_max_s: float | None = None
-    admission: str = "off"
+    admission: str = _QUEUE.admission
     discipline: DisciplineSpec = DisciplineSpec()
     queue_rules: tuple[RuleSpec, ...] = ()
-    startup_timeout_s: float = 300.0
-    connect_timeout_s: float = 5.0
-    first_byte_timeout_s: float = 0.0
-    idle_timeout_s: float = 0.0
-    total_timeout_s: float = 300.0
-    tunnel_idle_timeout_s: float = 3600.0
+    startup_timeout_s: float = float(_TIMEOUTS.startup)
+    connect_timeout_s: float = float(_TIMEOUTS.connect)
+    first_byte_timeout_s: float = float(_TIMEOUTS.first_byte)
+    idle_timeout_s: float = float(_TIMEOUTS.idle)
+    total_timeout_s: float = float(_TIMEOUTS.total)
+    tunnel_idle_timeout_s: float = float(_TIMEOUTS.tunnel_idle)
     times_from_arrival: bool = False  # the total and first-byte timeouts count the wait for a pod too, as Knative's do
     upgrades: tuple[str, ...] = ("websocket",)
     server_timing: bool = False

@@ -33,12 +33,12 @@ NO_ANSWER: Final = "error"  # the code of a call that was not answered
 RECONCILE_BOUNDS_S: Final[tuple[float, ...]] = (
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0
 )  # fmt: skip
-# Work queues are told of in decades everywhere.
+# Work queues are measured in decades everywhere.
 QUEUE_BOUNDS_S: Final[tuple[float, ...]] = (1e-6, 1e-5, 1e-4, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
 
 class ErrorType(Enum):
-    """Kinds of errors of a pass, as Kubernetes tells them apart."""
+    """Kinds of errors of a pass, as Kubernetes distinguishes them."""
 
     CONFLICT = "conflict"
     NOT_FOUND = "not_found"
@@ -72,7 +72,7 @@ _BY_STATUS: Final = {
 
 
 def error_type_of_status(status: int, reason: str = "") -> ErrorType:
-    """`status`: of the API's answer; `reason`: the word in its Status object, which tells both kinds of 409 apart."""
+    """`status`: of the API's answer; `reason`: the word in its Status object, which distinguishes both kinds of 409."""
     if status == 409 and reason == "AlreadyExists":
         return ErrorType.ALREADY_EXISTS
     return _BY_STATUS.get(status, ErrorType.OTHER)

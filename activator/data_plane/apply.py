@@ -6,7 +6,7 @@ Rules
      once.
   3. An effect that comes late (its revision or pod has gone) is ignored: the message that says so is on its way.
   4. An exception in one revision makes it distrusted and does not keep the others from being applied: its waiters are
-     rejected at once, nobody may join them, and the state worker is told; it sends a table made anew from the model
+     rejected at once, nobody may join them, and the state worker is informed; it sends a table made anew from the model
      (rebuild.py), in which what is in flight goes on.
 """
 

@@ -27,21 +27,21 @@ FORSAKEN_NAMED_MAX: Final = 5  # pods, in one line of the log
 
 
 class Auditor(Deadline):
-    """`tell` takes what was found to the state worker; `defer` runs a callable in the loop's next turn."""
+    """`send` takes what was found to the state worker; `defer` runs a callable in the loop's next turn."""
 
     def __init__(
         self,
         tables: RevisionTables,
         wheel: TimingWheel,
         now: Now,
-        tell: Callable[[Change], None],
+        send: Callable[[Change], None],
         defer: Defer,
     ) -> None:
         super().__init__()
         self._tables = tables
         self._wheel = wheel
         self._now = now
-        self._tell = tell
+        self._send = send
         self._defer = defer
         self._due: list[str] = []
         self.looked_total: int = 0  # revisions
@@ -52,7 +52,7 @@ class Auditor(Deadline):
     def expired(self, now_s: float) -> None:
         self.arm()
         for key, cause in self._tables.distrusted.items():
-            self._tell(RevisionBroken(key, cause))  # what was told before may have been set aside
+            self._send(RevisionBroken(key, cause))  # what was sent before may have been set aside
         if not self._due:
             self._due = self._tables.take_changed()
             self._continue()
@@ -82,20 +82,20 @@ class Auditor(Deadline):
         key = throttler.key
         wrong = _ledger(throttler)
         if wrong:
-            self._tell(RevisionBroken(key, wrong, "ledger"))
+            self._send(RevisionBroken(key, wrong, "ledger"))
             return
         forsaken = throttler.forsaken()
         if forsaken:
             pods = ", ".join(sorted({lease.identity for lease in forsaken})[:FORSAKEN_NAMED_MAX])
-            self._tell(LeasesForsaken(key, f"{len(forsaken)} leases without a request at {pods}"))
+            self._send(LeasesForsaken(key, f"{len(forsaken)} leases without a request at {pods}"))
         if throttler.is_stuck():
-            self._tell(LineStuck(key))
+            self._send(LineStuck(key))
         now_s = self._now()
         for tracker in _pods(throttler):
             if 0.0 < tracker.suspect_until_s < now_s - SUSPECT_S:
-                self._tell(SlotForgotten(key, tracker.identity))
+                self._send(SlotForgotten(key, tracker.identity))
         if self._tables.restructured(key):
-            self._tell(TableSeen(key, self._tables.applied.get(key, 0), _view(throttler)))
+            self._send(TableSeen(key, self._tables.applied.get(key, 0), _view(throttler)))
 
 
 def _ledger(throttler: RevisionThrottler) -> str:

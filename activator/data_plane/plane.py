@@ -1,6 +1,6 @@
 """The data plane of one worker, put together: listeners, proxy, throttlers, tables, pools.
 
-It receives effects by `apply` and commands by `execute`, and sends what it learns by `tell`: messages of `messages.py`
+It receives effects by `apply` and commands by `execute`, and sends what it learns by `send`: messages of `messages.py`
 and nothing else, so that the control plane may be at the other end of a socket. Listening sockets are handed in.
 """
 
@@ -67,22 +67,22 @@ from lb.tracker import PodTracker
 
 ATTEMPTS_MAX: Final = 3  # pods that one request is tried on
 HELD_BODY_BYTES: Final = 64 * KIB  # of a request body read before its pod is known; also the replay buffer
-LOAD_REPORT_INTERVAL_S: Final = 0.1  # how often the data plane tells the control plane what it carries
+LOAD_REPORT_INTERVAL_S: Final = 0.1  # how often the data plane reports what it carries
 
 log = logging.getLogger("activator.data")
 
-Tell = Callable[[FromData], None]
+Send = Callable[[FromData], None]
 
-# For listeners, programs' pipes and files; for the admin port; for those who are told that they are one too many.
+# For listeners, programs' pipes and files; for the admin port; for connections that are answered "overloaded".
 _DESCRIPTORS_RESERVED: Final = 64 + ADMIN_CONNECTIONS_MAX + SHED_MAX
 
 
 class DataPlane:
     """One worker's data plane; everything in it is touched by one event loop only."""
 
-    def __init__(self, config: Config, now: Now, tell: Tell, rng: Rng, tasks: TaskGroupOwner) -> None:
+    def __init__(self, config: Config, now: Now, send: Send, rng: Rng, tasks: TaskGroupOwner) -> None:
         loop = asyncio.get_running_loop()
-        self._tell = tell
+        self._send = send
         self._tasks = tasks
         self._health = SetHealth(not_ready="starting")
         self.errors_total: int = 0
@@ -113,10 +113,10 @@ class DataPlane:
         )
         self.server: Server | None = None
         dials = DialContext(loop, self.wheel, tasks.start, turn, connections_max)
-        hooks = _Hooks(self, dials, now, rng, tell)
-        self.tables = RevisionTables(now, self.wheel, loop.call_soon, _Events(self, tell, now), hooks, self.held)
-        self._report = _LoadReport(self, now, tell)
-        self._auditor = Auditor(self.tables, self.wheel, now, tell, loop.call_soon)
+        hooks = _Hooks(self, dials, now, rng, send)
+        self.tables = RevisionTables(now, self.wheel, loop.call_soon, _Events(self, send, now), hooks, self.held)
+        self._report = _LoadReport(self, now, send)
+        self._auditor = Auditor(self.tables, self.wheel, now, send, loop.call_soon)
 
     def start(self) -> Server:
         """What is to accept."""
@@ -177,7 +177,7 @@ class DataPlane:
         try:
             finished = await self.drain(command.timeout_s, command.tunnels_timeout_s)
         finally:
-            self._tell(Drained(finished))
+            self._send(Drained(finished))
 
     async def drain(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
         """Stop accepting and let what is in flight finish; False when some had to be cut."""
@@ -223,9 +223,9 @@ def _origins(forwarded: Forwarded) -> Origins:
 class _Events(SlotEvents):
     """What throttlers learn, as messages."""
 
-    def __init__(self, data: DataPlane, tell: Tell, now: Now) -> None:
+    def __init__(self, data: DataPlane, send: Send, now: Now) -> None:
         self._data = data
-        self._tell = tell
+        self._send = send
         self._now = now
 
     def activated(self, key: str) -> None:
@@ -235,22 +235,22 @@ class _Events(SlotEvents):
     def wanted(self, key: str) -> None:
         throttler = self._data.tables.throttlers.get(key)
         if throttler is not None:
-            self._tell(load_of(throttler, self._now()))
+            self._send(load_of(throttler, self._now()))
 
     def drained(self, key: str, slot: int, generation: int) -> None:
-        self._tell(SlotDrained(key, slot, generation))
+        self._send(SlotDrained(key, slot, generation))
 
     def departed(self, key: str, identity: str) -> None:
-        self._tell(PodDrained(key, identity))
+        self._send(PodDrained(key, identity))
 
     def trial_ended(self, key: str, identity: str, generation: int, succeeded: bool) -> None:
-        self._tell(TrialEnded(key, identity, generation, succeeded))
+        self._send(TrialEnded(key, identity, generation, succeeded))
 
     def refused(self, key: str, identity: str, generation: int, dead: bool, reason: str) -> None:
-        self._tell(PodRefused(key, identity, generation, dead, reason))
+        self._send(PodRefused(key, identity, generation, dead, reason))
 
     def served(self, key: str, identity: str, generation: int) -> None:
-        self._tell(PodServed(key, identity, generation))
+        self._send(PodServed(key, identity, generation))
 
     def failed(self, key: str, error: Exception) -> None:
         self._data.failed(error)
@@ -259,12 +259,12 @@ class _Events(SlotEvents):
 class _Hooks(TableHooks):
     """What the state worker's effects need of the rooms above."""
 
-    def __init__(self, data: DataPlane, dials: DialContext, now: Now, rng: Rng, tell: Tell) -> None:
+    def __init__(self, data: DataPlane, dials: DialContext, now: Now, rng: Rng, send: Send) -> None:
         self._data = data
         self._dials = dials
         self._now = now
         self._rng = rng
-        self._tell = tell
+        self._send = send
         self._contexts: dict[PodTls, ssl.SSLContext] = {}
         self._tls: dict[str, PodTls | None] = {}  # of each revision
 
@@ -312,13 +312,13 @@ class _Hooks(TableHooks):
         attachment.close()
 
     def pod_drained(self, key: str, identity: str) -> None:
-        self._tell(PodDrained(key, identity))
+        self._send(PodDrained(key, identity))
 
     def pod_unplaced(self, key: str, identity: str) -> None:
-        self._tell(PodUnplaced(key, identity))
+        self._send(PodUnplaced(key, identity))
 
     def drain_expired(self, key: str, slot: int, generation: int) -> None:
-        self._tell(SlotDrained(key, slot, generation, forced=True))
+        self._send(SlotDrained(key, slot, generation, forced=True))
 
     def trimmed(self, key: str, trim: Trim) -> None:
         log.info(
@@ -337,7 +337,7 @@ class _Hooks(TableHooks):
         log.error("could not apply %r", effect, exc_info=error)
 
     def broken(self, key: str, cause: str, kind: str) -> None:
-        self._tell(RevisionBroken(key, cause, kind))
+        self._send(RevisionBroken(key, cause, kind))
 
 
 def _expected_identity(probe: ProbeSpec, tracker: PodTracker) -> ExpectedIdentity | None:
@@ -350,16 +350,16 @@ def _expected_identity(probe: ProbeSpec, tracker: PodTracker) -> ExpectedIdentit
 class _LoadReport(Deadline):
     """Tells the control plane, every LOAD_REPORT_INTERVAL_S, what the revisions carry that carry anything."""
 
-    def __init__(self, data: DataPlane, now: Now, tell: Tell) -> None:
+    def __init__(self, data: DataPlane, now: Now, send: Send) -> None:
         super().__init__()
         self._data = data
         self._now = now
-        self._tell = tell
+        self._send = send
 
     def arm(self) -> None:
         self._data.wheel.arm(self, self._now() + LOAD_REPORT_INTERVAL_S)
 
     def expired(self, now_s: float) -> None:
         for load in self._data.tables.loads():
-            self._tell(load)
+            self._send(load)
         self.arm()

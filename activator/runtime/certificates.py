@@ -4,7 +4,7 @@ Rules
   1. A context is tried out before it is used: a certificate that does not fit its key is one clear line, and the one
      that served before goes on.
   2. New files are noticed by looking at them every few seconds (CERTIFICATE_CHECK_S), as cert-manager and certbot
-     replace them without telling anybody; connections that are open keep what they began with.
+     replace them without a signal; connections that are open keep what they began with.
   3. Only HTTP/1.1 is offered (ALPN); verification of pods is on unless it is switched off.
 """
 

@@ -53,7 +53,7 @@ class Handshake:
         return self.bare is not None and self._upgrade is not None
 
     def abort(self) -> None:
-        """Close the connection at once; `on_done` is told in a later turn."""
+        """Close the connection at once; `on_done` is called in a later turn."""
         if self.bare is not None:
             self.bare.abort()
 
@@ -82,7 +82,7 @@ class Handshake:
         pass
 
     def connection_lost(self, error: Exception | None) -> None:
-        pass  # `start_tls` tells
+        pass  # `start_tls` reports it
 
     def pause_writing(self) -> None:
         pass

@@ -29,7 +29,7 @@ class Bucket:
 
 @final
 class Exemplar:
-    """One that was observed, and whose trace tells more. `time_s`: when, in seconds since 1970."""
+    """One that was observed, and the trace that shows it. `time_s`: when, in seconds since 1970."""
 
     def __init__(self, trace_id: str, value: float, time_s: float) -> None:
         self.trace_id = trace_id

@@ -1,4 +1,4 @@
-"""All that tells of requests and of the program, put together: its own log, the access log, traces.
+"""All that reports requests and the program, put together: its own log, the access log, traces.
 
 What the file says holds, but for what a cluster's ConfigMaps say more of (Knative's config-observability and
 config-logging): there the access log is Knative's request log, and spans go where Knative's would.

@@ -378,7 +378,7 @@ def _single_kind(data: bytes, start: i64, end: i64, first: i64) -> i64:
 
 
 def _is_claim(lowered: bytes) -> bool:
-    """Also with underscores: servers that hand fields on as environment variables cannot tell the two apart."""
+    """Also with underscores: servers that hand fields on as environment variables cannot distinguish the two."""
     if not lowered.startswith(b"x"):
         return lowered == b"forwarded"
     name = lowered.replace(b"_", b"-")

@@ -98,7 +98,7 @@ class MessageParser:
         self._grammar: Grammar = self._new_grammar()
         self.in_head: bool = False  # some bytes of a head are in, its end is not
         self.in_message: bool = False  # a message has begun and has not ended
-        self.body_remaining: int = 0  # bytes of the body still to come; -1 where only the stream tells
+        self.body_remaining: int = 0  # bytes of the body still to come; -1 where only the stream shows it
         self._state: int = HEAD
         self._stopped: bool = False  # nothing more is to be parsed in this call
         self.needs_turn: bool = False  # it has had its share of this turn, and something is left to be parsed
@@ -195,7 +195,7 @@ class MessageParser:
             except WireError:
                 if data.find(_HEAD_END, line_end, stop) >= 0:
                     raise
-                end = -1  # told when the head is complete, as if it had come byte by byte
+                end = -1  # reported when the head is complete, as if it had come byte by byte
             if end >= 0:  # the usual case: a whole head in one read
                 self._feed(data if end == len(data) and pos == 0 else data[pos:end])
                 self._end_head(len(data) - end)
@@ -212,7 +212,7 @@ class MessageParser:
         begun += data[pos : pos + room]
         end = begun.find(_HEAD_END, max(known - 3, 0)) + 4
         if end < 4:
-            self._feed_begun(known)  # what is wrong with the beginning is told rather
+            self._feed_begun(known)  # what is wrong with the beginning is reported rather
             self._line_ends += begun.count(b"\n", known)
             if self._line_ends > self._line_ends_max:
                 raise WireError(self._too_large, "too many header fields")

@@ -6,7 +6,7 @@ Rules
   2. A request is delivered only when its head has been judged whole; a request that two servers could read in two ways
      is refused, never repaired.
   3. A request that asks for the connection to be closed is the last; what stands after it is ignored (RFC 9112 9.6).
-  4. What a client would rather speak is told in `head.upgrade`; whether it may is not decided here. What follows such
+  4. What the client wants to upgrade to stands in `head.upgrade`; whether it may is not decided here. What follows such
      a request may be no HTTP at all; nothing of it is parsed before the answer: `take_unparsed`. With a body, which
      llhttp would skip, an upgrade is refused.
   5. While it is paused, what was fed is kept as it came, with the place in it: ten thousand requests in one read cost

@@ -89,7 +89,7 @@ class ExpeditedProbing:
 
 
 class Prober:
-    """Asks the pods it is told to ask until they answer, and submits `Probed`.
+    """Asks the pods of its orders until they answer, and submits `Probed`.
 
     `ask_pod` asks one pod once; `wait` sits out a pause that an event may end; `later` is the loop's `call_later`.
     """

@@ -64,7 +64,7 @@ class Sight(Enum):
 
 
 async def connects(host: str, port: int, silent_s: float = _SILENT_S) -> bool | None:
-    """Whether somebody listens at this IP address; None: that cannot be told.
+    """Whether somebody listens at this IP address; None: that is not known.
 
     The kernel is asked in the end, whatever the loop has seen by then: were a late loop to count as a silent port, a
     revision could be taken for one whose port is hidden, and would not be probed again.

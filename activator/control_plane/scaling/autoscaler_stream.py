@@ -3,8 +3,8 @@
 Rules
   1. It is there for as long as the program runs: what breaks is dialled again, at once where the autoscaler said that
      it restarts, else with a growing, jittered backoff that a waiting request cuts short.
-  2. `send` never waits and never fails. While there is no connection nothing is kept: whoever has figures is told when
-     it is back (`on_connected`), and says what is true then.
+  2. `send` never waits and never fails. While there is no connection nothing is kept: the owner of the figures is
+     called when it is back (`on_connected`), and says what is true then.
   3. A peer that does not answer pings is gone.
   4. A defect ends a connection, never the stream; it is counted and logged where errors of tasks are (`on_error`).
 
@@ -30,7 +30,7 @@ from lb.rng import Rng
 AUTOSCALER_CONNECT_TIMEOUT_S: Final = 3.0
 AUTOSCALER_PING_S: Final = 20.0 / 3.0  # how often its connection is tried; half of it is the time for an answer
 AUTOSCALER_SEND_TIMEOUT_S: Final = 10.0
-AUTOSCALER_BATCH_MAX: Final = 1_000  # revisions that are told of in one message where each is told by itself
+AUTOSCALER_BATCH_MAX: Final = 1_000  # revisions in one message
 AUTOSCALER_BATCHES_MAX: Final = 64  # waiting to be sent; the oldest are dropped, since newer ones say what is true now
 AUTOSCALER_BACKOFF_INITIAL_S: Final = 0.1
 AUTOSCALER_BACKOFF_FACTOR: Final = 1.3
@@ -84,7 +84,7 @@ class AutoscalerStream:
         self.dropped_total: int = 0  # batches: there was no connection, or it was too slow
 
     def send(self, stats: list[ConcurrencyStat]) -> None:
-        """Put these on their way in the loop's next turn, in one batch with what else is told until then.
+        """Put these on their way in the loop's next turn, in one batch with what else is sent until then.
 
         A hundred revisions that are wanted in one turn must not push each other out.
         """

@@ -10,7 +10,7 @@ Rules
      at once, so that a first request waits for no interval. That too is taken out of the next report.
 
 The means come from the integral that the data plane keeps (`Load.request_seconds`), so they are exact however rarely a
-load is told. Source: knative.dev/serving pkg/activator/handler/concurrency_reporter.go (v1.23).
+load is reported. Source: knative.dev/serving pkg/activator/handler/concurrency_reporter.go (v1.23).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final, NamedTuple
 from activator.messages import Load
 from activator.runtime.clock import Now
 
-POKE_INTERVAL_S: Final = 0.05  # between two times that it is told at once of one revision
+POKE_INTERVAL_S: Final = 0.05  # between two immediate reports of one revision
 
 
 class ConcurrencyStat(NamedTuple):
@@ -36,8 +36,10 @@ class _Entry:
     """A revision that is being reported."""
 
     def __init__(self, load: Load, requests_before: int) -> None:
-        self.reported_average = 1.0  # what was told at once, to be taken out of the next report: of the concurrency …
-        self.reported_count = 1.0  # … and of the requests
+        self.reported_average = (
+            1.0  # what was reported at once, to be taken out of the next report: of the concurrency …
+        )
+        self.reported_count = 1.0
         self.poked_s = load.at_s
         self.load = load
         # What the next report counts from; the time before this first load is not of this revision's.
@@ -67,7 +69,7 @@ class ConcurrencyReporter:
             self._send([ConcurrencyStat(load.key, 1.0, 1.0)])
 
     def poke(self, key: str) -> None:
-        """Requests wait for this revision, which has no pod: that is not to be told a second later only."""
+        """Requests wait for this revision, which has no pod: that must not wait for the next report."""
         entry = self._entries.get(key)
         now_s = self._now()
         if entry is not None and now_s - entry.poked_s >= POKE_INTERVAL_S:
@@ -98,7 +100,7 @@ class ConcurrencyReporter:
             self._send(stats)
 
     def connected(self) -> None:
-        """The autoscaler may have missed something: tell at once what is carried now."""
+        """The autoscaler may have missed something: report at once what is carried now."""
         carrying = []
         for key, entry in self._entries.items():
             if entry.load.concurrency > 0:
@@ -109,7 +111,7 @@ class ConcurrencyReporter:
 
     def _figures(self, entry: _Entry, now_s: float) -> tuple[float, float]:
         load = entry.load
-        # A load of a revision that carries nothing is not told again: nothing has been added since.
+        # A load of a revision that carries nothing is not sent again: nothing has been added since.
         until_s = load.at_s if load.concurrency > 0 else max(now_s, load.at_s)
         elapsed_s = until_s - entry.since_s
         average = (load.request_seconds - entry.seconds_before) / elapsed_s if elapsed_s > 0.0 else 0.0

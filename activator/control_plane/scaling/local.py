@@ -2,8 +2,8 @@
 
     wanted = min(max_scale, ceil((in flight + queued) / target)), counting processes that are starting
 
-Up as soon as a load asks for more (the first request is told at once, so 0 → 1 waits for nothing). From n to fewer when
-`SCALE_DOWN_WINDOW_S` has not asked for more. To zero (or `min_scale`) after `idle` without requests.
+Up as soon as a load asks for more (the first request is reported at once, so 0 → 1 waits for nothing). From n to fewer
+when `SCALE_DOWN_WINDOW_S` has not asked for more. To zero (or `min_scale`) after `idle` without requests.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Scale:
 
     def __init__(self, rule: ScaleRule, now_s: float) -> None:
         self.rule = rule
-        self.carried = 0  # in flight and queued, as last told
+        self.carried = 0  # in flight and queued, as last reported
         self.requests_total = 0
         self.busy_s = now_s  # when it last carried something
         self.wanted = 0

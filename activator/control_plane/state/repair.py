@@ -33,7 +33,7 @@ MISMATCHES: Final = ("invariant", "ledger", "upstream", "missing", "surplus", "s
 def revision_broken(revision: RevisionRecord, change: RevisionBroken, now_s: float, reduction: Reduction) -> None:
     pods = _placed(revision)
     for pod in pods:
-        if pod.unplaced:  # if there is still no slot for it, that is told anew
+        if pod.unplaced:  # if there is still no slot for it, that is reported again
             reduction.pods[(revision.spec.key, pod.identity)] = replace(pod, unplaced=False)
     placed = tuple([place(revision, pod) for pod in pods])
     reduction.effects.append(RebuildRevision(revision.spec, placed, revision.failure))

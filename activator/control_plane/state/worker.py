@@ -120,7 +120,7 @@ class Parked:
 
 class StateWorker:
     """`send` delivers effects to the data plane, `probe` orders to the prober; `source_dirty(source, key)` makes a
-    source say anew all that it knows of a revision (empty: whoever names the revision, which is to be told whole);
+    source resubmit all that it knows of a revision (empty: the source that declares the revision);
     `before_batch` lets what cannot wait go first.
     """
 

@@ -1,4 +1,4 @@
-"""Where a request came from, and what the pod is told of it.
+"""Where a request came from, and what the pod is sent of it.
 
 Rules
   1. What a client says of its own origin (X-Forwarded-*, Forwarded, X-Real-IP) is a claim. Claims of peers that are not
@@ -91,7 +91,7 @@ class Origin:
         self._known_fields: bytes = b""
 
     def stamp(self, head: RequestHead) -> None:
-        """Write into the head what the pod is to be told."""
+        """Write into the head what the pod is to receive."""
         claims = head.claims
         if self.is_trusted and claims:
             fields = self._continued(head)
@@ -109,7 +109,7 @@ class Origin:
             head.headers.block = head.headers.block + fields
 
     def client_ip(self, head: RequestHead) -> str:
-        """The address of the client: the peer's, or the last that no trusted proxy has in the list it tells of."""
+        """The address of the client: the peer's, or the last that no trusted proxy has in the list it sends."""
         if not self.is_trusted:
             return self.peer_ip
         client = self.peer_ip
@@ -200,7 +200,7 @@ def _list_of(claims: list[bytes], lowered_name: bytes) -> list[bytes]:
 
 
 def _addresses(claims: list[bytes]) -> list[str]:
-    """The addresses that X-Forwarded-For tells of, nearest last; as far as they are any."""
+    """The addresses in X-Forwarded-For, nearest last; as far as they are any."""
     found: list[str] = []
     for value in _list_of(claims, b"x-forwarded-for"):
         for member in value.split(b","):

@@ -206,7 +206,7 @@ class KnativeDialect:
         return refusal_text(reason, "" if reason in _NAMES_A_POD else detail)
 
     def _name_of(self, head: RequestHead) -> bytes:
-        """The revision that was asked for, as far as that can be told."""
+        """The revision that was asked for, as far as that is known."""
         name = head.received(REVISION_HEADER)
         if name and head.received(NAMESPACE_HEADER):
             return name

@@ -1,4 +1,4 @@
-"""Which requests are traced, and what a pod is told of it: the W3C trace context
+"""Which requests are traced, and what a pod is sent of it: the W3C trace context
 (https://www.w3.org/TR/trace-context/).
 
 Rules
@@ -55,7 +55,7 @@ class Sampler:
         return self._all or (not self._none and self._rng.below(_DRAWS) < self._below)
 
     def begin(self, head: RequestHead) -> TraceContext | None:
-        """Decide about a request, and write into its head what the pod is to be told; None: it is not traced."""
+        """Decide about a request, and write into its head what the pod is to receive; None: it is not traced."""
         line = head.traceparent
         if not line:
             return self._root(head) if self.draw() else None

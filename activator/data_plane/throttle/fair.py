@@ -68,7 +68,7 @@ class FairLine(WaitingLine):
 
     def join(self, waiter: Waiter) -> None:
         if waiter.charge > self._quantum:
-            waiter.charge = self._quantum  # told by rules that have changed since
+            waiter.charge = self._quantum  # given by rules that have changed since
         lane = self._lane_of(waiter.share)
         if lane.length == 0:
             self._append(lane)

@@ -12,8 +12,8 @@ Rules
   - Everything here is plain `def` on one event loop: between the pick and the reservation nothing else can run.
   - Newcomers never overtake: while anyone waits, `try_acquire` gives nothing. Who is next, the line's discipline says.
   - Hand-over loops, it does not recurse: a grant that fails at once and releases is seen by the loop already running.
-  - A turn of the loop grants and refuses a bounded number. A waiter that raises when it is told costs itself its slot
-    and nobody else anything. So does a policy that raises when it is asked for a waiter's pod.
+  - A turn of the loop grants and refuses a bounded number. A waiter that raises when it is granted or rejected costs
+    itself its slot and nobody else anything. So does a policy that raises when it is asked for a waiter's pod.
   - Structure is not changed here. What the request path learns about pods goes to the state worker as a message.
 """
 
@@ -51,9 +51,9 @@ _STARTUP_SLACK_S: Final = 5.0
 
 
 class Errors:
-    """What raised that belongs to somebody else: waiters when they were told, policies when they were asked.
+    """Exceptions of others: of waiters that were granted or rejected, of policies that were asked.
 
-    An object of its own, so that who tells of errors does not refer to the throttler: revisions come and go, and what
+    An object of its own, so that who reports errors does not refer to the throttler: revisions come and go, and what
     refers to itself stays until the collector looks at all there is.
     """
 
@@ -70,7 +70,7 @@ class Errors:
     def hook_raised(self, error: Exception) -> None:
         self.total += 1
         self._of_hooks += 1
-        if self._of_hooks & (self._of_hooks - 1) == 0:  # it may be every request's: told less and less often
+        if self._of_hooks & (self._of_hooks - 1) == 0:  # it may be every request's: reported less and less often
             self._events.failed(self._key, error)
 
 
@@ -243,7 +243,7 @@ class RevisionThrottler:
     # --- what is found out of pods (verdict.py) ---
 
     def pod_failed(self, lease: Lease, reason: Reason) -> None:
-        """A request failed at the pod: judged, and told where it says anything."""
+        """A request failed at the pod: judged, and reported where that is about the pod."""
         tracker = lease.tracker
         verdict = verdict_of(reason, lease.trial)
         if verdict == NOTHING or not self._is_at(tracker, lease):
@@ -343,7 +343,7 @@ class RevisionThrottler:
             self.start = None  # the requests that waited for it keep it
 
     def remove(self) -> None:
-        """The revision is gone: the line is told at once, running requests end in their own time."""
+        """The revision is gone: the line is rejected at once, running requests end in their own time."""
         self.removed = True
         self._refuse_all(Reason.REVISION_REMOVED, "the revision was removed")
 
@@ -416,7 +416,7 @@ class RevisionThrottler:
 
     @property
     def errors_total(self) -> int:
-        """Waiters that raised when they were told, policies when they were asked."""
+        """Exceptions of waiters that were granted or rejected, and of policies that were asked."""
         return self._errors.total
 
     def queue_timeout_s(self) -> float:

@@ -1,6 +1,6 @@
 """One start from zero: from the first request that waits for it to the first pod that is ready.
 
-The requests that wait for it keep it, so that each can tell afterwards which part of its wait was which.
+The requests that wait for it keep it, so that each part of their wait is known afterwards.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class DialContext:
 class Dial(Deadline):
     """One attempt; an asyncio protocol by its methods, until the connection stands and becomes its own protocol.
 
-    Whoever starts it tells it by `opened` that the connection's `connection_made` has been called.
+    Whoever starts it calls `opened` when the connection's `connection_made` has been called.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Dial(Deadline):
         self._over: bool = False
 
     def start(self, address: PodAddress, timeout_s: float, now_s: float) -> None:
-        """Begin; nothing is told before this returns."""
+        """Begin; nothing is called before this returns."""
         self.started_s = now_s
         self._address = address
         self._context.wheel.arm(self, now_s + timeout_s)

@@ -1,6 +1,6 @@
 """The first exchange on a connection to a pod, where it is to be sure that it is that pod: the pod says who it is.
 
-An address may be another pod's by the time we dial it, and until somebody tells us so. A connection that exists cannot
+An address may be another pod's by the time we dial it, before a source reports it. A connection that exists cannot
 change hands: so each is asked once, before its first request.
 """
 

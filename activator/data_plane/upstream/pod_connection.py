@@ -293,7 +293,7 @@ class PodConnection(PodStream):
         self._owner.closed(self)
 
     def _forget(self) -> None:
-        """The loop has told that it is gone: refer to nothing any more, so that no cycle is left for the collector."""
+        """The connection is lost: refer to nothing any more, so that no cycle is left for the collector."""
         self._reading.stop()
         self._parser.retire()
         self._transport = None

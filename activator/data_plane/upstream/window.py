@@ -59,7 +59,7 @@ class DialWindow:
         self._pass()
 
     def lost(self) -> None:
-        """A dial got no answer in time; `ended` is told as well."""
+        """A dial got no answer in time; `ended` is called as well."""
         self.size = max(self.size // 2, 1)
         self.age_s = DIAL_AGE_MAX_S
         self._lost = True

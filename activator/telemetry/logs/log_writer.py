@@ -4,7 +4,7 @@ Rules
   1. The loop hands over batches; the thread alone calls the system. What waits is bounded in bytes, and what does not
      fit is dropped whole and counted.
   2. A batch that cannot be written (the reader has gone, the disk is full) is lost and counted; the first of a row of
-     failures is told in the log.
+     failures is logged.
 """
 
 from __future__ import annotations

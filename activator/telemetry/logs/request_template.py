@@ -29,7 +29,7 @@ _JS_ESCAPED: Final = str.maketrans({
     "\\": "\\\\", '"': '\\"', "'": "\\u0027", "<": "\\u003C", ">": "\\u003E", "&": "\\u0026", "=": "\\u003D",
 })  # fmt: skip
 
-# What Knative writes when it is told to write one and not how.
+# What Knative writes when a request log is wanted without a template.
 KNATIVE_FIELDS: Final = (
     ("requestMethod", '"{{.Request.Method}}"'),
     ("requestUrl", '"{{js .Request.RequestURI}}"'),

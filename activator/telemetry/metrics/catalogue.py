@@ -53,7 +53,7 @@ Beside these, `metrics: {{knative: {{protocol: prometheus, endpoint: ":9090"}}}}
 own, and `protocol: http/protobuf` with `endpoint: http://collector:4318/v1/metrics` sends them every
 `export_interval` (60 s); in Knative mode `metrics-protocol` and `metrics-endpoint` of config-observability come before
 the file. They have Knative's bounds and attributes (names of service, configuration and revision; method, scheme, host,
-port, protocol and status of requests). Requests are told apart so only while these metrics are wanted, and of each
+port, protocol and status of requests). Requests are distinguished so only while these metrics are wanted, and of each
 revision the first {KNATIVE_SERIES_MAX} combinations are; later ones have the host `_other`, the method `_OTHER` and the
 class of their status, at most 24 more. Not there are `http.client…`, whose attribute is the address of each pod there
 ever was, and what is Go's own. `kn.revision.request.concurrency` is that of the moment, where Knative's is the mean of

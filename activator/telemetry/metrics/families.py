@@ -41,7 +41,7 @@ class Fold(Enum):
 
 
 class Distribution(NamedTuple):
-    """A histogram as it was read: how many were not above each bound, the sum of all, and whose traces tell of them."""
+    """A histogram as it was read: how many were not above each bound, the sum of all, and traces that show them."""
 
     buckets: tuple[tuple[float, int], ...]
     total: float

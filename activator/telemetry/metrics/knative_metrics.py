@@ -1,7 +1,7 @@
 """What Knative's activator measures, by its names and labels, for dashboards that were made for it.
 
 Rules
-  1. What can be is read from the same plain counters as our own metrics; requests are told apart by method, host,
+  1. What can be is read from the same plain counters as our own metrics; requests are distinguished by method, host,
      status and so on in knative_requests.py, which receives them only while these metrics are wanted.
   2. One list of metrics, two ways out: Prometheus' text, and the data of OpenTelemetry's SDK for its exporters.
   3. What cannot be bounded is left out: Knative's http.client metrics have the address of every pod there ever was.
@@ -32,7 +32,7 @@ Point = tuple[Attributes, Value]
 
 
 class Kind(Enum):
-    """As OpenTelemetry tells them apart; Prometheus knows no difference between the first two."""
+    """As OpenTelemetry distinguishes them; Prometheus knows no difference between the first two."""
 
     GAUGE = "gauge"
     UP_DOWN = "up-down counter"

@@ -1,4 +1,4 @@
-"""Requests told apart as Knative's dashboards have them, of each revision: by method, host, status and so on.
+"""Requests distinguished as Knative's dashboards have them, of each revision: by method, host, status and so on.
 
 Knative's activator gets these from OpenTelemetry's instrumentation of Go's HTTP server, with its names and bounds.
 
@@ -67,7 +67,7 @@ class RequestSeries:
 
 
 class KnativeRequests(ExchangeObserver):
-    """`series_max`: combinations of a revision that are told apart; `revisions_max`: revisions, by name."""
+    """`series_max`: combinations of a revision that are distinguished; `revisions_max`: revisions, by name."""
 
     def __init__(
         self,

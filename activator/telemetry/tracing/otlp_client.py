@@ -106,7 +106,7 @@ def _endpoint(environ: Mapping[str, str]) -> str:
 def _file(environ: Mapping[str, str], what: str) -> str:
     path = _setting(environ, what)
     if path:
-        with open(path, "rb"):  # told when it is set, rather than at each call
+        with open(path, "rb"):  # checked when it is set, rather than at each call
             pass
     return path
 

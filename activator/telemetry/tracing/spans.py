@@ -3,7 +3,7 @@
     GET                      from arrival to end; its parent is the client's span
     ├─ throttler_try         in line, until a slot was granted; a start from zero by its events
     ├─ connect               until there was a connection; only where one had to be waited for
-    └─ activator_proxy       at the pod; its id is what the pod was told
+    └─ activator_proxy       at the pod; its id is what the pod was sent
 
 Rules
   1. The three parts follow each other without a gap and together are the whole, to the nanosecond.

@@ -21,7 +21,7 @@ from activator.control_plane.sources.kubernetes.objects import EndpointAddress, 
 
 
 class Backend(NamedTuple):
-    """One pod as its endpoints tell of it; `address` is canonical ip:port."""
+    """One pod as its endpoints describe it; `address` is canonical ip:port."""
 
     identity: str
     address: str

@@ -1,7 +1,7 @@
 """What Knative's ConfigMaps say to the activator, as far as it concerns it.
 
 Rules
-  1. A value that cannot be read leaves the former one in force (the default at the start), and is told of: a typing
+  1. A value that cannot be read leaves the former one in force (the default at the start), and is logged: a typing
      mistake in a ConfigMap stops nobody.
   2. All of it is read again whenever a map changes; what cannot change while requests run is said where it is used.
 

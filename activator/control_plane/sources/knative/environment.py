@@ -1,4 +1,4 @@
-"""What Knative's manifest tells the activator by the environment.
+"""What Knative's manifest sets in the activator's environment.
 
 Source: knative.dev/serving cmd/activator/main.go and config/core/deployments/activator.yaml (v1.23).
 """

@@ -4,7 +4,7 @@ Rules
   1. Everything comes from a Secret and from ConfigMaps, is replaced while the program runs, and never touches a disk.
   2. A pod must show a certificate for `data-plane.knative.dev` that is also for its namespace's own name: a program of
      another namespace cannot stand in for it.
-  3. A bundle that cannot be read is left out and told of; the others count. Of a Secret without a certificate that fits
+  3. A bundle that cannot be read is left out and logged; the others count. Of a Secret without a certificate that fits
      its key, nothing counts: it is being written, and what was before goes on being used, its authorities too.
   4. With nobody to believe no pod could be reached. Switched on while requests are served, TLS begins with the first
      authority; on at the start, the program is not ready before there is one. Once begun it never goes back to plain.
@@ -112,10 +112,10 @@ class SecretObjects:
         log.warning("the Secret %s is gone; what it held goes on being used", SECRET)
 
     def missed(self, new: Secret) -> None:
-        """What it is now has been told, and that is enough."""
+        """What it is now has been delivered, and that is enough."""
 
     def listed(self, objects: Mapping[Any, Any]) -> None:
-        """The differences have been told one by one."""
+        """The differences have been delivered one by one."""
 
 
 class BundleObjects:
@@ -131,10 +131,10 @@ class BundleObjects:
         self._tls.bundle(old.metadata.name, {})
 
     def missed(self, new: ConfigMap) -> None:
-        """What it is now has been told, and that is enough."""
+        """What it is now has been delivered, and that is enough."""
 
     def listed(self, objects: Mapping[Any, Any]) -> None:
-        """The differences have been told one by one."""
+        """The differences have been delivered one by one."""
 
 
 def _problem_with_pair(certificate: bytes, key: bytes) -> str:

@@ -59,7 +59,7 @@ from lb.registry import default_name, names
 from lb.rng import Rng
 from lb.tracker import QUARANTINED, READY, RECOVERING
 
-CONCURRENCY_REPORT_S: Final = 1.0  # how often Knative's autoscaler is told what revisions carry
+CONCURRENCY_REPORT_S: Final = 1.0  # how often Knative's autoscaler is sent what revisions carry
 MESH_LOOK_S: Final = 1.0  # how often that is looked at
 
 log = logging.getLogger("activator.knative")
@@ -175,7 +175,7 @@ class KnativeMode(Source):
             if not self.tls.has_believed:
                 waiting.append(f"an authority for pods' certificates: {AUTHORITIES}")
         if self.source.is_behind():
-            waiting.append("what was listed has not been told yet")
+            waiting.append("what was listed has not been submitted yet")
         return waiting
 
     def _may_do_without(self, reflector: Reflector[Any]) -> bool:
@@ -188,7 +188,7 @@ class KnativeMode(Source):
         is_refused = any(kind in _REFUSED for kind in reflector.errors_total)
         return is_refused and reflector in self._endpoints and any(one.synced for one in self._endpoints)
 
-    # --- what the control plane tells ---
+    # --- from the control plane ---
 
     def receive_load(self, load: Load) -> None:
         """What a revision carries now."""
@@ -200,7 +200,7 @@ class KnativeMode(Source):
                 self.reporter.poke(load.key)
 
     def applied(self, effects: list[Effect]) -> None:
-        """What was told of a revision that is gone is forgotten now, when nothing of it can be told any more.
+        """What was reported of a revision that is gone is forgotten now, when no further load of it can come.
 
         A pod that has answered, or does no more, is another to be shared.
         """

@@ -1,8 +1,8 @@
 """What is known of one revision, gathered from several objects, and the changes that follow from it.
 
 Rules
-  1. Nothing here waits or looks at a clock: objects in, changes out. What was told is remembered, and only what is
-     different is told again.
+  1. Nothing here waits or looks at a clock: objects in, changes out. What was submitted is remembered, and only what is
+     different is submitted again.
   2. Every pod is asked by the activator itself before it gets requests, except in the mode `disabled`, where
      Kubernetes' word is enough, and in the mode `enabled`, where a mesh hides pods behind their Service.
   3. A pod that Kubernetes called ready and now does not is asked anew; what it carries goes on. So is one that looks as
@@ -71,7 +71,7 @@ class RevisionBackends:
         self._was_ready: dict[str, bool] = {}
         self._spec: RevisionSpec | None = None
         self._listed: Listed | None = None
-        self._failed: bool | None = False  # as was told; None: that is not known
+        self._failed: bool | None = False  # as was submitted; None: that is not known
         self._former: set[str] = set()  # UIDs of revisions of this name that are gone
 
     @property
@@ -79,7 +79,7 @@ class RevisionBackends:
         return "http" if self.revision is None else protocol_of(self.revision)
 
     def changes(self, make: Callable[[Revision], RevisionSpec], mode: str, healthy: AbstractSet[str]) -> list[Change]:
-        """What has to be told now. `healthy`: the identities of the pods that have answered (for shares)."""
+        """What has to be submitted now. `healthy`: the identities of the pods that have answered (for shares)."""
         if self.revision is None:
             return []
         changes: list[Change] = []
@@ -99,7 +99,7 @@ class RevisionBackends:
         return changes
 
     def forget_submitted(self) -> None:
-        """Some of it was lost: the next changes tell everything."""
+        """Some of it was lost: the next changes are everything."""
         self._spec = None
         self._listed = None
         self._failed = None

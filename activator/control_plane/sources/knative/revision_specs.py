@@ -29,7 +29,7 @@ HTTP1: Final = "http"  # the names of the private service's ports
 HTTP2: Final = "http2"
 
 _DIGITS_MAX: Final = 10  # of a 32-bit number: no scale has more
-_DEFAULT_PORT: Final = 8080  # which Knative tells a program by $PORT that names none
+_DEFAULT_PORT: Final = 8080  # which Knative sets as $PORT for a program that names none
 _TIMEOUT_S: Final = 300.0  # config-defaults' revision-timeout-seconds
 
 

@@ -1,11 +1,11 @@
-"""Knative's objects as they come, gathered by revision and told as changes.
+"""Knative's objects as they come, gathered by revision and submitted as changes.
 
 Rules
-  1. A handler of a watch only files what it was told and marks the revision; the changes are worked out once per
+  1. A handler of a watch only files what it receives and marks the revision; the changes are worked out once per
      revision at the end of the loop's turn, however many objects came in it.
   2. Readiness waits for the first lists of what routing depends on. Afterwards the last known state is served for as
      long as the API is away.
-  3. Settings are hot: a changed ConfigMap tells every revision anew what is different.
+  3. Settings are hot: a changed ConfigMap is applied to every revision.
   4. A defect while a revision is worked out costs that revision only. It is counted as a panic of its own, and tried
      again by itself, with the backoff of the state worker's panics; what arrives meanwhile is tried at once.
 
@@ -127,7 +127,7 @@ class KnativeSource:
         return bool(self._dirty)
 
     def relist(self, key: str) -> None:
-        """Changes of this revision were lost: tell everything of it again."""
+        """Changes of this revision were lost: submit everything of it again."""
         backends = self.revisions.get(key)
         if backends is None or backends.revision is None:
             self._submit(RevisionGone(key))
@@ -171,7 +171,7 @@ class KnativeSource:
     # --- changes ---
 
     def flush(self) -> None:
-        """Work out what has to be told."""
+        """Work out what has to be submitted."""
         self._deferred = False
         dirty, self._dirty = self._dirty, {}
         for key, (controller, since_s) in dirty.items():
@@ -184,7 +184,7 @@ class KnativeSource:
                     for change in backends.changes(self._make, self.settings.mesh_mode, self._healthy(key)):
                         self._submit(change)
             except Exception as error:  # a defect: of this revision only
-                backends.forget_submitted()  # some of it may have been worked out, and not been told
+                backends.forget_submitted()  # some of it may have been worked out, and not been submitted
                 self._try_again(key, controller, error)
             else:
                 self._no_more(key)
@@ -216,10 +216,10 @@ class _Objects:
         self.source = source
 
     def missed(self, new: Any) -> None:
-        """What it is now has been told, and for most kinds that is enough."""
+        """What it is now has been delivered, and for most kinds that is enough."""
 
     def listed(self, objects: Mapping[Key, Any]) -> None:
-        """The differences have been told one by one."""
+        """The differences have been delivered one by one."""
 
 
 class RevisionObjects(_Objects):

@@ -28,7 +28,7 @@ async def list_all(
 ) -> tuple[list[Object], str]:
     """The objects and the resource version that they are of. Raises KubeError; 410: it took too long, begin again.
 
-    Without a resource version in the query the answer is consistent: as new as anything anybody was told before.
+    Without a resource version in the query the answer is consistent: at least as new as any answer before.
     Pages of one list are all of one version.
     """
     query = {**selection.query(), "limit": str(page_objects)}

@@ -1,10 +1,10 @@
-"""What is known of the objects of one selection, and who is told of changes.
+"""What is known of the objects of one selection, and the handler that receives changes.
 
 Rules
-  1. The store is whole before the handler is called: a handler that looks into it sees what it is being told.
+  1. The store is whole before the handler is called: a handler that looks into it sees what it receives.
   2. Per object: an identity (UID) that is replaced is `gone` and then a new one; a change of nothing that counts is not
-     told. A handler that raises is counted and logged; the next change is told all the same.
-  3. Of an object that is newer by a list than events have told, nobody knows what happened between: that is told as
+     told. A handler that raises is counted and logged; the next change is delivered all the same.
+  3. Of an object that is newer by a list than its events, what happened between is unknown: that is delivered as
      `missed`, also where it looks as it did before.
   4. Nothing goes back in time. Resource versions of one resource only grow, so of two tellings of one object the one
      with the smaller number is stale (Kubernetes promises this order; where a server's versions are no numbers, the
@@ -28,7 +28,7 @@ Told_contra = TypeVar("Told_contra", bound=KubeObject, contravariant=True)
 
 
 class Handler(Protocol[Told_contra]):
-    """Who is told; plain methods, called within one turn of the loop."""
+    """Receives changes; plain methods, called within one turn of the loop."""
 
     def changed(self, old: Told_contra | None, new: Told_contra) -> None:
         """`new` is there (`old` None) or differs from `old`, which had the same UID."""
@@ -37,10 +37,10 @@ class Handler(Protocol[Told_contra]):
         """Deleted, or no longer selected."""
 
     def missed(self, new: Told_contra) -> None:
-        """Events of it were lost, or are late; how it differs from what was known has been told, if it does."""
+        """Events of it were lost, or are late; its differences, if any, have been delivered."""
 
     def listed(self, objects: Mapping[Key, Told_contra]) -> None:
-        """The store is a whole list now; its differences from before have been told. Do not keep `objects`."""
+        """The store is a whole list now; its differences from before have been delivered. Do not keep `objects`."""
 
 
 class ObjectStore(Generic[Object]):

@@ -5,7 +5,7 @@ of ours. So every `interval_s` the whole selection is listed and compared with t
 for (a revision without a pod, whose requests are held) every `hurry_s`.
 
 Rules
-  1. The watch stays the first source: a comparison never stops it, and takes nothing back that it has told meanwhile.
+  1. The watch stays the first source: a comparison never stops it, and takes nothing back that came by it meanwhile.
   2. A difference may only be on its way. It is taken at once, counted, and its event is stale when it comes.
   3. While there is no whole list to compare with there is nothing to repair, and no round.
 """
@@ -28,7 +28,7 @@ from activator.runtime.clock import NEVER, Now
 from activator.runtime.tasks import pause
 from lb.rng import Rng
 
-KUBE_RECONCILE_INTERVAL_S: Final = 30.0  # how often a list is compared with what the watch has told
+KUBE_RECONCILE_INTERVAL_S: Final = 30.0  # how often a list is compared with what came by the watch
 KUBE_RECONCILE_HURRY_S: Final = 1.0  # … for what somebody waits for
 KUBE_HURRIED_MAX: Final = 100  # scopes that are hurried at the same time …
 KUBE_HURRIED_PER_ROUND_MAX: Final = 10  # … of which so many have their turn each time: many cold starts are no herd

@@ -58,7 +58,7 @@ class KubeWatches:
         return reflector, relister
 
     async def remove(self, reflector: Reflector[Object]) -> None:
-        """Watch it no more; nobody is told that its objects are gone."""
+        """Watch it no more; its objects are not reported as gone."""
         place = self.reflectors.index(reflector)
         del self.reflectors[place], self.relisters[place]
         tasks = self._running.pop(place)
