@@ -263,11 +263,9 @@ class App:
         return self._exposition.render(accept)
 
     def snapshot(self) -> object:
-        from activator.admin.snapshot import revisions
+        from activator.admin.snapshot import joined
 
-        return revisions(
-            self.data.tables, self.control.worker, self.control.processes.supervisor.statistics(), self._now()
-        )
+        return joined(self.data.snapshot(), *self.control.snapshot())
 
     def configuration(self) -> object:
         from activator.admin.inspection import configuration

@@ -7,13 +7,14 @@ It exists once, however many workers there are. It knows the data plane by the m
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from activator.config.model import Config
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.probes.tcp_probe import TcpProber
+from activator.control_plane.snapshot import revisions, state_worker
 from activator.control_plane.sources.file import FileSource
 from activator.control_plane.sources.process.source import ProcessSource
 from activator.control_plane.sources.process.supervisor import Reaping
@@ -97,6 +98,11 @@ class ControlPlane:
     def _revisions(self) -> int:
         """How many there are, with those that fail before anything can be declared of them."""
         return len(self.worker.model.revisions.keys() | self.worker.supervision.failing_revisions())
+
+    def snapshot(self) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+        """Plain data for `/debug/revisions`: the revisions by key, and the state worker."""
+        worker = self.worker
+        return revisions(worker.model, self.processes.supervisor.statistics()), state_worker(worker, self._now())
 
     # --- sources ---
 

@@ -13,7 +13,7 @@ import os
 import resource
 import ssl
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from activator.codec.http1.chunks import CHUNK_OVERHEAD_BYTES_MAX
 from activator.codec.http1.framing import TRAILERS_BYTES_MAX
@@ -29,6 +29,7 @@ from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.server.connection import SHED_MAX, ConnectionRegistry
 from activator.data_plane.server.listener import Server
+from activator.data_plane.snapshot import revisions
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
@@ -160,6 +161,10 @@ class DataPlane:
             transitions=dict(self.tables.transitions),
             errors_total=self.errors_total,
         )
+
+    def snapshot(self) -> dict[str, dict[str, Any]]:
+        """All revisions as plain data, by key: what `/debug/revisions` shows of them."""
+        return revisions(self.tables)
 
     def _speak_knative(self, command: SpeakKnative) -> None:
         dialect = self.proxy.dialect

@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 
-from activator.admin.snapshot import revisions
+from activator.admin.snapshot import joined as joined_snapshot
 from activator.admin.status import table
+from activator.control_plane import snapshot as control_snapshot
+from activator.data_plane import snapshot as data_snapshot
 from activator.messages import PodGone, PodRefused, PodStatus, PodUnplaced, Probed, RevisionSet
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
 
@@ -16,7 +18,9 @@ NO_SLOT = "every slot of the table is held"
 
 
 def answer(joined: Joined) -> bytes:
-    return msgspec.json.encode(revisions(joined.tables, joined.worker, {}, joined.clock.now()))
+    worker = joined.worker
+    control = control_snapshot.revisions(worker.model, {}), control_snapshot.state_worker(worker, joined.clock.now())
+    return msgspec.json.encode(joined_snapshot(data_snapshot.revisions(joined.tables), *control))
 
 
 def shown(joined: Joined) -> dict[str, Any]:

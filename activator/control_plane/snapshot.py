@@ -1,0 +1,52 @@
+"""What the control plane shows of its revisions and of the state worker: plain data, taken in one turn."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from activator.control_plane.state.model import Model
+from activator.control_plane.state.records import RevisionRecord
+from activator.control_plane.state.worker import StateWorker
+from lb.tracker import DRAINING, STATE_NAMES
+
+NO_SLOT: Final = "every slot of the table is held"
+
+
+def revisions(model: Model, processes: dict[str, dict[str, int]]) -> dict[str, dict[str, Any]]:
+    """Of each revision, by key: why pods are, or were, in quarantine, pods without a slot, its local processes."""
+    return {key: {**_pods(record), "processes": processes.get(key)} for key, record in model.revisions.items()}
+
+
+def _pods(record: RevisionRecord) -> dict[str, Any]:
+    reasons = {}
+    without_slot = []
+    for pod in record.pods.values():
+        state = pod.state()
+        if pod.cause:
+            reasons[pod.identity] = {"address": pod.address, "reason": pod.cause}
+        if pod.unplaced and state != DRAINING:
+            shown = {"pod": pod.identity, "address": pod.address, "state": STATE_NAMES[state], "reason": NO_SLOT}
+            without_slot.append(shown)
+    return {"reasons": reasons, "without_slot": without_slot}
+
+
+def state_worker(worker: StateWorker, now_s: float) -> dict[str, Any]:
+    """How it fares, and what it set aside; ages and waits in seconds."""
+    supervision = worker.supervision
+    since_s = supervision.since_last_s(now_s)
+    return {
+        "last_turn_s": round(now_s - worker.turned_s, 3),
+        "changes": worker.changes_total,
+        "folded": worker.queue.folded_total,
+        "refused": worker.refused_total,
+        "dropped": worker.dropped_total,
+        "batches": worker.batches_total,
+        "panics": supervision.panics_total,
+        "last_panic_s": None if since_s is None else round(since_s, 3),
+        "panics_in_a_row": supervision.worst_in_a_row(now_s),
+        "next_backoff_s": supervision.next_backoff_s(now_s),
+        "rebuilds": worker.rebuilds_total,
+        "mismatches": worker.mismatch_totals,
+        "parked": {key: round(parked.until_s - now_s, 3) for key, parked in sorted(worker.parked.items())},
+        "dead_letters": list(supervision.dead_letters),
+    }

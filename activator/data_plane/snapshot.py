@@ -1,0 +1,90 @@
+"""What one data plane shows of its revisions: plain data, taken in one turn, so that its figures belong together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from activator.data_plane.apply import RevisionTables
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.upstream.pool import PodPool
+from lb.tracker import EMPTY, STATE_NAMES, PodTracker
+
+
+def revisions(tables: RevisionTables) -> dict[str, dict[str, Any]]:
+    """All revisions, by key: totals, queue, table, slots."""
+    return {key: revision(throttler) for key, throttler in tables.throttlers.items()}
+
+
+def revision(throttler: RevisionThrottler) -> dict[str, Any]:
+    """One revision."""
+    table = throttler.table
+    namespace, _, name = throttler.key.partition("/")
+    return {
+        "namespace": namespace,
+        "name": name,
+        "hosts": list(throttler.spec.hosts),
+        "policy": throttler.spec.policy,
+        "container_concurrency": throttler.spec.container_concurrency,
+        "requests": throttler.requests_total,
+        "in_flight": table.in_flight,
+        "queued": throttler.line.length,
+        "queue_depth": throttler.spec.queue_depth,
+        "queue": queue(throttler),
+        "capacity": table.capacity,
+        "failure": throttler.failure,
+        "failed": {reason.value: count for reason, count in throttler.failed_totals.items()},
+        "client_gone": throttler.client_gone_total,
+        "retries": {reason.value: count for reason, count in throttler.retries.items()},
+        "waits_for": waits_for(throttler),
+        "table": {
+            "length": table.length,
+            "capacity": table.capacity_slots,
+            "holes": table.holes,
+            "fragmentation": table.fragmentation,
+            "trims": table.trims,
+            "late_releases": table.late_releases,
+        },
+        "slots": [slot(tracker) for tracker in table.slots[: table.length] if tracker.state != EMPTY],
+    }
+
+
+def queue(throttler: RevisionThrottler) -> dict[str, Any]:
+    """Who waits, and how the line is kept."""
+    return {
+        "discipline": throttler.spec.discipline.name,
+        "waiting": throttler.line.length,
+        **throttler.line.shares(),
+        "held_bytes": throttler.held.held_bytes,
+        "granted": throttler.granted_total,
+        "queued": throttler.queued_total,
+        "exempted": throttler.exempted_total,
+        "errors": throttler.errors_total,
+        "retry_after_s": throttler.retry_after_s(),
+    }
+
+
+def slot(tracker: PodTracker) -> dict[str, Any]:
+    """One pod."""
+    shown: dict[str, Any] = {
+        "slot": tracker.slot,
+        "pod": tracker.identity,
+        "address": tracker.address,
+        "state": STATE_NAMES[tracker.state],
+        "in_flight": tracker.in_flight,
+        "limit": tracker.limit,
+        "weight": tracker.weight,
+        "warming": tracker.warming,
+        "generation": tracker.generation,
+    }
+    if isinstance(tracker.attachment, PodPool):
+        shown["connections"] = tracker.attachment.statistics()
+    return shown
+
+
+def waits_for(throttler: RevisionThrottler) -> str:
+    """Why requests wait, in a few words; empty when none does."""
+    if throttler.line.length == 0:
+        return ""
+    if throttler.table.capacity == 0:
+        return "a pod to become ready"
+    return "a slot to come free"
