@@ -71,6 +71,7 @@ lint: $(VENV)/.installed  ## style, types and layers
 docs: $(VENV)/.installed  ## writes the tables in docs/ that are made from the code
 	ACTIVATOR_COMPILE=0 $(PY) -m activator.control_plane.state.lifecycle docs/state-worker.md
 	ACTIVATOR_COMPILE=0 $(PY) -m activator.telemetry.metrics.catalogue > docs/metrics.md
+	ACTIVATOR_COMPILE=0 $(PY) -m activator.config.reference > docs/configuration.md
 
 chart: build  ## lints and renders the chart, and checks its rules and its dashboard
 	$(PY) -m pytest tests/charts $(PYTEST_ARGS)

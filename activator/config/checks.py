@@ -1,8 +1,9 @@
 """What the types of a configuration cannot say: addresses, hosts, names, what excludes what, and what is planned.
 
 Rules
-  1. A check looks at the keys that could be read and passes over the others, so that one mistake is told once.
-  2. What is planned is told as planned; nothing that would be ignored is accepted.
+  1. A check looks at the keys that could be read and passes over the others, so that one mistake is reported once.
+  2. What is planned is reported as planned; a key that would be ignored is a mistake.
+  3. A message names the value and what was expected; where two keys exclude or require each other, what to change.
 """
 
 from __future__ import annotations
@@ -95,10 +96,10 @@ class Checker:
         revisions_item = root.entries.get("revisions") if root.entries else None
         if revisions_item is None or revisions_item.elements is None:
             if revisions_item is None and values.get("kubernetes") is None:
-                self._reader.found(root, "revisions", "at least one", "none")
+                self._reader.advise(root, "revisions", "at least one revision is required, or `kubernetes`")
             return
         if not revisions_item.elements and values.get("kubernetes") is None:
-            self._reader.found(revisions_item, "revisions", "at least one", "none")
+            self._reader.advise(revisions_item, "revisions", "at least one revision is required, or `kubernetes`")
         trusts_headers = values.get("trust_revision_headers", False)
         self._takes_reports = bool(values.get("push", {}).get("listen", ""))
         for place, (item, revision) in enumerate(zip(revisions_item.elements, revisions)):
@@ -123,7 +124,7 @@ class Checker:
             elif value is not UNREADABLE:
                 self._check_is_address(one, value, path, lowest_port=0)
                 if value in seen:
-                    self._reader.found(one, path, "each address once")
+                    self._reader.advise(one, path, f'"{value}" is in the list already: use each address once')
                 seen.add(value)
 
     def _check_revision(self, item: Item, values: Values, path: str, trusts_headers: bool) -> None:
@@ -148,18 +149,15 @@ class Checker:
             return
         key = f"{values.get('namespace', 'default')}/{values['name']}"
         if key in self._names:
-            self._reader.found(
-                item_at(item, "name"),
-                f"{path}.name",
-                "each name once in a namespace",
-                f'"{key}", which {self._names[key]} is called already',
-            )
+            advice = f'"{key}" is the name of {self._names[key]} already: use each name once in a namespace'
+            self._reader.advise(item_at(item, "name"), f"{path}.name", advice)
         self._names.setdefault(key, path)
 
     def _check_hosts(self, item: Item, values: Values, path: str, trusts_headers: bool) -> None:
         if "hosts" not in values:
             if not trusts_headers and "hosts" not in (item.entries or {}):
-                self._reader.found(item, f"{path}.hosts", 'the hosts that lead to it, or ["*"] for all', "none")
+                advice = '`hosts` is required: the hosts that lead to this revision, or ["*"] for all'
+                self._reader.advise(item, f"{path}.hosts", advice)
             return
         hosts_item = item_at(item, "hosts")
         if not values["hosts"] and not trusts_headers:
@@ -173,7 +171,7 @@ class Checker:
             if host is None:
                 self._reader.found(one, at, "a host name without a port, *.suffix or *")
             elif host in self._hosts:
-                self._reader.found(one, at, "each host once", f'"{text}", which leads to {self._hosts[host]} already')
+                self._reader.advise(one, at, f'"{text}" leads to {self._hosts[host]} already: use each host once')
             else:
                 self._hosts[host] = path
 
@@ -182,10 +180,9 @@ class Checker:
         has_pods = bool(values["pods"]) if "pods" in values else "pods" in entries
         has_process = values["process"] is not None if "process" in values else "process" in entries
         if has_pods and has_process:
-            self._reader.found(item, path, "one of them", "both pods and process")
+            self._reader.advise(item, path, "set `pods` or `process`, not both")
         elif not has_pods and not has_process and not self._takes_reports:
-            expected = "one of them, or push.listen where pods report themselves"
-            self._reader.found(item, path, expected, "neither pods nor process")
+            self._reader.advise(item, path, "set `pods` or `process`, or `push.listen` for pods that report themselves")
         seen: set[str] = set()
         for place, pod in enumerate(values.get("pods", [])):
             pods_item = item_at(item, "pods")
@@ -196,7 +193,7 @@ class Checker:
             at = f"{path}.pods[{place}]" + (".address" if isinstance(pod, dict) else "")
             self._check_is_address(one, address, at)
             if address in seen:
-                self._reader.found(one, at, "each pod once")
+                self._reader.advise(one, at, f'"{address}" is in the list already: list each pod once')
             seen.add(address)
 
     def _check_process(self, item: Item, values: Values, path: str) -> None:
@@ -204,8 +201,10 @@ class Checker:
         if command is not None and (not command or command[0] == ""):
             self._reader.found(item_at(item, "command"), f"{path}.command", "a program and its arguments", "none")
         if 0 < values.get("max_scale", 0) < values.get("min_scale", 0):
-            found = f"{values['min_scale']}, more than max_scale {values['max_scale']}"
-            self._reader.found(item_at(item, "min_scale"), f"{path}.min_scale", "at most max_scale", found)
+            advice = (
+                f"{values['min_scale']} is more than `max_scale: {values['max_scale']}`: lower it, or raise `max_scale`"
+            )
+            self._reader.advise(item_at(item, "min_scale"), f"{path}.min_scale", advice)
         readiness = values.get("readiness", {})
         if readiness.get("http_get", "/")[:1] not in ("/", ""):
             readiness_item = item_at(item_at(item, "readiness"), "http_get")

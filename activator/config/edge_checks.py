@@ -1,4 +1,4 @@
-"""What types cannot say of the edge: listeners, certificates, whom to trust, what may be upgraded.
+"""What types cannot say of the edge: listeners, certificates, trusted networks, protocols of upgrades.
 
 Part of `checks.py`'s work, with its rules.
 """
@@ -10,11 +10,9 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from activator.config.model import KNATIVE, SHARING_KNATIVE, SHARING_NONE
+from activator.config.model import FORWARDED_HEADERS, KUBERNETES_MODES, SHARINGS, TLS_VERSIONS
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
-
-FORWARDED_HEADERS: Final = ("x-forwarded", "forwarded", "both", "x-forwarded-for", "none")
 
 _TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2
 _VIA: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~:-]+")  # a pseudonym, or host:port
@@ -47,8 +45,8 @@ class EdgeChecker:
     def check_kubernetes(self, root: Item, values: Values) -> None:
         kubernetes = values.get("kubernetes") or {}
         item = item_at(root, "kubernetes")
-        self._check_choice(item, kubernetes, "mode", (KNATIVE,))
-        self._check_choice(item, kubernetes, "sharing", (SHARING_NONE, SHARING_KNATIVE))
+        self._check_choice(item, kubernetes, "mode", KUBERNETES_MODES)
+        self._check_choice(item, kubernetes, "sharing", SHARINGS)
         interval = kubernetes.get("reconcile_interval", 1.0)
         if interval is not UNREADABLE and interval <= 0.0:
             place = item_at(item, "reconcile_interval")
@@ -67,14 +65,14 @@ class EdgeChecker:
         item = item_at(root, "push")
         self._check_each(item, push, "push.networks", _is_network, _NETWORK)
         if push.get("token") and push.get("token_file"):
-            self._reader.found(item_at(item, "token"), "push", "one of token and token_file", "both")
+            self._reader.advise(item_at(item, "token"), "push", "set `token` or `token_file`, not both")
         listen = push.get("listen", "")
         if not listen:
             if any(push.get(key) for key in ("token", "token_file", "networks")):
-                self._reader.found(item, "push.listen", "an address such as 127.0.0.1:8014, or no push at all", "none")
+                self._reader.advise(item, "push.listen", "`push` requires `listen`, such as 127.0.0.1:8014")
         elif not _is_loopback(listen) and not push.get("token") and not push.get("token_file"):
-            expected = "a token or token_file where others than this machine can report"
-            self._reader.found(item, "push", expected, f"neither, and {listen} is not loopback")
+            advice = f"`listen: {listen}` is not a loopback address: it requires `token` or `token_file`"
+            self._reader.advise(item, "push", advice)
 
     def check_revision(self, item: Item, values: Values, path: str) -> None:
         self._check_each(item, values, f"{path}.upgrades", _is_token, "a protocol such as websocket")
@@ -84,9 +82,9 @@ class EdgeChecker:
 
     def _check_pod_tls(self, item: Item, values: Values, path: str, has_process: bool) -> None:
         if has_process:
-            self._reader.found(item, path, "pods, since local processes are spoken to without TLS", "a process")
+            self._reader.advise(item, path, "`tls` requires `pods`: connections to local processes are without TLS")
         if bool(values.get("certificate")) != bool(values.get("key")):
-            self._reader.found(item, path, "both certificate and key, or neither", "one of them")
+            self._reader.advise(item, path, "`certificate` and `key` require each other: set both or neither")
         elif values.get("certificate"):
             self._check_pair(item, values, path)
         self._check_version(item, values, path)
@@ -108,8 +106,9 @@ class EdgeChecker:
 
     def _check_version(self, item: Item, values: Values, path: str) -> None:
         version = values.get("min_version", "1.2")
-        if version not in ("1.2", "1.3"):
-            self._reader.found(item_at(item, "min_version"), f"{path}.min_version", '"1.2" or "1.3"')
+        if version not in TLS_VERSIONS:
+            expected = " or ".join(f'"{known}"' for known in TLS_VERSIONS)
+            self._reader.found(item_at(item, "min_version"), f"{path}.min_version", expected)
 
     def _check_pair(self, item: Item, values: Values, path: str) -> None:
         from activator.runtime.certificates import problem_with  # ssl: only where TLS is asked for

@@ -1,15 +1,17 @@
-"""The configuration file, key by key: every number that a user can turn, with its name, unit and default.
+"""The configuration file, key by key: the name, meaning, unit, bounds, default and an example of each.
 
 Rules
   1. The structs mirror the file of `activator run -c`; `file.py` reads it into them, `specs.py` has what the rest
      of the program sees of a revision. A bound that no file can change stands in the module that keeps it.
   2. A duration is seconds as float (`Duration`), a size is bytes as int (`Size`); in a file they are written `300ms`,
      `5s`, `2m`, `32KiB`, `1MiB`, or as plain numbers of seconds or bytes.
+  3. Each key is described where it is defined, with `doc`. `activator schema`, editors and docs/configuration.md show
+     that text; `make docs` writes the page.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -24,222 +26,42 @@ class Size(int):
     """Bytes."""
 
 
-# --- bounds of what a file may say ----------------------------------------------------------------------------------
+def doc(meaning: str, *examples: Any, words: tuple[str, ...] = ()) -> msgspec.Meta:
+    """The documentation of one key. `examples` as in a file; `words`: the values that are allowed, if they are few."""
+    return msgspec.Meta(
+        description=meaning,
+        examples=list(examples) or None,
+        extra_json_schema={"enum": list(words)} if words else None,
+    )
+
+
+# --- bounds and words of what a file may hold -----------------------------------------------------------------------
 
 PRIORITY_LEVELS: Final = 8  # of the discipline `priority`: 0 … 7
 FAIR_WEIGHT_MAX: Final = 1_000
 CHARGE_MAX: Final = 1_000
-
-# --- the file -------------------------------------------------------------------------------------------------------
-
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-Weight = Annotated[int, msgspec.Meta(ge=0, le=1000)]
-Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
-
-
-class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    address: str
-    certificate: str  # a file: the chain, in PEM
-    key: str  # a file
-    min_version: str = "1.2"  # 1.2 | 1.3
-
-
-class PodTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How pods are spoken to over TLS."""
-
-    ca: str = ""  # a file of authorities, in PEM, or the PEM itself; empty: the system's
-    server_name: str = ""  # asked for (SNI) and verified; empty: the address
-    san: str = ""  # a DNS name that the certificate must have as well
-    min_version: str = "1.2"  # 1.2 | 1.3
-    verify: bool = True
-    certificate: str = ""  # a file, for pods that want to know who asks
-    key: str = ""
-
-
-class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    header_bytes: Size = Size(32 * KIB)  # request line and header fields together; above: 431
-    headers: Positive = 100  # fields; above: 431
-    body_bytes: Size = Size(0)  # 0: no limit; above: 413
-    held_bytes: Size = Size(256 * MIB)  # of all requests that wait, in the whole process; above: 503
-    held_requests: Positive = 10_000  # that wait, in the whole process; above: 503
-    connections: Positive = 10_000  # of clients
-    idle: Duration = Duration(75.0)  # a client's connection without a request: then it is closed
-    body_rate: Count = 240  # bytes of a request body per second until the answer begins; slower: 408; 0: no limit
-
-
-class QueueRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The first rule that matches a request says how it is treated."""
-
-    path_prefix: str = "/"
-    methods: list[str] = []  # empty: all
-    exempt: bool = False  # passes even when every pod is full
-    charge: Annotated[int, msgspec.Meta(ge=1, le=CHARGE_MAX)] = 1  # fair: how much of its key's share it takes
-
-
-class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    depth: Count = 10_000  # waiting requests; above: 503 with Retry-After
-    bytes: Size = Size(0)  # of bodies held for them; 0: no bound but limits.held_bytes; above: 503
-    timeout: Duration | None = None  # None: the startup timeout until a pod was ready once, then QUEUE_TIMEOUT_S
-    request_timeout: bool = False  # honour Activator-Queue-Timeout and Activator-Deadline
-    request_timeout_max: Duration | None = None  # what the former may ask for; None: it can only shorten
-    admission: str = "off"  # off | predictive
-    discipline: str = "fifo"  # fifo | priority | fair
-    header: str = ""  # priority: the header with the level; fair: the header with the key
-    ageing: Duration = Duration(10.0)  # priority: waiting so long counts as much as one level
-    default: Annotated[int, msgspec.Meta(ge=0, le=PRIORITY_LEVELS - 1)] = 0  # priority: of a request that says none
-    weights: dict[str, Annotated[int, msgspec.Meta(ge=1, le=FAIR_WEIGHT_MAX)]] = {}  # fair: of keys; others have 1
-    rules: list[QueueRule] = []
-
-
-class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    total: Duration = Duration(300.0)  # from arrival at the pod; 0: none
-    first_byte: Duration = Duration(0.0)  # 0: none
-    idle: Duration = Duration(0.0)  # between two pieces of the response; 0: none
-    tunnel_idle: Duration = Duration(3600.0)  # of an upgraded connection, in both directions; 0: none
-    connect: Duration = Duration(5.0)
-    startup: Duration = Duration(300.0)  # how long a revision may take to its first ready pod
-
-
-QUEUE_TIMEOUT_S: Final = 60.0
-
-
-class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    http_get: str = ""  # path that must answer 2xx or 3xx; empty: the port accepts
-    interval: Duration = Duration(0.1)
-
-
-class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    command: list[str]
-    readiness: Readiness = Readiness()
-    min_scale: Count = 0
-    max_scale: Count = 0  # 0: one where container_concurrency is 0, else the number of processors
-    target_concurrency: Count = 0  # 0: container_concurrency, else TARGET_CONCURRENCY
-    idle: Duration = Duration(60.0)  # without requests, before scale to zero
-    environment: dict[str, str] = {}
-    directory: str = ""
-
-
-TARGET_CONCURRENCY: Final = 100
-
-
-class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A fixed pod that is not like the others."""
-
-    address: str
-    weight: Weight = 1  # its share under the policy `weighted`; 0: only when no other has room
-
-
-class HashOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What requests of one client have in common; one of them."""
-
-    header: str = ""
-    cookie: str = ""
-
-
+QUEUE_TIMEOUT_S: Final = 60.0  # the queue timeout of a revision that has had a ready pod
+TARGET_CONCURRENCY: Final = 100  # of a process, where the revision has no limit
+TRACING_RATE: Final = 0.1
 HASH_ON_CLIENT_IP: Final = "client_ip"
-
-
-PROBE_TCP: Final = "tcp"
-PROBE_HTTP: Final = "http"
-PROBE_QUEUE_PROXY: Final = "queue-proxy"
-PROBE_KINDS: Final = (PROBE_TCP, PROBE_HTTP, PROBE_QUEUE_PROXY)
-
-
-class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How pods are asked whether they take requests."""
-
-    kind: str = ""  # tcp | http | queue-proxy (Knative's); empty: http where there is a path, else tcp
-    path: str = ""  # http: must answer 2xx or 3xx
-    host: str = ""  # http: asked for; empty: the pod's address
-    identity_header: str = ""  # http: the answer's header that must name the pod, also on each new connection
-
-
-class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What requests find out of pods; of every revision that does not say otherwise."""
-
-    strikes: Positive = 3  # silent or broken connections in a row until a pod is put into quarantine
-    ejection_share: Share = 0.5  # of the pods that may be there at once, rounded down but at least one; never the last
-
-
-class RevisionHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The same for one revision; None: as for all."""
-
-    strikes: Positive | None = None
-    ejection_share: Share | None = None
-
-
-class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    name: str
-    namespace: str = "default"
-    hosts: list[str] = []
-    container_concurrency: Count = 0
-    policy: str = ""  # empty: by container_concurrency
-    hash_on: str | HashOn | None = None  # for consistent-hash: client_ip (the default), {header: …} or {cookie: …}
-    slow_start: Duration = Duration(0.0)  # how long the share of a new pod grows; 0: not at all
-    max_scale: Count = 0  # 0: unknown
-    trailing_fragmentation_threshold: Share | None = None
-    queue: Queue = Queue()
-    timeouts: Timeouts = Timeouts()
-    health: RevisionHealth = RevisionHealth()
-    probe: Probe | None = None  # None: the port accepts
-    # Protocols that a connection may be upgraded to; "*": all but HTTP/2 and TLS.
-    upgrades: list[str] = msgspec.field(default_factory=lambda: ["websocket"])
-    pods: list[str | Pod] = []
-    server_timing: bool = False  # tells clients where the time went, in the header Server-Timing
-    tls: PodTls | None = None  # of the pods
-    process: Process | None = None
-
-
-class Forwarded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What pods are told of where a request came from."""
-
-    trust: list[str] = []  # networks of proxies whose X-Forwarded-… and Forwarded are believed, such as 10.0.0.0/8
-    headers: str = "x-forwarded"  # x-forwarded | forwarded | both | x-forwarded-for (and nothing else) | none
-    request_id: bool = True  # X-Request-Id: kept, or made
-    via: str = ""  # the name to go by in Via; empty: none is written
-
-
-class Shutdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What happens after SIGTERM, counted from it."""
-
-    delay: Duration = Duration(0.0)  # not ready any more, but serving: until all balancers have noticed
-    timeout: Duration = Duration(30.0)  # of the rest: what is being answered then is cut
-    tunnels: Duration = Duration(30.0)  # of upgraded connections
-    panic_grace: Duration = Duration(60.0)  # failing for so long beyond PANIC_BUDGET: drain and exit with 4; 0: never
-
-
 KNATIVE: Final = "knative"
 SHARING_NONE: Final = "none"
 SHARING_KNATIVE: Final = "knative"
+PROBE_TCP: Final = "tcp"
+PROBE_HTTP: Final = "http"
+PROBE_QUEUE_PROXY: Final = "queue-proxy"
 
-
-class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where pods report themselves."""
-
-    listen: str = ""  # empty: nowhere
-    token: str = ""
-    token_file: str = ""  # a file that holds it
-    networks: list[str] = []  # addresses in them may be reported by others than themselves, such as 10.0.0.0/8
-
-
-class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where revisions and their pods come from, instead of the file."""
-
-    mode: str = KNATIVE  # knative: in the place of its activator
-    sharing: str = SHARING_NONE  # none: every pod is ours; knative: this activator's share, by its index
-    reconcile_interval: Duration = Duration(30.0)  # how often what is known is compared with a list
-    autoscaler: str = ""  # ws://host:port; empty: Knative's own
-    scale_fallback: Duration = Duration(0.0)  # the autoscaler away so long while requests wait: scale to one; 0: never
-
-
-class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the program says of itself, on standard error."""
-
-    format: str = "console"  # console | json
-    level: str = "info"  # debug | info | warning | error
-    levels: dict[str, str] = {}  # of parts that are to say more or less than the others: LOG_PARTS
-
+TLS_VERSIONS: Final = ("1.2", "1.3")
+ADMISSIONS: Final = ("off", "predictive")
+DISCIPLINES: Final = ("fifo", "priority", "fair")
+PROBE_KINDS: Final = (PROBE_TCP, PROBE_HTTP, PROBE_QUEUE_PROXY)
+FORWARDED_HEADERS: Final = ("x-forwarded", "forwarded", "both", "x-forwarded-for", "none")
+KUBERNETES_MODES: Final = (KNATIVE,)
+SHARINGS: Final = (SHARING_NONE, SHARING_KNATIVE)
+LOG_FORMATS: Final = ("console", "json")
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+METRICS_PROTOCOLS: Final = ("none", "prometheus", "http/protobuf")
+EXPORTERS: Final = ("none", "otlp")
 
 # By name: whether it is a part of ours, or a library.
 LOG_PARTS: Final[dict[str, bool]] = {
@@ -261,49 +83,594 @@ LOG_PARTS: Final[dict[str, bool]] = {
     "kubernetes_asyncio": False,
     "opentelemetry": False,
 }
-LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+# --- the file -------------------------------------------------------------------------------------------------------
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Weight = Annotated[int, msgspec.Meta(ge=0, le=1000)]
+Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
+Level = Annotated[int, msgspec.Meta(ge=0, le=PRIORITY_LEVELS - 1)]
+Charge = Annotated[int, msgspec.Meta(ge=1, le=CHARGE_MAX)]
+FairWeight = Annotated[int, msgspec.Meta(ge=1, le=FAIR_WEIGHT_MAX)]
+
+
+class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A listener with TLS."""
+
+    address: Annotated[str, doc("The host and port to listen on.", "0.0.0.0:8443")]
+    certificate: Annotated[
+        str,
+        doc("A file with the certificate chain, in PEM. The files are read again when they change.", "tls.crt"),
+    ]
+    key: Annotated[str, doc("A file with the private key of the certificate, in PEM.", "tls.key")]
+    min_version: Annotated[str, doc("The lowest TLS version that is accepted.", "1.3", words=TLS_VERSIONS)] = "1.2"
+
+
+class PodTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """TLS on the connections to the pods of a revision."""
+
+    ca: Annotated[
+        str,
+        doc(
+            "The certificate authorities that sign the certificates of the pods: a file in PEM, or the PEM text. "
+            "Empty: the authorities of the system.",
+            "ca.crt",
+        ),
+    ] = ""
+    server_name: Annotated[
+        str,
+        doc(
+            "The name that is sent in SNI and that the certificate must have. Empty: the address of the pod.",
+            "model.internal",
+        ),
+    ] = ""
+    san: Annotated[str, doc("One more DNS name that the certificate must have. Empty: none.", "kn-user-default")] = ""
+    min_version: Annotated[str, doc("The lowest TLS version that is accepted.", "1.3", words=TLS_VERSIONS)] = "1.2"
+    verify: Annotated[bool, doc("Whether the certificate of the pod is verified.", False)] = True
+    certificate: Annotated[
+        str, doc("A file with a client certificate, in PEM, for pods that require one. Empty: none.", "client.crt")
+    ] = ""
+    key: Annotated[str, doc("A file with the private key of the client certificate, in PEM.", "client.key")] = ""
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Bounds of one activator process. A request above a bound is rejected with the status that is given here."""
+
+    header_bytes: Annotated[
+        Size, doc("The request line and all header fields together, in bytes. Above: 431.", "64KiB")
+    ] = Size(32 * KIB)
+    headers: Annotated[Positive, doc("The number of header fields of a request. Above: 431.", 200)] = 100
+    body_bytes: Annotated[Size, doc("The body of a request, in bytes. Above: 413. 0: no limit.", "10MiB")] = Size(0)
+    held_bytes: Annotated[
+        Size,
+        doc("The bodies that are held for all waiting requests of the process, in bytes. Above: 503.", "1GiB"),
+    ] = Size(256 * MIB)
+    held_requests: Annotated[
+        Positive, doc("The number of waiting requests of all revisions together. Above: 503.", 50_000)
+    ] = 10_000
+    connections: Annotated[
+        Positive,
+        doc(
+            "The number of connections of clients. Above: 503, and the connection is closed. Half of the file "
+            "descriptors that the system allows, less 128, is a second limit.",
+            20_000,
+        ),
+    ] = 10_000
+    idle: Annotated[
+        Duration, doc("The time that a connection of a client may stay without a request. Then it is closed.", "5m")
+    ] = Duration(75.0)
+    body_rate: Annotated[
+        Count,
+        doc(
+            "The lowest rate of a request body, in bytes per second, measured over 5 s until the response begins. "
+            "Slower: 408. 0: no limit.",
+            1_000,
+        ),
+    ] = 240
+
+
+class QueueRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An exception for some requests. The first rule that matches a request applies."""
+
+    path_prefix: Annotated[str, doc("The beginning of the path, as it was sent.", "/healthz")] = "/"
+    methods: Annotated[list[str], doc("The methods that match. Empty: all methods.", ["GET", "HEAD"])] = []
+    exempt: Annotated[bool, doc("The request does not wait, also when every pod is full.", True)] = False
+    charge: Annotated[
+        Charge, doc("With `discipline: fair`: the request counts as this many requests of its key.", 5)
+    ] = 1
+
+
+class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The queue of requests that wait for a slot of this revision."""
+
+    depth: Annotated[
+        Count, doc("The number of requests that may wait. Above: 503 with `Retry-After`. 0: none may wait.", 100)
+    ] = 10_000
+    bytes: Annotated[
+        Size,
+        doc("The request bodies held for them, in bytes. Above: 503. 0: only `limits.held_bytes` applies.", "64MiB"),
+    ] = Size(0)
+    timeout: Annotated[
+        Duration | None,
+        doc(
+            "The time that a request may wait; then 504. Not set: `timeouts.startup` and 5 s until a pod of the "
+            f"revision has been ready, {QUEUE_TIMEOUT_S:.0f} s after that.",
+            "30s",
+        ),
+    ] = None
+    request_timeout: Annotated[
+        bool,
+        doc("Whether a client may set the time with `Activator-Queue-Timeout` or `Activator-Deadline`.", True),
+    ] = False
+    request_timeout_max: Annotated[
+        Duration | None,
+        doc("The longest time that `Activator-Queue-Timeout` may set. Not set: it can only shorten the time.", "2m"),
+    ] = None
+    admission: Annotated[
+        str,
+        doc(
+            "`predictive` rejects a request at arrival if no slot can be free before its deadline.",
+            "predictive",
+            words=ADMISSIONS,
+        ),
+    ] = "off"
+    discipline: Annotated[
+        str,
+        doc(
+            "The order of the queue: by arrival, by the level in `header`, or in turns between the keys in `header`.",
+            "priority",
+            words=DISCIPLINES,
+        ),
+    ] = "fifo"
+    header: Annotated[
+        str,
+        doc("The request header with the level (`priority`) or with the key (`fair`). Both need it.", "X-Priority"),
+    ] = ""
+    ageing: Annotated[
+        Duration,
+        doc("With `discipline: priority`: a request moves up one level for each such time that it waits.", "5s"),
+    ] = Duration(10.0)
+    default: Annotated[Level, doc("With `discipline: priority`: the level of a request without a valid one.", 3)] = 0
+    weights: Annotated[
+        dict[str, FairWeight],
+        doc("With `discipline: fair`: the weights of keys. A key that is not in the list has weight 1.", {"paying": 3}),
+    ] = {}
+    rules: Annotated[list[QueueRule], doc("Exceptions for some requests, at most 32.")] = []
+
+
+class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The times that one request may take after it has a slot, and the time of a start."""
+
+    total: Annotated[Duration, doc("From the slot to the end of the response. Longer: 504. 0: no limit.", "10m")] = (
+        Duration(300.0)
+    )
+    first_byte: Annotated[
+        Duration, doc("From the slot to the first byte of the response. Longer: 504. 0: no limit.", "30s")
+    ] = Duration(0.0)
+    idle: Annotated[
+        Duration, doc("Between two parts of the response. Longer: 504, or the response is cut. 0: no limit.", "30s")
+    ] = Duration(0.0)
+    tunnel_idle: Annotated[
+        Duration,
+        doc("The time that an upgraded connection may carry nothing in either direction. 0: no limit.", "10m"),
+    ] = Duration(3600.0)
+    connect: Annotated[Duration, doc("The time of a connection attempt to a pod. Longer: another pod.", "1s")] = (
+        Duration(5.0)
+    )
+    startup: Annotated[Duration, doc("The time that a revision may need from zero to its first ready pod.", "10m")] = (
+        Duration(300.0)
+    )
+
+
+class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a local process is probed."""
+
+    http_get: Annotated[
+        str, doc("A path that must be answered with 2xx or 3xx. Empty: the port must accept connections.", "/health")
+    ] = ""
+    interval: Annotated[
+        Duration, doc("The longest time between two probes while the process starts. The first steps are 2 ms.", "1s")
+    ] = Duration(0.1)
+
+
+class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A program on this machine. Each process of it is a pod; the activator starts and stops them by load."""
+
+    command: Annotated[
+        list[str],
+        doc(
+            "The program and its arguments. `{port}` is replaced by the port that the process must listen on; the "
+            "environment variable `PORT` has the same value.",
+            ["python3", "serve.py", "--port", "{port}"],
+        ),
+    ]
+    readiness: Annotated[Readiness, doc("How a process is probed before it gets requests.")] = Readiness()
+    min_scale: Annotated[
+        Count, doc("The number of processes that always run. 0: the program is stopped when it is idle.", 1)
+    ] = 0
+    max_scale: Annotated[
+        Count,
+        doc(
+            "The highest number of processes. 0: one if `container_concurrency` is 0, else the number of processors; "
+            "at least `min_scale`.",
+            4,
+        ),
+    ] = 0
+    target_concurrency: Annotated[
+        Count,
+        doc(
+            "The number of requests per process that the scaling aims at: wanted processes = requests in flight and "
+            f"waiting / this number. 0: `container_concurrency`, or {TARGET_CONCURRENCY} if that is 0.",
+            10,
+        ),
+    ] = 0
+    idle: Annotated[Duration, doc("The time without a request after which the number falls to `min_scale`.", "5m")] = (
+        Duration(60.0)
+    )
+    environment: Annotated[
+        dict[str, str],
+        doc("Environment variables of the program, added to those of the activator.", {"MODEL": "small"}),
+    ] = {}
+    directory: Annotated[
+        str, doc("The working directory of the program. Empty: that of the activator.", "/srv/model")
+    ] = ""
+
+
+class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A fixed pod with settings of its own."""
+
+    address: Annotated[str, doc("The host and port of the pod.", "127.0.0.1:9001")]
+    weight: Annotated[
+        Weight,
+        doc("With `policy: weighted`: its share of the requests. 0: only when no other pod has a free slot.", 3),
+    ] = 1
+
+
+class HashOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The key of a request for `policy: consistent-hash`. Exactly one of the two."""
+
+    header: Annotated[str, doc("The request header whose value is the key.", "X-User")] = ""
+    cookie: Annotated[str, doc("The cookie whose value is the key.", "session")] = ""
+
+
+class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How fixed pods, and pods that report themselves, are probed."""
+
+    kind: Annotated[
+        str,
+        doc(
+            "`tcp`: the port accepts connections. `http`: `path` is answered with 2xx or 3xx. `queue-proxy`: the probe "
+            "of Knative. Empty: `http` if `path` or `identity_header` is set, else `tcp`.",
+            "http",
+            words=("", *PROBE_KINDS),
+        ),
+    ] = ""
+    path: Annotated[str, doc("With `http`: the path of the probe. Empty: `/`.", "/ready")] = ""
+    host: Annotated[
+        str, doc("With `http`: the `Host` of the probe. Empty: the address of the pod.", "model.internal")
+    ] = ""
+    identity_header: Annotated[
+        str,
+        doc(
+            "With `http`: the response header that must hold the identity of the pod. Each new connection to the pod "
+            "is checked as well. Not for fixed pods.",
+            "X-Pod-Uid",
+        ),
+    ] = ""
+
+
+class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Passive health checks: what requests show about pods. For every revision that has no value of its own."""
+
+    strikes: Annotated[
+        Positive,
+        doc("The number of failures in a row (no answer, broken connection) that put a pod into quarantine.", 5),
+    ] = 3
+    ejection_share: Annotated[
+        Share,
+        doc(
+            "The share of the pods that may be in quarantine for such failures at the same time. It is rounded down, "
+            "to at least one pod; the last ready pod stays.",
+            0.3,
+        ),
+    ] = 0.5
+
+
+class RevisionHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Passive health checks of one revision."""
+
+    strikes: Annotated[Positive | None, doc("As `health.strikes`. Not set: that value.", 5)] = None
+    ejection_share: Annotated[Share | None, doc("As `health.ejection_share`. Not set: that value.", 0.3)] = None
+
+
+class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One version of a service, with its pods."""
+
+    name: Annotated[str, doc("The name of the revision; unique in its namespace.", "model")]
+    namespace: Annotated[str, doc("The namespace, for metrics and for the revision headers.", "production")] = "default"
+    hosts: Annotated[
+        list[str],
+        doc(
+            "The hosts that lead to this revision, without a port. `*.example.com` matches every name below it, `*` "
+            "matches all. Optional only with `trust_revision_headers`.",
+            ["model.localhost", "*.model.example.com"],
+        ),
+    ] = []
+    container_concurrency: Annotated[
+        Count, doc("The number of requests that one pod may have in flight. 0: no limit.", 1)
+    ] = 0
+    policy: Annotated[
+        str,
+        doc(
+            "The load balancing policy, by name, or `package.module:Class`. Empty: `choice-of-2` if "
+            "`container_concurrency` is 0, `first-available` for 1 to 3, `round-robin` from 4 on.",
+            "least-connections",
+        ),
+    ] = ""
+    hash_on: Annotated[
+        str | HashOn | None,
+        doc(
+            "With `policy: consistent-hash`: the key of a request. Not set: `client_ip`.",
+            HASH_ON_CLIENT_IP,
+            {"cookie": "session"},
+        ),
+    ] = None
+    slow_start: Annotated[
+        Duration, doc("The time in which the share of a new pod grows to its full share. 0: none.", "30s")
+    ] = Duration(0.0)
+    max_scale: Annotated[
+        Count,
+        doc(
+            "The highest number of pods; the table of slots has twice that size. 0: the number of `pods`, or "
+            "`process.max_scale`; without both it is unknown and the table grows when needed.",
+            100,
+        ),
+    ] = 0
+    trailing_fragmentation_threshold: Annotated[
+        Share | None,
+        doc("As the key of the same name for all revisions. Not set: that value.", 0.25),
+    ] = None
+    queue: Annotated[Queue, doc("The queue of waiting requests.")] = Queue()
+    timeouts: Annotated[Timeouts, doc("The times that a request and a start may take.")] = Timeouts()
+    health: Annotated[RevisionHealth, doc("Passive health checks, where they differ from `health`.")] = RevisionHealth()
+    probe: Annotated[Probe | None, doc("How the pods are probed. Not set: the port must accept connections.")] = None
+    upgrades: Annotated[
+        list[str],
+        doc(
+            'Protocols that a connection may be upgraded to. `"*"`: all but HTTP/2 and TLS.', ["websocket", "spdy/3.1"]
+        ),
+    ] = msgspec.field(default_factory=lambda: ["websocket"])
+    pods: Annotated[
+        list[str | Pod],
+        doc(
+            "Fixed pods, each an address or a mapping. A revision has either `pods` or `process`.",
+            ["127.0.0.1:9001", {"address": "127.0.0.1:9002", "weight": 3}],
+        ),
+    ] = []
+    server_timing: Annotated[
+        bool, doc("Adds the response header `Server-Timing` with the time of each phase of the request.", True)
+    ] = False
+    tls: Annotated[PodTls | None, doc("TLS on the connections to the pods. Not set: without TLS.")] = None
+    process: Annotated[Process | None, doc("A program on this machine that the activator starts and stops.")] = None
+
+
+class Forwarded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The header fields that tell pods where a request came from."""
+
+    trust: Annotated[
+        list[str],
+        doc("Networks of proxies whose `X-Forwarded-…` and `Forwarded` fields are trusted.", ["10.0.0.0/8"]),
+    ] = []
+    headers: Annotated[
+        str,
+        doc(
+            "The fields that are written: `X-Forwarded-For`, `-Proto` and `-Host`; `Forwarded` (RFC 7239); both; "
+            "`X-Forwarded-For` alone; none.",
+            "both",
+            words=FORWARDED_HEADERS,
+        ),
+    ] = "x-forwarded"
+    request_id: Annotated[
+        bool,
+        doc(
+            "Whether `X-Request-Id` is written: a valid one is kept, otherwise a new one is made. `false`: it is "
+            "passed on unchanged.",
+            False,
+        ),
+    ] = True
+    via: Annotated[str, doc("The name of this proxy in `Via`. Empty: `Via` is not written.", "activator")] = ""
+
+
+class Shutdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What happens after SIGTERM."""
+
+    delay: Annotated[
+        Duration,
+        doc("The program is not ready but still serves for this time, until all load balancers know.", "10s"),
+    ] = Duration(0.0)
+    timeout: Annotated[Duration, doc("After `delay`: the time for requests to end. Then they are aborted.", "5m")] = (
+        Duration(30.0)
+    )
+    tunnels: Annotated[
+        Duration, doc("After `delay`: the time for upgraded connections to end. Then they are closed.", "1m")
+    ] = Duration(30.0)
+    panic_grace: Annotated[
+        Duration,
+        doc(
+            "The control plane has failed too often in a row: after this time more the program drains and exits with "
+            "code 4. 0: never.",
+            "5m",
+        ),
+    ] = Duration(60.0)
+
+
+class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The endpoint where pods report their own state."""
+
+    listen: Annotated[str, doc("The host and port to listen on. Empty: no endpoint.", "127.0.0.1:8014")] = ""
+    token: Annotated[
+        str, doc("The bearer token that a report needs. Required if others than this machine can connect.", "s3cret")
+    ] = ""
+    token_file: Annotated[str, doc("A file that holds the token, instead of `token`.", "/run/activator/token")] = ""
+    networks: Annotated[
+        list[str],
+        doc("Pods with an address in these networks may be reported from another address.", ["10.0.0.0/8"]),
+    ] = []
+
+
+class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Revisions and pods come from a cluster, not from the file."""
+
+    mode: Annotated[
+        str, doc("`knative`: this program replaces the activator of Knative.", KNATIVE, words=KUBERNETES_MODES)
+    ] = KNATIVE
+    sharing: Annotated[
+        str,
+        doc(
+            "`none`: each replica uses every pod. `knative`: each replica uses its share of the pods, as the activator "
+            "of Knative does.",
+            SHARING_KNATIVE,
+            words=SHARINGS,
+        ),
+    ] = SHARING_NONE
+    reconcile_interval: Annotated[
+        Duration, doc("The time between two comparisons of the known objects with a list of the API.", "1m")
+    ] = Duration(30.0)
+    autoscaler: Annotated[
+        str, doc("The WebSocket of the autoscaler. Empty: that of Knative.", "ws://autoscaler.internal:8080")
+    ] = ""
+    scale_fallback: Annotated[
+        Duration,
+        doc(
+            "Requests wait for a revision at zero, and the autoscaler has been away for this time: the activator "
+            "scales it to one pod. 0: never.",
+            "30s",
+        ),
+    ] = Duration(0.0)
+
+
+class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The log of the program itself, on standard error."""
+
+    format: Annotated[str, doc("The format of a line.", "json", words=LOG_FORMATS)] = "console"
+    level: Annotated[str, doc("The lowest level that is written.", "warning", words=LOG_LEVELS)] = "info"
+    levels: Annotated[
+        dict[str, str],
+        doc(
+            f"Levels of single parts of the program. Parts: {', '.join(f'`{part}`' for part in LOG_PARTS)}.",
+            {"state": "debug"},
+        ),
+    ] = {}
 
 
 class KnativeExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Metrics by Knative's names, beside our own."""
+    """Metrics with the names of Knative, beside those of the activator."""
 
-    protocol: str = "none"  # none | prometheus | http/protobuf
-    endpoint: str = ""  # prometheus: where to listen, empty: port 9090; http/protobuf: the whole URL
-    export_interval: Duration = Duration(60.0)  # of http/protobuf
+    protocol: Annotated[
+        str,
+        doc(
+            "`prometheus`: on a port of their own. `http/protobuf`: sent as OTLP over HTTP.",
+            "prometheus",
+            words=METRICS_PROTOCOLS,
+        ),
+    ] = "none"
+    endpoint: Annotated[
+        str,
+        doc(
+            "With `prometheus`: the address to listen on; empty: port 9090. With `http/protobuf`: the whole URL.",
+            "0.0.0.0:9090",
+        ),
+    ] = ""
+    export_interval: Annotated[Duration, doc("With `http/protobuf`: the time between two exports.", "30s")] = Duration(
+        60.0
+    )
 
 
 class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    histograms: bool = True  # of each revision's requests: how long they took and waited
-    knative: KnativeExport = KnativeExport()
+    """Metrics on the admin port."""
+
+    histograms: Annotated[bool, doc("Histograms of duration, first byte and queue wait for each revision.", False)] = (
+        True
+    )
+    knative: Annotated[KnativeExport, doc("Metrics with the names of Knative.")] = KnativeExport()
 
 
 class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Spans of requests, sent away as OTLP over HTTP; what is left out here, OpenTelemetry's own variables may say."""
+    """Spans of requests, sent as OTLP over HTTP. A key that is not set follows the variables of OpenTelemetry."""
 
-    exporter: str = ""  # none | otlp; empty: as OTEL_TRACES_EXPORTER says, else none
-    endpoint: str = ""  # http://collector:4318; empty: as OTEL_EXPORTER_OTLP_ENDPOINT says, else port 4318 of this host
-    sampling_rate: Share | None = None  # None: as OTEL_TRACES_SAMPLER and …_ARG say, else TRACING_RATE
-
-
-TRACING_RATE: Final = 0.1
+    exporter: Annotated[
+        str,
+        doc(
+            "Where spans are sent. Empty: as `OTEL_TRACES_EXPORTER` sets, else `none`.",
+            "otlp",
+            words=("", *EXPORTERS),
+        ),
+    ] = ""
+    endpoint: Annotated[
+        str,
+        doc(
+            "The URL of the collector. Empty: as `OTEL_EXPORTER_OTLP_ENDPOINT` sets, else port 4318 of this machine.",
+            "http://collector:4318",
+        ),
+    ] = ""
+    sampling_rate: Annotated[
+        Share | None,
+        doc(
+            "The share of the requests without a trace context that are traced. Not set: as `OTEL_TRACES_SAMPLER` "
+            f"sets, else {TRACING_RATE:g}.",
+            0.01,
+        ),
+    ] = None
 
 
 class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
-    listen: str | Tls | list[str | Tls] = "127.0.0.1:8012"
-    admin: str = "127.0.0.1:8008"  # empty: none
-    workers: Positive = 1  # processes; more than one: planned
-    trailing_fragmentation_threshold: Share = 0.5
-    access_log: bool | str = False  # false | json | common | knative | a template, such as '{method} {target} {status}'
-    log: Log = Log()
-    metrics: Metrics = Metrics()
-    tracing: Tracing = Tracing()
-    trust_revision_headers: bool = False
-    forwarded: Forwarded = Forwarded()
-    shutdown: Shutdown = Shutdown()
-    push: Push = Push()
-    health: Health = Health()
-    limits: Limits = Limits()
-    revisions: list[Revision] = []
-    kubernetes: Kubernetes | None = None
+    listen: Annotated[
+        str | Tls | list[str | Tls],
+        doc(
+            "Where clients connect: an address, a mapping for TLS, or a list of both. Port 0: any free port.",
+            "127.0.0.1:8080",
+            ["127.0.0.1:8080", {"address": "0.0.0.0:8443", "certificate": "tls.crt", "key": "tls.key"}],
+        ),
+    ] = "127.0.0.1:8012"
+    admin: Annotated[
+        str, doc("The address of the admin port: health, metrics, debug pages. Empty: none.", "0.0.0.0:8008")
+    ] = "127.0.0.1:8008"
+    workers: Annotated[Positive, doc("The number of processes. More than 1 is planned.", 1)] = 1
+    trailing_fragmentation_threshold: Annotated[
+        Share,
+        doc(
+            "A table of slots is trimmed when its share of empty slots is above this value. 0: at every chance. "
+            "1: never.",
+            0.25,
+        ),
+    ] = 0.5
+    access_log: Annotated[
+        bool | str,
+        doc(
+            "The access log on standard output: `false`, `json`, `common`, `knative`, or a template with names of "
+            "fields in braces.",
+            "json",
+            "{method} {target} {status}",
+        ),
+    ] = False
+    log: Annotated[Log, doc("The log of the program itself.")] = Log()
+    metrics: Annotated[Metrics, doc("Which metrics there are.")] = Metrics()
+    tracing: Annotated[Tracing, doc("Which requests are traced, and where their spans are sent.")] = Tracing()
+    trust_revision_headers: Annotated[
+        bool,
+        doc(
+            "Whether the request headers `Knative-Serving-Namespace` and `Knative-Serving-Revision` select the "
+            "revision. Only for an activator that clients cannot reach directly.",
+            True,
+        ),
+    ] = False
+    forwarded: Annotated[Forwarded, doc("What pods are told about the client of a request.")] = Forwarded()
+    shutdown: Annotated[Shutdown, doc("The times of a shutdown.")] = Shutdown()
+    push: Annotated[Push, doc("The endpoint where pods report their own state.")] = Push()
+    health: Annotated[Health, doc("Passive health checks of all revisions.")] = Health()
+    limits: Annotated[Limits, doc("Bounds of the process.")] = Limits()
+    revisions: Annotated[list[Revision], doc("The revisions. At least one, unless `kubernetes` is set.")] = []
+    kubernetes: Annotated[Kubernetes | None, doc("Revisions and pods from a cluster. Not set: from this file.")] = None

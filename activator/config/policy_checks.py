@@ -1,7 +1,6 @@
 """What types cannot say of balancing: which policies there are, and what only some of them look at.
 
-Part of `checks.py`'s work, with its rules. What a policy would ignore is refused: whoever wrote it wanted
-something else.
+Part of `checks.py`'s work, with its rules. A key that the policy would ignore is a mistake.
 """
 
 from __future__ import annotations
@@ -36,8 +35,9 @@ class PolicyChecker:
             return
         hash_item = item_at(item, "hash_on")
         if not policy or not takes_key(policy):
-            found = f'policy "{policy}"' if policy else "no policy"
-            self._reader.found(hash_item, f"{path}.hash_on", "policy: consistent-hash, which looks at it", found)
+            self._reader.advise(
+                hash_item, f"{path}.hash_on", f"`hash_on` requires `policy: consistent-hash`{_but(policy)}"
+            )
         elif isinstance(hash_on, dict):
             self._check_hash_on(hash_item, hash_on, f"{path}.hash_on")
         elif hash_on != HASH_ON_CLIENT_IP:
@@ -59,15 +59,20 @@ class PolicyChecker:
             return
         for place, pod in enumerate(values.get("pods", [])):
             if isinstance(pod, dict) and "weight" in pod and item.elements is not None:
-                found = f'a weight and policy "{policy}"' if policy else "a weight and no policy"
                 one = item_at(item.elements[place], "weight")
-                self._reader.found(one, f"{path}[{place}].weight", "policy: weighted, which looks at it", found)
+                advice = f"`weight` requires `policy: weighted`{_but(policy)}"
+                self._reader.advise(one, f"{path}[{place}].weight", advice)
                 return  # once is enough
 
     def _check_hash_on(self, item: Item, hash_on: Values, path: str) -> None:
         named = [key for key in ("header", "cookie") if hash_on.get(key, "")]
         if len(named) != 1:
             if (item.entries or {}).keys() <= {"header", "cookie"}:  # else the unknown key has been told
-                self._reader.found(item, path, "one of header and cookie", "both" if named else "neither")
+                self._reader.advise(item, path, "`hash_on` requires exactly one of `header` and `cookie`")
         elif _TOKEN.fullmatch(hash_on[named[0]]) is None:
             self._reader.found(item_at(item, named[0]), f"{path}.{named[0]}", f"the name of a {named[0]}")
+
+
+def _but(policy: str) -> str:
+    """What the file has in place of the policy that is required."""
+    return f", and it is {policy}" if policy else ", and no policy is set"

@@ -1,4 +1,4 @@
-"""What types cannot say of probes: which kinds there are, what only one of them looks at, and whom they can ask.
+"""What types cannot say of probes: which kinds there are, which keys only one of them uses, and which pods they fit.
 
 Part of `checks.py`'s work, with its rules.
 """
@@ -26,8 +26,7 @@ def check_probe(reader: Reader, revision: Item, values: Values, path: str) -> No
         return
     item = item_at(revision, "probe")
     if values.get("process") is not None:
-        expected = "process.readiness, which says how a local process is asked"
-        reader.found(item, path, expected, "a probe and a process")
+        reader.advise(item, path, "`probe` cannot be set with `process`: use `process.readiness`")
         return
     kind = probe.get("kind", "")
     if kind and kind not in PROBE_KINDS:
@@ -35,13 +34,14 @@ def check_probe(reader: Reader, revision: Item, values: Values, path: str) -> No
         return
     for key in _HTTP_KEYS:
         if kind not in ("", PROBE_HTTP) and probe.get(key, ""):
-            found = f"{key} and kind {kind}"
-            reader.found(item_at(item, key), f"{path}.{key}", "kind: http, which looks at it", found)
+            reader.advise(item_at(item, key), f"{path}.{key}", f"`{key}` requires `kind: http`, and it is {kind}")
             return
     _check_texts(reader, item, probe, path)
     if probe.get("identity_header") and values.get("pods"):
-        expected = "pods that report themselves, since a fixed pod has no identity but its address"
-        reader.found(item_at(item, "identity_header"), f"{path}.identity_header", expected, "fixed pods")
+        advice = (
+            "`identity_header` requires pods that report themselves: fixed `pods` have no identity but their address"
+        )
+        reader.advise(item_at(item, "identity_header"), f"{path}.identity_header", advice)
 
 
 def _check_texts(reader: Reader, item: Item, probe: Values, path: str) -> None:
@@ -51,6 +51,6 @@ def _check_texts(reader: Reader, item: Item, probe: Values, path: str) -> None:
         if _HOST.fullmatch(probe["host"]) is None:
             reader.found(item_at(item, "host"), f"{path}.host", "a host such as pod.internal")
         elif not probe.get("path") and not probe.get("identity_header") and not probe.get("kind"):
-            reader.found(item_at(item, "host"), f"{path}.host", "a path to ask for", "none")
+            reader.advise(item_at(item, "host"), f"{path}.host", "`host` requires `path` or `kind: http`")
     if probe.get("identity_header") and _TOKEN.fullmatch(probe["identity_header"]) is None:
         reader.found(item_at(item, "identity_header"), f"{path}.identity_header", "the name of a header")

@@ -6,15 +6,13 @@ import re
 from typing import Final
 
 from activator.config.edge_checks import item_at
-from activator.config.model import Queue
+from activator.config.model import ADMISSIONS, DISCIPLINES, Queue
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
 
 FAIR_WEIGHTS_MAX: Final = 512  # keys whose weight a file may say
 QUEUE_RULES_MAX: Final = 32  # of one revision: each request may be compared with all of them
 
-DISCIPLINES: Final = ("fifo", "priority", "fair")
-ADMISSIONS: Final = ("off", "predictive")
 # What only one discipline uses: a key that would be ignored is a mistake.
 _ONLY_WITH: Final = {"ageing": ("priority",), "default": ("priority",), "weights": ("fair",), "header": DISCIPLINES[1:]}
 _DEFAULTS: Final = Queue()
@@ -29,13 +27,11 @@ def check_queue(reader: Reader, item: Item, values: Values, path: str) -> None:
         return
     for key, users in _ONLY_WITH.items():
         if values.get(key, getattr(_DEFAULTS, key)) != getattr(_DEFAULTS, key) and discipline not in users:
-            expected = f"it with discipline {' or '.join(users)} only"
-            reader.found(item_at(item, key), f"{path}.{key}", expected, f"discipline {discipline}")
+            needed = " or ".join(f"`discipline: {user}`" for user in users)
+            reader.advise(item_at(item, key), f"{path}.{key}", f"`{key}` requires {needed}, and it is {discipline}")
     _check_header(reader, item, values, path, discipline)
     if values.get("ageing", 1) <= 0:
-        reader.found(
-            item_at(item, "ageing"), f"{path}.ageing", "more than 0, or the lowest priority could wait for ever"
-        )
+        reader.found(item_at(item, "ageing"), f"{path}.ageing", "more than 0, so that the lowest level is served, too")
     if len(values.get("weights", {})) > FAIR_WEIGHTS_MAX:
         reader.found(
             item_at(item, "weights"), f"{path}.weights", f"at most {FAIR_WEIGHTS_MAX} keys", f"{len(values['weights'])}"
@@ -43,12 +39,8 @@ def check_queue(reader: Reader, item: Item, values: Values, path: str) -> None:
     if values.get("admission", "off") not in ADMISSIONS:
         reader.found(item_at(item, "admission"), f"{path}.admission", "one of " + ", ".join(ADMISSIONS))
     if values.get("request_timeout_max") is not None and not values.get("request_timeout", False):
-        reader.found(
-            item_at(item, "request_timeout_max"),
-            f"{path}.request_timeout_max",
-            "it with request_timeout: true only",
-            "request_timeout: false",
-        )
+        place = item_at(item, "request_timeout_max")
+        reader.advise(place, f"{path}.request_timeout_max", "`request_timeout_max` requires `request_timeout: true`")
     _check_rules(reader, item, values, path, discipline)
 
 
@@ -58,7 +50,8 @@ def _check_header(reader: Reader, item: Item, values: Values, path: str, discipl
         return
     if not header and (not item.entries or "header" not in item.entries or "header" in values):
         what = "level" if discipline == "priority" else "key"
-        reader.found(item, f"{path}.header", f"the request header that carries the {what}", "none")
+        advice = f"`discipline: {discipline}` requires `header`, the request header with the {what}"
+        reader.advise(item, f"{path}.header", advice)
     elif header and _TOKEN.fullmatch(header) is None:
         reader.found(item_at(item, "header"), f"{path}.header", "the name of a request header")
 
@@ -83,8 +76,10 @@ def _check_rule(reader: Reader, item: Item, rule: Values, path: str, discipline:
                 item_at(item, "methods"), f"{path}.methods", "methods in capital letters such as GET", f'"{method}"'
             )
     if "charge" in rule and (rule.get("exempt", False) or discipline != "fair"):
-        found = "an exempting rule" if rule.get("exempt", False) else f"discipline {discipline}"
-        reader.found(item_at(item, "charge"), f"{path}.charge", "a charge with discipline fair only", found)
+        advice = f"`charge` requires `discipline: fair`, and it is {discipline}"
+        if rule.get("exempt", False):
+            advice = "`charge` has no effect with `exempt: true`: remove one of the two"
+        reader.advise(item_at(item, "charge"), f"{path}.charge", advice)
     entries = item.entries or {}
     if "charge" not in entries and "exempt" not in entries and not rule.get("exempt", False):
-        reader.found(item, path, "what the rule is for: exempt: true or a charge", "neither")
+        reader.advise(item, path, "a rule requires `exempt: true` or `charge`")

@@ -2,7 +2,7 @@
 
 Rules
   1. Every mistake is told, not only the first: what could not be read is left out, and reading goes on.
-  2. A mistake is one line: where it stands, the key's path, what was found, what was expected.
+  2. A mistake is one line: where it stands, the key's path, what was found and what was expected, or what to change.
   3. The structs are the only description of the file. A new field there is a new key here, in the environment and in
      the schema; its bounds stand beside it as `msgspec.Meta`.
 """
@@ -47,9 +47,15 @@ class Reader:
         subject = f"{path}: " if path else ""
         self.problems.append(f"{where or item.where}: {subject}found {found or item.describe()}, expected {expected}")
 
+    def advise(self, item: Item, path: str, advice: str) -> None:
+        """Tell a mistake that is best told by what to change."""
+        self.problems.append(f"{item.where}: {path}: {advice}" if path else f"{item.where}: {advice}")
+
     def read(self, item: Item, kind: types.Type, path: str) -> Any:
         """The item's value, or UNREADABLE."""
         match kind:
+            case types.Metadata():
+                return self.read(item, kind.type, path)
             case types.UnionType():
                 return self._read_union(item, kind, path)
             case types.StructType():
@@ -119,6 +125,8 @@ class Reader:
 def build(kind: types.Type, values: Any) -> Any:
     """The structs of what was read without a problem."""
     match kind:
+        case types.Metadata():
+            return build(kind.type, values)
         case types.StructType() if isinstance(values, dict):
             by_name = {field.encode_name: field for field in kind.fields}
             return kind.cls(**{by_name[key].name: build(by_name[key].type, value) for key, value in values.items()})
@@ -148,6 +156,8 @@ def parse_size(text: str) -> Size | None:
 def expectation(kind: types.Type) -> str:
     """What a user is told to write."""
     match kind:
+        case types.Metadata():
+            return expectation(kind.type)
         case types.UnionType():
             texts = [expectation(member) for member in kind.types if not isinstance(member, types.NoneType)]
             return ", or ".join(dict.fromkeys(texts))

@@ -15,9 +15,10 @@ from activator.runtime.durations import DURATION_PATTERN
 
 Schema = dict[str, Any]
 
-_UNITS: Final[dict[type, tuple[str, str]]] = {
-    Duration: (DURATION_PATTERN, "seconds, or a duration such as 300ms, 5s or 2m"),
-    Size: (SIZE_PATTERN, "bytes, or a size such as 32KiB or 1MiB"),
+# Of a number, of a text, and the text's pattern.
+_UNITS: Final[dict[type, tuple[str, str, str]]] = {
+    Duration: ("seconds", "a duration such as 300ms, 5s or 2m", DURATION_PATTERN),
+    Size: ("bytes", "a size such as 32KiB or 1MiB", SIZE_PATTERN),
 }
 
 
@@ -31,6 +32,9 @@ def make_schema() -> Schema:
 
 def _schema_of(kind: types.Type) -> Schema:
     match kind:
+        case types.Metadata():
+            # The description comes first, as a reader wants it.
+            return {**(kind.extra_json_schema or {}), **_schema_of(kind.type)}
         case types.UnionType():
             return {"anyOf": [_schema_of(member) for member in kind.types]}
         case types.StructType():
@@ -40,9 +44,9 @@ def _schema_of(kind: types.Type) -> Schema:
         case types.DictType():
             return {"type": "object", "additionalProperties": _schema_of(kind.value_type)}
         case types.CustomType():
-            pattern, description = _UNITS[kind.cls]
-            units = {"type": "string", "pattern": f"^({pattern})$"}
-            return {"anyOf": [{"type": "number", "minimum": 0}, units], "description": description}
+            unit, text, pattern = _UNITS[kind.cls]
+            number = {"type": "number", "minimum": 0, "description": unit}
+            return {"anyOf": [number, {"type": "string", "pattern": f"^({pattern})$", "description": text}]}
         case types.IntType() | types.FloatType():
             name = "integer" if isinstance(kind, types.IntType) else "number"
             bounds = {"minimum": kind.ge, "maximum": kind.le}

@@ -1,21 +1,16 @@
-"""What types cannot say of what is told about requests: the access log, its own log, traces.
+"""What types cannot say of telemetry: the access log, the program's own log, metrics, traces.
 
 Part of `checks.py`'s work, with its rules.
 """
 
 from __future__ import annotations
 
-from typing import Final
 from urllib.parse import urlsplit
 
 from activator.config.log_template import KNATIVE, TemplateError, template_fields
-from activator.config.model import LOG_LEVELS, LOG_PARTS
+from activator.config.model import EXPORTERS, LOG_FORMATS, LOG_LEVELS, LOG_PARTS, METRICS_PROTOCOLS
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
-
-LOG_FORMATS: Final = ("console", "json")
-PROTOCOLS: Final = ("none", "prometheus", "http/protobuf")
-EXPORTERS: Final = ("none", "otlp")
 
 
 def check_telemetry(reader: Reader, root: Item, values: Values) -> None:
@@ -62,7 +57,7 @@ def _check_log(reader: Reader, item: Item, values: Values) -> None:
 
 
 def _check_knative(reader: Reader, item: Item, values: Values) -> None:
-    _check_word(reader, item, values, "metrics.knative", "protocol", PROTOCOLS)
+    _check_word(reader, item, values, "metrics.knative", "protocol", METRICS_PROTOCOLS)
     endpoint = values.get("endpoint", "")
     if values.get("protocol") == "http/protobuf":
         _check_url(reader, item, values, "metrics.knative", "endpoint")

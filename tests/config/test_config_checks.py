@@ -94,10 +94,13 @@ GOOD = revision("")
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("listen: 'h:1'", "a:1: revisions: found none, expected at least one"),
-        ("revisions: []", "a:1: revisions: found none, expected at least one"),
+        ("listen: 'h:1'", "a:1: revisions: at least one revision is required, or `kubernetes`"),
+        ("revisions: []", "a:1: revisions: at least one revision is required, or `kubernetes`"),
         (f"listen: []\nrevisions: [{GOOD}]", "a:1: listen: found an empty list, expected at least one address"),
-        (f"listen: ['h:1', 'h:1']\nrevisions: [{GOOD}]", 'a:1: listen[1]: found "h:1", expected each address once'),
+        (
+            f"listen: ['h:1', 'h:1']\nrevisions: [{GOOD}]",
+            'a:1: listen[1]: "h:1" is in the list already: use each address once',
+        ),
         (f"admin: h\nrevisions: [{GOOD}]", 'a:1: admin: found "h", expected host:port'),
         (
             f"limits: {{header_bytes: 0}}\nrevisions: [{GOOD}]",
@@ -105,18 +108,21 @@ GOOD = revision("")
         ),
         (
             f"revisions: [{revision('')}, {revision('', hosts='[b]')}]",
-            'found "default/a", which revisions[0] is called',
+            'revisions[1].name: "default/a" is the name of revisions[0] already: use each name',
         ),
         (f"revisions: [{revision('', name='a/b')}]", 'revisions[0].name: found "a/b", expected letters'),
-        (f"revisions: [{revision('')}, {revision('', name='b', hosts='[A.]')}]", "which leads to revisions[0] already"),
+        (
+            f"revisions: [{revision('')}, {revision('', name='b', hosts='[A.]')}]",
+            'revisions[1].hosts[0]: "A." leads to revisions[0] already: use each host once',
+        ),
         (f"revisions: [{revision('', hosts='[a, a]')}]", "revisions[0].hosts[1]"),
         (
             f"revisions: [{revision('', hosts='[]')}]",
             "revisions[0].hosts: found an empty list, expected at least one host",
         ),
-        ("revisions: [{name: a, pods: ['h:1']}]", "revisions[0].hosts: found none, expected the hosts"),
-        (f"revisions: [{revision('', source='pods: []')}]", "found neither pods nor process, expected one of them"),
-        (f"revisions: [{revision('process: {command: [x]}')}]", "found both pods and process, expected one of them"),
+        ("revisions: [{name: a, pods: ['h:1']}]", "revisions[0].hosts: `hosts` is required: the hosts"),
+        (f"revisions: [{revision('', source='pods: []')}]", "revisions[0]: set `pods` or `process`, or `push.listen`"),
+        (f"revisions: [{revision('process: {command: [x]}')}]", "revisions[0]: set `pods` or `process`, not both"),
         (f"""revisions: [{revision("", source="pods: ['h:1', 'h:1']")}]""", "revisions[0].pods[1]"),
         (
             f"revisions: [{revision('policy: robin')}]",
@@ -128,9 +134,12 @@ GOOD = revision("")
         ),
         (
             f"revisions: [{revision('policy: consistent-hash, hash_on: {header: X, cookie: y}')}]",
-            "revisions[0].hash_on: found both, expected one of header and cookie",
+            "revisions[0].hash_on: `hash_on` requires exactly one of `header` and `cookie`",
         ),
-        (f"revisions: [{revision('policy: consistent-hash, hash_on: {}')}]", "hash_on: found neither, expected one of"),
+        (
+            f"revisions: [{revision('policy: consistent-hash, hash_on: {}')}]",
+            "hash_on: `hash_on` requires exactly one of",
+        ),
         (
             f"revisions: [{revision('policy: consistent-hash, hash_on: {head: X}')}]",
             'hash_on: found the unknown key "head", expected "header"',
@@ -145,15 +154,15 @@ GOOD = revision("")
         ),
         (
             f"revisions: [{revision('policy: random, hash_on: client_ip')}]",
-            'hash_on: found policy "random", expected policy: consistent-hash',
+            "hash_on: `hash_on` requires `policy: consistent-hash`, and it is random",
         ),
         (
             f"revisions: [{revision('hash_on: client_ip')}]",
-            "hash_on: found no policy, expected policy: consistent-hash",
+            "hash_on: `hash_on` requires `policy: consistent-hash`, and no policy is set",
         ),
         (
             f"""revisions: [{revision("policy: random", source="pods: [{address: 'h:1', weight: 2}]")}]""",
-            'pods[0].weight: found a weight and policy "random", expected policy: weighted',
+            "pods[0].weight: `weight` requires `policy: weighted`, and it is random",
         ),
         (
             f"""revisions: [{revision("policy: weighted", source="pods: [{address: 'h:1', weight: 1001}]")}]""",
@@ -166,7 +175,7 @@ GOOD = revision("")
         (f"""revisions: [{revision("policy: weighted", source="pods: [{weight: 1}]")}]""", 'the key "address"'),
         (
             f"""revisions: [{revision("policy: weighted", source="pods: ['h:1', {address: 'h:1'}]")}]""",
-            "revisions[0].pods[1].address: found",
+            'revisions[0].pods[1].address: "h:1" is in the list already',
         ),
         (f"revisions: [{revision('slow_start: -1s')}]", 'slow_start: found "-1s", expected a duration'),
         (f"revisions: [{revision('queue: {discipline: lifo}')}]", 'discipline: found "lifo", expected one of fifo'),
@@ -177,7 +186,7 @@ GOOD = revision("")
         ),
         (
             f"revisions: [{revision('', source='process: {command: [x], min_scale: 3, max_scale: 2}')}]",
-            "at most max_scale",
+            "process.min_scale: 3 is more than `max_scale: 2`: lower it, or raise `max_scale`",
         ),
         (f"revisions: [{revision('', source='process: {command: [x], readiness: {http_get: x}}')}]", "begins with /"),
         (f"revisions: [{revision('', source='process: {command: [x], environment: {A=B: x}}')}]", "names of variables"),
@@ -222,21 +231,28 @@ GOOD = revision("")
             (f"revisions: [{revision(f'queue: {{{queue}}}')}]", problem)
             for queue, problem in [
                 ("depth: -1", 'queue.depth: found "-1", expected a whole number of at least 0'),
-                ("discipline: fair", "queue.header: found none, expected the request header that carries the key"),
-                ("discipline: priority, header: ''", "queue.header: found none, expected the request header"),
+                (
+                    "discipline: fair",
+                    "queue.header: `discipline: fair` requires `header`, the request header with the key",
+                ),
+                ("discipline: priority, header: ''", "queue.header: `discipline: priority` requires `header`"),
                 ("discipline: priority, header: 'X Y'", 'queue.header: found "X Y", expected the name of a request'),
-                ("header: X", "queue.header: found discipline fifo, expected it with discipline priority or fair"),
-                ("ageing: 5s", "queue.ageing: found discipline fifo, expected it with discipline priority only"),
+                ("header: X", "`header` requires `discipline: priority` or `discipline: fair`, and it is fifo"),
+                ("ageing: 5s", "queue.ageing: `ageing` requires `discipline: priority`, and it is fifo"),
                 ("discipline: priority, header: X, ageing: 0", 'queue.ageing: found "0", expected more than 0'),
                 ("discipline: priority, header: X, default: 8", "queue.default: found"),
-                ("discipline: priority, header: X, weights: {a: 2}", "expected it with discipline fair only"),
+                (
+                    "discipline: priority, header: X, weights: {a: 2}",
+                    "`weights` requires `discipline: fair`, and it is priority",
+                ),
                 ("discipline: fair, header: X, weights: {a: 0}", "queue.weights.a: found"),
                 ("admission: clever", 'queue.admission: found "clever", expected one of off, predictive'),
-                ("request_timeout_max: 5s", "queue.request_timeout_max: found request_timeout: false"),
+                ("request_timeout_max: 5s", "`request_timeout_max` requires `request_timeout: true`"),
                 ("rules: [{path_prefix: x, exempt: true}]", "queue.rules[0].path_prefix: found"),
-                ("rules: [{path_prefix: /x}]", "queue.rules[0]: found neither, expected what the rule is for"),
+                ("rules: [{path_prefix: /x}]", "queue.rules[0]: a rule requires `exempt: true` or `charge`"),
                 ("rules: [{methods: [get], exempt: true}]", 'queue.rules[0].methods: found "get", expected methods'),
-                ("rules: [{charge: 5}]", "queue.rules[0].charge: found discipline fifo, expected a charge with"),
+                ("rules: [{charge: 5}]", "rules[0].charge: `charge` requires `discipline: fair`, and it is fifo"),
+                ("rules: [{charge: 5, exempt: true}]", "rules[0].charge: `charge` has no effect with `exempt: true`"),
                 (f"rules: [{', '.join(['{exempt: true}'] * 33)}]", "queue.rules: found 33, expected at most 32"),
             ]
         ),

@@ -46,15 +46,18 @@ def test_what_is_fine(probe: str, spec: ProbeSpec) -> None:
         ("{path: up}", 'f:5: revisions[0].probe.path: found "up", expected a path that begins with /, without spaces'),
         ("{path: '/a b'}", 'f:5: revisions[0].probe.path: found "/a b", expected a path that begins with /, without'),
         ("{path: '/ä'}", "f:5: revisions[0].probe.path: found"),
-        ("{kind: tcp, path: /}", "f:5: revisions[0].probe.path: found path and kind tcp, expected kind: http, which"),
+        ("{kind: tcp, path: /}", "f:5: revisions[0].probe.path: `path` requires `kind: http`, and it is tcp"),
         (
             "{kind: queue-proxy, host: h}",
-            "f:5: revisions[0].probe.host: found host and kind queue-proxy, expected",
+            "f:5: revisions[0].probe.host: `host` requires `kind: http`, and it is queue-proxy",
         ),
-        ("{host: h}", "f:5: revisions[0].probe.host: found none, expected a path to ask for"),
+        ("{host: h}", "f:5: revisions[0].probe.host: `host` requires `path` or `kind: http`"),
         ("{path: /, host: 'a b'}", 'f:5: revisions[0].probe.host: found "a b", expected a host such as pod.internal'),
         ("{path: /, identity_header: 'a b'}", "f:5: revisions[0].probe.identity_header: found"),
-        ("{identity_header: X-Pod}", "f:5: revisions[0].probe.identity_header: found fixed pods, expected pods that"),
+        (
+            "{identity_header: X-Pod}",
+            "f:5: revisions[0].probe.identity_header: `identity_header` requires pods that report",
+        ),
         ("{kind: 1, path: 2}", "f:5: revisions[0].probe.kind"),
         ("{paht: /}", 'f:5: revisions[0].probe: found the unknown key "paht", expected "path"'),
         ("/up", 'f:5: revisions[0].probe: found "/up", expected a mapping'),
@@ -68,4 +71,4 @@ def test_mistakes_are_one_line_each(probe: str, problem: str) -> None:
 
 def test_a_local_process_is_asked_as_its_readiness_says() -> None:
     (problem,) = problems("{path: /}", PROCESS)
-    assert problem.startswith("f:5: revisions[0].probe: found a probe and a process, expected process.readiness")
+    assert problem.startswith("f:5: revisions[0].probe: `probe` cannot be set with `process`: use `process.readiness`")

@@ -31,7 +31,7 @@ def test_what_is_fine() -> None:
 def test_a_token_is_mandatory_off_loopback() -> None:
     for listen in ("0.0.0.0:8014", "10.0.0.1:8014", "'[::]:8014'", "activator.test:8014"):
         (problem,) = problems(f"{{listen: {listen}}}")
-        assert "a token or token_file where others than this machine can report" in problem
+        assert "is not a loopback address: it requires `token` or `token_file`" in problem
         assert problem.startswith("f:1:")
 
 
@@ -41,7 +41,7 @@ def test_a_token_is_mandatory_off_loopback() -> None:
         ("{token: t}", "push.listen"),
         ("{networks: [10.0.0.0/8]}", "push.listen"),
         ("{listen: '127.0.0.1:1', networks: [10.0.0.1/8]}", "push.networks[0]"),
-        ("{listen: '127.0.0.1:1', token: a, token_file: b}", "one of token and token_file"),
+        ("{listen: '127.0.0.1:1', token: a, token_file: b}", "set `token` or `token_file`, not both"),
         ("{listen: here}", "push.listen"),
         ("{listen: '127.0.0.1:1', nonsense: 1}", "nonsense"),
     ],
@@ -58,10 +58,7 @@ def test_where_pods_report_themselves_a_revision_needs_neither_pods_nor_a_proces
     with pytest.raises(ConfigError) as caught:
         parse(rest, "f", {})
     assert caught.value.problems == [
-        (
-            "f:1: revisions[0]: found neither pods nor process, "
-            "expected one of them, or push.listen where pods report themselves"
-        )
+        "f:1: revisions[0]: set `pods` or `process`, or `push.listen` for pods that report themselves"
     ]
 
 

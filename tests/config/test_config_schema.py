@@ -1,14 +1,33 @@
-"""The schema tells of every key, and says the same as the reader."""
+"""The schema has every key with its description, default and bounds, and agrees with the reader."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from typing import Any
 
 import msgspec
+import pytest
+import yaml
 
+from activator.config.checks import Checker
 from activator.config.file import schema
 from activator.config.model import Config
+from activator.config.reader import UNREADABLE, Reader
+from activator.config.reference import Key, keys
+from activator.config.tree import read_tree
 from activator.runtime.durations import parse_seconds
+
+
+def properties_of(schema: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every property, at any depth, with its path."""
+    for name, one in schema.get("properties", {}).items():
+        yield path + name, one
+        yield from properties_of(one, f"{path}{name}.")
+    if "items" in schema:
+        yield from properties_of(schema["items"], f"{path}[].")
+    for one in schema.get("anyOf", []):
+        yield from properties_of(one, path)
 
 
 def test_the_schema_is_json() -> None:
@@ -18,10 +37,24 @@ def test_the_schema_is_json() -> None:
 def test_every_key_is_there_with_its_default() -> None:
     properties = schema()["properties"]
     assert set(properties) == set(Config.__struct_fields__)
-    assert properties["admin"] == {"type": "string", "default": Config().admin}
+    assert (properties["admin"]["type"], properties["admin"]["default"]) == ("string", Config().admin)
     assert properties["workers"]["minimum"] == 1
     assert schema()["additionalProperties"] is False
     assert properties["limits"]["properties"]["held_bytes"]["default"] == 256 * 2**20
+
+
+def test_every_property_has_a_description() -> None:
+    properties = dict(properties_of(schema()))
+    assert len(properties) > 120
+    assert [path for path, one in properties.items() if not one.get("description", "").endswith(".")] == []
+
+
+def test_the_words_of_the_schema_are_those_of_the_checks() -> None:
+    properties = dict(properties_of(schema()))
+    assert properties["revisions.[].queue.discipline"]["enum"] == ["fifo", "priority", "fair"]
+    for path, one in properties.items():
+        assert one.get("default", "") in one.get("enum", [one.get("default", "")]), path
+        assert set(one.get("examples", [])) <= set(one["enum"]) if "enum" in one else True, path
 
 
 def test_the_pattern_of_a_duration_is_the_readers() -> None:
@@ -32,3 +65,37 @@ def test_the_pattern_of_a_duration_is_the_readers() -> None:
         assert re.search(pattern, text) is not None
         assert parse_seconds(text) is not None
     assert re.search(pattern, "5 minutes") is None
+
+
+@pytest.mark.parametrize("key", list(keys()), ids=lambda key: key.path)
+def test_every_key_has_an_example_that_can_be_read(key: Key) -> None:
+    assert key.examples or key.is_group, key.path
+    for example in key.examples:
+        problems: list[str] = []
+        text = yaml.safe_dump({"value": example})
+        root = read_tree(text, "example", {}, problems)
+        assert root is not None
+        assert root.entries is not None
+        assert Reader(problems).read(root.entries["value"], key.kind, "value") is not UNREADABLE, problems
+        assert problems == []
+
+
+@pytest.mark.parametrize("key", [key for key in keys() if key.path.count(".") < 2], ids=lambda key: key.path)
+def test_the_examples_of_the_file_itself_pass_the_checks(key: Key) -> None:
+    """But for those that need another key, or a file."""
+    needs_more = {"push.token", "push.token_file", "push.networks"}
+    if key.path in needs_more or key.path.startswith(("listen.", "revisions[]")):
+        pytest.skip("needs another key")
+    for example in key.examples:
+        if "certificate" in str(example):
+            continue
+        tree: Any = example
+        for name in reversed(key.path.split(".")):
+            tree = {name: tree}
+        problems: list[str] = []
+        text = yaml.safe_dump({"revisions": [{"name": "a", "hosts": ["*"], "pods": ["h:1"]}], **tree})
+        root = read_tree(text, "example", {}, problems)
+        assert root is not None
+        reader = Reader(problems)
+        Checker(reader, None).check(root, reader.read(root, key.root, ""))
+        assert problems == []

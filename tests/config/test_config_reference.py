@@ -1,0 +1,28 @@
+"""docs/configuration.md is what the code says (`make docs` writes it)."""
+
+from __future__ import annotations
+
+import re
+
+from activator import app
+from activator.config.model import Config
+from activator.config.reference import keys, markdown
+from tests.sources import ROOT
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert (ROOT / "docs/configuration.md").read_text("utf-8") == markdown(), "run `make docs`"
+
+
+def test_every_key_of_the_file_is_in_the_page() -> None:
+    text = markdown()
+    assert set(Config.__struct_fields__) <= {key.path for key in keys()}
+    for path in ("revisions[].process.directory", "revisions[].process.min_scale", "limits.idle", "listen.key"):
+        assert path in {key.path for key in keys()}
+    for key in keys():
+        assert f"| `{key.name}` |" in text, key.path
+
+
+def test_the_page_names_what_a_reload_cannot_change() -> None:
+    (line,) = [line for line in markdown().splitlines() if line.startswith("A reload does not change")]
+    assert set(re.findall(r"`(\w+)`", line)) == set(app._FIXED)
