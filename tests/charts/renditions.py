@@ -98,6 +98,11 @@ RENDITIONS: Final[dict[str, tuple[Values, tuple[str, ...]]]] = {
     "dashboard": ({**REVISIONS, "dashboard": {"enabled": True}}, ("dashboard.yaml",)),
 }
 
+CONFIG_DESCRIPTION = (
+    "The configuration of the activator (docs/configuration.md), without `listen`, `admin`, `shutdown` and "
+    "`kubernetes`, which the chart writes."
+)
+
 
 @contextmanager
 def opened() -> Iterator[helm_python.Chart]:
@@ -142,7 +147,12 @@ def values_schema() -> Object:
     found: Object = json.loads(VALUES_SCHEMA.read_text("utf-8"))
     own = schema()
     properties = {key: value for key, value in own["properties"].items() if key not in WRITTEN_BY_THE_CHART}
-    found["properties"]["config"] = {"type": "object", "additionalProperties": False, "properties": properties}
+    found["properties"]["config"] = {
+        "description": CONFIG_DESCRIPTION,
+        "type": "object",
+        "additionalProperties": False,
+        "properties": properties,
+    }
     return found
 
 

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import helm_python
 import pytest
 
-from tests.charts.renditions import objects, of_kind, opened, render
+from tests.charts.renditions import objects, of_kind, opened, render, values_schema
 
 Values = dict[str, Any]
 KNATIVE: Values = {"profile": "knative"}
+
+
+def properties_of(schema: Values, path: str = "") -> Iterator[tuple[str, Values]]:
+    """Every property, at any depth, with its path."""
+    for name, one in schema.get("properties", {}).items():
+        yield path + name, one
+        yield from properties_of(one, f"{path}{name}.")
+    if isinstance(schema.get("items"), dict):
+        yield from properties_of(schema["items"], f"{path}[].")
+    for one in schema.get("anyOf", []):
+        yield from properties_of(one, path)
+
+
+def test_every_value_has_a_description() -> None:
+    properties = dict(properties_of(values_schema()))
+    assert len(properties) > 200
+    assert [path for path, one in properties.items() if not one.get("description", "").endswith(".")] == []
 
 
 @pytest.mark.parametrize(
