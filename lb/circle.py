@@ -1,5 +1,6 @@
 """The pods with room on a circle of hashes, for consistent-hash: which of them is a key's.
 
+This is multi-probe consistent hashing; that full pods are skipped bounds the load of each pod.
 Each pod has one point on the circle, the hash of its address. A key has PROBES points; its pod is the one that lies
 the shortest way before one of them. So every key has an order of all pods, from the nearest on, that depends on nothing
 but the key and their addresses, and the structure finds the first of that order that has room.

@@ -1,4 +1,4 @@
-"""consistent-hash: requests with the same key go to the same pod, as long as it has room.
+"""consistent-hash (multi-probe consistent hashing): requests with the same key go to the same pod while it has room.
 
 A key names an order of all pods that depends on nothing but the key and the pods' addresses: the same in every process
 and after every restart. The first in that order that has room is picked, so a full pod's keys spill at once, each to

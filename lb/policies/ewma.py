@@ -1,7 +1,7 @@
-"""ewma: of two pods with room, drawn by chance, the one where a request should be over sooner.
+"""ewma (peak EWMA): of two pods with room, drawn by chance, the one where a request should be over sooner.
 
 A pod's cost is its latency times the requests it would then have in flight. The latency is an exponentially weighted
-mean that believes peaks: a slower answer counts in full at once, a faster one in proportion to the time that has passed
+mean that follows peaks: a slower answer counts in full at once, a faster one in proportion to the time that has passed
 since the last (TIME_CONSTANT_S), so that a pod that stalls is left alone after one answer and trusted again slowly.
 
 Rules

@@ -1,9 +1,9 @@
 """Asking pods until they answer: who is asked when, how patiently, and how many at once.
 
 Rules
-  1. One bad pod never delays another: each has a task of its own, and of who has not answered within a moment
-     (PROBE_MOMENT_S) nothing is counted against the others. Pods that are hurried have places of their own: thousands
-     that are silent, as where much is broken, keep no request waiting.
+  1. One bad pod never delays another (no head-of-line blocking): each has a task of its own, and of who has not
+     answered within a moment (PROBE_MOMENT_S) nothing is counted against the others. Pods that are hurried (expedited
+     probing) have places of their own: thousands that are silent, as where much is broken, keep no request waiting.
   2. Who does not answer is asked less and less often. When requests wait, a bounded number of pods is hurried: asked
      every few milliseconds, and once more beside a question that hangs, since whoever stands before the program
      (Knative's queue-proxy does) may let a question hang that it would answer now.

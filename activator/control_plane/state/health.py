@@ -1,5 +1,8 @@
 """What we find out of pods ourselves: answered probes, refused and broken connections, trials, and old age.
 
+These are passive health checks with outlier detection: a pod is ejected into quarantine after failures in a row, and
+comes back through trial requests, as behind a half-open circuit breaker.
+
 Rules
   1. A refused connection is knowledge: the pod is out at once, be it the last. Silence and breakage are inference: out
      after so many strikes in a row, only a share of the pods at once, never the last that is ready.

@@ -1,4 +1,4 @@
-"""What the end of a request says of its pod: here, and nowhere else, is that judged.
+"""Passive health checks: what the end of a request shows about its pod; here, and nowhere else, is that judged.
 
 | what happened                                   | of a pod in service        | of one on trial             |
 |-------------------------------------------------|----------------------------|-----------------------------|

@@ -41,7 +41,7 @@ where that is accepted. This page is written from the code (`make docs`), and a 
   switches them.
 - Histograms are classic ones: native histograms exist in Prometheus' protobuf format alone, which its Python library
   does not write.
-- Exemplars, where requests are traced (`docs/tracing.md`): each bucket of `activator_request_duration_seconds`,
+- Exemplars, where requests are traced ([tracing.md](tracing.md)): each bucket of `activator_request_duration_seconds`,
   `activator_first_byte_seconds` and `activator_queue_wait_seconds` names the last trace that it has counted, with the
   request's time and when it ended: `# {{trace_id="…"}} 0.127 1795296896.062`. They are shown in OpenMetrics alone,
   since the classic text format has none; Prometheus asks for OpenMetrics by itself, and keeps them with
@@ -62,14 +62,14 @@ the last second.
 {_KNATIVE}
 
 Metrics are for questions about many requests. Which step of one request was slow, its line in the access log says
-(`docs/access-log.md`).
+([access-log.md](access-log.md)).
 """
 
 
 _CONTROL = """No names of any kind. What a controller runtime has goes by the name it has there, with the one label
 `controller`; it shows when there are controllers, that is with Kubernetes. What is ours says what it adds to the metric
 nearest to it; `activator_status_update_conflict_total` and `activator_reconcile_errors_total` together are at most 33
-series. How the parts of one pass share its time is a question for traces (`docs/tracing.md`).
+series. How the parts of one pass share its time is a question for traces ([tracing.md](tracing.md)).
 """
 
 
@@ -117,7 +117,7 @@ def _words() -> str:
             known = sets.setdefault(label, [])
             known.extend(value for value in values if value not in known)
     rows = [f"- `{label}`: {', '.join(f'`{value}`' for value in values)}" for label, values in sets.items() if values]
-    rows.append("- `policy`: the names in `docs/policies.md`, or that of a policy of your own, as configured")
+    rows.append("- `policy`: the names in [policies.md](policies.md), or that of a policy of your own, as configured")
     rows.append(f"- {' and '.join(f'`{label}`' for label in REVISION_LABELS)}: as configured")
     return "\n".join(rows) + "\n"
 

@@ -8,7 +8,8 @@ Rules
      `missed`, also where it looks as it did before.
   4. Nothing goes back in time. Resource versions of one resource only grow, so of two tellings of one object the one
      with the smaller number is stale (Kubernetes promises this order; where a server's versions are no numbers, the
-     last telling counts). Only a full list after a break, `replace`, is believed whatever it says.
+     last telling counts). Only a full list after a break, `replace`, is believed whatever it says. An object that a
+     comparison removed leaves a tombstone: an event about it that is older is ignored.
 """
 
 from __future__ import annotations
@@ -162,13 +163,11 @@ class ObjectStore(Generic[Object]):
         return known is not None and number <= known
 
     def progressed(self, version: str) -> None:
-        """The watch is at `version`: what was tombstones before it can come back no more."""
+        """The watch is at `version`: tombstones up to it are dropped, since no older event can arrive."""
         if self._tombstones:
             number = version_number(version)
             if number is not None:
-                self._tombstones = {
-                    key: tombstones for key, tombstones in self._tombstones.items() if tombstones > number
-                }
+                self._tombstones = {key: marked for key, marked in self._tombstones.items() if marked > number}
 
     def _touch(self, key: Key) -> None:
         if self._touched is not None:
