@@ -15,6 +15,9 @@ HELM := helm-python-sdk
 # What must hold in any order.
 SHUFFLED := tests/lb tests/data_plane/throttle tests/control_plane/state tests/control_plane/sources/test_push.py
 
+# What `make coverage` runs: the tests of the folders that have a floor.
+COVERED_BY := tests/lb tests/codec tests/data_plane tests/control_plane
+
 # A user's pip settings for other places must not reach into .venv; where packages come from stays theirs.
 export PIP_USER := 0
 export PIP_REQUIRE_VIRTUALENV := 0
@@ -23,7 +26,7 @@ export PIP_NO_INPUT := 1
 unexport PIP_TARGET PIP_PREFIX PIP_ROOT PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-both test-compiled test-plain demo lint docs chart chart-snapshots proto format bench e2e deep shuffled lock clean
+.PHONY: help build test test-both test-compiled test-plain demo lint docs site coverage chart chart-snapshots proto format bench e2e deep shuffled lock clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -73,6 +76,16 @@ docs: $(VENV)/.installed  ## writes the tables in docs/ that are made from the c
 	ACTIVATOR_COMPILE=0 $(PY) -m activator.telemetry.metrics.catalogue > docs/metrics.md
 	ACTIVATOR_COMPILE=0 $(PY) -m activator.config.reference > docs/configuration.md
 
+site: $(VENV)/.installed  ## the documentation as a site in build/site; a dead link is an error
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	@echo "make: build/site/index.html"
+
+# In the plain world: compiled code has no lines to count.
+coverage: $(VENV)/.installed  ## lines that the tests reach, each folder with its floor (PYTEST_ARGS for fewer tests)
+	COVERAGE_FILE=build/coverage ACTIVATOR_COMPILE=0 ACTIVATOR_EXPECT_COMPILED=0 $(PY) -m pytest -q $(COVERED_BY) \
+	    --cov=activator --cov=lb --cov-report= $(PYTEST_ARGS)
+	COVERAGE_FILE=build/coverage $(PY) -m tests.coverage_floors
+
 chart: build  ## lints and renders the chart, and checks its rules and its dashboard
 	$(PY) -m pytest tests/charts $(PYTEST_ARGS)
 
@@ -106,7 +119,7 @@ shuffled: build  ## what must hold in any order: tests, and the callbacks of the
 lock: $(VENV)/bin/python  ## writes requirements-dev.txt anew from pyproject.toml
 	rm -rf build/lock
 	$(PY) -m venv build/lock
-	ACTIVATOR_COMPILE=0 build/lock/bin/python -m pip install -qq '.[dev]'
+	ACTIVATOR_COMPILE=0 build/lock/bin/python -m pip install -qq '.[dev,docs]'
 	{ sed -n '/^#/p' requirements-dev.txt; \
 	  build/lock/bin/python -m pip freeze --all --exclude activator --exclude pip; } > build/lock/new.txt
 	mv build/lock/new.txt requirements-dev.txt
