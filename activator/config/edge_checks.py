@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import Final
 
 from activator.config.model import FORWARDED_HEADERS, KUBERNETES_MODES, SHARINGS, TLS_VERSIONS
-from activator.config.reader import UNREADABLE, Reader, Values
+from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 
-_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2
 _VIA: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~:-]+")  # a pseudonym, or host:port
 
 _NETWORK: Final = "a network such as 10.0.0.0/8 or an address"
@@ -120,7 +119,7 @@ class EdgeChecker:
 
 
 def _is_token(text: str) -> bool:
-    return _TOKEN.fullmatch(text) is not None
+    return TOKEN.fullmatch(text) is not None
 
 
 def _is_network(text: str) -> bool:

@@ -5,17 +5,13 @@ Part of `checks.py`'s work, with its rules. A key that the policy would ignore i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Set as AbstractSet
-from typing import Final
 
 from activator.config.edge_checks import item_at
 from activator.config.model import HASH_ON_CLIENT_IP
-from activator.config.reader import UNREADABLE, Reader, Values
+from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 from lb.registry import problem_with, takes_key, takes_weights
-
-_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2, also of a cookie's name
 
 
 class PolicyChecker:
@@ -69,7 +65,7 @@ class PolicyChecker:
         if len(named) != 1:
             if (item.entries or {}).keys() <= {"header", "cookie"}:  # else the unknown key has been told
                 self._reader.advise(item, path, "`hash_on` requires exactly one of `header` and `cookie`")
-        elif _TOKEN.fullmatch(hash_on[named[0]]) is None:
+        elif TOKEN.fullmatch(hash_on[named[0]]) is None:
             self._reader.found(item_at(item, named[0]), f"{path}.{named[0]}", f"the name of a {named[0]}")
 
 

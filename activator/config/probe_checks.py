@@ -10,12 +10,11 @@ from typing import Final
 
 from activator.config.edge_checks import item_at
 from activator.config.model import PROBE_HTTP, PROBE_KINDS
-from activator.config.reader import UNREADABLE, Reader, Values
+from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 
 _PATH: Final = re.compile(r"/[!-~]*")  # visible ASCII, as it goes over the wire
 _HOST: Final = re.compile(r"[A-Za-z0-9._:\[\]-]+")
-_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2
 _HTTP_KEYS: Final = ("path", "host", "identity_header")
 
 
@@ -52,5 +51,5 @@ def _check_texts(reader: Reader, item: Item, probe: Values, path: str) -> None:
             reader.found(item_at(item, "host"), f"{path}.host", "a host such as pod.internal")
         elif not probe.get("path") and not probe.get("identity_header") and not probe.get("kind"):
             reader.advise(item_at(item, "host"), f"{path}.host", "`host` requires `path` or `kind: http`")
-    if probe.get("identity_header") and _TOKEN.fullmatch(probe["identity_header"]) is None:
+    if probe.get("identity_header") and TOKEN.fullmatch(probe["identity_header"]) is None:
         reader.found(item_at(item, "identity_header"), f"{path}.identity_header", "the name of a header")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 from activator.config.edge_checks import item_at
 from activator.config.model import ADMISSIONS, DISCIPLINES, Queue
-from activator.config.reader import UNREADABLE, Reader, Values
+from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 
 FAIR_WEIGHTS_MAX: Final = 512  # keys whose weight a file may say
@@ -16,7 +15,6 @@ QUEUE_RULES_MAX: Final = 32  # of one revision: each request may be compared wit
 # What only one discipline uses: a key that would be ignored is a mistake.
 _ONLY_WITH: Final = {"ageing": ("priority",), "default": ("priority",), "weights": ("fair",), "header": DISCIPLINES[1:]}
 _DEFAULTS: Final = Queue()
-_TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 
 
 def check_queue(reader: Reader, item: Item, values: Values, path: str) -> None:
@@ -52,7 +50,7 @@ def _check_header(reader: Reader, item: Item, values: Values, path: str, discipl
         what = "level" if discipline == "priority" else "key"
         advice = f"`discipline: {discipline}` requires `header`, the request header with the {what}"
         reader.advise(item, f"{path}.header", advice)
-    elif header and _TOKEN.fullmatch(header) is None:
+    elif header and TOKEN.fullmatch(header) is None:
         reader.found(item_at(item, "header"), f"{path}.header", "the name of a request header")
 
 
@@ -71,7 +69,7 @@ def _check_rule(reader: Reader, item: Item, rule: Values, path: str, discipline:
     if not prefix.startswith("/") or "?" in prefix or not prefix.isascii():
         reader.found(item_at(item, "path_prefix"), f"{path}.path_prefix", "the ASCII beginning of a path, from / on")
     for method in rule.get("methods", []):
-        if method is not UNREADABLE and (_TOKEN.fullmatch(method) is None or method != method.upper()):
+        if method is not UNREADABLE and (TOKEN.fullmatch(method) is None or method != method.upper()):
             reader.found(
                 item_at(item, "methods"), f"{path}.methods", "methods in capital letters such as GET", f'"{method}"'
             )

@@ -23,6 +23,7 @@ from activator.runtime.units import GIB, KIB, MIB
 
 Values = dict[str, Any]  # of a struct: the fields that could be read, structs within as Values
 
+TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2: a name of a header, a method, a cookie
 SIZE_PATTERN: Final = r"(\d+(?:\.\d+)?)(B|KiB|MiB|GiB)?"
 _BYTES: Final = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 _INT: Final = re.compile(r"[-+]?\d{1,18}", re.ASCII)
