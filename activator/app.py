@@ -35,6 +35,7 @@ from activator.messages import (
 )
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
+from activator.runtime.extras import need
 from activator.runtime.memory import FreedMemory
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.telemetry.logs.app_log import AppLog
@@ -321,6 +322,7 @@ class App:
 
     def _make_knative(self) -> KnativeMode:
         # Kubernetes' client and protobuf: only where there is a cluster.
+        need("kubernetes", "kubernetes mode")
         from activator.control_plane.sources.knative.environment import read_environment
         from activator.control_plane.sources.knative.mode import KnativeMode
 

@@ -52,9 +52,8 @@ def test_every_hot_file_is_compiled() -> None:
 
 def test_every_exclusion_has_its_reason() -> None:
     text = (ROOT / "pyproject.toml").read_text("utf-8")
-    lists = re.compile(
-        r"^(?:dependencies|dev|docs|bench|requires|exclude|ignore) = \[\n(.*?)^\]", re.MULTILINE | re.DOTALL
-    )
+    names = "dependencies|kubernetes|tracing|all|dev|docs|bench|dist|requires|exclude|ignore"
+    lists = re.compile(rf"^(?:{names}) = \[\n(.*?)^\]", re.MULTILINE | re.DOTALL)
     for block in lists.findall(text):
         for line in block.splitlines():
             if line.strip().startswith('"') and '"pytest==' not in line:

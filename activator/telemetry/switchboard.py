@@ -19,6 +19,7 @@ from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.data_plane.proxy.proxy import Proxy
 from activator.runtime.clock import Defer, Later, Now
+from activator.runtime.extras import need
 from activator.runtime.tasks import pause
 from activator.telemetry.logs.app_log import LOG_WINDOW_S, AppLog
 from activator.telemetry.logs.log_switch import AccessLogSwitch
@@ -61,7 +62,7 @@ class Telemetry:
         self._cluster = ClusterSettings()
 
     def set(self, config: Config) -> None:
-        """What the file says. Raises StartError, and changes nothing, where spans cannot be sent so."""
+        """What the file says. Raises StartError, and changes nothing, where spans or metrics cannot be sent so."""
         self._set(config, self._cluster)
 
     def settle(self, cluster: ClusterSettings) -> None:
@@ -93,10 +94,12 @@ class Telemetry:
             self.app_log.sweep()
 
     def _set(self, config: Config, cluster: ClusterSettings) -> None:
+        exported = export_of(config.metrics.knative, cluster)
+        if exported.protocol == "http/protobuf":  # what may be refused comes first
+            need("tracing", "sending Knative's metrics by http/protobuf")
         self.traces.set(tracing_of(config.tracing, cluster))
         self.access_log.set(access_log_of(config.access_log, cluster))
         self._proxy.histograms = config.metrics.histograms
-        exported = export_of(config.metrics.knative, cluster)
         if self._knative is None and exported.protocol != "none" and self._make_knative is not None:
             self._knative = self._make_knative()
         if self._knative is not None:

@@ -20,6 +20,7 @@ from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.proxy import Proxy
 from activator.runtime.clock import Now
 from activator.runtime.errors import StartError
+from activator.runtime.extras import need
 from activator.telemetry.tracing.span_sender import TRACE_BATCH_SPANS, TRACE_DELAY_S, TRACE_SPANS_MAX
 from lb.rng import Rng
 
@@ -93,6 +94,7 @@ class TraceSwitch:
             log.warning("the last spans could not be sent within %g s", TRACE_CLOSE_S)
 
     def _made(self, wanted: Tracing) -> tuple[SpanMaker, Sampler]:
+        need("tracing", "tracing with the exporter otlp")
         from activator.telemetry.tracing.otlp_client import OtlpClient  # only where traces are sent
         from activator.telemetry.tracing.spans import SpanMaker
 

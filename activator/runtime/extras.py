@@ -1,0 +1,37 @@
+"""Features that need packages which a default install leaves out, and the error that says what to install.
+
+Rules
+  1. What a feature imports from an extra, it imports where it is used, after `need` for that extra.
+  2. `EXTRAS` names importable packages; pyproject.toml, [project.optional-dependencies], names the distributions that
+     hold them. Both are changed together.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Final
+
+from activator.runtime.errors import StartError
+
+DISTRIBUTION: Final = "activator-proxy"
+EXTRAS: Final[dict[str, tuple[str, ...]]] = {
+    "kubernetes": ("kubernetes_asyncio", "google.protobuf"),
+    "tracing": ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http", "requests"),
+}
+
+
+def need(extra: str, feature: str) -> None:
+    """Raises StartError with the command that installs `extra`, unless all of its packages are there."""
+    missing = [package for package in EXTRAS[extra] if not _is_installed(package)]
+    if missing:
+        raise StartError(
+            f"{feature} needs packages that are not installed ({', '.join(missing)}): "
+            f"pip install '{DISTRIBUTION}[{extra}]'"
+        )
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ModuleNotFoundError:  # a package that should hold it is missing, such as `google`
+        return False
