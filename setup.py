@@ -1,12 +1,18 @@
 """Compiles the hot modules with mypyc; everything else about the distribution stands in pyproject.toml.
 
 Rules
-  1. All or nothing. If any step fails (no compiler, a type error, a C error, an import that fails) every compiled file
-     is removed and the package goes on in plain Python, with one line that says why: half a group does not import.
+  1. All or nothing. Compiled files are put in place only after all of them were made and have been imported in a copy
+     of the packages; `lb.world` takes them only if the last one is there. If a step fails (no compiler, a type error, a
+     C error, an import that fails) every compiled file is removed and the package goes on in plain Python, with one
+     line that says why. An interrupt at any moment leaves one or the other.
   2. What is compiled is listed in pyproject.toml, [tool.activator.compile], with the reason for each exclusion.
   3. In place (a checkout) a stamp beside the compiled files holds the hashes of all that was read, so that `lb.world`
      can refuse them once a source has changed, and a second build has nothing to do.
   4. `ACTIVATOR_COMPILE=0` at build compiles nothing.
+  5. One C file per module, compiled on all cores. An object is kept under the hash of all that it is made from
+     (build/mypyc/objects), so only what has changed is compiled again (a change of the shared header is one of all),
+     and an interrupted build goes on where it was.
+  6. One build at a time: a second one waits.
 
 `python setup.py can_compile` exits with 0 if there is a C compiler that finds Python's headers.
 """
@@ -14,6 +20,8 @@ Rules
 from __future__ import annotations
 
 import ast
+import contextlib
+import fcntl
 import hashlib
 import importlib.machinery
 import importlib.metadata
@@ -21,12 +29,18 @@ import os
 import runpy
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
+import threading
+import time
 import tomllib
+from collections.abc import Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
+from types import FrameType
 from typing import Any, ClassVar
 
 from setuptools import Command, Extension, setup
@@ -43,6 +57,18 @@ GROUP_LIBRARY = GROUP + "__mypyc"
 WORK_DIR = ROOT / "build" / "mypyc"
 TRIAL = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]; import lb; assert lb.COMPILED"
 TRIAL_TIMEOUT_S = 60.0
+TOLD_EVERY_S = 5.0  # how often a build says how far it is
+# Measured in one run (docs/performance.md, "How it is compiled"): one C file per module costs a request nothing beside
+# one file for all, and neither do -O2 instead of -O3 and doing without -flto, which would link everything anew after
+# each edit (38 s for 63 s of building).
+OPT_LEVEL = "2"
+C_FLAGS = [
+    # Without it -fPIC keeps gcc from inlining between our own functions: a round-robin pick, reserve and release was
+    # measured at 25 ns instead of 17.
+    "-fno-semantic-interposition",
+    # Calls between the C files are direct, not by way of the table for symbols that another library may replace.
+    "-fvisibility=hidden",
+]
 PROBE = "#include <Python.h>\nPyObject *probe(void) { return PyLong_FromLong(1); }\n"
 
 
@@ -102,9 +128,27 @@ def compiled_files(target: Path) -> list[Path]:
 
 
 def remove_compiled(target: Path) -> None:
-    for path in compiled_files(target):
-        path.unlink()
+    """The witness first: from then on `lb.world` takes none of the others."""
+    for path in sorted(compiled_files(target), key=lambda path: not is_witness(path)):
+        path.unlink(missing_ok=True)
     (target / "lb" / WORLD["STAMP_NAME"]).unlink(missing_ok=True)
+
+
+def install_compiled(made: Path, target: Path, stamp: str | None) -> None:
+    """The witness last. Each file is renamed into place: a process that has loaded the former one keeps it."""
+    remove_compiled(target)
+    if stamp is not None:
+        (target / "lb" / WORLD["STAMP_NAME"]).write_text(stamp, "utf-8")
+    for path in sorted(compiled_files(made), key=is_witness):
+        place = target / path.relative_to(made)
+        new = place.with_name(f"{place.name}.new")
+        shutil.copy2(path, new)
+        new.replace(place)
+
+
+def is_witness(path: Path) -> bool:
+    """Whether this is the file that `lb.world` looks for."""
+    return path.parent.name == "lb" and path.name.partition(".")[0] == WORLD["WITNESS"]
 
 
 def missing_for_compiling() -> str | None:
@@ -126,6 +170,158 @@ def missing_for_compiling() -> str | None:
     return None if result.returncode == 0 else f"{command[0]} does not find Python's headers or the C library"
 
 
+# --- C files to libraries -------------------------------------------------------------------------------------------
+
+
+class CachedCommands:
+    """Runs compilers and linkers, as many at a time as there are cores, and keeps what they made in `folder`.
+
+    `prepare` gives the file that a command would make: its name is the hash of the command and of all that goes in.
+    What is there already is not made again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._used: set[Path] = set()
+        self._commands: dict[Path, list[str]] = {}
+        self._running: set[subprocess.Popen[str]] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def prepare(self, suffix: str, command: list[str], hidden: list[str], contents: list[bytes]) -> Path:
+        """`command` and `contents` decide what comes out; `hidden` words (paths) do not and are not hashed."""
+        digest = hashlib.sha256("\0".join(command).encode())
+        for content in contents:
+            digest.update(hashlib.sha256(content).digest())
+        made = self._folder / (digest.hexdigest()[:40] + suffix)
+        self._used.add(made)
+        if not made.exists():
+            self._commands[made] = [*command, *hidden]
+        return made
+
+    def make(self, what: str) -> None:
+        """Run what has been prepared. Raises CompileError with the first command's error; the others are stopped."""
+        commands, self._commands = self._commands, {}
+        if not commands:
+            return
+        began_s = time.monotonic()
+        workers = _cores()
+        print(f"build: {what}: {len(commands)} files on {workers} cores", flush=True)
+        with ThreadPoolExecutor(workers) as pool:
+            waiting = {pool.submit(self._run, command, made) for made, command in commands.items()}
+            try:
+                while waiting:
+                    done, waiting = wait(waiting, TOLD_EVERY_S, FIRST_EXCEPTION)
+                    for one in done:
+                        one.result()
+                    left = len(waiting)
+                    took_s = time.monotonic() - began_s
+                    if left:
+                        print(f"build: {what}: {len(commands) - left} of {len(commands)}, {took_s:.0f} s", flush=True)
+            finally:
+                self._stop()
+                pool.shutdown(cancel_futures=True)
+
+    def remove_unused(self) -> None:
+        for path in self._folder.iterdir():
+            if path not in self._used:
+                path.unlink()
+
+    def _run(self, command: list[str], made: Path) -> None:
+        unfinished = made.with_suffix(".unfinished")  # an interrupted compiler leaves nothing that looks whole
+        with self._lock:
+            if self._closed:
+                return
+            process = subprocess.Popen(
+                [*command, "-o", str(unfinished)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            self._running.add(process)
+        said = process.communicate()[0]
+        with self._lock:
+            self._running.discard(process)
+        if process.returncode != 0:
+            raise CompileError(f"{command[0]} failed: {_first_error(said)}")
+        unfinished.replace(made)
+
+    def _stop(self) -> None:
+        with self._lock:
+            self._closed = bool(self._running)
+            for process in self._running:
+                process.kill()
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _first_error(said: str) -> str:
+    lines = said.strip().splitlines() or ["no message"]
+    return next((line for line in lines if "error" in line), lines[-1])
+
+
+def build_libraries(extensions: list[Any], folder: Path) -> None:
+    """Compile and link mypyc's extensions into `folder`, with the commands that setuptools would use."""
+    from distutils.ccompiler import new_compiler
+    from distutils.sysconfig import customize_compiler
+
+    compiler: Any = new_compiler()
+    customize_compiler(compiler)
+    about = "\n".join([sys.version, importlib.metadata.version("mypy"), _version_of(compiler.compiler_so[0])]).encode()
+    include = f"-I{sysconfig.get_path('include')}"
+    commands = CachedCommands(WORK_DIR / "objects")
+    objects: dict[str, list[Path]] = {}
+    for extension in sorted(extensions, key=lambda extension: -len(extension.sources)):
+        command = [*compiler.compiler_so, *extension.extra_compile_args]
+        headers = [about, *(Path(name).read_bytes() for name in sorted(extension.depends) if name.endswith(".h"))]
+        folders = [f"-I{name}" for name in extension.include_dirs]
+        objects[extension.name] = [
+            commands.prepare(".o", command, [include, *folders, "-c", source], [*headers, Path(source).read_bytes()])
+            for source in sorted(extension.sources, key=os.path.getsize, reverse=True)  # the longest first
+        ]
+    commands.make("compiling")
+    suffix = importlib.machinery.EXTENSION_SUFFIXES[0]
+    libraries = {}
+    for extension in extensions:
+        parts = objects[extension.name]
+        command = [*compiler.linker_so, *extension.extra_link_args]
+        names = "\0".join(path.name for path in parts).encode()  # which are hashes of what is in them
+        libraries[extension.name] = commands.prepare(".so", command, [*map(str, parts)], [about, names])
+    commands.make("linking")
+    for name, library in libraries.items():
+        place = folder / (name.replace(".", "/") + suffix)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(library, place)
+    commands.remove_unused()
+
+
+def _version_of(compiler: str) -> str:
+    return subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """Hold the lock of the work folder; say so where another build has it."""
+    WORK_DIR.mkdir(parents=True, exist_ok=True)
+    with open(WORK_DIR / "lock", "w", encoding="utf-8") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print("build: waits for another build of this checkout", flush=True)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+# --- setuptools' commands -------------------------------------------------------------------------------------------
+
+
 class BuildOrGoOn(build_ext):
     """`build_ext` that leaves either every compiled file or none."""
 
@@ -134,8 +330,13 @@ class BuildOrGoOn(build_ext):
             self.extensions = []
             return
         os.chdir(ROOT)
+        signal.signal(signal.SIGTERM, _terminated)  # as Ctrl-C: the compilers are stopped as well
         target = ROOT if self.inplace or self.editable_mode else Path(self.build_lib).resolve()
-        sources = compiled_sources()
+        with one_at_a_time():
+            self._run(target, compiled_sources())
+        self.extensions = []  # setuptools has nothing left to copy
+
+    def _run(self, target: Path, sources: list[Path]) -> None:
         try:
             if target != ROOT or not self._is_fresh(sources):
                 self._compile(sources, target)
@@ -143,10 +344,6 @@ class BuildOrGoOn(build_ext):
             remove_compiled(target)
             reason = str(error) if isinstance(error, CompileError) else f"mypyc or the C compiler failed ({error})"
             print(f"warning: not compiled, going on in plain Python: {reason}", file=sys.stderr)
-        except BaseException:
-            remove_compiled(target)
-            raise
-        self.extensions = []  # setuptools has nothing left to copy
 
     def get_outputs(self) -> list[str]:
         return [str(path) for path in compiled_files(Path(self.build_lib))]
@@ -171,43 +368,43 @@ class BuildOrGoOn(build_ext):
             raise CompileError(missing)
         from mypyc.build import mypycify  # costs a second, so not where it is not needed
 
-        shutil.rmtree(WORK_DIR, ignore_errors=True)  # nothing of an earlier attempt may be taken for this one's
+        for name in ("c", "lib", "trial"):  # nothing of an earlier attempt may be taken for this one's
+            shutil.rmtree(WORK_DIR / name, ignore_errors=True)
         stamp = stamp_text(sources)  # before compiling: an edit meanwhile makes the result stale, as it is
+        print(f"build: mypyc turns {len(sources)} modules into C", flush=True)
         # Its own flags, not those of `make lint`: a build must not depend on which stubs are installed.
         flags = ["--config-file=", "--ignore-missing-imports", f"--cache-dir={WORK_DIR / 'cache'}"]
         extensions: list[Any] = mypycify(
             [*flags, *map(str, sources)],
-            opt_level="3",
+            opt_level=OPT_LEVEL,
             debug_level="0",
+            multi_file=True,
             group_name=GROUP,
-            target_dir=str(WORK_DIR),
+            target_dir=str(WORK_DIR / "c"),
         )
         for extension in extensions:
-            # Without it -fPIC keeps gcc from inlining between our own functions: a round-robin pick, reserve and
-            # release was measured at 25 ns instead of 17.
-            extension.extra_compile_args.append("-fno-semantic-interposition")
-        self.distribution.ext_modules = extensions
-        plain = build_ext(self.distribution)
-        plain.build_lib = str(WORK_DIR / "lib")
-        plain.build_temp = str(WORK_DIR / "temp")
-        plain.ensure_finalized()
-        plain.run()
-        remove_compiled(target)
-        for path in compiled_files(WORK_DIR / "lib"):
-            shutil.copy2(path, target / path.relative_to(WORK_DIR / "lib"))
-        if target == ROOT:
-            (ROOT / "lb" / WORLD["STAMP_NAME"]).write_text(stamp, "utf-8")
-        _try_import(sources, target)
+            # Where mypyc puts the group's headers: the name of the group has a dot, which its include path leaves out.
+            extension.include_dirs.append(str(WORK_DIR / "c" / "lb"))
+            extension.extra_compile_args.extend(C_FLAGS)
+        build_libraries(extensions, WORK_DIR / "lib")
+        _try_import(sources)
+        install_compiled(WORK_DIR / "lib", target, stamp if target == ROOT else None)
 
 
-def _try_import(sources: list[Path], target: Path) -> None:
+def _try_import(sources: list[Path]) -> None:
+    """In a copy of the packages with the compiled files beside their sources."""
+    trial = WORK_DIR / "trial"
+    for package in PACKAGES:
+        ignore = shutil.ignore_patterns("__pycache__", "*.so", "*.pyd", WORLD["STAMP_NAME"])
+        shutil.copytree(ROOT / package, trial / package, ignore=ignore)
+    install_compiled(WORK_DIR / "lib", trial, None)
     environment = {name: value for name, value in os.environ.items() if name != WORLD["VARIABLE"]}
     names = [module_name(source) for source in sources]
     # In front of what stands there: an isolated build finds its requirements through this very variable.
-    paths = [str(target), *filter(None, [environment.get("PYTHONPATH")])]
+    paths = [str(trial), *filter(None, [environment.get("PYTHONPATH")])]
     result = subprocess.run(
         [sys.executable, "-c", TRIAL, *names],
-        cwd=target,
+        cwd=trial,
         env=environment | {"PYTHONPATH": os.pathsep.join(paths)},
         capture_output=True,
         text=True,
@@ -217,6 +414,7 @@ def _try_import(sources: list[Path], target: Path) -> None:
     if result.returncode != 0:
         lines = result.stderr.strip().splitlines() or [f"exit code {result.returncode}"]
         raise CompileError(f"the compiled modules do not import: {lines[-1]}")
+    shutil.rmtree(trial)
 
 
 class CanCompile(Command):

@@ -7,6 +7,9 @@ Rules
   3. In a checkout, compiled files hide edits of their sources. The build leaves a stamp with the hash of everything it
      read; where that no longer agrees with the files, the import fails and says how to go on. An installed package has
      no stamp: nobody edits it.
+  4. A process that began in plain Python stays there: compiled files that appear while it runs (a build behind it) are
+     not loaded beside the sources that it has imported already.
+  5. The build puts the witness in place last and removes it first, so that a build which was cut short counts as none.
 """
 
 from __future__ import annotations
@@ -58,12 +61,10 @@ class PlainFinder:
 
 def enter() -> bool:
     """Settle which world this process is in; True if it is the compiled one."""
-    if os.environ.get(VARIABLE) == "0":
+    here = os.path.dirname(os.path.abspath(__file__))
+    if os.environ.get(VARIABLE) == "0" or not _is_compiled(here):
         if not any(isinstance(finder, PlainFinder) for finder in sys.meta_path):
             sys.meta_path.insert(0, PlainFinder())
-        return False
-    here = os.path.dirname(os.path.abspath(__file__))
-    if not _is_compiled(here):
         return False
     root = os.path.dirname(here)
     if os.path.exists(os.path.join(root, "setup.py")):

@@ -1,9 +1,11 @@
 """The tour itself: four acts, one activator, one program, one client process.
 
 1. at zero             nothing runs
-2. the first request   is held while the first process starts, and answered
+2. the first requests  are held while the first process starts, and answered
 3. load                drives the revision to several processes
 4. silence             and it is back at zero
+
+Then what was seen, what to try next, and, where there is no terminal, one line of JSON with the figures.
 """
 
 from __future__ import annotations
@@ -11,6 +13,9 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import shlex
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -23,12 +28,16 @@ from activator.config.model import Config, Duration, Process, Queue, Revision
 from activator.control_plane.sources.process.supervisor import Reaping
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.proxy.proxy import ExchangeObserver, ProxiedExchange
-from activator.demo.picture import Picture, PlainLines, Scene
+from activator.demo.picture import PHASES, Picture, PlainLines, Scene
 from lb.registry import default_name
 
+FIRST_REQUESTS = 5  # that are held together
 CONNECTIONS = 32
-LOAD_S = 8.0
-IDLE_S = 3.0
+CONCURRENCY = 8  # requests at a time in one process
+PROCESSES_MAX = 4
+LOAD_S = 9.0
+IDLE_S = 4.0
+READ_S = 2.0  # for what stands still
 FRAME_S = 0.1
 ACT_TIMEOUT_S = 25.0  # of any one act; the whole ends within a minute
 
@@ -62,13 +71,13 @@ def run() -> int:
 def _settings() -> Settings:
     process = Process(
         command=[sys.executable, "-I", str(_HERE / "program.py"), "{port}"],
-        max_scale=4,
+        max_scale=PROCESSES_MAX,
         idle=Duration(IDLE_S),
     )
     revision = Revision(
         name="demo",
         hosts=["*"],
-        container_concurrency=8,
+        container_concurrency=CONCURRENCY,
         policy="round-robin",
         process=process,
         queue=Queue(depth=1000),
@@ -81,7 +90,8 @@ async def _tour(reaping: Reaping) -> int:
     app = App(_settings(), reaping)
     observer = FirstExchange()
     app.data.proxy.observer = observer
-    picture = Picture() if sys.stdout.isatty() else PlainLines()
+    in_terminal = sys.stdout.isatty()
+    picture = Picture() if in_terminal else PlainLines()
     scene = Scene(app.data.tables, _KEY)
     await app.start()
     drawing = asyncio.get_running_loop().create_task(_draw(picture, scene))
@@ -92,7 +102,9 @@ async def _tour(reaping: Reaping) -> int:
         await asyncio.wait({drawing})
         await app.close()
         picture.close()
-    print(json.dumps(result), flush=True)
+    print("\n".join(summary(result, scene, command_name(sys.argv[0], Path.cwd()))), flush=True)
+    if not in_terminal:
+        print(json.dumps(result), flush=True)
     return 0 if result["failures"] == 0 and scene.back_at_zero else 1
 
 
@@ -104,26 +116,39 @@ async def _draw(picture: Picture | PlainLines, scene: Scene) -> None:
 
 async def _acts(app: App, scene: Scene, observer: FirstExchange) -> dict[str, Any]:
     address = app.addresses[0]
-    scene.act = f"at zero: nothing runs; the activator listens on http://{address}"
-    await asyncio.sleep(1.0)
+    scene.begin(
+        "1 of 4: at zero",
+        f"No process runs. The activator listens on http://{address}; the first request will start the program.",
+    )
+    await asyncio.sleep(READ_S)
 
-    scene.act = "the first request: it is held while the first process starts"
-    began_s = time.monotonic()
-    first = await _client(address, 1, 0.0, scene)
+    scene.begin(
+        f"2 of 4: {FIRST_REQUESTS} requests, and nobody there to answer",
+        "They are held, not refused, while a process starts. Look at what they wait for, and at the phases below.",
+    )
+    began_s = scene.asked_s = time.monotonic()
+    first = await _client(address, FIRST_REQUESTS, 0.0, scene)
     cold_start_ms = first["p50_ms"]
     scene.cold_start = _phases(observer, app, began_s)
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(READ_S)
 
-    scene.act = f"load: {CONNECTIONS} connections from another process, {LOAD_S:g} s"
+    scene.begin(
+        f"3 of 4: load, {CONNECTIONS} connections for {LOAD_S:g} s",
+        f"No process gets more than {CONCURRENCY} requests at a time; the others wait. Look how more processes come.",
+    )
     load = await _client(address, CONNECTIONS, LOAD_S, scene)
 
-    scene.act = f"silence: back to zero after {IDLE_S:g} s without requests"
+    scene.begin(
+        "4 of 4: silence",
+        f"{IDLE_S:g} s after the last request the processes are drained and ended. Look how the slots empty.",
+    )
     until_s = time.monotonic() + ACT_TIMEOUT_S
     while scene.pods() and time.monotonic() < until_s:  # noqa: ASYNC110 - the demo looks as a person would
         await asyncio.sleep(FRAME_S)
     scene.back_at_zero = not scene.pods()
-    scene.act = "at zero again" if scene.back_at_zero else "processes are left that should have gone"
-    await asyncio.sleep(0.3)
+    if not scene.back_at_zero:
+        scene.begin("processes are left that should have gone", "This is a fault; please report it.")
+    await asyncio.sleep(0.5)
     return {
         "requests": first["requests"] + load["requests"],
         "failures": first["failures"] + load["failures"],
@@ -153,6 +178,36 @@ async def _client(address: str, connections: int, seconds: float, scene: Scene) 
     return last
 
 
+def summary(result: dict[str, Any], scene: Scene, command: str) -> list[str]:
+    """What was seen, and how to go on."""
+    end = "0" if scene.back_at_zero else "some that should have gone"
+    world = "compiled" if result["compiled"] else "plain Python"
+    total = f"{result['requests']:,} requests"
+    phases = dict(scene.cold_start)
+    program = phases.get("process starts", 0.0)
+    return [
+        f"Seen ({world}): processes 0 -> {result['max_pods']} -> {end}; {total}, {result['failures']} failures;",
+        f"  the first waited {result['cold_start_ms']:,.0f} ms, of which the program took {program:,.0f} to start;",
+        f"  under load p50 {result['p50_ms']:g} ms, p99 {result['p99_ms']:g} ms; up to {scene.most_queued} in line.",
+        "Try next:",
+        f"  {command} run -- python3 -m http.server {{port}}",
+        "  curl http://127.0.0.1:8012/     # in another terminal: starts that server",
+        f"  {command} status --watch     # there as well: who waits for what",
+        "The live page, while an activator runs: http://127.0.0.1:8008/",
+    ]
+
+
+def command_name(started_as: str, here: Path) -> str:
+    """What the user types to run this program again."""
+    path = Path(started_as).absolute()
+    if path.name != "activator":
+        return f"{shlex.quote(sys.executable)} -m activator.cli"
+    found = shutil.which("activator")
+    if found is not None and Path(found).absolute() == path:
+        return "activator"
+    return shlex.quote(os.path.relpath(path, here) if path.is_relative_to(here) else str(path))
+
+
 def _phases(observer: FirstExchange, app: App, began_s: float) -> list[tuple[str, float]]:
     """The first request's time, split: (phase, ms)."""
     first = observer.first
@@ -160,17 +215,10 @@ def _phases(observer: FirstExchange, app: App, began_s: float) -> list[tuple[str
     if first is None or born is None:
         return []
     started_s, ready_s = born
-    marks = [
-        ("ask", started_s),
-        ("process starts", ready_s),
-        ("hand over", first.granted_s),
-        ("connect", first.connected_s),
-        ("first byte", first.first_byte_s),
-        ("done", first.done_s),
-    ]
+    ends_s = (started_s, ready_s, first.granted_s, first.connected_s, first.first_byte_s, first.done_s)
     phases = []
     before_s = first.arrived_s
-    for name, at_s in marks:
+    for name, at_s in zip(PHASES, ends_s, strict=True):
         phases.append((name, round((at_s - before_s) * 1000.0, 2)))
         before_s = at_s
     return phases
