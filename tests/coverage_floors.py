@@ -1,37 +1,42 @@
-"""`make coverage`: the covered lines of each folder, and whether each is above its floor.
+"""`make coverage` and `make coverage-quick`: the covered lines of each folder, and whether each is above its floor.
 
-A floor stands a little below what was measured, in percent of the lines of the folder. It may only be raised.
+A floor is a little below what was measured in the plain world, in percent of the lines of the folder. Raise it when
+more is covered; lower it only with a reason in the commit.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import sys
 import tempfile
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Final
 
 import coverage
 
 from tests.sources import ROOT
 
+# By all tests of the four folders: 95.5, 91.9, 89.7 and 94.0 were measured.
 FLOORS: Final = {
-    "lb": 0.0,
-    "activator/codec": 0.0,
-    "activator/data_plane": 0.0,
-    "activator/control_plane": 0.0,
+    "lb": 94.0,
+    "activator/codec": 90.0,
+    "activator/data_plane": 88.0,
+    "activator/control_plane": 92.0,
 }
+# By the tests of codec and data plane alone, which take less than a minute: 91.7 and 84.4.
+QUICK_FLOORS: Final = {"activator/codec": 89.0, "activator/data_plane": 83.0}
 
 
-def covered() -> dict[str, float]:
+def covered(folders: Iterable[str]) -> dict[str, float]:
     """Percent of the lines of each folder, from the data file that COVERAGE_FILE names."""
     data = coverage.Coverage(config_file=False)
     data.load()
     with tempfile.NamedTemporaryFile("r", suffix=".json") as file:
         data.json_report(outfile=file.name)
-        files = json.load(io.TextIOWrapper(file.buffer, "utf-8"))["files"]
+        files = json.loads(Path(file.name).read_text("utf-8"))["files"]
     shares = {}
-    for folder in FLOORS:
+    for folder in folders:
         lines = [one["summary"] for path, one in files.items() if path.replace(f"{ROOT}/", "").startswith(f"{folder}/")]
         shares[folder] = (
             100.0 * sum(one["covered_lines"] for one in lines) / sum(one["num_statements"] for one in lines)
@@ -39,14 +44,13 @@ def covered() -> dict[str, float]:
     return shares
 
 
-def main() -> int:
-    low = 0
-    for folder, share in covered().items():
-        is_low = share < FLOORS[folder]
-        low += is_low
-        print(f"{folder:26} {share:5.1f} %, floor {FLOORS[folder]:g} %{'  TOO LOW' if is_low else ''}")
-    return min(low, 1)
+def main(arguments: list[str]) -> int:
+    floors = QUICK_FLOORS if "quick" in arguments else FLOORS
+    shares = covered(floors)
+    for folder, share in shares.items():
+        print(f"{folder:26} {share:5.1f} %, floor {floors[folder]:g} %{'  TOO LOW' if share < floors[folder] else ''}")
+    return int(any(share < floors[folder] for folder, share in shares.items()))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
