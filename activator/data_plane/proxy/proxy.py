@@ -145,6 +145,8 @@ class ProxiedExchange(Exchange):
     # --- to a pod ---
 
     def begin(self) -> None:
+        if self.over:
+            return
         self.read_s = self.arrived_s
         try:
             self._route()

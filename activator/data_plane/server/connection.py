@@ -355,9 +355,12 @@ class ClientConnection(StreamOwner):
             self._reading.wait_for_turn()
 
     def stream_ended(self, stream: Http1Stream) -> None:
-        if self._current is not stream:
+        if stream is self._next:
+            self._next = None  # refused while its body was read, before its turn: it is not begun any more
+        elif stream is self._current:
+            self._current = None
+        else:
             return
-        self._current = None
         if stream.close:
             self._drop_next()
             self._close_in_order(not stream.request_ended or self._reading.is_paused(), stream.until_close)

@@ -153,6 +153,18 @@ def test_who_goes_on_sending_after_an_early_answer_is_listened_to_for_long(half_
     visit.end()
 
 
+def test_a_request_that_is_refused_while_its_body_is_read_is_never_begun() -> None:
+    visit = Visit()
+    visit.connection.data_received(UPLOAD + b"u" * 2000)
+    visit.turn.end()
+    assert visit.transport.sent.startswith(b"HTTP/1.1 503 ") and b": held_bytes_full\r\n" in visit.transport.sent
+    assert visit.transport.sent.count(b"HTTP/1.1 ") == 1
+    assert visit.begun == 0 and visit.world.proxy.active == 0 and visit.transport.eof
+    visit.world.clock.pass_time(LINGER_S + 1.0)
+    assert visit.transport.is_closed() or visit.transport.is_aborted()
+    visit.end()
+
+
 def test_who_goes_on_sending_does_not_hold_up_a_drain() -> None:
     visit = Visit()
     visit.connection.data_received(UPLOAD)
