@@ -27,7 +27,8 @@ from activator.config.file import resolve
 from activator.config.model import Config, Duration, Process, Queue, Revision
 from activator.control_plane.sources.process.supervisor import Reaping
 from activator.data_plane.exchange import ClientStream, Exchange
-from activator.data_plane.proxy.proxy import ExchangeObserver, ProxiedExchange
+from activator.data_plane.proxy.accounting import ExchangeObserver
+from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.demo.picture import PHASES, Picture, PlainLines, Scene
 from lb.registry import default_name
 

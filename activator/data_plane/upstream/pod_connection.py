@@ -85,12 +85,11 @@ class PodConnection(PodStream):
     # --- the pool's side ---
 
     def serve(self, exchange: Exchange) -> None:
-        """Carry this exchange; the connection must be open and idle."""
+        """Carry this exchange from now on; the connection must be open and idle. The caller says so to the exchange."""
         assert self._exchange is None and not self.is_closed
         self._exchange = exchange
         head = exchange.head
         self._parser.expect(head.method == b"HEAD", head.upgrade)
-        exchange.connected(self)
 
     def is_usable(self) -> bool:
         """Nothing was received that forbids another request."""

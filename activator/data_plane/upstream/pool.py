@@ -24,7 +24,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
-from activator.data_plane.exchange import Exchange
+from activator.data_plane.exchange import Exchange, PodStream
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
 from activator.data_plane.upstream.dial import Dial, DialContext, PodAddress
 from activator.data_plane.upstream.identity_check import ExpectedIdentity, IdentityCheck
@@ -84,14 +84,18 @@ class PodPool(ConnectionOwner):
         for connection in idle:
             connection.close()
 
-    def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> None:
-        """Give `exchange` a connection, now if one has been idle for less than `idle_max_s` (0: only a fresh one).
+    def is_closed(self) -> bool:
+        """The pod has left: there is no connection to be had."""
+        return self._closed
 
-        Once the pod has left there is none to be had: the exchange is rejected before this returns.
+    def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> PodStream | None:
+        """A connection for `exchange`, if one has been idle for less than `idle_max_s` (0: only a fresh one will do).
+
+        None: there is none at the moment, and the exchange waits for one. Later, never before this returns, it is
+        called with it (`connected`) or with the reason why there is none (`connect_failed`), unless it is forgotten.
+        The pool must not be closed.
         """
-        if self._closed:
-            exchange.connect_failed(Reason.CONNECT_FAILED)
-            return
+        assert not self._closed, "a connection to a pod that has left"
         fresh = idle_max_s == 0.0
         idle_max_s = min(idle_max_s, self._idle_max_s)
         if idle_max_s > 0.0:
@@ -103,10 +107,11 @@ class PodPool(ConnectionOwner):
                 if connection.is_usable():
                     connection.reused = True
                     connection.serve(exchange)
-                    return
+                    return connection
                 connection.close()
         self._waiting[exchange] = fresh
         self._fill()
+        return None
 
     def forget(self, exchange: Exchange) -> None:
         """The exchange waits no longer."""
@@ -225,6 +230,7 @@ class PodPool(ConnectionOwner):
                 continue
             del self._waiting[exchange]
             connection.serve(exchange)
+            exchange.connected(connection)
             return
         if self._closed or self._idle_max_s <= 0.0:
             connection.close()
@@ -255,6 +261,7 @@ class PodPool(ConnectionOwner):
         self._identifying[connection] = identity_check
         self._context.wheel.arm(identity_check, connection.last_read_s + self._connect_timeout_s)
         connection.serve(identity_check)
+        identity_check.connected(connection)
 
     def _identified(self, connection: PodConnection, reusable: bool) -> None:
         identity_check = self._identifying.pop(connection)

@@ -21,7 +21,8 @@ from mypy_extensions import i64
 from activator.config.log_template import KNATIVE, REQUEST_TEMPLATE, template_fields
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.headers.trace_context import trace_id_of
-from activator.data_plane.proxy.proxy import ExchangeObserver, ProxiedExchange
+from activator.data_plane.proxy.accounting import ExchangeObserver
+from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.runtime.clock import Defer, Later, Now
 from activator.runtime.units import KIB
 from activator.telemetry.logs.json_line import JsonLine

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, final
 
 from activator.data_plane.exchange import ClientStream, Exchange
-from activator.data_plane.proxy.proxy import ExchangeObserver, ProxiedExchange
+from activator.data_plane.proxy.accounting import ExchangeObserver
+from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.histogram import Histogram
 from activator.telemetry.logs.log_fields import printable, status_of

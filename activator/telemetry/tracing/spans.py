@@ -22,7 +22,8 @@ from mypy_extensions import i64
 
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.headers.trace_context import Sampler, TraceContext
-from activator.data_plane.proxy.proxy import ExchangeObserver, ProxiedExchange
+from activator.data_plane.proxy.accounting import ExchangeObserver
+from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.throttle.starting import Start
 from activator.runtime.clock import Now
 from activator.telemetry.logs.log_fields import header_of, printable, reason_of, status_of, without_zone

@@ -59,7 +59,7 @@ def test_the_line_in_the_access_log_and_the_error_to_the_client(end: str) -> Non
     elif end == "closed":
         exchange.pod_failed(Reason.POD_CLOSED, "", False)
     elif end == "refused":
-        exchange._attempts = 2  # the last that there may be
+        exchange.attempts = 2  # the last that there may be
         exchange.connect_failed(Reason.CONNECT_FAILED)
     elif end == "gone":
         exchange.client_gone()

@@ -8,6 +8,7 @@ from activator.codec.http1.request import RequestLimits, RequestParser, RequestS
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.config.specs import RevisionSpec
 from activator.data_plane.exchange import ClientStream, Exchange, PodStream
+from activator.data_plane.proxy.phases import IllegalTransitionError
 from activator.data_plane.proxy.proxy import ProxiedExchange, Proxy
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.throttle.budget import HeldBudget
@@ -144,12 +145,16 @@ class Pool(PodPool):
         self.asked: list[tuple[Exchange, bool]] = []  # and has not been given yet
         self.pods: list[Pod] = []
 
-    def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> None:
+    def is_closed(self) -> bool:
+        return False
+
+    def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> PodStream | None:
         self.idle_max_s = idle_max_s
         self.fresh.append(idle_max_s == 0.0)
-        self.asked.append((exchange, idle_max_s == 0.0))
         if self.connects:
-            self.connect(exchange)
+            return self._new_pod()
+        self.asked.append((exchange, idle_max_s == 0.0))
+        return None
 
     def forget(self, exchange: Exchange) -> None:
         self.asked = [asked for asked in self.asked if asked[0] is not exchange]
@@ -163,9 +168,13 @@ class Pool(PodPool):
 
     def connect(self, exchange: Exchange) -> Pod:
         self.forget(exchange)
+        pod = self._new_pod()
+        exchange.connected(pod)
+        return pod
+
+    def _new_pod(self) -> Pod:
         pod = Pod(self.gives_reused and self.idle_max_s > 0.0)
         self.pods.append(pod)
-        exchange.connected(pod)
         return pod
 
 
@@ -220,13 +229,19 @@ class World:
         self.wheel = TimingWheel(self.clock.now, self.clock.call_later, self.errors.append)
         self.router = Router(False)
         self.held = HeldBudget(held_bytes)
-        self.proxy = Proxy(self.router, self.wheel, self.clock.now, self.held, held_body_bytes, 3, self.errors.append)
+        self.takes_illegal_steps = False  # else one fails the test at once, whatever it is about
+        self.proxy = Proxy(self.router, self.wheel, self.clock.now, self.held, held_body_bytes, 3, self._failed)
         self.spec = RevisionSpec(key="ns/app", **{"hosts": ("app.test",), **spec})
         self.table = TrackerTable(create("first-available", Rng(1)), 8, 0.5)
         self.throttler = RevisionThrottler(
             self.spec, self.table, self.clock.now, self.clock.defer, self.heard, 256, self.held
         )
         self.router.set(self.throttler)
+
+    def _failed(self, error: Exception) -> None:
+        self.errors.append(error)
+        if isinstance(error, IllegalTransitionError) and not self.takes_illegal_steps:
+            raise error
 
     def pod(self, name: str = "p1", limit: int = 1, connects: bool = True, reused: bool = False) -> Pool:
         """A ready pod with a pool of its own."""

@@ -12,6 +12,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from activator.data_plane.proxy.phases import ANSWERING, CONNECTING, SENT
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.runtime.errors import Reason
 from lb.tracker import DRAINING, READY
@@ -75,27 +76,27 @@ class Interleavings(RuleBasedStateMachine):
         step = data.draw(
             st.sampled_from(["connect", "refuse", "stale", "head", "body", "end", "break", "leave", "send"])
         )
-        connecting = exchange._pool is not None
-        flowing = exchange._pod is not None
+        connecting = exchange.phase == CONNECTING
+        flowing = exchange.pod is not None
         if step == "leave":
             client.has_left = True
             exchange.client_gone()
         elif step == "send" and exchange.head.has_body:
             exchange.request_body(b"x" * 10)
         elif step == "connect" and connecting:
-            lease = exchange._lease
+            lease = exchange.lease
             assert lease is not None
             pool_of(lease).connect(exchange)
         elif step == "refuse" and connecting:
             exchange.connect_failed(data.draw(st.sampled_from([Reason.CONNECT_FAILED, Reason.CONNECT_TIMEOUT])))
-        elif step == "stale" and flowing and not exchange._answered:
+        elif step == "stale" and flowing and exchange.phase == SENT:
             exchange.pod_failed(Reason.POD_CLOSED, "", True)
-        elif step == "head" and flowing and not exchange._answered:
+        elif step == "head" and flowing and exchange.phase == SENT:
             exchange.response_head(response_head(200, 100))
-        elif step == "body" and flowing and exchange._answered:
+        elif step == "body" and flowing and exchange.phase == ANSWERING:
             exchange.response_body(b"y")
             exchange.response_flush()
-        elif step == "end" and flowing and exchange._answered:
+        elif step == "end" and flowing and exchange.phase == ANSWERING:
             exchange.response_end([])
         elif step == "break" and flowing:
             exchange.pod_failed(Reason.BAD_RESPONSE, "", False)

@@ -84,6 +84,7 @@ class Call:
             self.transport.takes = False
         self.pool.forget(self.exchange)
         self.connection.serve(self.exchange)
+        self.exchange.connected(self.connection)
         self.world.clock.turn()
 
 

@@ -1,0 +1,120 @@
+"""What requests have come to: the counters and histograms that metrics read, and the observers of each end.
+
+Rules
+  1. A request is counted when its turn comes, and once more when it ends, under the phase it ended in.
+  2. What it has carried is added to its revision's traffic once, at its end.
+  3. Observers are called last, when nothing of the request is held any more. A probe is not a request: none is called.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64, mypyc_attr
+
+from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.proxy.phases import ARRIVED, TUNNEL
+from activator.data_plane.proxy.record import RequestRecord
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.runtime.errors import Reason
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ExchangeObserver:
+    """Is told of every exchange once it is over, with all its times: access logs, traces, the demo.
+
+    `client` is the stream that was answered; nobody keeps it.
+    """
+
+    def ended(self, exchange: Exchange, client: ClientStream) -> None:
+        raise NotImplementedError
+
+
+class Accounting:
+    """Of all requests of one worker."""
+
+    def __init__(self) -> None:
+        self.observer: ExchangeObserver | None = None
+        self.tracer: ExchangeObserver | None = None  # is told of those that are traced
+        self.measurer: ExchangeObserver | None = None  # tells requests apart by more than our own metrics do
+        self.histograms: bool = True  # how long requests took is kept
+        self.active: int = 0  # exchanges that have begun and not ended
+        self.tunnels: int = 0  # of these, how many speak another protocol by now
+        self.unrouted_total: int = 0
+        self.refused_requests: dict[Reason, int] = {}  # refused before they had a revision
+
+    def count_refused(self, reason: Reason) -> None:
+        """A request that has no revision is refused."""
+        self.refused_requests[reason] = self.refused_requests.get(reason, 0) + 1
+
+    def count_failed(self, throttler: RevisionThrottler, reason: Reason) -> None:
+        """A request ends otherwise than with its pod's answer."""
+        throttler.failed_totals[reason] = throttler.failed_totals.get(reason, 0) + 1
+
+    def count_routed(self, throttler: RevisionThrottler, arrived_s: float) -> None:
+        """A request that arrived at `arrived_s` has a revision."""
+        throttler.requests_total += 1
+        throttler.traffic.begun(arrived_s)
+
+    def count_answer(self, throttler: RevisionThrottler, status: int) -> None:
+        """The head of a pod's answer has come."""
+        throttler.codes[status] = throttler.codes.get(status, 0) + 1
+
+    def count_tunnel(self, throttler: RevisionThrottler) -> None:
+        """A tunnel begins."""
+        self.tunnels += 1
+        throttler.traffic.tunnels += 1
+        throttler.traffic.tunnels_total += 1
+
+    def count_end(self, phase: i64) -> None:
+        """A request has ended that was in `phase`."""
+        if phase != ARRIVED:
+            self.active -= 1
+        if phase >= TUNNEL:
+            self.tunnels -= 1
+
+    def add_to_traffic(self, it: RequestRecord, throttler: RevisionThrottler) -> None:
+        """Add a request that has ended to what its revision has carried."""
+        traffic = throttler.traffic
+        traffic.ended(it.done_s)
+        traffic.request_bytes += it.request_bytes
+        traffic.response_bytes += it.response_bytes
+        tunnel = it.was_tunnel()
+        if tunnel:
+            traffic.tunnels -= 1
+        if not self.histograms:
+            return
+        if not tunnel:  # how long a tunnel stood is its own affair
+            traffic.duration.observe(it.done_s - it.arrived_s)
+        first_byte_s = it.first_byte_s
+        if first_byte_s > 0.0:
+            traffic.first_byte.observe(first_byte_s - it.arrived_s)
+        if it.queued_s > 0.0:
+            traffic.wait.observe(_waited_s(it))
+            if it.start is not None and first_byte_s > 0.0:
+                traffic.cold_request(it.start.phases(it.arrived_s, it.granted_s, it.connected_s, first_byte_s))
+
+    def notify_observers(self, it: RequestRecord, client: ClientStream) -> None:
+        """A request has ended, and all is accounted for."""
+        if self.observer is not None:
+            self.observer.ended(it, client)
+        if it.trace is not None and self.tracer is not None:
+            self.tracer.ended(it, client)
+        if self.measurer is not None:
+            self.measurer.ended(it, client)
+
+    def leave_exemplars(self, it: RequestRecord, trace_id: str, time_s: float) -> None:
+        """Name the trace of an ended request in each histogram that it was added to. `time_s`: since 1970."""
+        throttler = it.throttler
+        if throttler is None or not self.histograms:
+            return
+        traffic = throttler.traffic
+        if not it.was_tunnel():
+            traffic.duration.exemplify(it.done_s - it.arrived_s, trace_id, time_s)
+        if it.first_byte_s > 0.0:
+            traffic.first_byte.exemplify(it.first_byte_s - it.arrived_s, trace_id, time_s)
+        if it.queued_s > 0.0:
+            traffic.wait.exemplify(_waited_s(it), trace_id, time_s)
+
+
+def _waited_s(it: RequestRecord) -> float:
+    """How long a request stood in line."""
+    return (it.granted_s if it.granted_s > 0.0 else it.done_s) - it.queued_s

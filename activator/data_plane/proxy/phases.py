@@ -1,0 +1,99 @@
+"""The phases of a request's life and every legal step between them, as one table.
+
+Rules
+  1. A request is in exactly one phase. `ProxiedExchange._enter` alone changes it, and asks `is_legal` before it does.
+  2. A step that is not in the table is an error: it is counted and logged, and the request ends.
+  3. Phases are plain numbers in the order of a request's life, so that `phase >= SENT` costs one comparison; an
+     enum's members would be looked up by name at each use.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from mypy_extensions import i64
+
+ARRIVED: Final = 0  # its head has been read; the requests before it on its connection are not answered yet
+ROUTING: Final = 1  # its turn has come: its revision is looked up and asked for a slot
+WAITING: Final = 2  # no pod has it: it waits for a slot
+CONNECTING: Final = 3  # it has a slot, and waits for a connection to the pod
+SENT: Final = 4  # a pod has it, and has not begun to answer
+ANSWERING: Final = 5  # the head of the answer has gone to the client
+TUNNEL: Final = 6  # after a 101: both directions are open, and each has an end of its own
+LINKED_TUNNEL: Final = 7  # the same where a connection cannot half-close: the first end is the end of both
+CLIENT_ENDED: Final = 8  # of a tunnel: only the pod may still send
+POD_ENDED: Final = 9  # of a tunnel: only the client may still send
+OVER: Final = 10
+
+PHASE_NAMES: Final = (
+    "arrived",
+    "routing",
+    "waiting",
+    "connecting",
+    "sent",
+    "answering",
+    "tunnel",
+    "linked tunnel",
+    "client ended",
+    "pod ended",
+    "over",
+)
+
+
+class Transition(NamedTuple):
+    """From one phase to another."""
+
+    phase: int
+    to: int
+    why: str
+
+
+TRANSITIONS: Final = (
+    Transition(ARRIVED, ROUTING, "its turn has come"),
+    Transition(ARRIVED, OVER, "its client has gone, or its body was refused, before its turn"),
+    Transition(ROUTING, WAITING, "no pod has room"),
+    Transition(ROUTING, CONNECTING, "a pod has room"),
+    Transition(ROUTING, OVER, "it is refused, or answered here"),
+    Transition(WAITING, CONNECTING, "a slot was granted"),
+    Transition(WAITING, OVER, "it is refused, or its client has gone"),
+    Transition(CONNECTING, SENT, "there is a connection"),
+    Transition(CONNECTING, WAITING, "no connection was made: another pod"),
+    Transition(CONNECTING, OVER, "no connection was made, or not in time, or its client has gone"),
+    Transition(SENT, ANSWERING, "the head of the answer has come"),
+    Transition(SENT, TUNNEL, "the answer is a 101"),
+    Transition(SENT, LINKED_TUNNEL, "the answer is a 101, and one of the connections is TLS"),
+    Transition(SENT, WAITING, "a kept connection was closed under it: another pod"),
+    Transition(SENT, OVER, "there will be no answer, or no client for it"),
+    Transition(ANSWERING, OVER, "the answer is complete, or cut short"),
+    Transition(TUNNEL, CLIENT_ENDED, "the client has ended its direction"),
+    Transition(TUNNEL, POD_ENDED, "the pod has ended its direction"),
+    Transition(TUNNEL, OVER, "it is cut"),
+    Transition(LINKED_TUNNEL, OVER, "one side has ended it, or it is cut"),
+    Transition(CLIENT_ENDED, OVER, "the pod has ended its direction too, or it is cut"),
+    Transition(POD_ENDED, OVER, "the client has ended its direction too, or it is cut"),
+)
+
+_BITS: Final = 4  # of a phase
+
+
+def _marks() -> bytes:
+    legal = {(one.phase, one.to) for one in TRANSITIONS}
+    size = 1 << _BITS
+    return bytes([(phase, to) in legal for phase in range(size) for to in range(size)])
+
+
+_LEGAL: Final[bytes] = _marks()  # a byte for each pair of phases: looked at five times in a request
+
+
+class IllegalTransitionError(Exception):
+    """A request was to take a step that is not in the table: a defect of ours."""
+
+    def __init__(self, phase: int, to: int) -> None:
+        super().__init__(f"a request that is {PHASE_NAMES[phase]!r} was to be {PHASE_NAMES[to]!r}")
+        self.phase = phase
+        self.to = to
+
+
+def is_legal(phase: i64, to: i64) -> bool:
+    """Whether a request in `phase` may go on to `to`."""
+    return _LEGAL[(phase << _BITS) | to] != 0

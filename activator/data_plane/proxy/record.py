@@ -1,0 +1,68 @@
+"""What is known of one request in the proxy: its phase, its times, its figures and its pod.
+
+Rules
+  1. Attributes ending in `_s` are monotonic seconds; 0.0 means: not reached.
+  2. proxy.py writes them. Others read: time_limits.py, accounting.py, and whoever observes exchanges.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from activator.codec.message import RequestHead
+from activator.config.specs import RevisionSpec
+from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.headers.trace_context import TraceContext
+from activator.data_plane.proxy.phases import ARRIVED
+from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.starting import Start
+from activator.runtime.errors import Reason
+
+
+class RequestRecord(Exchange):
+    """One request."""
+
+    def __init__(self, head: RequestHead, arrived_s: float) -> None:
+        super().__init__(head)
+        self.phase: i64 = ARRIVED  # phases.py
+        # when
+        self.arrived_s: float = arrived_s
+        self.queued_s: float = 0.0
+        self.granted_s: float = 0.0
+        self.connected_s: float = 0.0
+        self.first_byte_s: float = 0.0
+        self.progress_s: float = 0.0  # something came from the pod; through a tunnel, from either side
+        self.start: Start | None = None  # the start from zero that it has waited for
+        # how much
+        self.request_bytes: i64 = 0  # of the body as far as it has come; of a tunnel, what the client said
+        self.response_bytes: i64 = 0
+        self.request_done: bool = not head.has_body  # all of the request is here; of a tunnel, of the client's stream
+        # where
+        self.throttler: RevisionThrottler | None = None  # its revision's; None: none was found, so far
+        self.lease: Lease | None = None  # of the slot that it holds now
+        self.last_lease: Lease | None = None  # names the pod that it was given to last
+        self.pod: PodStream | None = None  # the connection that carries it
+        self.attempts: int = 0  # pods that failed it
+        # what became of it
+        self.status: i64 = 0  # of the answer; 0: there was none
+        self.reason: Reason | None = None  # why it ended otherwise than with its pod's answer
+        self.trace: TraceContext | None = None  # it is traced
+
+    def revision_key(self) -> str:
+        """namespace/name; empty where no revision was found."""
+        throttler = self.throttler
+        return "" if throttler is None else throttler.key
+
+    def spec(self) -> RevisionSpec | None:
+        """What its revision is like; None: none was found."""
+        throttler = self.throttler
+        return None if throttler is None else throttler.spec
+
+    def retries(self) -> int:
+        """Pods that failed it before the last."""
+        return self.attempts
+
+    def was_tunnel(self) -> bool:
+        """It is or was a tunnel: both directions are the client's and the pod's own affair."""
+        return self.status == 101

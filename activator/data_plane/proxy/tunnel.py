@@ -1,0 +1,50 @@
+"""Upgraded connections: which protocols a request may ask its pod for, and how the tunnel after a 101 ends.
+
+Rules
+  1. Each direction of a tunnel has an end of its own, and the tunnel is over when both have ended. Where one of the
+     two connections cannot half-close (TLS), the first end is the end of both.
+  2. A tunnel is a request like any other: it holds its slot, and ends where requests end.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from activator.codec.message import RequestHead
+from activator.config.specs import RevisionSpec
+from activator.data_plane.exchange import ClientStream, PodStream
+from activator.data_plane.proxy.phases import CLIENT_ENDED, LINKED_TUNNEL, OVER, POD_ENDED, TUNNEL
+
+# Of a revision that takes every upgrade: HTTP itself in another version (RFC 9113 has retired h2c) and in TLS.
+_NEVER_TUNNELLED: Final = frozenset({b"h2c", b"h2", b"tls/1.0", b"tls/1.1", b"tls/1.2", b"http/2.0"})
+
+
+def leave_taken_upgrades(head: RequestHead, spec: RevisionSpec) -> bool:
+    """Leave of the offered protocols those that the revision takes; False for a WebSocket where it takes none.
+
+    Others are declined by saying nothing of them (RFC 9110 7.8); a WebSocket client could make nothing of that.
+    """
+    offered = head.upgrade.split(b", ")
+    taken = spec.upgrades
+    every = "*" in taken
+    head.upgrade = b", ".join(
+        [one for one in offered if one.decode("latin-1") in taken or (every and one not in _NEVER_TUNNELLED)]
+    )
+    return bool(head.upgrade) or b"websocket" not in offered
+
+
+def tunnel_phase(client: ClientStream, pod: PodStream) -> i64:
+    """The phase after a 101."""
+    return TUNNEL if client.half_closes() and pod.half_closes() else LINKED_TUNNEL
+
+
+def after_end_of_client(phase: i64) -> i64:
+    """The phase of a tunnel once the client has ended its direction; the same where it had done so before."""
+    return CLIENT_ENDED if phase in {TUNNEL, CLIENT_ENDED} else OVER
+
+
+def after_end_of_pod(phase: i64) -> i64:
+    """The phase of a tunnel once the pod has ended its direction; the same where it had done so before."""
+    return POD_ENDED if phase in {TUNNEL, POD_ENDED} else OVER
