@@ -27,8 +27,8 @@ from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWA
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.routing import Router
-from activator.data_plane.server.connection import SHED_MAX, ConnectionRegistry
 from activator.data_plane.server.listener import Server
+from activator.data_plane.server.registry import SHED_MAX, ConnectionRegistry
 from activator.data_plane.snapshot import revisions
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler

@@ -3,15 +3,16 @@
 Rules
   1. A request is in exactly one phase. `ProxiedExchange._enter` alone changes it, and asks `is_legal` before it does.
   2. A step that is not in the table is an error: it is counted and logged, and the request ends.
-  3. Phases are plain numbers in the order of a request's life, so that `phase >= SENT` costs one comparison; an
-     enum's members would be looked up by name at each use.
+  3. The numbers are in the order of a request's life: code asks whether `phase >= SENT`.
 """
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
 from mypy_extensions import i64
+
+from activator.runtime.transitions import PHASE_BITS, IllegalTransitionError, Transition, legal_steps
 
 ARRIVED: Final = 0  # its head has been read; the requests before it on its connection are not answered yet
 ROUTING: Final = 1  # its turn has come: its revision is looked up and asked for a slot
@@ -40,14 +41,6 @@ PHASE_NAMES: Final = (
 )
 
 
-class Transition(NamedTuple):
-    """From one phase to another."""
-
-    phase: int
-    to: int
-    why: str
-
-
 TRANSITIONS: Final = (
     Transition(ARRIVED, ROUTING, "its turn has come"),
     Transition(ARRIVED, OVER, "its client has gone, or its body was refused, before its turn"),
@@ -73,27 +66,14 @@ TRANSITIONS: Final = (
     Transition(POD_ENDED, OVER, "the client has ended its direction too, or it is cut"),
 )
 
-_BITS: Final = 4  # of a phase
-
-
-def _marks() -> bytes:
-    legal = {(one.phase, one.to) for one in TRANSITIONS}
-    size = 1 << _BITS
-    return bytes([(phase, to) in legal for phase in range(size) for to in range(size)])
-
-
-_LEGAL: Final[bytes] = _marks()  # a byte for each pair of phases: looked at five times in a request
-
-
-class IllegalTransitionError(Exception):
-    """A request was to take a step that is not in the table: a defect of ours."""
-
-    def __init__(self, phase: int, to: int) -> None:
-        super().__init__(f"a request that is {PHASE_NAMES[phase]!r} was to be {PHASE_NAMES[to]!r}")
-        self.phase = phase
-        self.to = to
+_LEGAL: Final[bytes] = legal_steps(TRANSITIONS)  # looked at five times in a request
 
 
 def is_legal(phase: i64, to: i64) -> bool:
     """Whether a request in `phase` may go on to `to`."""
-    return _LEGAL[(phase << _BITS) | to] != 0
+    return _LEGAL[(phase << PHASE_BITS) | to] != 0
+
+
+def illegal(phase: int, to: int) -> IllegalTransitionError:
+    """The error that a request was to go on from `phase` to `to`."""
+    return IllegalTransitionError("a request", PHASE_NAMES[phase], PHASE_NAMES[to])

@@ -42,7 +42,7 @@ from activator.data_plane.proxy.phases import (
     SENT,
     TUNNEL,
     WAITING,
-    IllegalTransitionError,
+    illegal,
     is_legal,
 )
 from activator.data_plane.proxy.record import RequestRecord
@@ -117,7 +117,7 @@ class ProxiedExchange(RequestRecord):
         if is_legal(self.phase, phase):
             self.phase = phase
             return True
-        self._proxy.on_error(IllegalTransitionError(self.phase, phase))
+        self._proxy.on_error(illegal(self.phase, phase))
         self._fail(Reason.INTERNAL, "")
         return False
 

@@ -5,22 +5,18 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterable
-from typing import Any, Final
+from functools import partial
+from typing import Any
 
 from activator.config.model import Tls
-from activator.data_plane.server.connection import ClientConnection, ConnectionRegistry
+from activator.data_plane.server.connection import ClientConnection
+from activator.data_plane.server.half_close_sweep import HalfCloseSweep
+from activator.data_plane.server.registry import ConnectionRegistry
 from activator.runtime.certificates import ServerCertificate
-from activator.runtime.clock import Deadline
 from activator.runtime.handshake import Handshake
 from activator.runtime.sockets import LISTEN_BACKLOG, address_of, bind
 from activator.runtime.tasks import pause
 from activator.runtime.transport import FLUSH_S, Transport
-
-HALF_CLOSE_SWEEP_S: Final = 1.0  # how often paused clients are asked whether they are still there
-SWEPT_PER_TURN_MAX: Final = 128  # of them in one turn: one costs 2 us, or up to 50 where its request ends with it
-
-_TCP_CLOSE = 7
-_TCP_CLOSE_WAIT = 8
 
 
 class ListeningSocket:
@@ -70,7 +66,7 @@ class _TlsAccepting:
     def _secured(self, handshake: Handshake, transport: Transport | None, error: Exception | None) -> None:
         self._registry.handshake_ended(handshake)
         if transport is not None:
-            connection = self._registry.connection()
+            connection = ClientConnection(self._registry)
             transport.set_protocol(connection)
             connection.bare = handshake.bare
             connection.connection_made(transport)
@@ -96,7 +92,7 @@ class Server:
             listener.socket.close()
             return
         loop = asyncio.get_running_loop()
-        factory: Any = self._registry.connection
+        factory: Any = partial(ClientConnection, self._registry)
         if listener.certificate is not None:
             factory = _TlsAccepting(loop, self._registry, listener.certificate).accepted
         self._servers[listener] = await loop.create_server(factory, sock=listener.socket, backlog=LISTEN_BACKLOG)
@@ -145,43 +141,3 @@ class Server:
                     connection.drain()
             await pause(0.02)
         return finished
-
-
-class HalfCloseSweep(Deadline):
-    """Looks once a second at the sockets that are not being read: an end of file does not announce itself there.
-
-    At most SWEPT_PER_TURN_MAX of them in one turn of the loop: clients decide how many there are.
-    """
-
-    def __init__(self, registry: ConnectionRegistry) -> None:
-        super().__init__()
-        self._registry = registry
-        self._left: list[ClientConnection] = []  # of this round
-        self._stopped = False
-
-    def stop(self) -> None:
-        self._stopped = True
-        self._left.clear()
-        self._registry.wheel.cancel(self)
-
-    def arm(self) -> None:
-        self._registry.wheel.arm(self, self._registry.now() + HALF_CLOSE_SWEEP_S)
-
-    def expired(self, now_s: float) -> None:
-        self._left = list(self._registry.paused)
-        self._look()
-
-    def _look(self) -> None:
-        left = self._left
-        for connection in left[-SWEPT_PER_TURN_MAX:]:
-            if connection not in self._registry.paused:
-                continue
-            state = connection.socket_state()
-            # In a tunnel, an end of file ends one direction, and is read when its turn comes.
-            if state == _TCP_CLOSE or (state == _TCP_CLOSE_WAIT and not connection.is_tunnel()):
-                connection.peer_has_gone()
-        del left[-SWEPT_PER_TURN_MAX:]
-        if left:
-            self._registry.turn.defer(self._look)
-        elif not self._stopped:
-            self.arm()

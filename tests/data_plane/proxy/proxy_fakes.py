@@ -8,7 +8,6 @@ from activator.codec.http1.request import RequestLimits, RequestParser, RequestS
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.config.specs import RevisionSpec
 from activator.data_plane.exchange import ClientStream, Exchange, PodStream
-from activator.data_plane.proxy.phases import IllegalTransitionError
 from activator.data_plane.proxy.proxy import ProxiedExchange, Proxy
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.throttle.budget import HeldBudget
@@ -16,6 +15,7 @@ from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.pool import PodPool
 from activator.runtime.clock import TimingWheel
+from activator.runtime.transitions import IllegalTransitionError
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable

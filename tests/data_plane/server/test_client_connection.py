@@ -9,16 +9,9 @@ import pytest
 from activator.codec.http1.chunks import CHUNKS_PER_TURN_MAX
 from activator.codec.http1.request import RequestLimits
 from activator.data_plane.headers.forwarding import Origins
-from activator.data_plane.server.connection import (
-    BODY_RATE_GRACE_S,
-    LINGER_S,
-    LINGER_SCARCE_S,
-    LINGER_SILENCE_S,
-    REQUESTS_PER_TURN_MAX,
-    SHED_MAX,
-    ClientConnection,
-    ConnectionRegistry,
-)
+from activator.data_plane.server.closing import LINGER_S, LINGER_SCARCE_S, LINGER_SILENCE_S
+from activator.data_plane.server.connection import BODY_RATE_GRACE_S, REQUESTS_PER_TURN_MAX, ClientConnection
+from activator.data_plane.server.registry import SHED_MAX, ConnectionRegistry
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.errors import Reason
 from activator.runtime.reading import FULL_READS_PER_TURN_MAX, READ_FULL_BYTES

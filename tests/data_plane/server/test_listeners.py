@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from activator.data_plane.server.connection import ClientConnection
-from activator.data_plane.server.listener import HALF_CLOSE_SWEEP_S, SWEPT_PER_TURN_MAX, HalfCloseSweep, Server
+from activator.data_plane.server.half_close_sweep import HALF_CLOSE_SWEEP_S, SWEPT_PER_TURN_MAX, HalfCloseSweep
+from activator.data_plane.server.listener import Server
 from activator.data_plane.server.listeners import Listeners
 from activator.runtime.clock import NEVER
 from activator.runtime.errors import StartError

@@ -1,0 +1,97 @@
+"""How a client connection ends: the phases of its life as a checked table, and how long one that closes is waited for.
+
+Rules
+  1. A connection is in exactly one phase. `ClientConnection._enter` alone changes it, and asks `is_legal` before.
+  2. Every connection ends GONE, when the loop says that it is; until then it holds its descriptor.
+  3. Whoever takes something of what is left to be sent is given more time; whoever takes nothing is cut off.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from activator.runtime.transitions import PHASE_BITS, IllegalTransitionError, Transition, legal_steps
+from activator.runtime.transport import FLUSH_S
+
+LINGER_S: Final = 30.0  # reading on after an early answer, so that a reset does not destroy it …
+LINGER_SILENCE_S: Final = 5.0  # … while the client goes on sending: after such a pause it is taken to have ended
+LINGER_SCARCE_S: Final = 2.0  # … and at the most where connections are too many, or the program is to end
+
+OPEN: Final = 0  # requests are read and answered, or it is a tunnel
+LINGERING: Final = 1  # its last answer is written; what the client still sends is read and thrown away
+CLOSING: Final = 2  # closed by us in order: what was written is on its way, nothing more is said
+CLIENT_ENDED: Final = 3  # closed by the client: what was written is on its way
+ABORTED: Final = 4  # cut off: the loop is about to say that it is gone
+GIVEN_UP: Final = 5  # cut off to make room, and not counted any more
+GONE: Final = 6  # the loop has said so
+
+PHASE_NAMES: Final = ("open", "lingering", "closing", "client ended", "aborted", "given up", "gone")
+
+TRANSITIONS: Final = (
+    Transition(OPEN, LINGERING, "its last answer is written, and the client may still be sending"),
+    Transition(OPEN, CLOSING, "its last answer is written, or it was idle for long"),
+    Transition(OPEN, CLIENT_ENDED, "the client has closed"),
+    Transition(OPEN, ABORTED, "an answer is cut short, the client has vanished, or the drain is over"),
+    Transition(OPEN, GONE, "the connection broke"),
+    Transition(LINGERING, CLOSING, "the client has closed too, or over TLS has taken all"),
+    Transition(LINGERING, ABORTED, "the client has been silent, or sending, for long enough"),
+    Transition(LINGERING, GIVEN_UP, "others wait for its place"),
+    Transition(LINGERING, GONE, "the connection broke"),
+    Transition(CLOSING, ABORTED, "the client takes nothing of what is left"),
+    Transition(CLOSING, GIVEN_UP, "others wait for its place"),
+    Transition(CLOSING, GONE, "all is sent"),
+    Transition(CLIENT_ENDED, ABORTED, "the client takes nothing of what is left"),
+    Transition(CLIENT_ENDED, GONE, "all is sent"),
+    Transition(ABORTED, GIVEN_UP, "others wait for its place, and the loop has not said yet that it is gone"),
+    Transition(ABORTED, GONE, "the loop has said so"),
+    Transition(GIVEN_UP, GONE, "the loop has said so"),
+)
+
+_LEGAL: Final[bytes] = legal_steps(TRANSITIONS)
+_NEVER_LOOKED: Final = 1 << 62  # more than there is
+
+
+def is_legal(phase: i64, to: i64) -> bool:
+    """Whether a connection in `phase` may go on to `to`."""
+    return _LEGAL[(phase << PHASE_BITS) | to] != 0
+
+
+def illegal(phase: int, to: int) -> IllegalTransitionError:
+    """The error that a connection was to go on from `phase` to `to`."""
+    return IllegalTransitionError("a client connection", PHASE_NAMES[phase], PHASE_NAMES[to])
+
+
+@final
+class Closing:
+    """One connection's way from its last answer to its end.
+
+    `is_whole` False: the last answer is cut short, and is not waited for as long as others are.
+    """
+
+    def __init__(self, since_s: float, is_whole: bool) -> None:
+        self.since_s: float = since_s
+        self.is_whole: bool = is_whole
+        self._unsent: int = _NEVER_LOOKED  # what was left to be sent at the last look
+
+    def lingers_until_s(self, quiet_since_s: float, is_scarce: bool) -> float:
+        """How long a client is read on that has been silent since then; `is_scarce`: others wait for its place."""
+        if is_scarce:
+            return self.since_s + LINGER_SCARCE_S
+        return min(quiet_since_s + LINGER_SILENCE_S, self.since_s + LINGER_S)
+
+    def has_been_looked_at(self) -> bool:
+        """The client has been given time to take what is left."""
+        return self._unsent != _NEVER_LOOKED
+
+    def is_taken(self, unsent: int, now_s: float) -> bool:
+        """Whether the client has taken some since the last look; `unsent` bytes are left to be sent."""
+        if 0 < unsent < self._unsent and (self.is_whole or now_s - self.since_s < FLUSH_S):
+            self._unsent = unsent
+            return True
+        return False
+
+    def look_again_s(self) -> float:
+        """How long after a look the next one is due."""
+        return FLUSH_S if self.is_whole else LINGER_SILENCE_S

@@ -1,0 +1,184 @@
+"""The client connections of one worker, counted: who is let in, who is told that there are too many, who makes room.
+
+Rules
+  1. A connection counts from its acceptance, over TLS from the beginning of its handshake, until the loop says that it
+     is gone; but for those that were told that they are one too many, and those that were cut off to make room.
+  2. `admit` makes room before it turns somebody away: connections that only linger, and have had their time, go first,
+     the oldest before the others.
+  3. Of those who are told that they are one too many only SHED_MAX may linger; of handshakes, a share of all
+     connections may be under way. Beyond that the oldest is closed.
+  4. It counts and keeps apart. What becomes of a connection the connection itself does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from activator.codec.http1.request import RequestLimits
+from activator.data_plane.headers.forwarding import Origins
+from activator.data_plane.proxy.proxy import Proxy
+from activator.data_plane.server.closing import LINGER_SCARCE_S
+from activator.data_plane.server.stream import StreamOwner
+from activator.runtime.buffered_writer import WriteBatcher
+from activator.runtime.clock import Now, TimingWheel
+from activator.runtime.handshake import Handshake
+
+SHED_MAX: Final = 32  # connections over the limit that have been told so and linger; then the oldest is closed
+HANDSHAKES_SHARE: Final = 0.5  # of limits.connections that may be in a TLS handshake; then the oldest is closed
+
+
+class RegisteredConnection(StreamOwner):
+    """A client connection, as the registry and the listener see it."""
+
+    def drain(self) -> None:
+        """Close now if nothing is being answered; otherwise the answer in progress is the last."""
+        raise NotImplementedError
+
+    def abort(self, cut_body: bool) -> None:
+        """Close at once. `cut_body`: an end in order would make an answer look whole."""
+        raise NotImplementedError
+
+    def is_tunnel(self) -> bool:
+        raise NotImplementedError
+
+    def cut(self) -> None:
+        """The tunnel has had its time."""
+        raise NotImplementedError
+
+    def gives_up(self) -> bool:
+        """Nobody waits for it any more: end it, unless there is a whole answer for the client to take."""
+        raise NotImplementedError
+
+    def end_now(self) -> None:
+        """End it whatever is left to be taken; from now on it does not count any more."""
+        raise NotImplementedError
+
+    def socket_state(self) -> int:
+        """The kernel's TCP state (7: closed, 8: the peer has sent FIN), or 0 where it cannot be asked."""
+        raise NotImplementedError
+
+    def peer_has_gone(self) -> None:
+        """Seen by looking at the socket while reading was paused."""
+        raise NotImplementedError
+
+
+class ConnectionRegistry:
+    """What all client connections of one worker share; `listener.py` looks after it."""
+
+    def __init__(
+        self,
+        proxy: Proxy,
+        wheel: TimingWheel,
+        now: Now,
+        limits: RequestLimits,
+        connections_max: int,
+        origins: Origins,
+        body_rate: int,
+        turn: WriteBatcher,
+        idle_s: float,
+    ) -> None:
+        self.proxy = proxy
+        self.wheel = wheel
+        self.now = now
+        self.limits = limits
+        self.connections_max = connections_max
+        self.origins = origins
+        self.turn = turn
+        self.idle_s = idle_s  # of a connection without a request: then it is closed
+        self.body_rate = body_rate  # bytes of a request body per second, at least
+        self.draining: bool = False
+        self.connections: dict[RegisteredConnection, None] = {}
+        self.handshakes: dict[Handshake, None] = {}  # accepted, and TLS does not stand yet, oldest first
+        self.handshakes_max: int = max(int(connections_max * HANDSHAKES_SHARE), 1)
+        # Of `connections`:
+        self.shed: dict[RegisteredConnection, None] = {}  # one too many each, told so, oldest first
+        self.paused: dict[RegisteredConnection, None] = {}  # whose reading is paused
+        self.lingering: dict[RegisteredConnection, float] = {}  # answered for the last time, and since when
+        self.given_up: int = 0  # cut off to make room; the loop has not said yet that they are gone
+        # Since the program began:
+        self.accepted_total: int = 0
+        self.shed_total: int = 0
+        self.handshakes_closed_total: int = 0
+
+    # --- handshakes ---
+
+    def handshake_begins(self, handshake: Handshake) -> None:
+        """A connection was accepted that is to speak TLS. It counts from now on.
+
+        Of too many the oldest is closed: a client that means it is done within milliseconds.
+        """
+        self.handshakes[handshake] = None
+        if len(self.handshakes) > self.handshakes_max:
+            self._close_oldest_handshake()
+
+    def handshake_ended(self, handshake: Handshake) -> None:
+        self.handshakes.pop(handshake, None)
+
+    def _close_oldest_handshake(self) -> None:
+        oldest = next(iter(self.handshakes))
+        del self.handshakes[oldest]
+        self.handshakes_closed_total += 1
+        oldest.abort()
+
+    # --- connections ---
+
+    def count(self) -> int:
+        """Descriptors that clients hold, but for those who have been told that they are one too many."""
+        return len(self.connections) + len(self.handshakes) - self.given_up - len(self.shed)
+
+    def is_full(self) -> bool:
+        """There are more than there may be."""
+        return self.count() > self.connections_max
+
+    def admit(self, connection: RegisteredConnection) -> bool:
+        """Count a connection that has come. False: it is one too many, also after `evict`, and must be told so."""
+        self.accepted_total += 1
+        self.connections[connection] = None
+        if self.is_full():
+            self.evict()
+        if not self.is_full():
+            return True
+        self.shed_total += 1
+        if len(self.shed) >= SHED_MAX:
+            next(iter(self.shed)).end_now()
+        self.shed[connection] = None
+        return False
+
+    def evict(self) -> None:
+        """Make room: end those that only linger, and have had their time, until there are no more than there may be."""
+        oldest_s = self.now() - LINGER_SCARCE_S
+        while self.lingering and self.is_full():
+            connection = next(iter(self.lingering))
+            if self.lingering[connection] > oldest_s:
+                break
+            del self.lingering[connection]
+            connection.gives_up()
+
+    def is_scarce_for(self, connection: RegisteredConnection) -> bool:
+        """Others wait for its place, or the program is to end."""
+        return self.draining or connection in self.shed or self.is_full()
+
+    def note_paused(self, connection: RegisteredConnection, is_paused: bool) -> None:
+        """It is not read at the moment, so that its end would go unnoticed; or it is read again."""
+        if is_paused:
+            self.paused[connection] = None
+        else:
+            self.paused.pop(connection, None)
+
+    def note_lingering(self, connection: RegisteredConnection, since_s: float) -> None:
+        """It has been answered for the last time."""
+        self.lingering[connection] = since_s
+
+    def note_given_up(self, connection: RegisteredConnection) -> None:
+        """It was cut off to make room, and does not count any more."""
+        self.shed.pop(connection, None)
+        self.given_up += 1
+
+    def forget(self, connection: RegisteredConnection, was_given_up: bool) -> None:
+        """The loop has said that it is gone."""
+        self.connections.pop(connection, None)
+        self.paused.pop(connection, None)
+        self.lingering.pop(connection, None)
+        self.shed.pop(connection, None)
+        if was_given_up:
+            self.given_up -= 1
