@@ -103,6 +103,7 @@ class MessageParser:
         self._stopped: bool = False  # nothing more is to be parsed in this call
         self.needs_turn: bool = False  # it has had its share of this turn, and something is left to be parsed
         self._grammar_spoilt: bool = False  # llhttp believes that something else follows than a next message
+        self._error: WireError | None = None  # the connection is spoilt
         # what has been fed and not been parsed, while the parser is paused or needs a turn
         self._kept: bytes = b""
         self._kept_from: int = 0  # the rest begins here
@@ -145,7 +146,33 @@ class MessageParser:
         """The message has ended, and so many bytes of this call stand after it."""
         raise NotImplementedError
 
+    def _take_rest(self, data: bytes, pos: int) -> WireError | None:
+        """The call has ended before the data: keep the rest of them from `pos` on, or say what is wrong with it."""
+        raise NotImplementedError
+
+    def _forget_sink(self) -> None:
+        """Deliver to nobody from here on."""
+        raise NotImplementedError
+
     # --- what is left for later ---
+
+    def has_unparsed(self) -> bool:
+        """Something was fed that has not been parsed."""
+        return len(self._kept) > 0
+
+    def take_unparsed(self) -> bytes:
+        """What was fed and not parsed; from here on it is the caller's."""
+        data = self._kept[self._kept_from :]
+        self._kept = b""
+        self._kept_from = 0
+        return data
+
+    def retire(self) -> None:
+        """The connection is gone: keep nothing of it, and refer to it no more (no cycle is left for the collector)."""
+        self._kept = b""
+        self._begun = bytearray()
+        self._delivery.pieces = []
+        self._forget_sink()
 
     def _keep(self, data: bytes, pos: int) -> None:
         """Keep the rest of `data` from `pos` on; copied only when half of it is done, so that all copies are linear."""
@@ -155,11 +182,32 @@ class MessageParser:
         self._kept = data
         self._kept_from = pos
 
-    def _let_go(self) -> None:
-        """The connection is gone: nothing of it is kept."""
+    def _keep_more(self, data: bytes) -> None:
+        """Keep what has come meanwhile behind what is kept already."""
+        self._kept = self.take_unparsed() + data
+
+    def _feed_kept(self) -> WireError | None:
+        """Go on with what was kept, if there is anything."""
+        data = self._kept
+        if not data or self._error is not None:
+            return self._error
+        pos = self._kept_from
         self._kept = b""
-        self._begun = bytearray()
-        self._delivery.pieces = []
+        self._kept_from = 0
+        return self._feed_from(data, pos)
+
+    def _feed_from(self, data: bytes, pos: int) -> WireError | None:
+        """Parse `data` from `pos` on; None unless the connection is spoilt."""
+        try:
+            pos = self._parse(data, pos)
+        except WireError as error:
+            return self._spoil(error.with_traceback(None))  # its frames hold the parser: a cycle
+        return self._take_rest(data, pos) if pos < len(data) else None
+
+    def _spoil(self, error: WireError) -> WireError:
+        """The connection is spoilt: nothing of it is parsed any more."""
+        self._error = error
+        return error
 
     # --- cutting ---
 

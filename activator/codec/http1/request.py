@@ -98,7 +98,6 @@ class RequestParser(MessageParser):
         self._sink = sink
         self._body_max = limits.body_bytes
         self._request_line = RequestLine(limits.target_bytes)
-        self._error: WireError | None = None
         self._last: bool = False  # the client asked for the connection to be closed after this request
         self.paused: bool = False
         self._head: RequestHead | None = None  # judged, to be delivered
@@ -110,7 +109,7 @@ class RequestParser(MessageParser):
         if self._error is not None:
             return self._error
         if self.paused or self.needs_turn:
-            self._kept = self.take_unparsed() + data
+            self._keep_more(data)
             return None
         return self._feed_from(data, 0)
 
@@ -124,41 +123,17 @@ class RequestParser(MessageParser):
         self.paused = False
         self.needs_turn = False
         self._stopped = self._last and not self.in_message
-        data = self._kept
-        if not data or self._error is not None:
-            return self._error
-        pos = self._kept_from
-        self._kept = b""
-        self._kept_from = 0
-        return self._feed_from(data, pos)
+        return self._feed_kept()
 
-    def has_unparsed(self) -> bool:
-        """Something was fed that has not been parsed."""
-        return len(self._kept) > 0
+    # --- MessageParser ---
 
-    def take_unparsed(self) -> bytes:
-        """What was fed and not parsed: another protocol's, from here on. The parser is of no further use then."""
-        data = self._kept[self._kept_from :]
-        self._kept = b""
-        self._kept_from = 0
-        return data
-
-    def retire(self) -> None:
-        """The connection is gone: keep nothing of it, and refer to it no more (no cycle is left for the collector)."""
-        self._sink = _NOBODY
-        self._let_go()
-
-    def _feed_from(self, data: bytes, pos: int) -> WireError | None:
-        try:
-            pos = self._parse(data, pos)
-        except WireError as error:
-            self._error = error.with_traceback(None)  # its frames hold the parser: a cycle
-            return error
-        if pos < len(data) and (self.paused or self.needs_turn):  # otherwise it is what stands after the last request
+    def _take_rest(self, data: bytes, pos: int) -> WireError | None:
+        if self.paused or self.needs_turn:  # otherwise it is what stands after the last request
             self._keep(data, pos)
         return None
 
-    # --- MessageParser ---
+    def _forget_sink(self) -> None:
+        self._sink = _NOBODY
 
     def _new_grammar(self) -> Grammar:
         return HttpRequestParser(self._delivery)

@@ -75,7 +75,6 @@ class ResponseParser(MessageParser):
             takes_claims=False,
         )
         self._sink = sink
-        self._error: WireError | None = None
         self.keep_alive: bool = False  # once complete: the connection may carry another request
         self.keep_alive_s: float = -1.0  # and the pod closes it when idle for so long; below 0: it did not say
         self.started: bool = False  # a byte of a response has come since `expect`
@@ -113,8 +112,7 @@ class ResponseParser(MessageParser):
             self._sink.response_body(data)
             return None
         if self.needs_turn:
-            self._kept = self._kept[self._kept_from :] + data
-            self._kept_from = 0
+            self._keep_more(data)
             return None
         if self._stopped:
             return self._spoil(_unexpected())
@@ -124,32 +122,9 @@ class ResponseParser(MessageParser):
     def resume(self) -> WireError | None:
         """Parse on, in another turn, where it `needs_turn`."""
         self.needs_turn = False
-        data = self._kept
-        if not data or self._error is not None:
-            return self._error
-        self._kept = b""
-        self._stopped = False
-        return self._feed_from(data, self._kept_from)
-
-    def retire(self) -> None:
-        """The connection is gone: keep nothing of it, and refer to it no more (no cycle is left for the collector)."""
-        self._sink = _NOBODY
-        self._let_go()
-
-    def _feed_from(self, data: bytes, pos: int) -> WireError | None:
-        try:
-            pos = self._parse(data, pos)
-        except WireError as error:
-            return self._spoil(error.with_traceback(None))  # its frames hold the parser: a cycle
-        if pos == len(data):
-            return None
-        if self.needs_turn:
-            self._keep(data, pos)
-            return None
-        if self._status == 101:  # tunnelling, since this very call
-            self._sink.response_body(data[pos:])
-            return None
-        return self._spoil(_unexpected())  # the same again, for the caller
+        if self.has_unparsed() and self._error is None:
+            self._stopped = False
+        return self._feed_kept()
 
     def feed_eof(self) -> WireError | None:
         """The pod has closed its side."""
@@ -164,13 +139,24 @@ class ResponseParser(MessageParser):
             return None
         return self._spoil(WireError(Reason.POD_CLOSED, "the pod closed the connection before its response ended"))
 
+    # --- MessageParser ---
+
     def _spoil(self, error: WireError) -> WireError:
-        self._error = error
         self._stopped = True
         self.keep_alive = False
-        return error
+        return super()._spoil(error)
 
-    # --- MessageParser ---
+    def _take_rest(self, data: bytes, pos: int) -> WireError | None:
+        if self.needs_turn:
+            self._keep(data, pos)
+            return None
+        if self._status == 101:  # tunnelling, since this very call
+            self._sink.response_body(data[pos:])
+            return None
+        return self._spoil(_unexpected())  # the same again, for the caller
+
+    def _forget_sink(self) -> None:
+        self._sink = _NOBODY
 
     def _new_grammar(self) -> Grammar:
         return HttpResponseParser(self._delivery)
