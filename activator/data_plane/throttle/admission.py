@@ -6,8 +6,7 @@ from activator.config.specs import RevisionSpec
 from activator.data_plane.throttle.classifier import RequestClassifier
 from activator.data_plane.throttle.disciplines import make_classifier
 from activator.data_plane.throttle.forecast import Forecast
-from activator.data_plane.throttle.lines import WaitingLine
-from activator.data_plane.throttle.waiters import Waiter
+from activator.data_plane.throttle.waiters import Waiter, WaitingLine
 from activator.runtime.errors import Reason
 
 

@@ -8,8 +8,9 @@ from activator.config.model import PRIORITY_LEVELS
 from activator.config.specs import RevisionSpec
 from activator.data_plane.throttle.classifier import RequestClassifier
 from activator.data_plane.throttle.fair import FairLine
-from activator.data_plane.throttle.lines import FifoLine, WaitingLine
+from activator.data_plane.throttle.lines import FifoLine
 from activator.data_plane.throttle.priority import PriorityLine
+from activator.data_plane.throttle.waiters import WaitingLine
 
 FAIR_KEYS_MAX: Final = 1_024  # keys of the discipline `fair` that wait at the same time; the others share one
 

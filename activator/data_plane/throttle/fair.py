@@ -13,8 +13,8 @@ Rules
 
 from __future__ import annotations
 
-from activator.data_plane.throttle.lines import WaitingLine, by_arrival
-from activator.data_plane.throttle.waiters import Lane, Waiter
+from activator.data_plane.throttle.lines import by_arrival
+from activator.data_plane.throttle.waiters import Lane, Waiter, WaitingLine
 
 
 class KeyLane(Lane):

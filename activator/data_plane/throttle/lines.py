@@ -1,53 +1,8 @@
-"""Whose turn it is: the line of one revision, whatever its discipline.
-
-Rules
-  1. A line says who goes first and nothing else: it grants, refuses and times nobody.
-  2. `first` names the same waiter until somebody joins or leaves; the throttler then takes that waiter and no other.
-  3. Each step costs the same however many wait: O(1), or O(levels) where there are levels.
-"""
+"""The plain line, first come, first served; priority.py and fair.py have the others."""
 
 from __future__ import annotations
 
-from activator.data_plane.throttle.waiters import Lane, Waiter
-
-
-class WaitingLine:
-    """The interface. `length` counts all who stand in it."""
-
-    def __init__(self) -> None:
-        self.length: int = 0
-
-    def first(self) -> Waiter | None:
-        """Who is granted the next slot."""
-        raise NotImplementedError
-
-    def join(self, waiter: Waiter) -> None:
-        """A waiter that has just arrived, or arrived after all who are there."""
-        raise NotImplementedError
-
-    def rejoin(self, waiter: Waiter) -> None:
-        """Back into the old place: the slot that it was granted came to nothing."""
-        raise NotImplementedError
-
-    def leave(self, waiter: Waiter) -> None:
-        """Out of the line without a slot; the waiter must be in it."""
-        raise NotImplementedError
-
-    def take(self, waiter: Waiter) -> None:
-        """Out of the line with a slot; the waiter must be the first."""
-        raise NotImplementedError
-
-    def ahead_of(self, waiter: Waiter) -> int:
-        """How many are certain to be granted before `waiter`, were it to join now: a lower bound."""
-        raise NotImplementedError
-
-    def waiters(self) -> list[Waiter]:
-        """All who wait, in order of arrival. Walks the line."""
-        raise NotImplementedError
-
-    def shares(self) -> dict[str, object]:
-        """What else there is to see of it; a few numbers, never names that clients choose."""
-        return {}
+from activator.data_plane.throttle.waiters import Lane, Waiter, WaitingLine
 
 
 class FifoLine(WaitingLine):

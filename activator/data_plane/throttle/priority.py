@@ -8,8 +8,8 @@ The bound: a request of level n is never overtaken by one that arrives more than
 
 from __future__ import annotations
 
-from activator.data_plane.throttle.lines import WaitingLine, by_arrival
-from activator.data_plane.throttle.waiters import Lane, Waiter
+from activator.data_plane.throttle.lines import by_arrival
+from activator.data_plane.throttle.waiters import Lane, Waiter, WaitingLine
 
 
 class Level(Lane):

@@ -30,14 +30,13 @@ from activator.data_plane.throttle.budget import NO_LIMIT, HeldBudget, RetryBudg
 from activator.data_plane.throttle.disciplines import make_line
 from activator.data_plane.throttle.forecast import Forecast
 from activator.data_plane.throttle.lease import Lease
-from activator.data_plane.throttle.lines import WaitingLine
 from activator.data_plane.throttle.overflow import least_loaded
 from activator.data_plane.throttle.rejection import Refusals
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.starting import Start
 from activator.data_plane.throttle.traffic import Traffic
 from activator.data_plane.throttle.verdict import DEAD, NOTHING, STRUCK, verdict_of
-from activator.data_plane.throttle.waiters import Waiter
+from activator.data_plane.throttle.waiters import Waiter, WaitingLine
 from activator.runtime.clock import Defer, Now
 from activator.runtime.errors import Reason
 from lb.table import DRAINED, TrackerTable

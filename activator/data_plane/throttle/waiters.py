@@ -1,15 +1,16 @@
-"""Those who wait, and the chains they stand in: intrusive, in order of arrival, every step O(1).
+"""Those who wait, the chains they stand in (intrusive, by arrival, each step O(1)), and what a line of them is.
 
 Rules
   1. A waiter stands in at most one chain, and ends in exactly one way: granted, refused, or taken out by its owner.
   2. `arrival` orders a chain. Every request is numbered when it first asks for a slot, whether it must wait or not; one
      that is tried again on another pod keeps its number, and so its place.
   3. A waiter knows its lane, a lane its line: whoever wants to leave needs to know neither.
+  4. A line says who goes first and nothing else: it grants, refuses and times nobody. Its `first` names the same waiter
+     until somebody joins or leaves; the throttler then takes that waiter and no other.
+  5. Each step of a line costs the same however many wait: O(1), or O(levels) where there are levels.
 """
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from mypy_extensions import i64, mypyc_attr
 
@@ -17,9 +18,6 @@ from activator.codec.message import RequestHead
 from activator.data_plane.throttle.lease import Lease
 from activator.runtime.clock import NEVER, Deadline
 from activator.runtime.errors import Reason
-
-if TYPE_CHECKING:
-    from activator.data_plane.throttle.lines import WaitingLine
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -125,6 +123,45 @@ class Chain:
             after.line_prev = waiter
         waiter.chain = self
         waiter.in_line = True
+
+
+class WaitingLine:
+    """Whose turn it is, as each discipline has it. `length` counts all who stand in it."""
+
+    def __init__(self) -> None:
+        self.length: int = 0
+
+    def first(self) -> Waiter | None:
+        """Who is granted the next slot."""
+        raise NotImplementedError
+
+    def join(self, waiter: Waiter) -> None:
+        """A waiter that has just arrived, or arrived after all who are there."""
+        raise NotImplementedError
+
+    def rejoin(self, waiter: Waiter) -> None:
+        """Back into the old place: the slot that it was granted came to nothing."""
+        raise NotImplementedError
+
+    def leave(self, waiter: Waiter) -> None:
+        """Out of the line without a slot; the waiter must be in it."""
+        raise NotImplementedError
+
+    def take(self, waiter: Waiter) -> None:
+        """Out of the line with a slot; the waiter must be the first."""
+        raise NotImplementedError
+
+    def ahead_of(self, waiter: Waiter) -> int:
+        """How many are certain to be granted before `waiter`, were it to join now: a lower bound."""
+        raise NotImplementedError
+
+    def waiters(self) -> list[Waiter]:
+        """All who wait, in order of arrival. Walks the line."""
+        raise NotImplementedError
+
+    def shares(self) -> dict[str, object]:
+        """What else there is to see of it; a few numbers, never names that clients choose."""
+        return {}
 
 
 class Lane:

@@ -8,9 +8,9 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from activator.data_plane.throttle.fair import FairLine
-from activator.data_plane.throttle.lines import FifoLine, WaitingLine
+from activator.data_plane.throttle.lines import FifoLine
 from activator.data_plane.throttle.priority import PriorityLine
-from activator.data_plane.throttle.waiters import Waiter
+from activator.data_plane.throttle.waiters import Waiter, WaitingLine
 from bench.line_models import FairModel, FifoModel, LineModel, PriorityModel
 from tests.conftest import DEEP
 
