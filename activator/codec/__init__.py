@@ -1,0 +1,1 @@
+"""Bytes to messages of HTTP and back. A codec does no I/O and belongs to no plane."""

@@ -1,0 +1,1 @@
+"""The single writer of structure: changes are queued, folded, and reduced to effects (docs/state-worker.md)."""

@@ -1,0 +1,1 @@
+"""What is read from heads and added to them: origin, trace context, affinity key, Knative's fields."""

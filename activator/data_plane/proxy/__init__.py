@@ -1,0 +1,1 @@
+"""The life of one request, and the revision that it is for."""

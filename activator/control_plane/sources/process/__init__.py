@@ -1,0 +1,1 @@
+"""Local programs as pods: started, watched and stopped; the reaper ends what outlives the activator."""

@@ -1,0 +1,1 @@
+"""Pods that report their own state, over HTTP."""
