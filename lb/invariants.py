@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from lb.pod_table import PodTable
 from lb.tracker import DRAINING, PodTracker
-
-if TYPE_CHECKING:
-    from lb.table import TrackerTable
+from lb.warming import WarmUp
 
 
-def check_table(table: TrackerTable, pods: list[PodTracker]) -> None:
-    """AssertionError with a sentence if a sum or the room structure differs from `pods`, all slots that hold one."""
+def check_table(table: PodTable, pods: list[PodTracker], warm_up: WarmUp | None) -> None:
+    """AssertionError with a sentence if a sum or the room structure differs from `pods`, all slots that hold one.
+
+    `warm_up`: of its slow start, while it is on.
+    """
     check_sums(table, pods)
     for tracker in pods:
         assert tracker.has_room == tracker.may_take_one(), f"has_room is {tracker.has_room} on {tracker!r}"
@@ -20,8 +20,8 @@ def check_table(table: TrackerTable, pods: list[PodTracker]) -> None:
         draining = tracker.state == DRAINING
         assert not draining or tracker.capacity() == 0, f"{tracker!r} drains and counts as capacity"
     warming = [tracker for tracker in pods if tracker.warming]
-    if table.slow_starts:
-        table.warm_up.check_invariants(pods)
+    if warm_up is not None:
+        warm_up.check_invariants(pods)
     else:
         assert not warming, f"without slow start there are newcomers: {warming}"
     members = table.structure.members()
@@ -32,7 +32,7 @@ def check_table(table: TrackerTable, pods: list[PodTracker]) -> None:
     assert found == expected, f"the room structure holds slots {found}, room have {expected}"
 
 
-def check_sums(table: TrackerTable, pods: list[PodTracker]) -> None:
+def check_sums(table: PodTable, pods: list[PodTracker]) -> None:
     in_flight = 0
     capacity = 0
     room = 0

@@ -16,23 +16,22 @@ A policy of your own is a subclass, plain Python or compiled. The plain way look
             free = [pod for pod in table.slots[:table.length] if pod.has_room and not pod.warming]
             return min(free, key=lambda pod: pod.in_flight / pod.limit, default=None)
 
-The quick way sets `needs` to one of NEEDS_… and picks from `table.structure` (lb/rooms.py). One that sets `wants_key`
-is given the key of each request: a number that stands for a header, a cookie or the client's address. docs/policies.md
-has a whole package, and lb/testing.py the tests that every policy should pass.
+The quick way sets `needs` to the class of the structure that it picks from (lb/structures.py lists them), and finds its
+table's one in `table.structure`. One that sets `wants_key` is given the key of each request: a number that stands for a
+header, a cookie or the client's address. docs/policies.md has a whole package, and lb/testing.py the tests that every
+policy should pass.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from mypy_extensions import i64, mypyc_attr
 
+from lb.pod_table import PodTable
 from lb.rng import Rng
-from lb.rooms import NEEDS_NOTHING
+from lb.rooms import RoomStructure
 from lb.tracker import PodTracker
-
-if TYPE_CHECKING:
-    from lb.table import TrackerTable
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -40,13 +39,13 @@ class Policy:
     """The base of all policies, made as `cls(rng)`."""
 
     name: ClassVar[str] = "policy"
-    needs: ClassVar[int] = NEEDS_NOTHING
+    needs: ClassVar[type[RoomStructure]] = RoomStructure  # one of lb.structures.STRUCTURES
     wants_key: ClassVar[bool] = False
 
     def __init__(self, rng: Rng) -> None:
         self.rng = rng
 
-    def pick(self, table: TrackerTable, key: i64, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
         """The pod for the next request. `key` is 0 unless the policy wants keys, and for a request without one.
 
         `now_s`: monotonic seconds. With slow start, some pods with room are `warming`: the table gives them what they

@@ -22,7 +22,7 @@ from lb.policies.round_robin import RoundRobin
 from lb.policies.weighted import Weighted
 from lb.policy import Policy
 from lb.rng import Rng
-from lb.rooms import NEEDS_WEIGHTS
+from lb.weights import RoomWeights
 
 ENTRY_POINTS: Final = "activator.lb_policies"
 
@@ -77,7 +77,7 @@ def problem_with(name: str) -> str:
 def takes_weights(name: str) -> bool:
     """Whether pods may have weights under this policy; True for any that is not built in."""
     built_in = BUILT_IN.get(ALIASES.get(name, name))
-    return built_in is None or built_in.needs == NEEDS_WEIGHTS
+    return built_in is None or built_in.needs is RoomWeights
 
 
 def takes_key(name: str) -> bool:

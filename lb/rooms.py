@@ -11,25 +11,18 @@ Rules
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import final
 
 from mypy_extensions import i64
 
 from lb.bitmap import Bitmap
 from lb.ring import NOWHERE, RoomNode, link, stand_alone, unlink
+from lb.rng import Rng
 from lb.tracker import PodTracker
-
-NEEDS_NOTHING: Final = 0  # scans table.slots[:table.length]
-NEEDS_ARRAY: Final = 1  # a dense array: any member by index
-NEEDS_RING: Final = 2  # the pods in turn
-NEEDS_BITMAP: Final = 3  # the lowest slot
-NEEDS_BUCKETS: Final = 4  # the least loaded pods
-NEEDS_WEIGHTS: Final = 5  # one in proportion to its weight
-NEEDS_CIRCLE: Final = 6  # a key's pod
 
 
 class RoomStructure:
-    """The structure of a policy that needs none, and the base of the others."""
+    """The structure of a policy that needs none, since it scans the slots, and the base of the others."""
 
     def __init__(self) -> None:
         self.counts_load: bool = False
@@ -84,6 +77,19 @@ class RoomArray(RoomStructure):
             last = self.pods[count]
             self.pods[index] = last
             last.room_index = index
+
+    def draw_two(self, rng: Rng) -> tuple[PodTracker, PodTracker]:
+        """Two different pods, the second drawn from the others than the first; there must be two."""
+        first = rng.below(self.count)
+        second = rng.below(self.count - 1)
+        if second >= first:
+            second += 1
+        return self.pods[first], self.pods[second]
+
+    def less_loaded_of_two(self, rng: Rng) -> PodTracker:
+        """Of two that are drawn the one with fewer requests in flight; a tie falls to the first drawn, a fair coin."""
+        one, other = self.draw_two(rng)
+        return other if other.in_flight < one.in_flight else one
 
     def resize(self, slots: i64) -> None:
         del self.pods[self.count :]  # they may be slots that the table has dropped

@@ -1,40 +1,29 @@
-"""Which room structure goes with which need."""
+"""The room structures that a policy may need: it names the class, its table makes and keeps the one object."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from lb.buckets import RoomBuckets
 from lb.circle import RoomCircle
-from lb.rooms import (
-    NEEDS_ARRAY,
-    NEEDS_BITMAP,
-    NEEDS_BUCKETS,
-    NEEDS_CIRCLE,
-    NEEDS_NOTHING,
-    NEEDS_RING,
-    NEEDS_WEIGHTS,
-    RoomArray,
-    RoomBitmap,
-    RoomRing,
-    RoomStructure,
-)
+from lb.rooms import RoomArray, RoomBitmap, RoomRing, RoomStructure
 from lb.tracker import PodTracker
 from lb.weights import RoomWeights
 
+STRUCTURES: Final[tuple[type[RoomStructure], ...]] = (
+    RoomStructure,  # none: the policy scans table.slots[: table.length]
+    RoomArray,  # any pod by index
+    RoomRing,  # the pods in turn
+    RoomBitmap,  # the lowest slot
+    RoomBuckets,  # the least loaded pods
+    RoomWeights,  # one in proportion to its weight
+    RoomCircle,  # a key's pod
+)
 
-def make_structure(needs: int, slots: list[PodTracker]) -> RoomStructure:
-    """The empty structure that a policy asked for; `slots` is the table's list."""
-    if needs == NEEDS_ARRAY:
-        return RoomArray()
-    if needs == NEEDS_RING:
-        return RoomRing()
-    if needs == NEEDS_BITMAP:
-        return RoomBitmap(slots)
-    if needs == NEEDS_BUCKETS:
-        return RoomBuckets()
-    if needs == NEEDS_WEIGHTS:
-        return RoomWeights()
-    if needs == NEEDS_CIRCLE:
-        return RoomCircle()
-    if needs == NEEDS_NOTHING:
-        return RoomStructure()
-    raise ValueError(f"a policy needs {needs!r}, which is no room structure: see NEEDS_… in lb.rooms")
+
+def make_structure(needs: type[RoomStructure], slots: list[PodTracker]) -> RoomStructure:
+    """The empty structure that a policy asked for; `slots` is the table's list. ValueError: there is no such."""
+    if needs not in STRUCTURES:
+        known = ", ".join(structure.__name__ for structure in STRUCTURES)
+        raise ValueError(f"a policy needs {needs!r}, which is no room structure: there are {known} (lb.structures)")
+    return RoomBitmap(slots) if needs is RoomBitmap else needs()

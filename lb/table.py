@@ -25,8 +25,8 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from lb.invariants import check_table
+from lb.pod_table import PodTable
 from lb.policy import Policy, overrides
-from lb.rooms import RoomStructure
 from lb.roster import Roster
 from lb.sizing import SLOTS_MAX
 from lb.slots import SlotArray, Trim
@@ -43,7 +43,7 @@ DRAINED: Final = 2  # the last release of a draining slot: ask the state worker 
 
 
 @final
-class TrackerTable:
+class TrackerTable(PodTable):
     """One revision's slots, with the room structure that its policy picks from.
 
     `first_generation`: a table that replaces another goes on from that one's `generation`, so that no
@@ -58,22 +58,14 @@ class TrackerTable:
         slots_max: int = SLOTS_MAX,
         first_generation: int = 0,
     ) -> None:
-        self._array: SlotArray = SlotArray(max_scale, trailing_fragmentation_threshold, slots_max, first_generation)
+        array = SlotArray(max_scale, trailing_fragmentation_threshold, slots_max, first_generation)
+        super().__init__(array, make_structure(policy.needs, array.slots))
         self._roster: Roster = Roster()
-        self.slots: list[PodTracker] = self._array.slots  # the same list for good; walk slots[:length]
         self.closed: bool = False
-        # Sums over the slots.
-        self.in_flight: i64 = 0
-        self.capacity: i64 = 0
-        self.room: i64 = 0  # how many pods a pick could return
-        # Since the table was made.
-        self.tables_full: i64 = 0
-        self.late_releases: i64 = 0
-        self.hook_errors: i64 = 0
+        self.hook_errors: i64 = 0  # since the table was made
         self.on_hook_error: Callable[[Exception], None] | None = None
         # The policy, and which of its hooks do anything.
         self.policy: Policy = policy
-        self.structure: RoomStructure = make_structure(policy.needs, self.slots)
         self.warm_up: WarmUp = NO_WARM_UP  # this table's own while slow start is on
         self.slow_starts: bool = False
         self._counts_load: bool = self.structure.counts_load
@@ -85,7 +77,7 @@ class TrackerTable:
     def pick(self, key: i64, now_s: float) -> PodTracker | None:
         """The pod the policy gives the next request to; None when no pod has room."""
         if self.slow_starts:
-            return self.warm_up.pick(self, key, now_s)
+            return self.warm_up.pick(self, self.policy, key, now_s)
         return self.policy.pick(self, key, now_s)
 
     def pick_other(self, avoided: PodTracker, key: i64, now_s: float) -> PodTracker | None:
@@ -297,45 +289,6 @@ class TrackerTable:
     # What there is to see.
 
     @property
-    def length(self) -> int:
-        """The high-water mark: one past the highest slot used since the last trim."""
-        return self._array.length
-
-    @property
-    def used(self) -> int:
-        """Slots that hold a pod."""
-        return self._array.held
-
-    @property
-    def capacity_slots(self) -> int:
-        """Slots made."""
-        return len(self.slots)
-
-    @property
-    def holes(self) -> int:
-        return self._array.holes
-
-    @property
-    def trailing(self) -> int:
-        return self._array.trailing
-
-    @property
-    def fragmentation(self) -> float:
-        return self._array.fragmentation
-
-    @property
-    def generation(self) -> int:
-        return self._array.generation
-
-    @property
-    def trims(self) -> int:
-        return self._array.trims
-
-    @property
-    def grown(self) -> int:
-        return self._array.grown
-
-    @property
     def on_trim(self) -> Callable[[Trim], None] | None:
         """ToControl of each trim once the array has done it: the place for the one log line."""
         return self._array.on_trim
@@ -345,16 +298,16 @@ class TrackerTable:
         self._array.on_trim = hook
 
     def statistics(self) -> TableStatistics:
-        return measure(self)
+        return measure(self, self.policy.name)
 
     def __repr__(self) -> str:
-        return describe(measure(self))
+        return describe(self.statistics())
 
     def check_invariants(self) -> None:
         """Count everything anew; AssertionError with a sentence if anything differs from what is kept."""
         self._array.check_invariants()
         self._roster.check_invariants(self._array.pods())
-        check_table(self, self._array.pods())
+        check_table(self, self._array.pods(), self.warm_up if self.slow_starts else None)
 
     # One step of structure each; every public writer above is made of them.
 

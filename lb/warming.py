@@ -19,20 +19,19 @@ Rules
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from mypy_extensions import i64
 
 from lb.circle import RoomCircle
 from lb.hashing import MASK_32, mix
+from lb.pod_table import PodTable
+from lb.policy import Policy
 from lb.ring import NO_NEWCOMER, Newcomer, link, stand_alone, unlink
 from lb.rng import Rng
-from lb.rooms import NEEDS_CIRCLE, NEEDS_WEIGHTS
+from lb.rooms import RoomStructure
 from lb.tracker import PodTracker
 from lb.weights import RoomWeights
-
-if TYPE_CHECKING:
-    from lb.table import TrackerTable
 
 RAMP_LEAST: Final = 0.1
 LONG_AGO_S: Final = -1e18
@@ -61,23 +60,23 @@ class WarmUp:
 
     # The request path.
 
-    def pick(self, table: TrackerTable, key: i64, now_s: float) -> PodTracker | None:
-        """Instead of the policy's own `pick`."""
+    def pick(self, table: PodTable, policy: Policy, key: i64, now_s: float) -> PodTracker | None:
+        """Instead of the `pick` of `policy`, the table's."""
         if not self._stamped or now_s >= self._ends_s:
             self.advance(table, now_s)
         if self.room == 0:
-            return table.policy.pick(table, key, now_s)
+            return policy.pick(table, key, now_s)
         if self.room == table.room:
-            return self._any(key, table.policy.rng)
+            return self._any(key, policy.rng)
         if self._by_key and key != 0:
             newcomer = self._nearest(table, key, now_s)
         else:
-            newcomer = self._drawn(table, now_s)
+            newcomer = self._drawn(table, policy.rng, now_s)
         if newcomer is not None:
             return newcomer
-        return table.policy.pick(table, key, now_s)
+        return policy.pick(table, key, now_s)
 
-    def advance(self, table: TrackerTable, now_s: float) -> None:
+    def advance(self, table: PodTable, now_s: float) -> None:
         """Begin the ages of those that have come, and end the windows that are over."""
         if not self._stamped:
             self._stamp(now_s)
@@ -119,7 +118,7 @@ class WarmUp:
         tracker.newcomer = newcomer
         tracker.warming = True
 
-    def leave(self, table: TrackerTable, tracker: PodTracker) -> None:
+    def leave(self, table: PodTable, tracker: PodTracker) -> None:
         """The pod is not routable any more, and stands in no structure."""
         if tracker.warming:
             self._forget(tracker)
@@ -129,7 +128,7 @@ class WarmUp:
             self._warm_from_s = self._oldest.from_s
             self._graduate(table)
 
-    def graduate_all(self, table: TrackerTable) -> None:
+    def graduate_all(self, table: PodTable) -> None:
         while self.cold > 0:
             self._graduate(table)
 
@@ -137,11 +136,11 @@ class WarmUp:
         self.window_s = window_s
         self._look_at_oldest()
 
-    def set_needs(self, needs: int, slots: i64) -> None:
+    def set_needs(self, needs: type[RoomStructure], slots: i64) -> None:
         """The policy is another. No newcomer stands here at the moment."""
         assert self.room == 0, "newcomers with room stand in the structures of another policy"
-        self._by_weight = needs == NEEDS_WEIGHTS
-        self._by_key = needs == NEEDS_CIRCLE
+        self._by_weight = needs is RoomWeights
+        self._by_key = needs is RoomCircle
         self._weights = RoomWeights(self._by_weight)
         self._circle = RoomCircle()
         self.resize(slots)
@@ -190,9 +189,8 @@ class WarmUp:
 
     # Who is next.
 
-    def _drawn(self, table: TrackerTable, now_s: float) -> PodTracker | None:
+    def _drawn(self, table: PodTable, rng: Rng, now_s: float) -> PodTracker | None:
         """A newcomer, if the draw over all pods with room falls on one and its ramp lets it have the request."""
-        rng = table.policy.rng
         others = table.room - self.room
         newcomers = self.room
         if self._by_weight:
@@ -213,7 +211,7 @@ class WarmUp:
         taken = float(rng.below(_CHANCE)) < self.ramp(newcomer, now_s) * float(_CHANCE)
         return newcomer if taken else None
 
-    def _nearest(self, table: TrackerTable, key: i64, now_s: float) -> PodTracker | None:
+    def _nearest(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
         """The newcomer whose key this will be, if it is among those that it has taken over."""
         circle = table.structure
         assert isinstance(circle, RoomCircle)
@@ -254,7 +252,7 @@ class WarmUp:
         else:
             self._ends_s = _NOT_YET_S
 
-    def _graduate(self, table: TrackerTable) -> None:
+    def _graduate(self, table: PodTable) -> None:
         tracker = self._oldest.pod
         assert isinstance(tracker, PodTracker)
         if tracker.has_room:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from lb.pod_table import PodTable
 from lb.policy import Policy
 from lb.rng import Rng
-from lb.table import TrackerTable
 from lb.tracker import PodTracker
 
 
@@ -24,7 +24,7 @@ class Emptiest(Policy):
         self.turn = 0
         self.picked_at: dict[str, int] = {}  # by identity: the memory of a pod must not outlive it (on_remove)
 
-    def pick(self, table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: int, now_s: float) -> PodTracker | None:
         best: PodTracker | None = None
         best_rank = (2.0, 0)
         for pod in table.slots[: table.length]:

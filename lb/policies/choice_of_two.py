@@ -6,16 +6,14 @@ fair coin. The fullest of n pods then carries O(log log n) more than the average
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from mypy_extensions import i64
 
+from lb.pod_table import PodTable
 from lb.policy import Policy
-from lb.rooms import NEEDS_ARRAY, RoomArray
+from lb.rooms import RoomArray, RoomStructure
 from lb.tracker import PodTracker
-
-if TYPE_CHECKING:
-    from lb.table import TrackerTable
 
 
 @final
@@ -23,20 +21,13 @@ class ChoiceOfTwo(Policy):
     """The less loaded of two."""
 
     name: ClassVar[str] = "choice-of-2"
-    needs: ClassVar[int] = NEEDS_ARRAY
+    needs: ClassVar[type[RoomStructure]] = RoomArray
 
-    def pick(self, table: TrackerTable, key: i64, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
         structure = table.structure
         assert isinstance(structure, RoomArray)
         pods = structure.pods
         count = structure.count
         if count <= 1:
             return pods[0] if count == 1 else None
-        rng = self.rng
-        first = rng.below(count)
-        second = rng.below(count - 1)
-        if second >= first:
-            second += 1
-        one = pods[first]
-        other = pods[second]
-        return other if other.in_flight < one.in_flight else one
+        return structure.less_loaded_of_two(self.rng)

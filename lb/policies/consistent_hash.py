@@ -9,17 +9,15 @@ A request without a key (0) goes to the less loaded of two, drawn by chance. Wei
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from mypy_extensions import i64
 
 from lb.circle import RoomCircle
+from lb.pod_table import PodTable
 from lb.policy import Policy
-from lb.rooms import NEEDS_CIRCLE
+from lb.rooms import RoomStructure
 from lb.tracker import PodTracker
-
-if TYPE_CHECKING:
-    from lb.table import TrackerTable
 
 
 @final
@@ -27,10 +25,10 @@ class ConsistentHash(Policy):
     """The first pod with room in the key's own order."""
 
     name: ClassVar[str] = "consistent-hash"
-    needs: ClassVar[int] = NEEDS_CIRCLE
+    needs: ClassVar[type[RoomStructure]] = RoomCircle
     wants_key: ClassVar[bool] = True
 
-    def pick(self, table: TrackerTable, key: i64, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
         structure = table.structure
         assert isinstance(structure, RoomCircle)
         pods = structure.array.pods
@@ -39,11 +37,4 @@ class ConsistentHash(Policy):
             return pods[0] if count == 1 else None
         if key != 0:
             return structure.nearest(key)
-        rng = self.rng
-        first = rng.below(count)
-        second = rng.below(count - 1)
-        if second >= first:
-            second += 1
-        one = pods[first]
-        other = pods[second]
-        return other if other.in_flight < one.in_flight else one
+        return structure.array.less_loaded_of_two(self.rng)

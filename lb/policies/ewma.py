@@ -18,17 +18,15 @@ Rules
 from __future__ import annotations
 
 from math import exp
-from typing import TYPE_CHECKING, ClassVar, Final, final
+from typing import ClassVar, Final, final
 
 from mypy_extensions import i64
 
+from lb.pod_table import PodTable
 from lb.policy import Policy
 from lb.rng import Rng
-from lb.rooms import NEEDS_ARRAY, RoomArray
+from lb.rooms import RoomArray, RoomStructure
 from lb.tracker import PodTracker
-
-if TYPE_CHECKING:
-    from lb.table import TrackerTable
 
 TIME_CONSTANT_S: Final = 10.0  # after so long a single look back counts 1/e
 TYPICAL_SHARE: Final = 0.01  # of each answer in the average over all pods
@@ -40,14 +38,14 @@ class Ewma(Policy):
     """The cheaper of two, by peak-sensitive latency and load."""
 
     name: ClassVar[str] = "ewma"
-    needs: ClassVar[int] = NEEDS_ARRAY
+    needs: ClassVar[type[RoomStructure]] = RoomArray
 
     def __init__(self, rng: Rng) -> None:
         super().__init__(rng)
         self.typical_s: float = 0.0  # what an answer takes on average over all pods; 0.0: there was none
         self._now_s: float = 0.0
 
-    def pick(self, table: TrackerTable, key: i64, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
         self._now_s = now_s
         structure = table.structure
         assert isinstance(structure, RoomArray)
@@ -55,13 +53,7 @@ class Ewma(Policy):
         count = structure.count
         if count <= 1:
             return pods[0] if count == 1 else None
-        rng = self.rng
-        first = rng.below(count)
-        second = rng.below(count - 1)
-        if second >= first:
-            second += 1
-        one = pods[first]
-        other = pods[second]
+        one, other = structure.draw_two(self.rng)
         if _is_untried(one):
             return one
         if _is_untried(other):

@@ -5,16 +5,14 @@ Slots are filled lowest first, so the lowest slot is mostly the oldest pod, the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from mypy_extensions import i64
 
+from lb.pod_table import PodTable
 from lb.policy import Policy
-from lb.rooms import NEEDS_BITMAP, RoomBitmap
+from lb.rooms import RoomBitmap, RoomStructure
 from lb.tracker import PodTracker
-
-if TYPE_CHECKING:
-    from lb.table import TrackerTable
 
 
 @final
@@ -22,9 +20,9 @@ class FirstAvailable(Policy):
     """The lowest slot with room."""
 
     name: ClassVar[str] = "first-available"
-    needs: ClassVar[int] = NEEDS_BITMAP
+    needs: ClassVar[type[RoomStructure]] = RoomBitmap
 
-    def pick(self, table: TrackerTable, key: i64, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
         structure = table.structure
         assert isinstance(structure, RoomBitmap)
         return structure.lowest

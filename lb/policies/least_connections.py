@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from mypy_extensions import i64
 
 from lb.buckets import RoomBuckets
+from lb.pod_table import PodTable
 from lb.policy import Policy
-from lb.rooms import NEEDS_BUCKETS
+from lb.rooms import RoomStructure
 from lb.tracker import PodTracker
-
-if TYPE_CHECKING:
-    from lb.table import TrackerTable
 
 
 @final
@@ -20,9 +18,9 @@ class LeastConnections(Policy):
     """The head of the lowest load bucket."""
 
     name: ClassVar[str] = "least-connections"
-    needs: ClassVar[int] = NEEDS_BUCKETS
+    needs: ClassVar[type[RoomStructure]] = RoomBuckets
 
-    def pick(self, table: TrackerTable, key: i64, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
         structure = table.structure
         assert isinstance(structure, RoomBuckets)
         if structure.lowest.count == 0:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from mypy_extensions import i64
 
+from lb.pod_table import PodTable
 from lb.policy import Policy
-from lb.rooms import NEEDS_ARRAY, RoomArray
+from lb.rooms import RoomArray, RoomStructure
 from lb.tracker import PodTracker
-
-if TYPE_CHECKING:
-    from lb.table import TrackerTable
 
 
 @final
@@ -19,9 +17,9 @@ class RandomPick(Policy):
     """A uniform draw from the pods with room."""
 
     name: ClassVar[str] = "random"
-    needs: ClassVar[int] = NEEDS_ARRAY
+    needs: ClassVar[type[RoomStructure]] = RoomArray
 
-    def pick(self, table: TrackerTable, key: i64, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
         structure = table.structure
         assert isinstance(structure, RoomArray)
         pods = structure.pods

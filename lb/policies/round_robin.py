@@ -6,16 +6,14 @@ leaver's place is taken by the last pod, which then comes early, or is passed ov
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from mypy_extensions import i64
 
+from lb.pod_table import PodTable
 from lb.policy import Policy
-from lb.rooms import NEEDS_RING, RoomRing
+from lb.rooms import RoomRing, RoomStructure
 from lb.tracker import PodTracker
-
-if TYPE_CHECKING:
-    from lb.table import TrackerTable
 
 
 @final
@@ -23,9 +21,9 @@ class RoundRobin(Policy):
     """The pod that was picked, or came to have room, the longest ago."""
 
     name: ClassVar[str] = "round-robin"
-    needs: ClassVar[int] = NEEDS_RING
+    needs: ClassVar[type[RoomStructure]] = RoomRing
 
-    def pick(self, table: TrackerTable, key: i64, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
         structure = table.structure
         assert isinstance(structure, RoomRing)
         if structure.count == 0:

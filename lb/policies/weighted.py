@@ -6,17 +6,15 @@ others in the same proportion. A pod of weight 0 is a reserve, used when no othe
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, final
+from typing import ClassVar, final
 
 from mypy_extensions import i64
 
+from lb.pod_table import PodTable
 from lb.policy import Policy
-from lb.rooms import NEEDS_WEIGHTS
+from lb.rooms import RoomStructure
 from lb.tracker import PodTracker
 from lb.weights import RoomWeights
-
-if TYPE_CHECKING:
-    from lb.table import TrackerTable
 
 
 @final
@@ -24,9 +22,9 @@ class Weighted(Policy):
     """A draw from the pods with room, each as likely as its weight says."""
 
     name: ClassVar[str] = "weighted"
-    needs: ClassVar[int] = NEEDS_WEIGHTS
+    needs: ClassVar[type[RoomStructure]] = RoomWeights
 
-    def pick(self, table: TrackerTable, key: i64, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
         structure = table.structure
         assert isinstance(structure, RoomWeights)
         if structure.count == 0:

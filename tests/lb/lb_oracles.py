@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from lb.circle import PROBES, point_of
 from lb.hashing import mix
+from lb.pod_table import PodTable
 from lb.policies.ewma import Ewma
 from lb.policy import Policy
 from lb.rng import Rng
@@ -115,7 +116,7 @@ class ScanningPolicy(Policy):
 
     name = "scanning"
 
-    def pick(self, table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: int, now_s: float) -> PodTracker | None:
         best = None
         for tracker in table.slots[: table.length]:
             if tracker.has_room and not tracker.warming and (best is None or tracker.in_flight < best.in_flight):

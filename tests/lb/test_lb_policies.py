@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from lb.pod_table import PodTable
 from lb.policies.choice_of_two import ChoiceOfTwo
 from lb.policies.consistent_hash import ConsistentHash
 from lb.policies.ewma import Ewma
@@ -86,7 +87,7 @@ def test_every_built_in_policy_is_under_contract() -> None:
 class Withholding(ScanningPolicy):
     """Breaks the contract: leaves slot 5 alone."""
 
-    def pick(self, table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: int, now_s: float) -> PodTracker | None:
         tracker = super().pick(table, key, now_s)
         return None if tracker is not None and tracker.slot == 5 else tracker
 
@@ -94,14 +95,14 @@ class Withholding(ScanningPolicy):
 class Overfilling(ScanningPolicy):
     """Breaks the contract: looks at no slot's state."""
 
-    def pick(self, table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: int, now_s: float) -> PodTracker | None:
         return table.slots[0] if table.room else None
 
 
 class Unfair(ScanningPolicy):
     """Two picks of three go to the lowest slot."""
 
-    def pick(self, table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: int, now_s: float) -> PodTracker | None:
         found = candidates(table)
         return found[max(self.rng.below(3 * len(found)) - 2 * len(found), 0)] if found else None
 

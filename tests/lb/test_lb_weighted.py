@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from lb.registry import create
 from lb.rng import Rng
-from lb.rooms import NEEDS_WEIGHTS
 from lb.structures import make_structure
 from lb.table import TrackerTable
 from lb.testing import grant, release
@@ -99,7 +98,7 @@ moves = st.tuples(st.booleans(), st.integers(0, 15), st.sampled_from((0, 1, 2, 3
 
 @given(st.lists(moves, max_size=80))
 def test_the_classes_hold_what_a_dictionary_holds(steps: list[tuple[bool, int, int]]) -> None:
-    structure = make_structure(NEEDS_WEIGHTS, [])
+    structure = make_structure(RoomWeights, [])
     assert isinstance(structure, RoomWeights)
     pods = [PodTracker(slot, 0) for slot in range(16)]
     model: dict[int, int] = {}

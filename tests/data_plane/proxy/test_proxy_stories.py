@@ -10,10 +10,10 @@ from activator.config.specs import RuleSpec
 from activator.data_plane.headers.affinity import Affinity
 from activator.runtime.errors import Reason
 from lb.hashing import hash_bytes
+from lb.pod_table import PodTable
 from lb.policy import Policy
 from lb.registry import create
 from lb.rng import Rng
-from lb.table import TrackerTable
 from lb.tracker import READY, PodTracker
 from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, check_back_pressure, request_head, response_head
 from tests.lb.lb_oracles import HearingPolicy, order_of
@@ -457,7 +457,7 @@ class Raising(Policy):
 
     name = "raising"
 
-    def pick(self, table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: int, now_s: float) -> PodTracker | None:
         raise ZeroDivisionError("a defect")
 
 

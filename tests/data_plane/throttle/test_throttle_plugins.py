@@ -6,6 +6,7 @@ from activator.codec.message import RequestHead
 from activator.config.specs import RevisionSpec, RuleSpec
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.errors import Reason
+from lb.pod_table import PodTable
 from lb.policy import Policy
 from lb.rng import Rng
 from lb.table import TrackerTable
@@ -29,7 +30,7 @@ class Defective(ScanningPolicy):
         if what in self.raising:
             raise ZeroDivisionError(what)
 
-    def pick(self, table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
+    def pick(self, table: PodTable, key: int, now_s: float) -> PodTracker | None:
         self._maybe("pick")
         return super().pick(table, key, now_s)
 
@@ -105,7 +106,7 @@ def test_only_who_was_asked_for_hears_of_it() -> None:
     class Once(Policy):
         asked = 0
 
-        def pick(self, table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
+        def pick(self, table: PodTable, key: int, now_s: float) -> PodTracker | None:
             self.asked += 1
             if self.asked == 1:
                 raise ZeroDivisionError("once")

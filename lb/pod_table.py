@@ -1,0 +1,69 @@
+"""A table as those see it who do not write to it: policies, slow start, statistics and checks.
+
+Rules
+  1. What stands here is there to be read. `TrackerTable` (lb/table.py), which derives from it, is the one that writes.
+  2. It knows no policy and nothing that knows a policy, so that both may name it.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64
+
+from lb.rooms import RoomStructure
+from lb.slots import SlotArray
+from lb.tracker import PodTracker
+
+
+class PodTable:
+    """One revision's slots; walk `slots[: length]`."""
+
+    def __init__(self, array: SlotArray, structure: RoomStructure) -> None:
+        self._array: SlotArray = array
+        self.slots: list[PodTracker] = array.slots  # the same list for good
+        self.structure: RoomStructure = structure  # the pods with room, as the policy needs them
+        # Sums over the slots.
+        self.in_flight: i64 = 0
+        self.capacity: i64 = 0
+        self.room: i64 = 0  # how many pods a pick could return
+        # Since the table was made.
+        self.tables_full: i64 = 0
+        self.late_releases: i64 = 0
+
+    @property
+    def length(self) -> int:
+        """The high-water mark: one past the highest slot used since the last trim."""
+        return self._array.length
+
+    @property
+    def used(self) -> int:
+        """Slots that hold a pod."""
+        return self._array.held
+
+    @property
+    def capacity_slots(self) -> int:
+        """Slots made."""
+        return len(self.slots)
+
+    @property
+    def holes(self) -> int:
+        return self._array.holes
+
+    @property
+    def trailing(self) -> int:
+        return self._array.trailing
+
+    @property
+    def fragmentation(self) -> float:
+        return self._array.fragmentation
+
+    @property
+    def generation(self) -> int:
+        return self._array.generation
+
+    @property
+    def trims(self) -> int:
+        return self._array.trims
+
+    @property
+    def grown(self) -> int:
+        return self._array.grown
