@@ -290,7 +290,7 @@ class TrackerTable(PodTable):
 
     @property
     def on_trim(self) -> Callable[[Trim], None] | None:
-        """ToControl of each trim once the array has done it: the place for the one log line."""
+        """Called with each trim once the array has made it: the place for the one log line."""
         return self._array.on_trim
 
     @on_trim.setter
