@@ -25,51 +25,50 @@ _KNATIVE = "\n".join(f"- `{metric.name}`" for metric in KNATIVE_METRICS)
 
 _INTRODUCTION = f"""# Metrics
 
-`GET /metrics` on the admin port, for Prometheus: its text format, or OpenMetrics where that is asked for; compressed
-where that is accepted. This page is written from the code (`make docs`), and a test compares the two.
+`GET /metrics` on the admin port, for Prometheus: its text format, or OpenMetrics on request; compressed if the client
+accepts it. This page is written from the code (`make docs`), and a test compares the two.
 
-- Times are seconds, sizes bytes. A counter only grows; it begins at 0 with the process, and those of a revision with
-  the revision.
-- Labels are the namespace and the name of the revision, and words of closed sets, listed below. Nothing that a request
-  carries (paths, hosts, methods, headers) and no pod is ever a label, so the number of series does not grow with
-  traffic. A word of a counter's set appears when it has first been counted.
-- At most {METRICS_REVISIONS_MAX:,} revisions are shown by name; all others are added up under
+- Times are seconds, sizes bytes. A counter only grows. It begins at 0 with the process, or with its revision.
+- Labels are the namespace and the name of the revision, and words of closed sets, listed below. Data of requests
+  (paths, hosts, methods, headers) and pods are never labels, so the number of series does not grow with traffic. A
+  word of a counter's set appears when it has first been counted.
+- At most {METRICS_REVISIONS_MAX:,} revisions are shown by name. All others are added up under
   `namespace="_other",revision="_other"` (ratios: the greatest). A revision stays where it was first shown.
-- Reading costs the requests nothing: their path counts in plain integers, and the text is made in slices between which
+- A scrape costs the request path nothing: it counts in plain integers, and the text is made in slices between which
   requests are served.
 - `metrics: {{histograms: false}}` leaves out the histograms of all revisions, which are most of the text; a reload
   switches them.
-- Histograms are classic ones: native histograms exist in Prometheus' protobuf format alone, which its Python library
-  does not write.
-- Exemplars, where requests are traced ([tracing.md](tracing.md)): each bucket of `activator_request_duration_seconds`,
-  `activator_first_byte_seconds` and `activator_queue_wait_seconds` names the last trace that it has counted, with the
-  request's time and when it ended: `# {{trace_id="…"}} 0.127 1795296896.062`. They are shown in OpenMetrics alone,
-  since the classic text format has none; Prometheus asks for OpenMetrics by itself, and keeps them with
-  `--enable-feature=exemplar-storage`. Of every request the access log says it: a line has its `trace_id` beside its
-  times.
-- `process_…` are the Prometheus client library's, by its names: processor time, memory, open files, start time.
+- Histograms are classic ones: native histograms exist only in the protobuf format of Prometheus, which its Python
+  library does not write.
+- Exemplars, if requests are traced ([tracing](tracing.md)): each bucket of `activator_request_duration_seconds`,
+  `activator_first_byte_seconds` and `activator_queue_wait_seconds` has the last trace that it has counted, with the
+  time of the request and the time of its end: `# {{trace_id="…"}} 0.127 1795296896.062`. They are in OpenMetrics
+  only, since the classic text format has none; Prometheus requests OpenMetrics by default, and stores them with
+  `--enable-feature=exemplar-storage`. The access log has the `trace_id` of every request beside its times.
+- `process_…` are those of the Prometheus client library: processor time, memory, open files, start time.
 
-Beside these, `metrics: {{knative: {{protocol: prometheus, endpoint: ":9090"}}}}` shows Knative's names on a port of its
-own, and `protocol: http/protobuf` with `endpoint: http://collector:4318/v1/metrics` sends them every
-`export_interval` (60 s); in Knative mode `metrics-protocol` and `metrics-endpoint` of config-observability come before
-the file. They have Knative's bounds and attributes (names of service, configuration and revision; method, scheme, host,
-port, protocol and status of requests). Requests are distinguished so only while these metrics are wanted, and of each
-revision the first {KNATIVE_SERIES_MAX} combinations are; later ones have the host `_other`, the method `_OTHER` and the
-class of their status, at most 24 more. Not there are `http.client…`, whose attribute is the address of each pod there
-ever was, and what is Go's own. `kn.revision.request.concurrency` is that of the moment, where Knative's is the mean of
-the last second.
+Beside these, `metrics: {{knative: {{protocol: prometheus, endpoint: ":9090"}}}}` serves metrics with the names of
+Knative on a port of its own, and `protocol: http/protobuf` with `endpoint: http://collector:4318/v1/metrics` sends
+them every `export_interval` (60 s). In Knative mode `metrics-protocol` and `metrics-endpoint` of config-observability
+override the file. They have the bounds and attributes of Knative (names of service, configuration and revision;
+method, scheme, host, port, protocol and status of requests). Requests are counted by these attributes only while
+these metrics are on, and only for the first {KNATIVE_SERIES_MAX} combinations of each revision; later ones have the
+host `_other`, the method `_OTHER` and the class of their status, at most 24 more. Two groups are missing:
+`http.client…`, which has the address of every pod as an attribute, and the metrics of the Go runtime.
+`kn.revision.request.concurrency` is the value of the moment, while that of Knative is the mean of the last second.
 
 {_KNATIVE}
 
-Metrics are for questions about many requests. Which step of one request was slow, its line in the access log says
-([access-log.md](access-log.md)).
+Metrics answer questions about many requests. For one request, use its line in the [access log](access-log.md).
 """
 
 
-_CONTROL = """No names of any kind. What a controller runtime has goes by the name it has there, with the one label
-`controller`; it shows when there are controllers, that is with Kubernetes. What is ours says what it adds to the metric
-nearest to it; `activator_status_update_conflict_total` and `activator_reconcile_errors_total` together are at most 33
-series. How the parts of one pass share its time is a question for traces ([tracing.md](tracing.md)).
+_CONTROL = """\
+These metrics have no names of revisions or pods. Metrics that a controller runtime has keep its names, with the one
+label `controller`; they appear when there are controllers, that is with Kubernetes. For our own metrics, *Adds* gives
+the difference to the nearest metric of a controller runtime. `activator_status_update_conflict_total` and
+`activator_reconcile_errors_total` together are at most 33 series. The duration of the parts of one pass is in the
+traces ([tracing](tracing.md)).
 """
 
 

@@ -70,7 +70,7 @@ def _watch_errors(it: ClusterView) -> float:
 CLUSTER_FAMILIES: tuple[Family[ClusterView], ...] = (
     gauge(
         "activator_cluster_view_age_seconds",
-        "How long ago the API server was last heard, of the watch that has heard nothing for longest.",
+        "Time since the last message of the API server, of the watch that has been silent for longest.",
         lambda it: it.view_age_s(),
         adds="`rest_client_requests_total` counts calls; a watch that is silent makes none.",
     ),
@@ -87,7 +87,7 @@ CLUSTER_FAMILIES: tuple[Family[ClusterView], ...] = (
         _repairs,
         ("kind",),
         (REPAIRS,),
-        adds="Nothing near to it: a controller runtime believes its watches.",
+        adds="Nothing near to it: a controller runtime trusts its watches.",
     ),
     gauge(
         "activator_autoscaler_connected",
@@ -109,7 +109,7 @@ CLUSTER_FAMILIES: tuple[Family[ClusterView], ...] = (
     ),
     counter(
         "activator_autoscaler_batches_dropped",
-        "Batches that were not sent, since there was no connection or it was too slow; newer ones made up for them.",
+        "Batches that were not sent, since there was no connection or it was too slow; newer ones replaced them.",
         lambda it: it.stream.dropped_total,
         adds="`activator_autoscaler_batches_total` cannot tell what was not sent from what there was not to send.",
     ),

@@ -96,7 +96,9 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
         lambda it: it.added_total,
     ),
     _counter(
-        "workqueue_retries", "Of these, those that came again: after an error, or by wish.", lambda it: it.retries_total
+        "workqueue_retries",
+        "Of these, those that were added again: after an error, or on request.",
+        lambda it: it.retries_total,
     ),
     _histogram(
         "workqueue_queue_duration_seconds",
@@ -108,7 +110,7 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
     Family(
         "rest_client_requests",
         Kind.COUNTER,
-        "Calls of the Kubernetes API, by what was asked for and the answer's code.",
+        "Calls of the Kubernetes API, by verb and status code.",
         lambda it: [(labels, float(count)) for labels, count in sorted(it.calls.items())],
         ("verb", "code"),
         (VERBS, (NO_ANSWER, "100 to 599")),
@@ -116,7 +118,7 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
     Family(
         "activator_status_update_conflict",
         Kind.COUNTER,
-        "Writes refused since somebody else had written meanwhile (409), by what was written.",
+        "Writes rejected because of another write meanwhile (409), by kind of object.",
         _conflicts,
         ("controller", "target_kind"),
         (CONTROLLERS, TARGET_KINDS),
@@ -126,8 +128,7 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
     Family(
         "activator_reconcile_errors",
         Kind.COUNTER,
-        f"What went wrong in passes, by kind. Transient: {_TRANSIENT}. Persistent, until somebody changes something: "
-        f"{_PERSISTENT}.",
+        f"Errors of passes, by kind. Transient: {_TRANSIENT}. Persistent, until a change is made: {_PERSISTENT}.",
         _errors,
         ("controller", "error_type"),
         (CONTROLLERS, tuple(kind.value for kind in ErrorType)),

@@ -120,13 +120,13 @@ CONTROL: tuple[Family[Program], ...] = (
     ),
     counter(
         "activator_state_changes_dropped",
-        "Changes that found the queue full; their source was told to list anew.",
+        "Changes that were dropped since the queue was full; their source lists again.",
         lambda it: it.worker.dropped_total,
         adds="`workqueue_…` queues never refuse anything.",
     ),
     counter(
         "activator_state_changes_refused",
-        "Changes that made no sense in the state they met, and were not acted on.",
+        "Changes that did not fit the current state, and were not applied.",
         lambda it: it.worker.refused_total,
         adds='`controller_runtime_reconcile_total{result="error"}` counts passes; these made no error, only no sense.',
     ),
@@ -144,7 +144,7 @@ CONTROL: tuple[Family[Program], ...] = (
     ),
     _of_turns(
         "activator_state_update_processing_seconds",
-        "How long each batch held the loop: reducing, applying, handing slots over.",
+        "Time that each batch blocked the loop: reducing, applying, handing slots over.",
         lambda it: it.worker.processing,
         adds="`workqueue_work_duration_seconds` may wait for the API; this is time in which no request is served.",
     ),
@@ -157,7 +157,7 @@ CONTROL: tuple[Family[Program], ...] = (
     Family(
         "activator_state_worker_last_panic_seconds",
         Kind.GAUGE,
-        "How long ago the last panic was; nothing while there was none.",
+        "Time since the last panic; absent before the first one.",
         _since_last_panic,
         adds="`activator_state_worker_panics_total` forgets with the series' range; this does not.",
     ),
@@ -182,7 +182,7 @@ CONTROL: tuple[Family[Program], ...] = (
     Family(
         "activator_state_mismatches",
         Kind.COUNTER,
-        "What the auditor found the ledgers to disagree about, and had repaired.",
+        "Differences between ledgers that the auditor found and had repaired.",
         lambda it: [((kind,), float(count)) for kind, count in sorted(it.worker.mismatch_totals.items())],
         ("kind",),
         (MISMATCHES,),
@@ -191,7 +191,7 @@ CONTROL: tuple[Family[Program], ...] = (
     Family(
         "activator_push_reports",
         Kind.COUNTER,
-        "What pods said of themselves, by what became of it.",
+        "Reports of pods about themselves, by outcome.",
         _reports,
         ("outcome",),
         (tuple(verdict.value for verdict in Verdict),),
@@ -200,7 +200,7 @@ CONTROL: tuple[Family[Program], ...] = (
     Family(
         "activator_push_validations",
         Kind.COUNTER,
-        "Pods that were asked after they had said that they are ready, by what they answered.",
+        "Pods that were probed after they had reported ready, by outcome.",
         _report_validations,
         ("outcome",),
         (tuple(found.value for found in Ask),),
@@ -255,13 +255,13 @@ OWN: tuple[Family[Program], ...] = (
     ),
     counter(
         "activator_access_log_lost_lines",
-        "Lines missing in the access log: whoever reads it was too slow, or it could not be written.",
+        "Lines missing in the access log: its reader was too slow, or a write failed.",
         lambda it: it.access_log.lost_total,
     ),
     Family(
         "activator_trace_spans",
         Kind.COUNTER,
-        "Spans by what became of them: sent, failed (nobody took them), dropped (too many waited).",
+        "Spans by outcome: sent, failed (no collector took them), dropped (too many waited).",
         lambda it: [((outcome,), float(count)) for outcome, count in it.traces.totals.items()],
         ("outcome",),
         (SPAN_OUTCOMES,),

@@ -116,12 +116,12 @@ TRAFFIC: tuple[Family[Of], ...] = (
     ),
     counter(
         "activator_request_body_bytes",
-        "Bytes of request bodies that came, and what clients said in tunnels; of requests that have ended.",
+        "Bytes of request bodies, and of clients in tunnels; of requests that have ended.",
         _traffic(lambda it: float(it.request_bytes)),
     ),
     counter(
         "activator_response_body_bytes",
-        "Bytes of pods' response bodies, and what pods said in tunnels; of requests that have ended.",
+        "Bytes of response bodies of pods, and of pods in tunnels; of requests that have ended.",
         _traffic(lambda it: float(it.response_bytes)),
     ),
     counter(
@@ -143,13 +143,15 @@ QUEUEING: tuple[Family[Of], ...] = (
     gauge("activator_queue_held_bytes", "Bodies held for requests that wait.", lambda it: it.held.held_bytes),
     _histogram(
         "activator_queue_wait_seconds",
-        "How long those requests waited that could not have a slot at once, whether they got one in the end or not.",
+        "Waiting time of requests without a slot at arrival, whether they got one in the end or not.",
         lambda it: it.wait,
         WAIT_BOUNDS_S,
     ),
     counter("activator_grants", "Slots granted, with a wait or without.", lambda it: it.granted_total),
-    counter("activator_exempted", "Requests that a rule let pass beyond the limits.", lambda it: it.exempted_total),
-    counter("activator_waiter_errors", "Waiters that raised when told: defects.", lambda it: it.errors_total),
+    counter("activator_exempted", "Requests that a rule exempted from the limits.", lambda it: it.exempted_total),
+    counter(
+        "activator_waiter_errors", "Waiters that raised when their wait ended: defects.", lambda it: it.errors_total
+    ),
 )
 
 STARTING: tuple[Family[Of], ...] = (
@@ -170,14 +172,16 @@ STARTING: tuple[Family[Of], ...] = (
     ),
     gauge(
         "activator_revision_failed",
-        "1 while the revision cannot start; the cause stands in /debug/revisions.",
+        "1 while the revision cannot start; the cause is in /debug/revisions.",
         lambda it: it.failure is not None,
     ),
 )
 
 PODS: tuple[Family[Of], ...] = (
     gauge(
-        "activator_capacity", "Requests that pods which may be picked can carry at a time; +Inf: no limit.", _capacity
+        "activator_capacity",
+        "Requests that the pods in service may have in flight together; +Inf: no limit.",
+        _capacity,
     ),
     Family("activator_pods", Kind.GAUGE, "Pods by state.", _pods, ("state",), (POD_STATES,)),
     Family(
@@ -220,12 +224,12 @@ SPARSE_ARRAY: tuple[Family[Of], ...] = (
     ),
     counter(
         "activator_sparse_array_full",
-        "Pods that found every slot held, and stay pending.",
+        "Pods without a free slot, which stay pending.",
         lambda it: float(it.table.tables_full),
     ),
     counter(
         "activator_late_releases",
-        "Requests that ended after their slot had gone to another pod: recognised and ignored.",
+        "Requests that ended after their slot was given to another pod: recognised and ignored.",
         lambda it: float(it.table.late_releases),
     ),
 )
