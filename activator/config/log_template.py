@@ -1,4 +1,4 @@
-"""What a line of the access log may say, and the templates that users write: `{method} {target} {status}`.
+"""The fields of a line of the access log, and the templates that users write: `{method} {target} {status}`.
 
 A template is plain text with names of fields in braces; `{{` and `}}` stand for the braces themselves. Nothing else of
 Python's format language is taken: no attributes, no widths.
@@ -10,21 +10,21 @@ from string import Formatter
 from typing import Final
 
 FIELDS: Final[dict[str, str]] = {
-    "time": "when the request was over, in UTC, as RFC 3339 has it, to the millisecond",
-    "client": "the client's address, as far as it can be trusted",
+    "time": "the time of the end of the request, in UTC, RFC 3339, to the millisecond",
+    "client": "the address of the client, forwarded ones only from trusted proxies",
     "method": "of the request",
-    "host": "that was asked for",
+    "host": "the host of the request",
     "target": "path and query",
-    "protocol": "that the client speaks",
-    "status": "of the answer; 499: the client had gone before there was one",
-    "reason": "why it ended otherwise than with its pod's answer: the word in Activator-Reason",
+    "protocol": "the protocol of the client",
+    "status": "the status of the response; 499: the client left before there was one",
+    "reason": "the word in Activator-Reason, if the response is not that of the pod",
     "namespace": "of the revision",
     "revision": "its name",
-    "pod": "the last that it was given to",
+    "pod": "the last pod of the request",
     "address": "of that pod",
-    "retries": "how many pods failed it before",
+    "retries": "the number of pods that failed before",
     "request_bytes": "of the request's body",
-    "response_bytes": "of the pod's body that was handed on",
+    "response_bytes": "of the body of the pod that was passed on",
     "duration_s": "from arrival to end",
     "first_byte_s": "from arrival to the head of the pod's answer",
     "wait_s": "in line for a slot",
@@ -32,10 +32,10 @@ FIELDS: Final[dict[str, str]] = {
     "cold": "whether it waited for a start from zero",
     "start_s": "of that: until there was a pod",
     "ready_s": "of that: until it was ready",
-    "request_id": "X-Request-Id, as the pod was told",
+    "request_id": "X-Request-Id, as it was sent to the pod",
     "trace_id": "of the header traceparent",
-    "user_agent": "as the client has it",
-    "referer": "as the client has it",
+    "user_agent": "as the client sent it",
+    "referer": "as the client sent it",
 }
 
 

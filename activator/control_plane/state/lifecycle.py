@@ -39,9 +39,9 @@ class Transition(NamedTuple):
 _HELD: Final = (QUARANTINED, RECOVERING)  # what we found out ourselves outlives what sources say meanwhile
 
 TRANSITIONS: Final = (
-    Transition(EMPTY, SEEN, (PENDING, READY, NOT_READY, DRAINING), "a pod is heard of"),
-    Transition(PENDING, SEEN, (PENDING, READY, NOT_READY, DRAINING), "its source says more of it"),
-    Transition(READY, SEEN, (READY, PENDING, NOT_READY, DRAINING), "its source takes something back"),
+    Transition(EMPTY, SEEN, (PENDING, READY, NOT_READY, DRAINING), "a new pod"),
+    Transition(PENDING, SEEN, (PENDING, READY, NOT_READY, DRAINING), "its source reports more"),
+    Transition(READY, SEEN, (READY, PENDING, NOT_READY, DRAINING), "its source withdraws its readiness"),
     Transition(NOT_READY, SEEN, (NOT_READY, READY, PENDING, DRAINING, *_HELD), "it is as it was before"),
     Transition(QUARANTINED, SEEN, (QUARANTINED, NOT_READY, PENDING, DRAINING), "no source ends a quarantine"),
     Transition(RECOVERING, SEEN, (RECOVERING, NOT_READY, PENDING, DRAINING), "no source ends a trial"),
@@ -54,8 +54,8 @@ TRANSITIONS: Final = (
     Transition(DRAINING, GONE, (EMPTY, DRAINING, READY, PENDING, NOT_READY, *_HELD), "the other sources decide"),
     Transition(PENDING, ANSWERED, (READY,), "proven"),
     Transition(QUARANTINED, ANSWERED, (RECOVERING,), "one trial request at a time"),
-    Transition(READY, DEAD, (QUARANTINED,), "known dead: out at once, be it the last"),
-    Transition(RECOVERING, DEAD, (QUARANTINED,), "known dead"),
+    Transition(READY, DEAD, (QUARANTINED,), "certain: out at once, also the last one"),
+    Transition(RECOVERING, DEAD, (QUARANTINED,), "certain"),
     Transition(
         READY, STRUCK, (READY, QUARANTINED), "inferred: after so many strikes, within the share, never the last"
     ),
@@ -63,10 +63,14 @@ TRANSITIONS: Final = (
     Transition(READY, SERVED, (READY,), "its strikes are forgotten"),
     Transition(RECOVERING, TRIAL_PASSED, (READY,), "it takes requests again"),
     Transition(RECOVERING, TRIAL_FAILED, (QUARANTINED,), "it is probed again"),
-    Transition(PENDING, EXPIRED, (EMPTY, PENDING, READY, NOT_READY), "its own report is old: the others decide"),
-    Transition(READY, EXPIRED, (EMPTY, READY, PENDING, NOT_READY), "its own report is old: the others decide"),
-    Transition(NOT_READY, EXPIRED, (EMPTY, NOT_READY, READY, PENDING, *_HELD), "nobody lists it, or its report is old"),
-    Transition(QUARANTINED, EXPIRED, (EMPTY, QUARANTINED, NOT_READY, PENDING), "nobody lists it, or its report is old"),
+    Transition(PENDING, EXPIRED, (EMPTY, PENDING, READY, NOT_READY), "its own report is old: the other sources decide"),
+    Transition(READY, EXPIRED, (EMPTY, READY, PENDING, NOT_READY), "its own report is old: the other sources decide"),
+    Transition(
+        NOT_READY, EXPIRED, (EMPTY, NOT_READY, READY, PENDING, *_HELD), "no source lists it, or its report is old"
+    ),
+    Transition(
+        QUARANTINED, EXPIRED, (EMPTY, QUARANTINED, NOT_READY, PENDING), "no source lists it, or its report is old"
+    ),
     Transition(RECOVERING, EXPIRED, (EMPTY, RECOVERING, NOT_READY, PENDING), "its own report is old"),
     Transition(DRAINING, EXPIRED, (EMPTY, DRAINING, READY, PENDING, NOT_READY, *_HELD), "its own report is old"),
 )
