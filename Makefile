@@ -115,7 +115,7 @@ docs: $(VENV)/.packages  ## writes the tables in docs/ that are made from the co
 	ACTIVATOR_COMPILE=0 $(PY) -m activator.config.reference > docs/configuration.md
 
 site: $(VENV)/.packages  ## the documentation as a site in build/site; a dead link is an error
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 	@echo "make: build/site/index.html"
 
 # In the plain world: compiled code has no lines to count.
