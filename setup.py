@@ -234,7 +234,11 @@ class CachedCommands:
             if self._closed:
                 return
             process = subprocess.Popen(
-                [*command, "-o", str(unfinished)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                [*command, "-o", str(unfinished)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                process_group=0,  # gcc starts cc1 and as, which do not end with it
             )
             self._running.add(process)
         said = process.communicate()[0]
@@ -248,7 +252,8 @@ class CachedCommands:
         with self._lock:
             self._closed = bool(self._running)
             for process in self._running:
-                process.kill()
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 def _cores() -> int:

@@ -59,7 +59,7 @@ def test_a_header_and_a_flag_count_and_a_path_does_not(tmp_path: Path) -> None:
 
 def test_a_failing_compiler_stops_the_others_and_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
     commands = CachedCommands(tmp_path)
-    slow = commands.prepare(".o", ["sh", "-c", 'echo half > "$1"; exec sleep 60'], [], [])
+    slow = commands.prepare(".o", ["sh", "-c", 'echo half > "$1"; sleep 60'], [], [])
     failing = commands.prepare(".o", ["sh", "-c", "echo 'x.c:1: error: no'; exit 1"], [], [])
     began_s = time.monotonic()
     with pytest.raises(CompileError, match=r"sh failed: x\.c:1: error: no"):
@@ -146,7 +146,7 @@ def test_an_interrupt_stops_the_compilers(tmp_path: Path) -> None:
         signal.signal(signal.SIGTERM, build["_terminated"])
         commands = build["CachedCommands"](Path({str(tmp_path)!r}))
         for number in range(4):
-            commands.prepare(".o", ["sh", "-c", "echo $$; exec sleep 60 > pid" + str(number)], [], [b"%d" % number])
+            commands.prepare(".o", ["sh", "-c", "echo $$; sleep 60 > pid" + str(number)], [], [b"%d" % number])
         commands.make("compiling")
     """
     lines = "\n".join(line.strip() if "prepare" not in line else "    " + line.strip() for line in code.splitlines())
