@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import msgspec
@@ -24,6 +24,10 @@ from activator.telemetry.logs.app_log import AppLog
 REFUSED = 1
 USAGE = 2
 NOT_STARTED = 3
+
+# The host where it listens unless told otherwise, in the place of 127.0.0.1. The image sets it: in a container nobody
+# else reaches 127.0.0.1. What a file, a variable or an option says of `listen` is stronger.
+BIND_HOST = "ACTIVATOR_BIND_HOST"
 
 Loaded = tuple[Config, list[RevisionSpec]]
 
@@ -153,8 +157,17 @@ def _load(path: str) -> Loaded:
 
     if not Path(path).is_file():
         raise ConfigError([f"{path}: there is no such file; name one with -c, or start a program with -- CMD"])
-    config = load(path, os.environ, set(names()))
+    config = bound(load(path, os.environ, set(names())), os.environ)
     return config, resolve(config, default_name)
+
+
+def bound(config: Config, environ: Mapping[str, str]) -> Config:
+    """The configuration, its default of `listen` on the host that `environ` names."""
+    host = environ.get(BIND_HOST, "")
+    default = Config().listen
+    if not host or config.listen != default:
+        return config
+    return msgspec.structs.replace(config, listen=f"{host}:{str(default).rpartition(':')[2]}")
 
 
 def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
@@ -166,7 +179,7 @@ def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
     if missing is not None:
         raise ConfigError([f"{missing}: there is no such program to run; check its spelling and the PATH"])
     revision = Revision(name="app", hosts=["*"], process=Process(command=command, readiness=Readiness()))
-    config = overlay(Config(revisions=[revision]), os.environ)
+    config = bound(overlay(Config(revisions=[revision]), os.environ), os.environ)
     said = {name: getattr(options, name) for name in ("listen", "admin") if getattr(options, name) is not None}
     config = msgspec.structs.replace(config, **said)  # what was typed wins over the environment
     return config, resolve(config, default_name)

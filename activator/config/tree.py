@@ -16,9 +16,10 @@ from typing import Any, Final
 import yaml
 
 PREFIX: Final = "ACTIVATOR_"
-# Read elsewhere: by `lb.world` and by the tests.
+# Read elsewhere: by `lb.world`, by the command line and by the tests.
 RESERVED: Final = frozenset(
     {
+        "ACTIVATOR_BIND_HOST",
         "ACTIVATOR_COMPILE",
         "ACTIVATOR_EXPECT_COMPILED",
         "ACTIVATOR_CI",

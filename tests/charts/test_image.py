@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from activator.cli import _parser, bound
+from activator.config.model import Config
 from tests.charts.chart_files import ROOT
 from tests.charts.renditions import objects, of_kind
 
@@ -40,6 +42,41 @@ BUILD, RUNTIME = stages()
 def test_both_stages_have_the_same_python() -> None:
     """The environment of the first is used by the second."""
     assert of(BUILD, "FROM")[0].removesuffix(" AS build") == of(RUNTIME, "FROM")[0]
+
+
+def test_the_base_may_be_pinned_and_no_processor_is_named() -> None:
+    """The digest is an argument, empty by default; a pinned one must be that of the list of all platforms."""
+    text = (ROOT / "Dockerfile").read_text("utf-8")
+    assert re.findall(r"^ARG (.*)", text, re.MULTILINE) == ["PYTHON_VERSION=3.11", "PYTHON_DIGEST="]
+    for stage in (BUILD, RUNTIME):
+        (base,) = of(stage, "FROM")
+        assert base.startswith("python:${PYTHON_VERSION}-slim-bookworm${PYTHON_DIGEST}")
+    instructions = "\n".join(line for line in text.splitlines() if not line.startswith("#"))
+    assert re.search(r"amd64|arm64|x86_64|aarch64|--platform", instructions) is None
+
+
+def test_what_it_serves_can_be_reached_from_without() -> None:
+    (environment,) = of(RUNTIME, "ENV")
+    variables = dict(word.split("=", 1) for word in environment.split())
+    (port,) = of(RUNTIME, "EXPOSE")
+    assert bound(Config(), variables).listen == f"0.0.0.0:{port}"
+    said = Config(listen=["127.0.0.1:9000"])
+    assert bound(said, variables) is said
+    assert bound(Config(), {}).listen == f"127.0.0.1:{port}"
+
+
+def test_its_health_is_asked_by_its_own_command() -> None:
+    (check,) = of(RUNTIME, "HEALTHCHECK")
+    options, _, command = check.partition(" CMD ")
+    words = json.loads(command)
+    assert words[0] == "activator"
+    parsed = _parser().parse_args(words[1:])
+    assert parsed.admin == f"http://{Config().admin}"
+    assert {word.partition("=")[0] for word in options.split()} == {"--interval", "--timeout", "--start-period"}
+
+
+def test_it_has_every_feature() -> None:
+    assert any('"${wheel}[all]"' in run for run in of(BUILD, "RUN"))
 
 
 def test_the_last_stage_runs_nothing_and_is_nobody() -> None:
