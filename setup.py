@@ -438,9 +438,19 @@ class CanCompile(Command):
             raise SystemExit(1)
 
 
+def stand_in() -> list[Extension]:
+    """Tells setuptools that this package depends on the platform; mypyc makes the real list. None where nothing will be
+    compiled: the wheel is then one for every platform.
+    """
+    if not WANTED:
+        return []
+    if "bdist_wheel" in sys.argv:
+        missing = missing_for_compiling()
+        if missing is not None:
+            print(f"warning: not compiled, a wheel in plain Python: {missing}", file=sys.stderr)
+            return []
+    return [Extension(GROUP_LIBRARY, sources=[])]
+
+
 if __name__ == "__main__":
-    setup(
-        cmdclass={"build_ext": BuildOrGoOn, "can_compile": CanCompile},
-        # A stand-in that tells setuptools that this package depends on the platform; mypyc makes the real list.
-        ext_modules=[Extension(GROUP_LIBRARY, sources=[])] if WANTED else [],
-    )
+    setup(cmdclass={"build_ext": BuildOrGoOn, "can_compile": CanCompile}, ext_modules=stand_in())
