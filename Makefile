@@ -62,44 +62,43 @@ test-compiled: $(VENV)/.packages build
 test-plain: $(VENV)/.packages build
 	ACTIVATOR_COMPILE=0 ACTIVATOR_EXPECT_COMPILED=0 $(PY) -m pytest $(PYTEST_ARGS)
 
-# Compiled where that is done already. Otherwise in plain Python at once, with the compiler behind it, which gets no more
-# CPU than the demo leaves and ends with the demo: the objects that are done stay, and the next build goes on from them.
-demo: $(VENV)/.program  ## the guided tour: a real program scaled 0 -> n -> 0 under load
-	@if [ "$$ACTIVATOR_COMPILE" = 0 ] || $(PY) -c 'import lb, sys; sys.exit(not lb.COMPILED)' 2>/dev/null; then \
+# Compiled where that is done already. Otherwise in plain Python at once, with the rest of the set-up behind it. The
+# compiler gets no more CPU than the demo leaves, and ends with it: the objects that are done stay, and the next build goes
+# on from them.
+demo: $(VENV)/.runtime  ## the guided tour: a real program scaled 0 -> n -> 0 under load
+	@if [ -e $(VENV)/.program ] && { [ "$$ACTIVATOR_COMPILE" = 0 ] || $(IS_COMPILED); }; then \
 	    exec $(VENV)/bin/activator demo; \
 	fi; \
-	mkdir -p build; : > build/compile.log; \
-	if $(PY) setup.py -q can_compile; then \
+	if [ "$$ACTIVATOR_COMPILE" = 0 ]; then compiles=; \
+	elif $(PY) setup.py -q can_compile; then compiles=yes; \
 	    echo "make: the demo runs in plain Python, and the C compiler behind it (build/compile.log)."; \
 	    echo "make: compiled, a request takes a third of the CPU (docs/performance.md)."; \
-	    nice -n 19 $(MAKE) --no-print-directory build-behind >build/compile.log 2>&1 & behind=$$!; \
-	    trap 'kill $$behind 2>/dev/null; wait $$behind 2>/dev/null' EXIT; \
-	    trap 'exit 130' INT; trap 'exit 143' TERM HUP; \
-	else \
-	    echo "make: no C compiler: the demo runs in plain Python"; \
+	else compiles=; echo "make: no C compiler: the demo runs in plain Python"; \
 	fi; \
-	ACTIVATOR_COMPILE=0 $(VENV)/bin/activator demo; code=$$?; \
-	if [ -n "$$behind" ]; then \
-	    if [ -e lb/.compiled ]; then \
-	        echo "make: the compiler is done: from now on \`make demo\` and $(VENV)/bin/activator run compiled"; \
-	    else \
-	        echo "make: the compiler is not done yet: \`make build\` goes on from there, then the demo runs compiled"; \
-	    fi; \
+	mkdir -p build; \
+	$(MAKE) --no-print-directory behind COMPILES=$$compiles >build/compile.log 2>&1 & behind=$$!; \
+	trap 'kill $$behind 2>/dev/null; wait $$behind 2>/dev/null' EXIT; \
+	trap 'exit 130' INT; trap 'exit 143' TERM HUP; \
+	ACTIVATOR_COMPILE=0 $(PY) -m activator.cli demo; code=$$?; \
+	if [ -z "$$compiles" ]; then :; \
+	elif $(IS_COMPILED); then \
+	    echo "make: the compiler is done: from now on \`make demo\` and $(VENV)/bin/activator run compiled"; \
+	else \
+	    echo "make: the compiler is not done yet: \`make build\` goes on from there, then the demo runs compiled"; \
 	fi; \
 	exit $$code
 
-# Packages are installed whole or not at all, so that step does not end with the demo; it takes a few seconds.
-.PHONY: build-behind
-build-behind:
-	@trap '' TERM INT HUP; $(MAKE) --no-print-directory $(VENV)/.compiler
-	@exec $(PY) setup.py -q build_ext --inplace
+# Packages are installed whole or not at all: these steps do not end with the demo. They take a few seconds.
+.PHONY: behind
+behind:
+	@trap '' TERM INT HUP; $(MAKE) --no-print-directory $(VENV)/.program $(if $(COMPILES),$(VENV)/.compiler)
+	@[ -z "$(COMPILES)" ] || exec nice -n 19 $(PY) setup.py -q build_ext --inplace
 
 wheel: $(VENV)/bin/python  ## dist/: an sdist and, from it, a wheel (compiled where there is a compiler)
 	@$(STEP) "an environment for building, and the wheel (some minutes)"
 	rm -rf dist build/wheel
 	$(PY) -m venv build/wheel
-	$(PY) -c 'import tomllib; tools = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
-	    print(*tools["dist"])' | xargs build/wheel/bin/python -m pip install -qq
+	$(LISTED) 'project["optional-dependencies"]["dist"]' | xargs build/wheel/bin/python -m pip install -qq
 	build/wheel/bin/python -m build
 	build/wheel/bin/python -m twine check --strict dist/*
 
@@ -176,12 +175,17 @@ clean:  ## removes what was built, .venv included
 
 # --- set-up ---------------------------------------------------------------------------------------------------------
 
-# Four steps, each with a line that says what is done and what it is for, since each takes more than 2 s:
-#   .program   what the program needs, and .venv/bin/activator: enough for `make demo`
+# Steps, each with a line that says what is done and what it is for, since each takes more than 2 s:
+#   .runtime   what the program needs: enough for `make demo`
+#   .program   .venv/bin/activator
 #   .compiler  mypyc
 #   .compiled  the compiled files
 #   .packages  all that tests and linters need beside
 STEP := echo "make: installing"
+IS_COMPILED := $(PY) -c 'import lb, sys; sys.exit(not lb.COMPILED)' 2>/dev/null
+# Prints what a list in pyproject.toml holds.
+LISTED := $(PY) -c 'import sys, tomllib; file = tomllib.load(open("pyproject.toml", "rb")); \
+    print(*eval(sys.argv[1], {"project": file["project"]}))'
 
 # The first Python that is new enough and can make environments.
 $(VENV)/bin/python:
@@ -192,12 +196,17 @@ $(VENV)/bin/python:
 	    fi; \
 	done; echo "make: needs Python >= 3.11 with venv (on Debian and Ubuntu: apt install python3-venv)" >&2; exit 1
 
-# Editable: .venv/bin/activator and `python -m bench` both run the sources that stand here. The editable install itself
-# compiles nothing. Bytecode is written when a module is first imported: most of what is installed never is.
-$(VENV)/.program: pyproject.toml activator/__init__.py requirements-dev.txt $(VENV)/bin/python
-	@$(STEP) "the program and the packages that it needs"
-	@$(PY) -m pip install -qq --no-compile "$$(grep '^setuptools==' requirements-dev.txt)"
-	@ACTIVATOR_COMPILE=0 $(PY) -m pip install -qq --no-compile --no-build-isolation -c requirements-dev.txt --editable .
+# Bytecode is written when a module is first imported: most of what is installed never is. setuptools is for .program.
+$(VENV)/.runtime: pyproject.toml requirements-dev.txt $(VENV)/bin/python
+	@$(STEP) "the packages that the program needs"
+	@{ $(LISTED) 'project["dependencies"]'; grep '^setuptools==' requirements-dev.txt; } \
+	    | xargs $(PY) -m pip install -qq --no-compile -c requirements-dev.txt
+	@touch $@
+
+# Editable: .venv/bin/activator and `python -m bench` both run the sources that stand here. This compiles nothing.
+$(VENV)/.program: pyproject.toml activator/__init__.py $(VENV)/.runtime
+	@$(STEP) "the program"
+	@ACTIVATOR_COMPILE=0 $(PY) -m pip install -qq --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(VENV)/.compiler: requirements-dev.txt $(VENV)/.program

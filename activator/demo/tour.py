@@ -103,7 +103,7 @@ async def _tour(reaping: Reaping) -> int:
         await asyncio.wait({drawing})
         await app.close()
         picture.close()
-    print("\n".join(summary(result, scene, command_name(sys.argv[0], Path.cwd()))), flush=True)
+    print("\n".join(summary(result, scene, command_name(sys.argv[0], Path.cwd(), Path(sys.executable)))), flush=True)
     if not in_terminal:
         print(json.dumps(result), flush=True)
     return 0 if result["failures"] == 0 and scene.back_at_zero else 1
@@ -198,11 +198,13 @@ def summary(result: dict[str, Any], scene: Scene, command: str) -> list[str]:
     ]
 
 
-def command_name(started_as: str, here: Path) -> str:
-    """What the user types to run this program again."""
+def command_name(started_as: str, here: Path, python: Path) -> str:
+    """What the user types to run this program again, who started it as `started_as` or by `python`."""
     path = Path(started_as).absolute()
     if path.name != "activator":
-        return f"{shlex.quote(sys.executable)} -m activator.cli"
+        path = python.with_name("activator")  # as `make demo` starts it: the script may have come meanwhile
+        if not path.exists():
+            return f"{shlex.quote(str(python))} -m activator.cli"
     found = shutil.which("activator")
     if found is not None and Path(found).absolute() == path:
         return "activator"

@@ -120,8 +120,10 @@ def test_commands_are_shown_as_they_must_be_typed(tmp_path: Path, monkeypatch: p
     program.write_text("#!/bin/sh\n", "utf-8")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", "/nowhere")
-    assert command_name(str(program), tmp_path) == ".venv/bin/activator"
-    assert command_name(str(program), Path("/usr")) == str(program)
-    assert command_name("/somewhere/cli.py", tmp_path).endswith(" -m activator.cli")
+    python = program.with_name("python")
+    assert command_name(str(program), tmp_path, python) == ".venv/bin/activator"
+    assert command_name(str(program), Path("/usr"), python) == str(program)
+    assert command_name("/somewhere/cli.py", tmp_path, python) == ".venv/bin/activator"
+    assert command_name("/somewhere/cli.py", tmp_path, Path("/usr/bin/none")) == "/usr/bin/none -m activator.cli"
     monkeypatch.setenv("PATH", str(program.parent))
-    assert command_name(str(program), Path("/usr")) == "activator"
+    assert command_name(str(program), Path("/usr"), python) == "activator"
