@@ -71,8 +71,8 @@ demo: $(VENV)/.runtime  ## the guided tour: a real program scaled 0 -> n -> 0 un
 	fi; \
 	if [ "$$ACTIVATOR_COMPILE" = 0 ]; then compiles=; \
 	elif $(PY) setup.py -q can_compile; then compiles=yes; \
-	    echo "make: the demo runs in plain Python, and the C compiler behind it (build/compile.log)."; \
-	    echo "make: compiled, a request takes a third of the CPU (docs/performance.md)."; \
+	    echo "make: the demo is plain Python; the compiler runs behind it (build/compile.log)"; \
+	    echo "make: compiled, a request takes a third of the CPU (docs/performance.md)"; \
 	else compiles=; echo "make: no C compiler: the demo runs in plain Python"; \
 	fi; \
 	mkdir -p build; \
@@ -82,9 +82,9 @@ demo: $(VENV)/.runtime  ## the guided tour: a real program scaled 0 -> n -> 0 un
 	ACTIVATOR_COMPILE=0 $(PY) -m activator.cli demo; code=$$?; \
 	if [ -z "$$compiles" ]; then :; \
 	elif $(IS_COMPILED); then \
-	    echo "make: the compiler is done: from now on \`make demo\` and $(VENV)/bin/activator run compiled"; \
+	    echo "make: the compiler is done: from now on the activator runs compiled"; \
 	else \
-	    echo "make: the compiler is not done yet: \`make build\` goes on from there, then the demo runs compiled"; \
+	    echo "make: the compiler is not done yet: \`make build\` goes on from there"; \
 	fi; \
 	exit $$code
 
@@ -92,7 +92,7 @@ demo: $(VENV)/.runtime  ## the guided tour: a real program scaled 0 -> n -> 0 un
 .PHONY: behind
 behind:
 	@trap '' TERM INT HUP; $(MAKE) --no-print-directory $(VENV)/.program $(if $(COMPILES),$(VENV)/.compiler)
-	@[ -z "$(COMPILES)" ] || exec nice -n 19 $(PY) setup.py -q build_ext --inplace
+	@[ -z "$(COMPILES)" ] || exec nice $(PY) setup.py -q build_ext --inplace
 
 wheel: $(VENV)/bin/python  ## dist/: an sdist and, from it, a wheel (compiled where there is a compiler)
 	@$(STEP) "an environment for building, and the wheel (some minutes)"

@@ -9,6 +9,7 @@ requests, failures, latencies in ms.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -97,4 +98,5 @@ async def load(address: str, connections: int, seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(load(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))
+    with contextlib.suppress(KeyboardInterrupt):  # Ctrl-C is for the demo
+        asyncio.run(load(sys.argv[1], int(sys.argv[2]), float(sys.argv[3])))
