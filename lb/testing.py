@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from itertools import permutations
 from typing import ClassVar
 
+from lb.pod_table import PodTable
 from lb.policy import Policy
 from lb.rng import Rng
 from lb.table import TrackerTable
@@ -30,7 +31,7 @@ _FAIR_PICKS = 10_000
 _CHI_SQUARE_9 = 47.0  # exceeded by chance once in 10^6 with 9 degrees of freedom
 
 
-def candidates(table: TrackerTable) -> list[PodTracker]:
+def candidates(table: PodTable) -> list[PodTracker]:
     """Every pod with room, found the plain way: a scan with inline checks of state, suspicion and limit."""
     found = []
     for tracker in table.slots[: table.length]:
