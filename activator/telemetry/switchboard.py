@@ -22,9 +22,9 @@ from activator.runtime.clock import Defer, Later, Now
 from activator.runtime.extras import need
 from activator.runtime.tasks import pause
 from activator.telemetry.logs.app_log import LOG_WINDOW_S, AppLog
-from activator.telemetry.logs.log_switch import AccessLogSwitch
 from activator.telemetry.logs.request_template import RequestTemplate, RequestTemplateError
-from activator.telemetry.tracing.trace_switch import TraceSwitch
+from activator.telemetry.logs.switch import AccessLogSwitch
+from activator.telemetry.tracing.switch import TraceSwitch
 from lb.rng import Rng
 
 if TYPE_CHECKING:

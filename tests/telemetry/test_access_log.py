@@ -26,11 +26,11 @@ from activator.telemetry.logs.access_log import (
     LineFormat,
     entry_of,
 )
+from activator.telemetry.logs.entry import Entry
+from activator.telemetry.logs.fields import ACCESS_LOG_FIELD_MAX, LoggedHeaders, header_of, printable
 from activator.telemetry.logs.json_line import seconds
-from activator.telemetry.logs.log_entry import Entry
-from activator.telemetry.logs.log_fields import ACCESS_LOG_FIELD_MAX, LoggedHeaders, header_of, printable
-from activator.telemetry.logs.log_switch import AccessLogSwitch
-from activator.telemetry.logs.log_writer import LogWriter
+from activator.telemetry.logs.switch import AccessLogSwitch
+from activator.telemetry.logs.writer import LogWriter
 from lb.tracker import READY
 from tests.data_plane.proxy.proxy_fakes import Client, World, request_head, response_head
 from tests.sources import ROOT

@@ -25,7 +25,7 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.messages import DataPlaneStatistics
 from activator.runtime.errors import Reason
 from activator.runtime.tasks import TaskGroupOwner
-from activator.telemetry.logs.log_switch import AccessLogSwitch
+from activator.telemetry.logs.switch import AccessLogSwitch
 from activator.telemetry.metrics.catalogue import markdown
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
 from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
@@ -34,7 +34,7 @@ from activator.telemetry.metrics.families import Family, Kind, add
 from activator.telemetry.metrics.named import Roster, labels_of
 from activator.telemetry.metrics.program_families import CONTROL, PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
-from activator.telemetry.tracing.trace_switch import TraceSwitch
+from activator.telemetry.tracing.switch import TraceSwitch
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable

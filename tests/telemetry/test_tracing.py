@@ -21,7 +21,7 @@ from activator.telemetry.tracing.otlp_client import OtlpClient
 from activator.telemetry.tracing.span_bytes import Envelope
 from activator.telemetry.tracing.span_sender import TRACE_SPANS_MAX, SpanSender
 from activator.telemetry.tracing.spans import SpanMaker
-from activator.telemetry.tracing.trace_switch import TraceSwitch, endpoint_of, is_wanted, sampling_rate
+from activator.telemetry.tracing.switch import TraceSwitch, endpoint_of, is_wanted, sampling_rate
 from lb.rng import Rng
 from tests.data_plane.proxy.proxy_fakes import World, request_head
 from tests.manual_clock import ManualClock

@@ -25,11 +25,11 @@ from activator.data_plane.proxy.accounting import ExchangeObserver
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.runtime.clock import Defer, Later, Now
 from activator.runtime.units import KIB
+from activator.telemetry.logs.entry import Entry
+from activator.telemetry.logs.fields import LoggedHeaders, printable, reason_of, status_of, without_zone
 from activator.telemetry.logs.json_line import JsonLine
-from activator.telemetry.logs.log_entry import Entry
-from activator.telemetry.logs.log_fields import LoggedHeaders, printable, reason_of, status_of, without_zone
-from activator.telemetry.logs.log_writer import LogWriter
 from activator.telemetry.logs.request_template import RequestTemplate, knative_template
+from activator.telemetry.logs.writer import LogWriter
 
 ACCESS_LOG_BATCH_S: Final = 0.05  # lines are gathered for so long …
 ACCESS_LOG_BATCH_BYTES: Final = 512 * KIB  # … or until there are so many: to wake the writer's thread is dear

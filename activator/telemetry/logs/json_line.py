@@ -19,7 +19,7 @@ from activator.data_plane.headers.forwarding import is_valid_request_id
 from activator.data_plane.headers.trace_context import trace_id_of
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.throttle.lease import Lease
-from activator.telemetry.logs.log_fields import (
+from activator.telemetry.logs.fields import (
     ACCESS_LOG_FIELD_MAX,
     LoggedHeaders,
     printable,

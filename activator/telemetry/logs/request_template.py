@@ -18,8 +18,8 @@ from typing import Final
 from activator.data_plane.exchange import ClientStream
 from activator.data_plane.headers.trace_context import trace_id_of
 from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.telemetry.logs.fields import header_of, printable, status_of, without_zone
 from activator.telemetry.logs.json_line import seconds
-from activator.telemetry.logs.log_fields import header_of, printable, status_of, without_zone
 
 _ACTION: Final = re.compile(r"\{\{-?\s*(.*?)\s*-?\}\}", re.DOTALL)
 _FIELD: Final = re.compile(

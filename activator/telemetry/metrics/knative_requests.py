@@ -19,7 +19,7 @@ from activator.data_plane.proxy.accounting import ExchangeObserver
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.histogram import Histogram
-from activator.telemetry.logs.log_fields import printable, status_of
+from activator.telemetry.logs.fields import printable, status_of
 from activator.telemetry.metrics.families import METRICS_REVISIONS_MAX
 
 KNATIVE_SERIES_MAX: Final = 100  # combinations of method, host, status and so on, of one revision, in Knative's metrics

@@ -26,7 +26,7 @@ from activator.data_plane.proxy.accounting import ExchangeObserver
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.throttle.starting import Start
 from activator.runtime.clock import Now
-from activator.telemetry.logs.log_fields import header_of, printable, reason_of, status_of, without_zone
+from activator.telemetry.logs.fields import header_of, printable, reason_of, status_of, without_zone
 from activator.telemetry.tracing.span_bytes import (
     KIND_CLIENT,
     KIND_INTERNAL,

@@ -11,7 +11,7 @@ from activator.data_plane.proxy.proxy import Proxy
 from activator.runtime.clock import Defer, Later, Now
 from activator.runtime.units import MIB
 from activator.telemetry.logs.access_log import AccessLog
-from activator.telemetry.logs.log_writer import LogWriter
+from activator.telemetry.logs.writer import LogWriter
 
 ACCESS_LOG_BACKLOG_BYTES_MAX: Final = 4 * MIB  # waiting to be written; lines beyond are dropped and counted
 ACCESS_LOG_CLOSE_S: Final = 2.0  # how long the end of the program waits for the last lines
