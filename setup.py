@@ -209,8 +209,8 @@ class CachedCommands:
         workers = _cores()
         print(f"build: {what}: {len(commands)} files on {workers} cores", flush=True)
         with ThreadPoolExecutor(workers) as pool:
-            waiting = {pool.submit(self._run, command, made) for made, command in commands.items()}
             try:
+                waiting = {pool.submit(self._run, command, made) for made, command in commands.items()}
                 while waiting:
                     done, waiting = wait(waiting, TOLD_EVERY_S, FIRST_EXCEPTION)
                     for one in done:
@@ -219,8 +219,10 @@ class CachedCommands:
                     took_s = time.monotonic() - began_s
                     if left:
                         print(f"build: {what}: {len(commands) - left} of {len(commands)}, {took_s:.0f} s", flush=True)
-            finally:
+            except BaseException:  # an interrupt as well, from the first command on: the pool waits for those that run
                 self._stop()
+                raise
+            finally:
                 pool.shutdown(cancel_futures=True)
 
     def remove_unused(self) -> None:
@@ -250,7 +252,7 @@ class CachedCommands:
 
     def _stop(self) -> None:
         with self._lock:
-            self._closed = bool(self._running)
+            self._closed = True
             for process in self._running:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
