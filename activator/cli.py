@@ -153,21 +153,24 @@ def _raise_descriptor_limit() -> None:
 
 def _load(path: str) -> Loaded:
     from activator.config.file import load, resolve
+    from activator.config.tree import read_tree
     from lb.registry import default_name, names
 
     if not Path(path).is_file():
         raise ConfigError([f"{path}: there is no such file; name one with -c, or start a program with -- CMD"])
-    config = bound(load(path, os.environ, set(names())), os.environ)
+    config = load(path, os.environ, set(names()))
+    root = read_tree(Path(path).read_text("utf-8"), path, os.environ, [])
+    if root is not None and "listen" not in (root.entries or {}):
+        config = bound(config, os.environ)
     return config, resolve(config, default_name)
 
 
 def bound(config: Config, environ: Mapping[str, str]) -> Config:
-    """The configuration, its default of `listen` on the host that `environ` names."""
+    """A configuration that says nothing of `listen`: its default, on the host that `environ` names."""
     host = environ.get(BIND_HOST, "")
-    default = Config().listen
-    if not host or config.listen != default:
+    if not host:
         return config
-    return msgspec.structs.replace(config, listen=f"{host}:{str(default).rpartition(':')[2]}")
+    return msgspec.structs.replace(config, listen=f"{host}:{str(Config().listen).rpartition(':')[2]}")
 
 
 def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
@@ -179,7 +182,9 @@ def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
     if missing is not None:
         raise ConfigError([f"{missing}: there is no such program to run; check its spelling and the PATH"])
     revision = Revision(name="app", hosts=["*"], process=Process(command=command, readiness=Readiness()))
-    config = bound(overlay(Config(revisions=[revision]), os.environ), os.environ)
+    config = overlay(Config(revisions=[revision]), os.environ)
+    if "ACTIVATOR_LISTEN" not in os.environ:
+        config = bound(config, os.environ)
     said = {name: getattr(options, name) for name in ("listen", "admin") if getattr(options, name) is not None}
     config = msgspec.structs.replace(config, **said)  # what was typed wins over the environment
     return config, resolve(config, default_name)
