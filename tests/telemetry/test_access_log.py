@@ -225,7 +225,7 @@ def test_the_lines_of_a_turn_are_made_at_its_end_or_when_there_are_many() -> Non
 
     logged = Logged("{client}")
     world = logged.world
-    world.pod(limit=0)
+    world.pod()
 
     def visit() -> None:
         exchange = world.proxy.open(request_head(), Method())
