@@ -166,11 +166,12 @@ def _load(path: str) -> Loaded:
 
 
 def bound(config: Config, environ: Mapping[str, str]) -> Config:
-    """A configuration that says nothing of `listen`: its default, on the host that `environ` names."""
+    """A configuration in which nobody has written `listen`: its default, on the host that `environ` names."""
     host = environ.get(BIND_HOST, "")
-    if not host:
+    default = Config().listen
+    if not host or config.listen != default:
         return config
-    return msgspec.structs.replace(config, listen=f"{host}:{str(Config().listen).rpartition(':')[2]}")
+    return msgspec.structs.replace(config, listen=f"{host}:{str(default).rpartition(':')[2]}")
 
 
 def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
