@@ -2,8 +2,8 @@
 
 Rules
   1. A connection is in exactly one phase. `ClientConnection._enter` alone changes it, and asks `is_legal` before.
-  2. Every connection ends GONE, when the loop says that it is; until then it holds its descriptor.
-  3. Whoever takes something of what is left to be sent is given more time; whoever takes nothing is cut off.
+  2. Every connection ends GONE, when the loop has closed it; until then it holds its descriptor.
+  3. A client that reads some of what is left to be sent is given more time; one that reads nothing is cut off.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ OPEN: Final = 0  # requests are read and answered, or it is a tunnel
 LINGERING: Final = 1  # its last answer is written; what the client still sends is read and thrown away
 CLOSING: Final = 2  # closed by us in order: what was written is on its way, nothing more is said
 CLIENT_ENDED: Final = 3  # closed by the client: what was written is on its way
-ABORTED: Final = 4  # cut off: the loop is about to say that it is gone
-GIVEN_UP: Final = 5  # cut off to make room, and not counted any more
-GONE: Final = 6  # the loop has said so
+ABORTED: Final = 4  # cut off: the loop is about to close it
+GIVEN_UP: Final = 5  # evicted, and not counted any more
+GONE: Final = 6  # closed by the loop
 
 PHASE_NAMES: Final = ("open", "lingering", "closing", "client ended", "aborted", "given up", "gone")
 
@@ -37,16 +37,16 @@ TRANSITIONS: Final = (
     Transition(OPEN, GONE, "the connection broke"),
     Transition(LINGERING, CLOSING, "the client has closed too, or over TLS has taken all"),
     Transition(LINGERING, ABORTED, "the client has been silent, or sending, for long enough"),
-    Transition(LINGERING, GIVEN_UP, "others wait for its place"),
+    Transition(LINGERING, GIVEN_UP, "it is evicted"),
     Transition(LINGERING, GONE, "the connection broke"),
     Transition(CLOSING, ABORTED, "the client takes nothing of what is left"),
-    Transition(CLOSING, GIVEN_UP, "others wait for its place"),
+    Transition(CLOSING, GIVEN_UP, "it is evicted"),
     Transition(CLOSING, GONE, "all is sent"),
     Transition(CLIENT_ENDED, ABORTED, "the client takes nothing of what is left"),
     Transition(CLIENT_ENDED, GONE, "all is sent"),
-    Transition(ABORTED, GIVEN_UP, "others wait for its place, and the loop has not said yet that it is gone"),
-    Transition(ABORTED, GONE, "the loop has said so"),
-    Transition(GIVEN_UP, GONE, "the loop has said so"),
+    Transition(ABORTED, GIVEN_UP, "it is evicted before the loop has closed it"),
+    Transition(ABORTED, GONE, "the loop has closed it"),
+    Transition(GIVEN_UP, GONE, "the loop has closed it"),
 )
 
 _LEGAL: Final[bytes] = legal_steps(TRANSITIONS)
@@ -76,7 +76,7 @@ class Closing:
         self._unsent: int = _NEVER_LOOKED  # what was left to be sent at the last look
 
     def lingers_until_s(self, quiet_since_s: float, is_scarce: bool) -> float:
-        """How long a client is read on that has been silent since then; `is_scarce`: others wait for its place."""
+        """How long a client is read on that has been silent since then; `is_scarce`: connections are at their limit."""
         if is_scarce:
             return self.since_s + LINGER_SCARCE_S
         return min(quiet_since_s + LINGER_SILENCE_S, self.since_s + LINGER_S)

@@ -1,13 +1,14 @@
-"""The client connections of one worker, counted: who is let in, who is told that there are too many, who makes room.
+"""The client connections of one worker, counted: which are admitted, which are answered "overloaded", which are
+evicted.
 
 Rules
-  1. A connection counts from its acceptance, over TLS from the beginning of its handshake, until the loop says that it
-     is gone; but for those that were told that they are one too many, and those that were cut off to make room.
-  2. `admit` makes room before it turns somebody away: connections that only linger, and have had their time, go first,
-     the oldest before the others.
-  3. Of those who are told that they are one too many only SHED_MAX may linger; of handshakes, a share of all
-     connections may be under way. Beyond that the oldest is closed.
-  4. It counts and keeps apart. What becomes of a connection the connection itself does.
+  1. A connection counts from its acceptance, over TLS from the beginning of its handshake, until the loop has closed
+     it; except those that were shed (answered "overloaded"), and those that were evicted.
+  2. `admit` evicts before it sheds: connections that only linger, and have had their time, are closed first, the oldest
+     before the others.
+  3. Of the connections that were shed at most SHED_MAX linger; of all connections, at most a share is in a handshake.
+     Beyond that the oldest is closed.
+  4. The registry counts; the connection itself closes, aborts or answers.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.handshake import Handshake
 
-SHED_MAX: Final = 32  # connections over the limit that have been told so and linger; then the oldest is closed
+SHED_MAX: Final = 32  # connections over the limit that were answered so and linger; then the oldest is closed
 HANDSHAKES_SHARE: Final = 0.5  # of limits.connections that may be in a TLS handshake; then the oldest is closed
 
 
@@ -42,11 +43,11 @@ class RegisteredConnection(StreamOwner):
         raise NotImplementedError
 
     def cut(self) -> None:
-        """The tunnel has had its time."""
+        """The time of the tunnel is over."""
         raise NotImplementedError
 
     def gives_up(self) -> bool:
-        """Nobody waits for it any more: end it, unless there is a whole answer for the client to take."""
+        """Evict it, unless there is a whole answer that the client has not taken yet."""
         raise NotImplementedError
 
     def end_now(self) -> None:
@@ -84,17 +85,17 @@ class ConnectionRegistry:
         self.connections_max = connections_max
         self.origins = origins
         self.turn = turn
-        self.idle_s = idle_s  # of a connection without a request: then it is closed
+        self.idle_s = idle_s  # idle timeout of a connection without a request
         self.body_rate = body_rate  # bytes of a request body per second, at least
         self.draining: bool = False
         self.connections: dict[RegisteredConnection, None] = {}
         self.handshakes: dict[Handshake, None] = {}  # accepted, and TLS does not stand yet, oldest first
         self.handshakes_max: int = max(int(connections_max * HANDSHAKES_SHARE), 1)
         # Of `connections`:
-        self.shed: dict[RegisteredConnection, None] = {}  # one too many each, told so, oldest first
+        self.shed: dict[RegisteredConnection, None] = {}  # over the limit, answered "overloaded", oldest first
         self.paused: dict[RegisteredConnection, None] = {}  # whose reading is paused
         self.lingering: dict[RegisteredConnection, float] = {}  # answered for the last time, and since when
-        self.given_up: int = 0  # cut off to make room; the loop has not said yet that they are gone
+        self.given_up: int = 0  # evicted, and not closed by the loop yet
         # Since the program began:
         self.accepted_total: int = 0
         self.shed_total: int = 0
@@ -103,9 +104,9 @@ class ConnectionRegistry:
     # --- handshakes ---
 
     def handshake_begins(self, handshake: Handshake) -> None:
-        """A connection was accepted that is to speak TLS. It counts from now on.
+        """A connection of a TLS listener was accepted. It counts from now on.
 
-        Of too many the oldest is closed: a client that means it is done within milliseconds.
+        Of too many the oldest is closed: an honest client needs milliseconds for its handshake.
         """
         self.handshakes[handshake] = None
         if len(self.handshakes) > self.handshakes_max:
@@ -123,7 +124,7 @@ class ConnectionRegistry:
     # --- connections ---
 
     def count(self) -> int:
-        """Descriptors that clients hold, but for those who have been told that they are one too many."""
+        """Descriptors that clients hold, except those of connections that were shed or evicted."""
         return len(self.connections) + len(self.handshakes) - self.given_up - len(self.shed)
 
     def is_full(self) -> bool:
@@ -131,7 +132,7 @@ class ConnectionRegistry:
         return self.count() > self.connections_max
 
     def admit(self, connection: RegisteredConnection) -> bool:
-        """Count a connection that has come. False: it is one too many, also after `evict`, and must be told so."""
+        """Count a connection that was accepted. False: it is over the limit, also after `evict`: answer "overloaded"."""
         self.accepted_total += 1
         self.connections[connection] = None
         if self.is_full():
@@ -145,7 +146,7 @@ class ConnectionRegistry:
         return False
 
     def evict(self) -> None:
-        """Make room: end those that only linger, and have had their time, until there are no more than there may be."""
+        """Close connections that only linger, and have had their time, until the limit is kept."""
         oldest_s = self.now() - LINGER_SCARCE_S
         while self.lingering and self.is_full():
             connection = next(iter(self.lingering))
@@ -155,7 +156,7 @@ class ConnectionRegistry:
             connection.gives_up()
 
     def is_scarce_for(self, connection: RegisteredConnection) -> bool:
-        """Others wait for its place, or the program is to end."""
+        """Connections are at their limit, or the program drains: this one is waited for less long."""
         return self.draining or connection in self.shed or self.is_full()
 
     def note_paused(self, connection: RegisteredConnection, is_paused: bool) -> None:
@@ -170,12 +171,12 @@ class ConnectionRegistry:
         self.lingering[connection] = since_s
 
     def note_given_up(self, connection: RegisteredConnection) -> None:
-        """It was cut off to make room, and does not count any more."""
+        """It was evicted, and does not count any more."""
         self.shed.pop(connection, None)
         self.given_up += 1
 
     def forget(self, connection: RegisteredConnection, was_given_up: bool) -> None:
-        """The loop has said that it is gone."""
+        """The loop has closed it."""
         self.connections.pop(connection, None)
         self.paused.pop(connection, None)
         self.lingering.pop(connection, None)
