@@ -132,7 +132,7 @@ class ConnectionRegistry:
         return self.count() > self.connections_max
 
     def admit(self, connection: RegisteredConnection) -> bool:
-        """Count a connection that was accepted. False: it is over the limit, also after `evict`: answer "overloaded"."""
+        """Count a connection that was accepted. False: it is over the limit, also after `evict`, and is shed."""
         self.accepted_total += 1
         self.connections[connection] = None
         if self.is_full():
