@@ -183,7 +183,7 @@ class App:
             self._channel.send_command(AnnounceDrain())
             await pause(shutdown.delay)
         log.info("draining")
-        self._channel.send_command(Drain(shutdown.timeout, shutdown.tunnels))
+        self._channel.send_command(Drain(float(shutdown.timeout), float(shutdown.tunnels)))
         finished = await self._drained
         await self.control.close()
         if self._admin is not None:

@@ -356,7 +356,7 @@ def test_a_pod_that_speaks_in_the_clear_gets_nothing(run_activator: RunActivator
     ("tls", "told"),
     [
         ({"ca": "/nowhere"}, "No such file"),
-        ({"certificate": "/nowhere/tls.crt"}, "both certificate and key"),
+        ({"certificate": "/nowhere/tls.crt"}, "`certificate` and `key` require each other"),
     ],
 )
 def test_mistakes_about_pods_are_told_by_check(tmp_path: Path, tls: dict[str, str], told: str) -> None:
