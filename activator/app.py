@@ -1,7 +1,7 @@
 """The composition root: one control plane, one data plane, the admin port, signals.
 
-The two parts know each other only by the messages that `Link` carries. Within one process it calls; it may as well
-encode (tests run the program that way), and with more workers it will be a socket pair.
+The two planes know each other only by messages, which a channel carries (`messages.py`). Within one process it calls;
+it may as well encode (tests run the program that way), and with more workers it will be a socket pair.
 """
 
 from __future__ import annotations
@@ -153,7 +153,8 @@ class App:
         await self._listeners.serve(self.data.start())
         self._serving = True
         self._report_health()
-        self._tasks.start("health", self._watch_health())
+        if self._knative is not None:
+            self._tasks.start("health", self._watch_health())
 
     async def run(self) -> int:
         """Serve until a signal or `stop` says otherwise; the exit code."""
@@ -345,7 +346,9 @@ class App:
         )
 
     def _report_health(self) -> None:
-        """What a kubelet is answered on a serving port, where that is another answer now."""
+        """What a kubelet is answered on a serving port, where that is another answer now; nobody else asks there."""
+        if self._knative is None:
+            return
         not_alive = "" if self.is_alive() else "the state worker does not turn"
         health = SetHealth(not_alive, "; ".join(self.waiting_for()))
         if health != self._health:

@@ -97,7 +97,8 @@ class ControlPlane:
 
     def _revisions(self) -> int:
         """How many there are, with those that fail before anything can be declared of them."""
-        return len(self.worker.model.revisions.keys() | self.worker.supervision.failing_revisions())
+        known = self.worker.model.revisions
+        return len(known) + sum(key not in known for key in self.worker.supervision.failing_revisions())
 
     def snapshot(self) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
         """Plain data for `/debug/revisions`: the revisions by key, and the state worker."""

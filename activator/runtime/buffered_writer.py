@@ -19,6 +19,7 @@ from typing import Final
 
 from activator.runtime.clock import Defer
 from activator.runtime.transport import Transport, cut, reset
+from activator.runtime.turn_queue import TurnQueue
 from activator.runtime.units import KIB
 
 WRITE_AT_ONCE_BYTES: Final = 16 * KIB  # a piece so large does not wait for the end of the turn
@@ -32,6 +33,7 @@ class WriteBatcher:
 
     def __init__(self, defer: Defer, on_error: Callable[[Exception], None]) -> None:
         self.defer = defer
+        self.shares = TurnQueue(defer, on_error)  # what connections go on with in a later turn
         self._on_error = on_error
         self._writers: list[BufferedWriter] = []
         self._end: Callable[[], None] = self.end  # bound once

@@ -7,7 +7,8 @@ Rules
      the connection waits for the next turn: 1 MB, half a millisecond. (After each of them: a megabyte costs 1.07 times
      the CPU. A smaller buffer of our own would bound a read more tightly; with 64 KiB a megabyte costs 1.6 times the
      CPU and a small request 1.06 times: measured, not done.)
-  3. What a parser leaves unparsed since it has had its share is parsed in the next turn; until then nothing is read.
+  3. What a parser leaves unparsed since it has had its share is parsed in the next turn, or in one soon after it where
+     many wait for theirs (turn_queue.py); until then nothing is read.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ def descriptors(activator: Activator) -> int:
 
 @pytest.mark.parametrize(
     "connections",
-    [pytest.param(1_500, id="short"), pytest.param(20_000, id="long", marks=pytest.mark.deep)],
+    [pytest.param(1_500, id="short"), pytest.param(100_000, id="long", marks=pytest.mark.deep)],
 )
 @pytest.mark.parametrize("tls", [False, True])
 def test_a_storm_of_resets_cuts_nobody_else(
@@ -271,8 +271,7 @@ def test_what_stalled_clients_took_is_given_back(kind: str, run_activator: RunAc
             with contextlib.suppress(BlockingIOError):
                 client.send(data)
         accepted = f"activator_client_connections {float(count)}".encode()
-        # 1,000 that send ahead have millions of requests answered meanwhile, 5 us each.
-        eventually(lambda: accepted in activator.ask("/metrics")[2], "all of them are connected", 90.0)
+        eventually(lambda: accepted in activator.ask("/metrics")[2], "all of them are connected")
         assert activator.ask("/healthz")[0] == 200
         during = resident_bytes(activator.process.pid)
         assert during - before < count * 600_000, "each has its bound"

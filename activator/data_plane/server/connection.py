@@ -61,7 +61,7 @@ class ClientConnection(RegisteredConnection):
         self._registry = registry
         self._parser = RequestParser(_Sink(self), registry.limits)
         self._timer = _ConnectionTimer(self)
-        self._reading = Reading(registry.turn.defer, self._turn)
+        self._reading = Reading(registry.turn.shares.add, self._turn)
         self._phase: i64 = OPEN  # closing.py
         self._quiet_since_s: float = 0.0  # the last answer ended, or what is thrown away came last
         # while the socket is there

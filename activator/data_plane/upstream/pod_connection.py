@@ -70,7 +70,7 @@ class PodConnection(PodStream):
         self._transport: Transport | None = None
         self._writer: BufferedWriter | None = None
         self._parser = ResponseParser(_Sink(self))
-        self._reading = Reading(turn.defer, self._turn_came)
+        self._reading = Reading(turn.shares.add, self._turn_came)
         self._exchange: Exchange | None = None
         self.fresh: bool = True  # no byte of a response has ever come
         self.reused = False
