@@ -30,6 +30,7 @@ from activator.messages import (
     Drain,
     Drained,
     FromData,
+    RevisionEnded,
     SetHealth,
     SpeakKnative,
 )
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from activator.control_plane.sources.push.source import PushSource
     from activator.telemetry.metrics.exposition import Exposition
     from activator.telemetry.metrics.knative_export import KnativeExporter
+    from activator.telemetry.metrics.knative_metrics import KnativeMetrics
     from activator.telemetry.metrics.program_families import Program
 
 HEALTH_REPORT_INTERVAL_S: Final = 0.1  # how often it is looked at for the data plane
@@ -137,6 +139,7 @@ class App:
         self._cluster_domain = ""
         self._asked_by_cluster: list[Tls] = []  # listeners that no file names
         self._exposition: Exposition | None = None
+        self._knative_metrics: KnativeMetrics | None = None
 
     async def start(self) -> None:
         """Bind, begin to serve. Raises StartError."""
@@ -258,7 +261,7 @@ class App:
                 Exposition,  # prometheus-client: only when asked for
             )
 
-            self._exposition = Exposition(self.data.tables.throttlers, self._program)
+            self._exposition = Exposition(self.data.revision_statistics, self._program)
         if self._knative is not None:
             self.control.controllers.rest_totals(self._knative.client.requests_total)
         self._exposition.histograms = self.config.metrics.histograms
@@ -303,6 +306,10 @@ class App:
         if isinstance(message, Drained):
             if not self._drained.done():
                 self._drained.set_result(message.finished)
+        elif isinstance(message, RevisionEnded):
+            for reader in (self._exposition, self._knative_metrics):
+                if reader is not None:
+                    reader.ended(message.statistics)
         else:
             self.control.receive(message)
 
@@ -384,7 +391,8 @@ class App:
         from activator.telemetry.metrics.knative_requests import KnativeRequests
 
         data = self.data
-        metrics = KnativeMetrics(data.tables.throttlers, KnativeRequests(data.proxy.on_error), lambda: self._knative)
+        requests = KnativeRequests(data.proxy.on_error)
+        metrics = self._knative_metrics = KnativeMetrics(data.revision_statistics, requests, lambda: self._knative)
         return KnativeExporter(metrics, data.proxy, self._tasks, time.time_ns)
 
     async def _start_admin(self) -> None:

@@ -19,6 +19,7 @@ import msgspec
 
 from activator.config.model import PodTls
 from activator.config.specs import ProbeSpec, RevisionSpec
+from activator.runtime.distribution import Distribution
 
 
 class PodStatus(Enum):
@@ -432,10 +433,77 @@ class DataPlaneStatistics(msgspec.Struct, frozen=True):
     errors_total: int = 0
 
 
+class TrafficStatistics(msgspec.Struct, frozen=True):
+    """What a revision has carried since its first request; times in seconds."""
+
+    duration: Distribution
+    first_byte: Distribution
+    wait: Distribution
+    cold: dict[str, Distribution]  # by phase of a start from zero
+    request_bytes: int
+    response_bytes: int
+    tunnels: int  # open
+    tunnels_total: int
+
+
+class TableStatistics(msgspec.Struct, frozen=True):
+    """The table of a revision and the connections to its pods."""
+
+    in_flight: int
+    capacity: int  # UNLIMITED of lb.tracker or more: no limit
+    pods: tuple[int, ...]  # by state, as lb.tracker numbers them
+    connections: tuple[int, int, int, int]  # open (idle ones among them), idle, being dialled; requests waiting for one
+    length: int
+    slots: int
+    holes: int
+    trailing: int
+    fragmentation: float
+    trims: int
+    growths: int
+    full_total: int
+    late_releases: int
+
+
+class RevisionStatistics(msgspec.Struct, frozen=True):
+    """What the metrics show of one revision in one data plane; totals count since this incarnation was made.
+
+    `incarnation`: a number that no other revision of this data plane has or has had, also not one of the same key.
+    `dropped`: the revision is gone, but requests of it have not ended.
+    """
+
+    key: str
+    incarnation: int
+    dropped: bool
+    knative_service: str
+    knative_configuration: str
+    policy: str
+    requests_total: int
+    responses: dict[int, int]  # of pods, by status
+    failures: dict[str, int]  # by reason
+    retries: dict[str, int]  # by reason
+    client_gone_total: int
+    queued: int
+    queue_limit: int
+    held_bytes: int
+    granted_total: int
+    exempted_total: int
+    errors_total: int
+    cold_starts_total: int
+    cannot_start: bool
+    traffic: TrafficStatistics | None  # None before the first request
+    table: TableStatistics
+
+
+class RevisionEnded(Message, frozen=True, tag=True):
+    """The last request of a revision that was dropped has ended: what it had counted, for the last time."""
+
+    statistics: RevisionStatistics
+
+
 # --- the channel ----------------------------------------------------------------------------------------------------
 
 ToData = Effect | Command
-FromData = ToControl | Drained
+FromData = ToControl | Drained | RevisionEnded
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(ToData | FromData)

@@ -29,7 +29,17 @@ from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.worker import StateWorker
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import open_socket
-from activator.messages import Change, Drained, FromData, Load, PodDrained, PodSeen, PodStatus, RevisionSet
+from activator.messages import (
+    Change,
+    Drained,
+    FromData,
+    Load,
+    PodDrained,
+    PodSeen,
+    PodStatus,
+    RevisionEnded,
+    RevisionSet,
+)
 from activator.runtime.tasks import TaskGroupOwner
 from bench import header, results
 from bench.generator import Summary, percentile
@@ -82,7 +92,7 @@ class World:
         self._number = 0
 
     def _receive(self, message: FromData) -> None:
-        if not isinstance(message, Load | PodDrained | Drained):
+        if not isinstance(message, Load | PodDrained | Drained | RevisionEnded):
             self.worker.submit(message)
 
     async def start(self, upstream: str) -> str:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import types
 import typing
+from typing import Any
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import given
 
 from activator import messages
 from activator.config.specs import RevisionSpec
 from activator.messages import FromData, Message, ToData, decode, encode
+from activator.runtime.distribution import Distribution, ExemplarReading
 
 EVERY = typing.get_args(ToData) + typing.get_args(FromData)
 
 
-def of(kind: type) -> st.SearchStrategy[Message]:
-    """Messages of one kind, from the annotations of their fields."""
+def of(kind: type) -> st.SearchStrategy[Any]:
+    """Messages of one kind, or parts of them, from the annotations of their fields."""
     fields = typing.get_type_hints(kind)
     return st.builds(kind, **{name: _values(annotation) for name, annotation in fields.items()})
 
 
-def _values(annotation: object) -> st.SearchStrategy[object]:
+def _values(annotation: Any) -> st.SearchStrategy[Any]:
+    arguments = typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
     if annotation is RevisionSpec:
         return st.builds(RevisionSpec, key=st.text(), hosts=st.lists(st.text(), max_size=3).map(tuple))
     if annotation is bool:
@@ -30,9 +36,17 @@ def _values(annotation: object) -> st.SearchStrategy[object]:
         return st.integers(-(2**62), 2**62)
     if annotation is float:
         return st.floats(allow_nan=False)
-    if typing.get_origin(annotation) is tuple:
-        return st.lists(of(typing.get_args(annotation)[0]), max_size=3).map(tuple)
+    if origin is tuple and arguments[-1] is ...:
+        return st.lists(_values(arguments[0]), max_size=3).map(tuple)
+    if origin is tuple:
+        return st.tuples(*map(_values, arguments))
+    if origin is dict:
+        return st.dictionaries(_values(arguments[0]), _values(arguments[1]), max_size=3)
+    if origin is types.UnionType:
+        return st.one_of(*map(_values, arguments))
     assert isinstance(annotation, type)
+    if issubclass(annotation, msgspec.Struct | Distribution | ExemplarReading):
+        return of(annotation)
     return st.from_type(annotation)
 
 

@@ -45,6 +45,7 @@ from lb.table import TrackerTable
 from lb.tracker import DRAINING, EMPTY, READY, RECOVERING, PodTracker
 
 GRANTS_PER_TURN_MAX: Final = 256  # hand-overs before the loop is given a turn
+ENDED_PER_TURN_MAX: Final = 100  # dropped revisions whose figures are sent for the last time, some 20 us each
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -59,6 +60,10 @@ class TableHooks:
         raise NotImplementedError
 
     def revision_dropped(self, key: str) -> None:
+        raise NotImplementedError
+
+    def revision_ended(self, throttler: RevisionThrottler) -> None:
+        """The last request of a revision that was dropped has ended."""
         raise NotImplementedError
 
     def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
@@ -111,6 +116,8 @@ class RevisionTables:
         self._hooks = hooks
         self._held = held
         self.throttlers: dict[str, RevisionThrottler] = {}
+        self.dropped: dict[int, RevisionThrottler] = {}  # whose last request has not ended, by incarnation
+        self._incarnation: int = 0  # of the throttler that was made last
         self._active: dict[str, RevisionThrottler] = {}  # that have carried something since they were last reported
         self._drains: dict[PodTracker, _Drain] = {}  # each pod's latest, until its time is up
         self.distrusted: dict[str, str] = {}  # revisions that are not to be trusted, and why
@@ -182,6 +189,20 @@ class RevisionTables:
                 del self._active[key]
         return loads
 
+    def end_dropped(self) -> None:
+        """Forget revisions that were dropped and carry nothing any more, ENDED_PER_TURN_MAX at most; to be called from
+        time to time.
+        """
+        ended = []
+        for throttler in self.dropped.values():
+            if not throttler.has_requests():
+                ended.append(throttler)
+                if len(ended) == ENDED_PER_TURN_MAX:
+                    break
+        for throttler in ended:
+            del self.dropped[throttler.incarnation]
+            self._hooks.revision_ended(throttler)
+
     # --- within ---
 
     def _count(self, effect: Effect) -> None:
@@ -228,6 +249,8 @@ class RevisionTables:
             throttler = RevisionThrottler(
                 spec, self._new_table(spec), self._now, self._defer, self._events, GRANTS_PER_TURN_MAX, self._held
             )
+            self._incarnation += 1
+            throttler.incarnation = self._incarnation
             self.throttlers[spec.key] = throttler
         else:
             old = throttler.spec
@@ -300,6 +323,7 @@ class RevisionTables:
             if tracker.attachment is not None and tracker.state != DRAINING:
                 self._drain(throttler, tracker, throttler.spec.drain_timeout_s)
         self._generation = max(self._generation, table.generation)
+        self.dropped[throttler.incarnation] = throttler
 
     def _place_pod(self, throttler: RevisionThrottler, effect: PlacePod) -> RevisionThrottler | None:
         table = throttler.table

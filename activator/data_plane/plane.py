@@ -12,7 +12,7 @@ import logging
 import os
 import resource
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from activator.codec.http1.chunks import CHUNK_OVERHEAD_BYTES_MAX
@@ -21,6 +21,7 @@ from activator.codec.http1.request import TARGET_BYTES_MAX, RequestLimits
 from activator.codec.probe_request import probe_head
 from activator.config.model import Config, Forwarded, PodTls
 from activator.config.specs import ProbeSpec, RevisionSpec
+from activator.data_plane import statistics
 from activator.data_plane.apply import RevisionTables, TableHooks, load_of
 from activator.data_plane.audit import Auditor
 from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWARDED, Origins
@@ -49,6 +50,8 @@ from activator.messages import (
     PodServed,
     PodUnplaced,
     RevisionBroken,
+    RevisionEnded,
+    RevisionStatistics,
     SetHealth,
     SlotDrained,
     SpeakKnative,
@@ -161,6 +164,10 @@ class DataPlane:
             transitions=dict(self.tables.transitions),
             errors_total=self.errors_total,
         )
+
+    def revision_statistics(self) -> Iterator[RevisionStatistics]:
+        """Of each revision, as of the moment when it is asked for."""
+        return statistics.revisions(self.tables)
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
         """All revisions as plain data, by key: what `/debug/revisions` shows of them."""
@@ -289,6 +296,9 @@ class _Hooks(TableHooks):
         self._data.router.drop(key)
         self._tls.pop(key, None)
 
+    def revision_ended(self, throttler: RevisionThrottler) -> None:
+        self._send(RevisionEnded(statistics.revision(throttler)))
+
     def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
         address = self._address_of(tracker, spec)
         naming = _expected_identity(spec.probe, tracker)
@@ -353,7 +363,7 @@ def _expected_identity(probe: ProbeSpec, tracker: PodTracker) -> ExpectedIdentit
 
 
 class _LoadReport(Deadline):
-    """Tells the control plane, every LOAD_REPORT_INTERVAL_S, what the revisions carry that carry anything."""
+    """Every LOAD_REPORT_INTERVAL_S: what the revisions carry that carry anything, and which have come to their end."""
 
     def __init__(self, data: DataPlane, now: Now, send: Send) -> None:
         super().__init__()
@@ -367,4 +377,5 @@ class _LoadReport(Deadline):
     def expired(self, now_s: float) -> None:
         for load in self._data.tables.loads():
             self._send(load)
+        self._data.tables.end_dropped()
         self.arm()

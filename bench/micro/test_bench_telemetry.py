@@ -14,10 +14,11 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from activator.config.specs import RevisionSpec
+from activator.data_plane import statistics
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.throttle_drill import Drill
-from activator.telemetry.metrics.exposition import samples_of
+from activator.telemetry.metrics.exposition import READ_PER_SLICE, samples_of
 from activator.telemetry.metrics.families import Kind
 from activator.telemetry.metrics.named import Roster
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
@@ -73,14 +74,18 @@ def test_the_metrics_of_a_thousand_revisions(benchmark: BenchmarkFixture, histog
         throttler.codes[200] = 10
         throttlers[throttler.key] = throttler
     families = [one for one in REVISION_FAMILIES if histograms or one.kind is not Kind.HISTOGRAM]
-    roster = Roster(REVISION_FAMILIES, REVISIONS)
+    roster = Roster(tuple(families), REVISIONS)
     writers = [(family, FamilyText(family)) for family in families]
     lines = 0
 
     def all_slices() -> Iterator[bytes]:
-        roster.update(throttlers)
+        reading = roster.read()
+        for number, throttler in enumerate(throttlers.values(), start=1):
+            reading.add(statistics.revision(throttler))
+            if number % READ_PER_SLICE == 0:
+                yield b""
         for family, writer in writers:
-            yield from samples_of(roster, family, writer)
+            yield from samples_of(reading, roster.others_text, family, writer)
 
     def page() -> tuple[float, float]:
         """Milliseconds of the whole and of its longest slice."""

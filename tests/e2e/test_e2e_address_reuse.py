@@ -17,7 +17,17 @@ from activator.config.specs import ProbeSpec, RevisionSpec
 from activator.control_plane.state.worker import Outcome, StateWorker
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import open_socket
-from activator.messages import Drained, FromData, Load, PodDrained, PodGone, PodSeen, PodStatus, RevisionSet
+from activator.messages import (
+    Drained,
+    FromData,
+    Load,
+    PodDrained,
+    PodGone,
+    PodSeen,
+    PodStatus,
+    RevisionEnded,
+    RevisionSet,
+)
 from activator.runtime.tasks import TaskGroupOwner
 from lb.rng import Rng
 
@@ -76,7 +86,7 @@ class Running:
         self.stopping = False
 
     def _receive(self, message: FromData) -> None:
-        if not isinstance(message, Load | PodDrained | Drained):
+        if not isinstance(message, Load | PodDrained | Drained | RevisionEnded):
             self.worker.submit(message)
 
     async def start(self) -> None:

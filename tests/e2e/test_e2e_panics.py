@@ -22,7 +22,17 @@ from activator.data_plane.apply import TableHooks
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import open_socket
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.messages import Change, Drained, FromData, Load, PodDrained, PodSeen, PodStatus, RevisionSet
+from activator.messages import (
+    Change,
+    Drained,
+    FromData,
+    Load,
+    PodDrained,
+    PodSeen,
+    PodStatus,
+    RevisionEnded,
+    RevisionSet,
+)
 from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.policy import Policy
 from lb.rng import Rng
@@ -72,6 +82,12 @@ class FaultyHooks(TableHooks):
     def pod_drained(self, key: str, identity: str) -> None:
         self._hooks.pod_drained(key, identity)
 
+    def revision_dropped(self, key: str) -> None:
+        self._hooks.revision_dropped(key)
+
+    def revision_ended(self, throttler: RevisionThrottler) -> None:
+        self._hooks.revision_ended(throttler)
+
     def trimmed(self, key: str, trim: Trim) -> None:
         self._hooks.trimmed(key, trim)
 
@@ -97,7 +113,7 @@ class Running:
         self.stopping = False
 
     def _receive(self, message: FromData) -> None:
-        if not isinstance(message, Load | PodDrained | Drained):
+        if not isinstance(message, Load | PodDrained | Drained | RevisionEnded):
             self.worker.submit(message)
 
     async def start(self) -> None:

@@ -41,7 +41,7 @@ class ControlPlane:
     def __init__(self) -> None:
         world = World()
         self.controllers = Controllers(world.clock.now)
-        exposition = Exposition({}, lambda: program(world)._replace(controllers=self.controllers))
+        exposition = Exposition(lambda: (), lambda: program(world)._replace(controllers=self.controllers))
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:

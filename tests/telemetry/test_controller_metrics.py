@@ -55,7 +55,7 @@ class ToControl:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.controllers = Controllers(self.clock.now)
-        self._exposition = Exposition({}, lambda: program(World())._replace(controllers=self.controllers))
+        self._exposition = Exposition(lambda: (), lambda: program(World())._replace(controllers=self.controllers))
 
     def samples(self, *names: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
         slices, _ = self._exposition.render()

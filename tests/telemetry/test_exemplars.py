@@ -15,20 +15,22 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from activator.codec.message import RequestHead
+from activator.data_plane import statistics
 from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.traffic import REQUEST_BOUNDS_S
+from activator.runtime.distribution import Distribution
 from activator.runtime.errors import Reason
 from activator.runtime.histogram import Histogram
 from activator.telemetry.metrics.exposition import Exposition
-from activator.telemetry.metrics.families import Distribution
 from activator.telemetry.tracing.span_bytes import Envelope
 from activator.telemetry.tracing.span_sender import SpanSender
 from activator.telemetry.tracing.spans import SpanMaker
 from lb.rng import Rng
 from tests.data_plane.proxy.proxy_fakes import World, request_head, response_head
-from tests.telemetry.test_exposition import OPENMETRICS, program, text_of, throttlers
+from tests.telemetry.revision_figures import of_world, read_from, throttlers
+from tests.telemetry.test_exposition import OPENMETRICS, program, text_of
 from tests.telemetry.test_tracing import PARENT, TRACE, WALL_NS, Collector, Entropy, Stuck, Traced
 
 DURATION = "activator_request_duration_seconds"
@@ -74,7 +76,7 @@ def shown(text: str, revision: str = "app") -> dict[str, list[Shown]]:
 
 
 def read(world: World, accept: str = OPENMETRICS) -> str:
-    return text_of(Exposition({world.throttler.key: world.throttler}, lambda: program(world)), accept)
+    return text_of(Exposition(of_world(world.throttler), lambda: program(world)), accept)
 
 
 def a_cold_request(world: World, head: RequestHead | None = None) -> None:
@@ -294,7 +296,7 @@ def _leave(throttler: RevisionThrottler, value: float, trace_id: str, time_s: fl
 
 def test_of_those_shown_as_one_the_last_of_each_bucket() -> None:
     every = throttlers(4)
-    exposition = Exposition(every, lambda: program(World()), named_max=1)
+    exposition = Exposition(read_from(every), lambda: program(World()), named_max=1)
     named, first, second, third = every.values()
     _leave(named, 0.3, "a" * 32, 9.0)
     _leave(first, 0.3, "b" * 32, 5.0)
@@ -305,7 +307,9 @@ def test_of_those_shown_as_one_the_last_of_each_bucket() -> None:
     assert shown(text, "r0") == {DURATION: [Shown(0.5, "a" * 32, 0.3, 9.0)]}
     expected = {DURATION: [Shown(0.5, "e" * 32, 0.45, 7.0), Shown(5.0, "d" * 32, 3.0, 6.0)]}
     assert shown(text, "_other") == expected
-    del every[third.key], every[second.key]
+    for leaving in (third, second):
+        del every[leaving.key]
+        exposition.ended(statistics.revision(leaving))
     assert shown(text_of(exposition, OPENMETRICS), "_other") == expected, "as their counts do, they stay"
     assert "trace_id" not in text_of(exposition)
 
@@ -313,7 +317,7 @@ def test_of_those_shown_as_one_the_last_of_each_bucket() -> None:
 def test_who_asks_for_a_format_that_is_not_there_has_the_classic_one() -> None:
     every = throttlers(1)
     _leave(every["ns/r0"], 0.3, TRACE, 9.0)
-    exposition = Exposition(every, lambda: program(World()))
+    exposition = Exposition(read_from(every), lambda: program(World()))
     seen = {accept: TRACE in text_of(exposition, accept) for accept in ("", "*/*", "text/plain", "application/json")}
     assert not any(seen.values())
     asked_by_prometheus = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"

@@ -6,7 +6,7 @@ import random
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -16,32 +16,28 @@ from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics_families
 from prometheus_client.parser import text_string_to_metric_families
 
-from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.state.worker import StateWorker
-from activator.data_plane.throttle.budget import HeldBudget
+from activator.data_plane import statistics
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.messages import DataPlaneStatistics
+from activator.messages import DataPlaneStatistics, RevisionStatistics
 from activator.runtime.errors import Reason
 from activator.runtime.tasks import TaskGroupOwner
 from activator.telemetry.logs.switch import AccessLogSwitch
 from activator.telemetry.metrics.catalogue import markdown
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
 from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
-from activator.telemetry.metrics.exposition import FOLDED_PER_SLICE, SAMPLES_PER_SLICE, Exposition
+from activator.telemetry.metrics.exposition import READ_PER_SLICE, SAMPLES_PER_SLICE, Exposition
 from activator.telemetry.metrics.families import Family, Kind, add
-from activator.telemetry.metrics.named import Roster, labels_of
+from activator.telemetry.metrics.named import labels_of
 from activator.telemetry.metrics.program_families import CONTROL, PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
 from activator.telemetry.tracing.switch import TraceSwitch
-from lb.registry import create
 from lb.rng import Rng
-from lb.table import TrackerTable
 from tests.data_plane.proxy.proxy_fakes import World, request_head
-from tests.data_plane.throttle.throttle_fakes import Heard
-from tests.manual_clock import ManualClock
 from tests.sources import ROOT
+from tests.telemetry.revision_figures import a_throttler, of_world, read_from, throttlers
 
 OTHERS_NAMES = ("controller_runtime_", "workqueue_", "rest_client_")
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
@@ -96,25 +92,11 @@ def value(families: Iterable[Metric], name: str, **labels: str) -> float:
     return float(found[0])
 
 
-def throttlers(count: int, requests: int = 0) -> dict[str, RevisionThrottler]:
-    clock = ManualClock()
-    made = {}
-    for number in range(count):
-        spec = RevisionSpec(key=f"ns/r{number}")
-        table = TrackerTable(create("round-robin", Rng(1)), 8, 0.5)
-        throttler = RevisionThrottler(spec, table, clock.now, clock.defer, Heard(), 256, HeldBudget())
-        throttler.requests_total = requests
-        for _ in range(requests):
-            throttler.traffic.duration.observe(0.002)
-        made[spec.key] = throttler
-    return made
-
-
 @pytest.mark.parametrize("accept", ["", OPENMETRICS])
 def test_what_was_done_is_what_is_read(accept: str) -> None:
     world = World()
     world.pod()
-    exposition = Exposition({world.throttler.key: world.throttler}, lambda: program(world))
+    exposition = Exposition(of_world(world.throttler), lambda: program(world))
     text_of(exposition, accept)
     exchange, _ = world.begin()
     world.clock.pass_time(0.003)
@@ -140,7 +122,7 @@ def test_what_was_done_is_what_is_read(accept: str) -> None:
 def test_histograms_are_left_out_where_nobody_wants_them() -> None:
     world = World()
     world.proxy.histograms = False
-    exposition = Exposition({world.throttler.key: world.throttler}, lambda: program(world))
+    exposition = Exposition(of_world(world.throttler), lambda: program(world))
     exposition.histograms = False
     first, _ = world.begin()  # waits for a pod
     world.clock.pass_time(0.5)
@@ -160,7 +142,7 @@ def test_histograms_are_left_out_where_nobody_wants_them() -> None:
 
 
 def test_every_family_is_described_once_and_documented() -> None:
-    exposition = Exposition(throttlers(40), lambda: program(World()))
+    exposition = Exposition(read_from(throttlers(40)), lambda: program(World()))
     text = text_of(exposition)
     names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(names) == len(set(names))
@@ -192,7 +174,7 @@ def test_names_follow_the_conventions() -> None:
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
 def test_promtool_finds_nothing_to_say() -> None:
-    text = text_of(Exposition(throttlers(2, requests=3), lambda: program(World())))
+    text = text_of(Exposition(read_from(throttlers(2, requests=3)), lambda: program(World())))
     command = ["promtool", "check", "metrics"]
     told = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60.0, check=False)
     assert (told.returncode, told.stdout + told.stderr) == (0, "")
@@ -228,12 +210,13 @@ def test_lines_are_as_the_library_writes_them(named: dict[str, int]) -> None:
         throttler.traffic.duration.observe(requests / 7.0)
         throttler.failed_totals[Reason.QUEUE_FULL] = requests
         shown[throttler.key] = throttler
-    written = list(text_string_to_metric_families(text_of(Exposition(shown, lambda: program(World())))))
+    written = list(text_string_to_metric_families(text_of(Exposition(read_from(shown), lambda: program(World())))))
     for family in REVISION_FAMILIES:
         expected = family.metric(("namespace", "revision"))
         for throttler in shown.values():
-            for values, read in family.read(throttler):
-                add(expected, (*labels_of(throttler), *values), read)
+            of = statistics.revision(throttler)
+            for values, read in family.read(of):
+                add(expected, (*labels_of(of), *values), read)
         (found,) = [one for one in written if one.name == expected.name]
         assert found.type == expected.type
         assert {(one.name, *sorted(one.labels.items()), one.value) for one in found.samples} == {
@@ -241,14 +224,15 @@ def test_lines_are_as_the_library_writes_them(named: dict[str, int]) -> None:
         }
 
 
-def test_many_that_are_shown_as_one_are_added_up_in_slices() -> None:
-    count = 3 * FOLDED_PER_SLICE
-    slices, _ = Exposition(throttlers(count), lambda: program(World()), named_max=0).render()
-    assert sum(not one for one in slices) >= 3 * len(REVISION_FAMILIES)
+def test_revisions_are_read_in_slices() -> None:
+    count = 3 * READ_PER_SLICE
+    for named_max in (0, count):
+        slices, _ = Exposition(read_from(throttlers(count)), lambda: program(World()), named_max=named_max).render()
+        assert sum(not one for one in slices) >= 3
 
 
 def test_slices_are_bounded() -> None:
-    exposition = Exposition(throttlers(300), lambda: program(World()))
+    exposition = Exposition(read_from(throttlers(300)), lambda: program(World()))
     slices, _ = exposition.render()
     most = max(sum(not line.startswith(b"#") for line in one.splitlines()) for one in slices)
     assert most <= SAMPLES_PER_SLICE + 100  # one revision's rows of one family come on top at most
@@ -258,7 +242,7 @@ def test_slices_are_bounded() -> None:
 def test_requests_of_every_kind_make_no_series(count: int) -> None:
     """Random paths, hosts, methods, headers, clients, answers and ends, on pods that come and go."""
     world = World(queue_depth=5)
-    exposition = Exposition({world.throttler.key: world.throttler}, lambda: program(world))
+    exposition = Exposition(of_world(world.throttler), lambda: program(world))
     rng = random.Random(5)
     pods: list[str] = []
     made = 0
@@ -305,7 +289,7 @@ def test_requests_of_every_kind_make_no_series(count: int) -> None:
 
 def test_beyond_the_cap_revisions_are_one() -> None:
     shown = throttlers(10, requests=2)
-    exposition = Exposition(shown, lambda: program(World()), named_max=3)
+    exposition = Exposition(read_from(shown), lambda: program(World()), named_max=3)
     families = list(text_string_to_metric_families(text_of(exposition)))
     assert {
         sample.labels["revision"] for family in families for sample in family.samples if "revision" in sample.labels
@@ -322,34 +306,96 @@ def test_beyond_the_cap_revisions_are_one() -> None:
     assert value(families, "activator_sparse_array_fragmentation_ratio", **other) == 0.0
 
 
-def test_what_is_counted_together_never_falls() -> None:
-    """Revisions come, go and come again: no counter of `_other` may fall, nor one of a name that stays."""
-    rng = random.Random(3)
-    every = throttlers(12)
-    shown: dict[str, RevisionThrottler] = {}
-    roster = Roster(REVISION_FAMILIES, 3)
-    exposition = Exposition(shown, lambda: program(World()), named_max=3)
-    total = before = 0.0
-    for _ in range(60):
-        key = rng.choice(list(every))
-        if key in shown and rng.random() < 0.5:
-            del shown[key]
-            every[key] = throttlers(12)[key]  # it will come back as another
-        else:
-            shown[key] = every[key]
-        for throttler in shown.values():
-            throttler.requests_total += rng.randrange(3)
-        roster.update(shown)
-        assert len(roster.named) <= 3
-        assert len(roster.named) + len(roster.others) == len(shown)
-        families: list[Any] = list(text_string_to_metric_families(text_of(exposition)))
+class Dropping:
+    """Revisions that come, carry requests, are dropped and end later, as a data plane has them."""
+
+    def __init__(self, named_max: int) -> None:
+        self.shown: dict[str, RevisionThrottler] = {}
+        self.dropped: list[RevisionThrottler] = []
+        self.counted = 0
+        self.exposition = Exposition(self._revisions, lambda: program(World()), named_max=named_max)
+
+    def _revisions(self) -> Iterator[RevisionStatistics]:
+        for throttler in [*self.shown.values(), *self.dropped]:
+            yield statistics.revision(throttler)
+
+    def step(self, rng: random.Random) -> None:
+        key = f"ns/r{rng.randrange(12)}"
+        chance = rng.random()
+        if key not in self.shown:
+            self.shown[key] = a_throttler(key)
+        elif chance < 0.3:
+            self.shown[key].removed = True
+            self.dropped.append(self.shown.pop(key))
+        if self.dropped and rng.random() < 0.3:
+            ended = self.dropped.pop(rng.randrange(len(self.dropped)))
+            self.exposition.ended(statistics.revision(ended))
+        for throttler in [*self.shown.values(), *self.dropped]:
+            more = rng.randrange(3)
+            throttler.requests_total += more
+            self.counted += more
+
+    def others(self, text: str) -> float:
         found = [
             sample.value
-            for family in families
+            for family in text_string_to_metric_families(text)
             for sample in family.samples
             if sample.name == "activator_requests_total" and sample.labels["revision"] == "_other"
         ]
-        total = found[0] if found else 0.0
-        assert total >= before
-        before = total
-    assert total > 0.0
+        return found[0] if found else 0.0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_counted_together_never_falls(seed: int) -> None:
+    """Revisions come, go and come again while two read at once: a later reading never shows less in `_other`."""
+    rng = random.Random(seed)
+    world = Dropping(3)
+    readings: list[tuple[Iterator[bytes], list[bytes], float]] = []
+    least = 0.0  # what the last complete reading showed
+    for _ in range(600):
+        world.step(rng)
+        if len(readings) < 2:
+            readings.append((world.exposition.render()[0], [], least))
+        place = rng.randrange(len(readings))
+        slices, read, shown_before = readings[place]
+        for _ in range(rng.choice((1, 5, 1000))):
+            one = next(slices, None)
+            if one is not None:
+                read.append(one)
+                continue
+            del readings[place]
+            others = world.others(b"".join(read).decode())
+            assert shown_before <= others <= world.counted
+            least = max(least, others)
+            break
+    assert least > 0.0
+
+
+def test_all_that_was_counted_together_is_shown() -> None:
+    """With nobody by name, `_other` has every request that there was, also of those that are gone or leave."""
+    rng = random.Random(3)
+    world = Dropping(0)
+    leaving = 0
+    for _ in range(300):
+        world.step(rng)
+        assert world.others(text_of(world.exposition)) == world.counted
+        leaving += len(world.dropped)
+    assert leaving > 0
+
+
+def test_one_that_leaves_gives_its_name_away_when_it_has_ended() -> None:
+    world = Dropping(1)
+    first, second = throttlers(2, requests=2).values()
+    world.shown = {first.key: first}
+    names = {"revision": "r0"}
+    assert value(list(text_string_to_metric_families(text_of(world.exposition))), "activator_requests_total", **names)
+    first.removed = True
+    world.shown, world.dropped = {second.key: second}, [first]
+    assert world.others(text_of(world.exposition)) == 2.0, "its place is taken until it has ended"
+    world.exposition.ended(statistics.revision(first))
+    third = a_throttler("ns/r2", 5)
+    world.shown[third.key], world.dropped = third, []
+    text = text_of(world.exposition)
+    names = {"revision": "r2"}
+    assert value(list(text_string_to_metric_families(text)), "activator_requests_total", **names) == 5.0
+    assert world.others(text) == 2.0

@@ -14,13 +14,15 @@ from activator.control_plane.probes.probe import Ask
 from activator.control_plane.sources.push.intake import Verdict
 from activator.control_plane.state.lifecycle import SEEN
 from activator.control_plane.state.worker import TURN_BOUNDS_S
+from activator.data_plane import statistics
 from activator.data_plane.throttle.traffic import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
 from activator.data_plane.upstream.pool import PodPool
 from activator.messages import DataPlaneStatistics
+from activator.runtime.distribution import Distribution
 from activator.runtime.errors import Reason
 from activator.runtime.histogram import Histogram
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
-from activator.telemetry.metrics.families import Distribution, Family, Value
+from activator.telemetry.metrics.families import Family, Value
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
 from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, UNLIMITED
@@ -195,13 +197,16 @@ def a_revision() -> Any:
         tunnels=9,
     )
     return Of(
+        key="ns/app",
+        incarnation=1,
+        removed=False,
         requests_total=10,
         codes={101: 1, 200: 2, 204: 3, 404: 4, 503: 5, 799: 6},
         failed_totals={Reason.QUEUE_FULL: 11},
         retries={Reason.CONNECT_FAILED: 12},
         client_gone_total=13,
         line=Of(length=14),
-        spec=Of(queue_depth=15, policy="ewma"),
+        spec=Of(queue_depth=15, policy="ewma", knative_service="", knative_configuration=""),
         held=Of(held_bytes=16),
         granted_total=17,
         exempted_total=18,
@@ -288,7 +293,7 @@ def figure(value: Value) -> float:
     [
         (PROGRAM_FAMILIES, a_program(), PROGRAM),
         (CLUSTER_FAMILIES, a_cluster(), CLUSTER),
-        (REVISION_FAMILIES, a_revision(), REVISION),
+        (REVISION_FAMILIES, statistics.revision(a_revision()), REVISION),
     ],
     ids=("program", "cluster", "revision"),
 )
@@ -311,6 +316,6 @@ def test_what_is_not_there_is_not_shown() -> None:
         assert rows[f"activator_{name}"] == []
     revision = a_revision()
     revision.table.capacity, revision.failure = UNLIMITED, None
-    figures = {one.name: list(one.read(revision)) for one in REVISION_FAMILIES}
+    figures = {one.name: list(one.read(statistics.revision(revision))) for one in REVISION_FAMILIES}
     assert figures["activator_capacity"] == [((), float("inf"))]
     assert figures["activator_revision_failed"] == [((), 0.0)]

@@ -15,16 +15,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from activator.config.model import Duration, KnativeExport
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.runtime.distribution import Distribution
 from activator.runtime.tasks import TaskGroupOwner
 from activator.telemetry.metrics.cluster_families import ClusterView
-from activator.telemetry.metrics.families import Distribution
 from activator.telemetry.metrics.knative_export import KnativeExporter
 from activator.telemetry.metrics.knative_metrics import KnativeMetrics, otlp_data
 from activator.telemetry.metrics.knative_requests import DURATION_BOUNDS_S, SIZE_BOUNDS, KnativeRequests
 from activator.telemetry.switchboard import export_of
 from tests.data_plane.proxy.proxy_fakes import World, request_head
 from tests.telemetry.http_collector import Answer, HttpCollector
-from tests.telemetry.test_exposition import throttlers
+from tests.telemetry.revision_figures import of_world, read_from, throttlers
 
 LABELS = {"k8s_namespace_name": "ns", "kn_revision_name": "app"}
 ALL_LABELS = {**LABELS, "kn_service_name": "svc", "kn_configuration_name": "conf"}
@@ -54,7 +54,7 @@ def measured(named_max: int = 1000) -> tuple[World, KnativeMetrics]:
     world.begin()
     stream = SimpleNamespace(is_connected=True, errors_total=4)
     cluster = cast("ClusterView", SimpleNamespace(stream=stream))
-    return world, KnativeMetrics({world.throttler.key: world.throttler}, requests, lambda: cluster, named_max)
+    return world, KnativeMetrics(of_world(world.throttler), requests, lambda: cluster, named_max)
 
 
 def values_of(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -94,13 +94,15 @@ def test_beyond_the_cap_revisions_are_one() -> None:
     world = World()
     requests = KnativeRequests(world.errors.append, revisions_max=2)
     world.proxy.measurer = requests
-    metrics = KnativeMetrics(made, requests, lambda: None, named_max=2)
+    metrics = KnativeMetrics(read_from(made), requests, lambda: None, named_max=2)
     values = values_of(b"".join(metrics.render()[0]).decode())
     names = {dict(labels)["kn_revision_name"] for _, labels in values}
     assert names == {"r0", "r1", "_other"}
     for _ in range(3):
         world.begin(request_head(host="nobody.test"))
-    points = {described.name: list(values) for described, values in metrics.points()}
+    reading = metrics.begin()
+    list(reading.fill())
+    points = {described.name: list(values) for described, values in reading.points()}
     ((attributes, value),) = points["http.server.request.duration"]
     assert isinstance(value, Distribution) and value.buckets[-1][1] == 3
     assert attributes["http.response.status_code"] == 404
@@ -108,7 +110,7 @@ def test_beyond_the_cap_revisions_are_one() -> None:
 
 
 def measured_requests(world: World, requests: KnativeRequests) -> list[tuple[str, dict[str, str | int], int]]:
-    found = requests.read({world.throttler.key: world.throttler})
+    found = requests.read({world.throttler.key})
     return [(key, one.attributes(), one.duration.buckets()[-1][1]) for key, one in found]
 
 
@@ -131,7 +133,7 @@ def test_what_requests_are_told_apart_by_is_bounded() -> None:
     assert {one["server.address"] for one in late} == {"_other"}
     assert {one["http.request.method"] for one in late} == {"_OTHER"}
     assert {one["http.response.status_code"] for one in late} == {200, 300, 400, 500}
-    assert list(requests.read({})) == [], "who has left is not told of"
+    assert list(requests.read(set())) == [], "who has left is not told of"
 
 
 @pytest.mark.parametrize(
@@ -260,7 +262,9 @@ def test_the_port_and_its_changes() -> None:
 
 def test_the_data_is_the_sdks() -> None:
     _, metrics = measured()
-    data = otlp_data(metrics, Resource({}), 1, 2)
+    reading = metrics.begin()
+    list(reading.fill())
+    data = otlp_data(reading, Resource({}), 1, 2)
     assert [metric.name for metric in data.resource_metrics[0].scope_metrics[0].metrics] == [
         "kn.revision.request.concurrency",
         "kn.revision.request.queued",

@@ -94,6 +94,7 @@ class RevisionThrottler:
     ) -> None:
         self.spec = spec
         self.key: str = spec.key
+        self.incarnation: int = 0  # a number that no other throttler of this data plane has
         self.table = table
         self.affinity: Affinity | None = None  # what requests are known by, where the policy asks
         self.line: WaitingLine = make_line(spec)
@@ -412,6 +413,11 @@ class RevisionThrottler:
     def has_traffic(self) -> bool:
         """Whether there is anything to read in `traffic`."""
         return self._traffic is not None
+
+    def has_requests(self) -> bool:
+        """Whether anything is at a pod, or a request is here that has been counted and has not ended."""
+        traffic = self._traffic
+        return len(self.leases) != 0 or (traffic is not None and traffic.concurrency != 0)
 
     @property
     def errors_total(self) -> int:

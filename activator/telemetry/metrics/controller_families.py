@@ -23,8 +23,9 @@ from activator.control_plane.controller_counts import (
     Controllers,
     ErrorType,
 )
+from activator.runtime.distribution import Distribution
 from activator.runtime.histogram import Histogram
-from activator.telemetry.metrics.families import Distribution, Family, Kind, Row
+from activator.telemetry.metrics.families import Family, Kind, Row
 
 _LABEL = ("controller",)
 _TRANSIENT = ", ".join(kind.value for kind in ErrorType if kind.is_transient)

@@ -1,13 +1,13 @@
 """The exposition: metrics collected from plain counters when somebody asks; the request path never touches this module.
 
-It is rendered family by family in slices of a bounded number of samples, between which the loop may turn: with a
-thousand revisions the text has a hundred thousand lines. A sample is as it was when its slice was rendered; a histogram
-is never cut in two. A slice may be empty: something was added up, and there is more to add.
+First all revisions are read, then it is rendered family by family; both in bounded slices, between which the loop may
+turn: with a thousand revisions the text has a hundred thousand lines. All figures of one revision are of one moment. A
+slice may be empty: revisions were read, and there are more to read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -15,17 +15,17 @@ from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.messages import RevisionStatistics
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
 from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
 from activator.telemetry.metrics.families import METRICS_REVISIONS_MAX, REVISION_LABELS, Family, Kind, Source, add
-from activator.telemetry.metrics.named import Roster
+from activator.telemetry.metrics.named import Reading, Roster
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
 from activator.telemetry.metrics.sample_text import FamilyText
 
 SAMPLES_PER_SLICE: Final = 1000  # a millisecond or two
-FOLDED_PER_SLICE: Final = 100  # revisions in `_other`, of one family; a histogram takes 20 us to add
+READ_PER_SLICE: Final = 20  # revisions; one takes some 20 us, and 200 more where it is added to `_other`
 
 _OPENMETRICS: Final = "application/openmetrics-text"  # the one format that has exemplars
 _END_OF_OPENMETRICS: Final = b"# EOF\n"
@@ -37,12 +37,12 @@ class Exposition:
 
     def __init__(
         self,
-        throttlers: Mapping[str, RevisionThrottler],
+        revisions: Callable[[], Iterable[RevisionStatistics]],
         program: Callable[[], Program],
         named_max: int = METRICS_REVISIONS_MAX,
     ) -> None:
         self.histograms = True  # those of revisions are shown
-        self._throttlers = throttlers
+        self._revisions = revisions
         self._program = program
         self._roster = Roster(REVISION_FAMILIES, named_max)
         self._texts = [(family, FamilyText(family)) for family in REVISION_FAMILIES]
@@ -53,8 +53,16 @@ class Exposition:
         encode, content_type = choose_encoder(accept)
         return self._slices(encode, content_type.startswith(_OPENMETRICS)), content_type
 
+    def ended(self, statistics: RevisionStatistics) -> None:
+        """The last request of a revision that was dropped has ended."""
+        self._roster.ended(statistics)
+
     def _slices(self, encode: Encode, exemplars: bool) -> Iterator[bytes]:
-        self._roster.update(self._throttlers)
+        reading = self._roster.read()
+        for number, revision in enumerate(self._revisions(), start=1):
+            reading.add(revision)
+            if number % READ_PER_SLICE == 0:
+                yield b""
         ended = False
         for metric in self._program_metrics():
             text = encode(Only(metric))
@@ -65,7 +73,7 @@ class Exposition:
                 continue
             description = encode(Only(family.metric(REVISION_LABELS)))
             yield description.removesuffix(_END_OF_OPENMETRICS)
-            yield from samples_of(self._roster, family, writer, exemplars)
+            yield from samples_of(reading, self._roster.others_text, family, writer, exemplars)
         if ended:
             yield _END_OF_OPENMETRICS
 
@@ -83,21 +91,16 @@ class Exposition:
 
 
 def samples_of(
-    roster: Roster, family: Family[RevisionThrottler], writer: FamilyText, exemplars: bool = False
+    reading: Reading, others: str, family: Family[RevisionStatistics], writer: FamilyText, exemplars: bool = False
 ) -> Iterator[bytes]:
-    """The lines of one family, in slices."""
+    """The lines of one family, in slices; `others`: the labels of those that are shown as one."""
     lines: list[str] = []
-    for throttler, labels in roster.named:
-        writer.write(lines, labels, family.read(throttler), exemplars)
+    for revision, labels in reading.named:
+        writer.write(lines, labels, family.read(revision), exemplars)
         if len(lines) >= SAMPLES_PER_SLICE:
             yield "".join(lines).encode()
             lines.clear()
-    rows = roster.gone(family)
-    for number, throttler in enumerate(roster.others, start=1):
-        rows = family.folded([*rows, *family.read(throttler)])
-        if number % FOLDED_PER_SLICE == 0:
-            yield b""
-    writer.write(lines, roster.others_text, rows, exemplars)
+    writer.write(lines, others, reading.others(family), exemplars)
     yield "".join(lines).encode()
 
 

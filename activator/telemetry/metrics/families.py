@@ -9,20 +9,18 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from enum import Enum
 from math import inf
-from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
-from activator.runtime.histogram import Exemplar, Histogram
+from activator.runtime.distribution import Distribution
 
 METRICS_REVISIONS_MAX: Final = 1_000  # revisions that /metrics shows by name; the others are shown as one
 
 REVISION_LABELS = ("namespace", "revision")
-_NO_EXEMPLARS: Final[Mapping[float, Exemplar]] = MappingProxyType({})
 
 Source = TypeVar("Source")
 
@@ -38,40 +36,6 @@ class Fold(Enum):
 
     SUM = "sum"
     MAX = "max"
-
-
-class Distribution(NamedTuple):
-    """A histogram as it was read: how many were not above each bound, the sum of all, and traces that show them."""
-
-    buckets: tuple[tuple[float, int], ...]
-    total: float
-    exemplars: Mapping[float, Exemplar] = _NO_EXEMPLARS  # by the bound of their bucket
-
-    @classmethod
-    def of(cls, histogram: Histogram) -> Distribution:
-        return cls(tuple(histogram.buckets()), histogram.sum, histogram.exemplars())
-
-    @classmethod
-    def empty(cls, bounds: Iterable[float]) -> Distribution:
-        return cls(tuple((bound, 0) for bound in (*bounds, inf)), 0.0)
-
-    def plus(self, other: Distribution) -> Distribution:
-        """Both together; their bounds are the same, being those of one family."""
-        both = zip(self.buckets, other.buckets, strict=True)
-        buckets = tuple((bound, one + more) for (bound, one), (_, more) in both)
-        return Distribution(buckets, self.total + other.total, _later(self.exemplars, other.exemplars))
-
-
-def _later(exemplars: Mapping[float, Exemplar], others: Mapping[float, Exemplar]) -> Mapping[float, Exemplar]:
-    """Of each bucket the last: Prometheus takes none that is older than the one before."""
-    if not others:
-        return exemplars
-    found = dict(exemplars)
-    for bound, other in others.items():
-        before = found.get(bound)
-        if before is None or other.time_s > before.time_s:
-            found[bound] = other
-    return found
 
 
 Value = float | Distribution

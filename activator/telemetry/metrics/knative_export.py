@@ -96,7 +96,10 @@ class KnativeExporter:
         try:
             while True:
                 await pause(float(wanted.export_interval))
-                data = otlp_data(self._metrics, resource, self._started_ns, self._wall_ns())
+                reading = self._metrics.begin()
+                for _ in reading.fill():
+                    await pause(0.0)
+                data = otlp_data(reading, resource, self._started_ns, self._wall_ns())
                 result = await asyncio.to_thread(exporter.export, data)
                 if result is not MetricExportResult.SUCCESS:
                     self.failed_total += 1

@@ -11,18 +11,19 @@ Source: knative.dev/serving pkg/activator, pkg/http/handler (v1.23), and OpenTel
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.messages import RevisionStatistics
+from activator.runtime.distribution import Distribution
 from activator.telemetry.metrics.cluster_families import ClusterView
-from activator.telemetry.metrics.exposition import SAMPLES_PER_SLICE, Only
-from activator.telemetry.metrics.families import METRICS_REVISIONS_MAX, Distribution, add
-from activator.telemetry.metrics.knative_requests import OTHER, KnativeRequests, RequestSeries
+from activator.telemetry.metrics.exposition import READ_PER_SLICE, SAMPLES_PER_SLICE, Only
+from activator.telemetry.metrics.families import METRICS_REVISIONS_MAX, add
+from activator.telemetry.metrics.knative_requests import OTHER, KnativeRequests
 from activator.telemetry.metrics.named import Roster, labels_of
 
 Attributes = dict[str, str | int]
@@ -71,17 +72,17 @@ _REQUESTS: Final = "{request}"
 
 CONCURRENCY: Final = Measure(
     Described("kn.revision.request.concurrency", _REQUESTS, Kind.GAUGE, "Requests that wait for a pod or are at one."),
-    lambda it: float(it.table.in_flight + it.line.length),
+    lambda it: float(it.table.in_flight + it.queued),
 )
 REVISION_MEASURES: Final = (
     CONCURRENCY,
     Measure(
         Described("kn.revision.request.queued", _REQUESTS, Kind.UP_DOWN, "Requests that wait for a pod."),
-        lambda it: int(it.line.length),
+        lambda it: it.queued,
     ),
     Measure(
         Described("kn.revision.request.active", _REQUESTS, Kind.UP_DOWN, "Requests at pods."),
-        lambda it: int(it.table.in_flight),
+        lambda it: it.table.in_flight,
     ),
 )
 REQUEST_MEASURES: Final = (
@@ -131,34 +132,33 @@ class KnativeMetrics:
 
     def __init__(
         self,
-        throttlers: Mapping[str, RevisionThrottler],
+        revisions: Callable[[], Iterable[RevisionStatistics]],
         requests: KnativeRequests,
         cluster: Callable[[], ClusterView | None],
         named_max: int = METRICS_REVISIONS_MAX,
     ) -> None:
         self.requests = requests
-        self._throttlers = throttlers
+        self._revisions = revisions
         self._cluster = cluster
         self._roster = Roster((), named_max)
 
+    def ended(self, statistics: RevisionStatistics) -> None:
+        """The last request of a revision that was dropped has ended."""
+        self._roster.ended(statistics)
+
     def render(self) -> tuple[Iterator[bytes], str]:
-        """The slices of Prometheus' text, and its content type."""
+        """The slices of Prometheus' text, and its content type; a slice may be empty."""
         return self._slices(), CONTENT_TYPE_PLAIN_0_0_4
 
-    def points(self) -> Iterator[tuple[Described, Iterator[Point]]]:
-        """Each metric, and its values by attributes."""
-        self._roster.update(self._throttlers)
-        for measure in REVISION_MEASURES:
-            yield measure.described, self._of_revisions(measure)
-        for measure in REQUEST_MEASURES:
-            yield measure.described, self._of_requests(measure)
-        cluster = self._cluster()
-        if cluster is not None:
-            for measure in AUTOSCALER_MEASURES:
-                yield measure.described, iter([({"peer": "autoscaler"}, measure.read(cluster))])
+    def begin(self) -> KnativeReading:
+        """A reading, empty until it has been filled."""
+        return KnativeReading(self._revisions, self._roster, self.requests, self._cluster())
 
     def _slices(self) -> Iterator[bytes]:
-        for described, points in self.points():
+        reading = self.begin()
+        for _ in reading.fill():
+            yield b""
+        for described, points in reading.points():
             yield generate_latest(Only(described.family()))
             lines = 0
             some: list[Point] = []
@@ -171,37 +171,77 @@ class KnativeMetrics:
                     some.clear()
             yield _samples(described, some)
 
+
+class KnativeReading:
+    """All revisions at one time, or as many as `fill` has read."""
+
+    def __init__(
+        self,
+        revisions: Callable[[], Iterable[RevisionStatistics]],
+        roster: Roster,
+        requests: KnativeRequests,
+        cluster: ClusterView | None,
+    ) -> None:
+        self._revisions = revisions
+        self._roster = roster
+        self._requests = requests
+        self._cluster = cluster
+        self._named: list[RevisionStatistics] = []
+        self._others: dict[Measure, Number] = {}
+        self._attributes: dict[str, Attributes] = {}  # of all, by key
+
+    def fill(self) -> Iterator[None]:
+        """Read all revisions; between two steps the loop may turn."""
+        for number, revision in enumerate(self._revisions(), start=1):
+            if not revision.dropped:
+                self._add(revision)
+            if number % READ_PER_SLICE == 0:
+                yield None
+
+    def _add(self, revision: RevisionStatistics) -> None:
+        self._attributes[revision.key] = _revision_attributes(revision, True)
+        if self._roster.labels_of(revision) is not None:
+            self._named.append(revision)
+            return
+        for measure in REVISION_MEASURES:
+            self._others[measure] = self._others.get(measure, 0) + measure.read(revision)
+
+    def points(self) -> Iterator[tuple[Described, Iterator[Point]]]:
+        """Each metric, and its values by attributes."""
+        for measure in REVISION_MEASURES:
+            yield measure.described, self._of_revisions(measure)
+        for measure in REQUEST_MEASURES:
+            yield measure.described, self._of_requests(measure)
+        if self._cluster is not None:
+            for measure in AUTOSCALER_MEASURES:
+                yield measure.described, iter([({"peer": "autoscaler"}, measure.read(self._cluster))])
+
     def _of_revisions(self, measure: Measure) -> Iterator[Point]:
         full = measure is CONCURRENCY
-        for throttler, _ in self._roster.named:
-            yield _revision_attributes(throttler, full), measure.read(throttler)
-        others = [measure.read(throttler) for throttler in self._roster.others]
-        if others:
-            yield _other_attributes(full), sum(others)
+        for revision in self._named:
+            yield _revision_attributes(revision, full), measure.read(revision)
+        if measure in self._others:
+            yield _other_attributes(full), self._others[measure]
 
     def _of_requests(self, measure: Measure) -> Iterator[Point]:
-        for key, series in self.requests.read(self._throttlers):
-            yield _request_attributes(self._throttlers.get(key), key, series), Distribution.of(measure.read(series))
+        """Of requests that no revision was found for, none of a revision's attributes."""
+        for key, series in self._requests.read(self._attributes.keys()):
+            of = _other_attributes(True) if key == OTHER else self._attributes.get(key, {})
+            yield {**series.attributes(), **of}, Distribution.of(measure.read(series))
 
 
-def _revision_attributes(throttler: RevisionThrottler, full: bool) -> Attributes:
-    namespace, name = labels_of(throttler)
+def _revision_attributes(revision: RevisionStatistics, full: bool) -> Attributes:
+    namespace, name = labels_of(revision)
     found: Attributes = {"k8s.namespace.name": namespace, "kn.revision.name": name}
     if full:
-        found["kn.service.name"] = throttler.spec.knative_service
-        found["kn.configuration.name"] = throttler.spec.knative_configuration
+        found["kn.service.name"] = revision.knative_service
+        found["kn.configuration.name"] = revision.knative_configuration
     return found
 
 
 def _other_attributes(full: bool) -> Attributes:
     found: Attributes = {"k8s.namespace.name": OTHER, "kn.revision.name": OTHER}
     return {**found, "kn.service.name": OTHER, "kn.configuration.name": OTHER} if full else found
-
-
-def _request_attributes(throttler: RevisionThrottler | None, key: str, series: RequestSeries) -> Attributes:
-    """Of a request that no revision was found for, none of the revision's."""
-    of = {} if throttler is None else _revision_attributes(throttler, True)
-    return {**series.attributes(), **(_other_attributes(True) if key == OTHER else of)}
 
 
 def _samples(described: Described, points: list[Point]) -> bytes:
@@ -222,14 +262,14 @@ def _samples(described: Described, points: list[Point]) -> bytes:
     return text
 
 
-def otlp_data(metrics: KnativeMetrics, resource: Any, started_ns: int, now_ns: int) -> Any:
+def otlp_data(reading: KnativeReading, resource: Any, started_ns: int, now_ns: int) -> Any:
     """All of it as the SDK's own data (`MetricsData`), for its exporters; `resource`: the SDK's."""
     from opentelemetry.sdk.metrics import export as sdk  # only where metrics are sent away
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
     cumulative = sdk.AggregationTemporality.CUMULATIVE
     made = []
-    for described, values in metrics.points():
+    for described, values in reading.points():
         data: Any
         if described.kind is Kind.HISTOGRAM:
             points = [_histogram_point(attributes, value, started_ns, now_ns) for attributes, value in values]

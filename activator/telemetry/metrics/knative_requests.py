@@ -11,13 +11,13 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import Final, final
 
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.proxy.accounting import ExchangeObserver
 from activator.data_plane.proxy.proxy import ProxiedExchange
-from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.histogram import Histogram
 from activator.telemetry.logs.fields import printable, status_of
 from activator.telemetry.metrics.families import METRICS_REVISIONS_MAX
@@ -92,9 +92,12 @@ class KnativeRequests(ExchangeObserver):
         except Exception as error:
             self._failed(error)
 
-    def read(self, throttlers: Mapping[str, RevisionThrottler]) -> Iterator[tuple[str, RequestSeries]]:
-        """Every series with its revision's key: empty where none was found, OTHER of those beyond the cap."""
-        for key in [key for key in self._revisions if key and key != OTHER and key not in throttlers]:
+    def read(self, revisions: AbstractSet[str]) -> Iterator[tuple[str, RequestSeries]]:
+        """Every series with its revision's key: empty where none was found, OTHER of those beyond the cap.
+
+        `revisions`: the keys of those that there are; what was counted of others is deleted.
+        """
+        for key in [key for key in self._revisions if key and key != OTHER and key not in revisions]:
             del self._revisions[key]
         for key, by_combination in list(self._revisions.items()):
             for series in list(by_combination.values()):

@@ -15,10 +15,11 @@ from activator.control_plane.state.repair import MISMATCHES
 from activator.control_plane.state.worker import TURN_BOUNDS_S, StateWorker
 from activator.messages import DataPlaneStatistics
 from activator.runtime.clock import Now
+from activator.runtime.distribution import Distribution
 from activator.runtime.histogram import Histogram
 from activator.telemetry.logs.switch import AccessLogSwitch
 from activator.telemetry.metrics.cluster_families import ClusterView
-from activator.telemetry.metrics.families import Distribution, Family, Kind, Row, counter, gauge
+from activator.telemetry.metrics.families import Family, Kind, Row, counter, gauge
 from activator.telemetry.metrics.revision_families import REASONS
 from activator.telemetry.tracing.switch import SPAN_OUTCOMES, TraceSwitch
 from lb.tracker import EMPTY, STATE_NAMES

@@ -1,81 +1,77 @@
-"""The metrics of one revision, read from its throttler, its table and its pods' pools."""
+"""The metrics of one revision, read from the statistics that a data plane sends of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
-from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.starting import PHASES
-from activator.data_plane.throttle.traffic import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S, Traffic
-from activator.data_plane.upstream.pool import PodPool
+from activator.data_plane.throttle.traffic import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
+from activator.messages import RevisionStatistics, TrafficStatistics
+from activator.runtime.distribution import Distribution
 from activator.runtime.errors import Reason
-from activator.runtime.histogram import Histogram
-from activator.telemetry.metrics.families import Distribution, Family, Fold, Kind, Row, counter, gauge
+from activator.telemetry.metrics.families import Family, Fold, Kind, Row, counter, gauge
 from lb.tracker import EMPTY, STATE_NAMES, UNLIMITED
 
-Of = RevisionThrottler
+Of = RevisionStatistics
 
 CODE_CLASSES = ("1xx", "2xx", "3xx", "4xx", "5xx", "other")
 REASONS = tuple(reason.value for reason in Reason)
 POD_STATES = tuple(name for state, name in enumerate(STATE_NAMES) if state != EMPTY)
-CONNECTION_STATES = ("open", "idle", "dialling", "waiting")  # as PodPool.count_into has them
+CONNECTION_STATES = ("open", "idle", "dialling", "waiting")  # as `TableStatistics.connections` has them
 
 
-def _traffic(read: Callable[[Traffic], float]) -> Callable[[Of], float]:
-    return lambda throttler: read(throttler.traffic) if throttler.has_traffic() else 0.0
+def _traffic(read: Callable[[TrafficStatistics], float]) -> Callable[[Of], float]:
+    return lambda it: 0.0 if it.traffic is None else read(it.traffic)
 
 
-def _histogram(name: str, text: str, read: Callable[[Traffic], Histogram], bounds: tuple[float, ...]) -> Family[Of]:
+def _histogram(
+    name: str, text: str, read: Callable[[TrafficStatistics], Distribution], bounds: tuple[float, ...]
+) -> Family[Of]:
     empty = Distribution.empty(bounds)
 
-    def rows(throttler: Of) -> list[Row]:
-        return [((), Distribution.of(read(throttler.traffic)) if throttler.has_traffic() else empty)]
+    def rows(it: Of) -> list[Row]:
+        return [((), empty if it.traffic is None else read(it.traffic))]
 
     return Family(name, Kind.HISTOGRAM, text, rows, bounds=bounds)
 
 
-def _cold_phases(throttler: Of) -> Iterable[Row]:
+_NO_START: Final = Distribution.empty(COLD_BOUNDS_S)
+
+
+def _cold_phases(it: Of) -> Iterable[Row]:
     """Every phase from the first request on: a start is rare, and a rate needs the zero before it."""
-    empty = Distribution.empty(COLD_BOUNDS_S)
-    cold = throttler.traffic.cold if throttler.has_traffic() else {}
-    for phase in PHASES:
-        histogram = cold.get(phase)
-        yield (phase,), empty if histogram is None else Distribution.of(histogram)
+    cold = {} if it.traffic is None else it.traffic.cold
+    return [((phase,), cold.get(phase, _NO_START)) for phase in PHASES]
 
 
-def _responses(throttler: Of) -> Iterable[Row]:
+def _responses(it: Of) -> Iterable[Row]:
     classes: dict[str, int] = {}
-    for code, count in throttler.codes.items():
+    for code, count in it.responses.items():
         name = f"{code // 100}xx" if 100 <= code < 600 else "other"
         classes[name] = classes.get(name, 0) + count
     return [((name,), float(count)) for name, count in sorted(classes.items())]
 
 
-def _by_reason(name: str, text: str, read: Callable[[Of], dict[Reason, int]]) -> Family[Of]:
-    def rows(throttler: Of) -> list[Row]:
-        return [((reason.value,), float(count)) for reason, count in read(throttler).items()]
+def _by_reason(name: str, text: str, read: Callable[[Of], dict[str, int]]) -> Family[Of]:
+    def rows(it: Of) -> list[Row]:
+        return [((reason,), float(count)) for reason, count in read(it).items()]
 
     return Family(name, Kind.COUNTER, text, rows, ("reason",), (REASONS,))
 
 
-def _pods(throttler: Of) -> Iterable[Row]:
-    counts = [0] * len(STATE_NAMES)
-    for tracker in throttler.table.slots[: throttler.table.length]:
-        counts[tracker.state] += 1
+def _pods(it: Of) -> Iterable[Row]:
+    counts = it.table.pods
     return [((name,), float(counts[state])) for state, name in enumerate(STATE_NAMES) if state != EMPTY]
 
 
-def _pod_connections(throttler: Of) -> Iterable[Row]:
-    totals = [0] * len(CONNECTION_STATES)
-    for tracker in throttler.table.slots[: throttler.table.length]:
-        pool = tracker.attachment
-        if isinstance(pool, PodPool):
-            pool.count_into(totals)
-    return [((state,), float(count)) for state, count in zip(CONNECTION_STATES, totals, strict=True)]
+def _pod_connections(it: Of) -> Iterable[Row]:
+    counts = it.table.connections
+    return [((state,), float(count)) for state, count in zip(CONNECTION_STATES, counts, strict=True)]
 
 
-def _capacity(throttler: Of) -> float:
-    capacity = throttler.table.capacity
+def _capacity(it: Of) -> float:
+    capacity = it.table.capacity
     return float("inf") if capacity >= UNLIMITED else float(capacity)
 
 
@@ -92,7 +88,7 @@ TRAFFIC: tuple[Family[Of], ...] = (
     _by_reason(
         "activator_failures",
         "Requests that did not end with a pod's answer: refused, given up or cut short, by reason.",
-        lambda it: it.failed_totals,
+        lambda it: it.failures,
     ),
     _by_reason(
         "activator_retries",
@@ -138,9 +134,9 @@ TRAFFIC: tuple[Family[Of], ...] = (
 )
 
 QUEUEING: tuple[Family[Of], ...] = (
-    gauge("activator_queued", "Requests that wait for a slot.", lambda it: it.line.length),
-    gauge("activator_queue_limit", "How many may wait.", lambda it: it.spec.queue_depth),
-    gauge("activator_queue_held_bytes", "Bodies held for requests that wait.", lambda it: it.held.held_bytes),
+    gauge("activator_queued", "Requests that wait for a slot.", lambda it: it.queued),
+    gauge("activator_queue_limit", "How many may wait.", lambda it: it.queue_limit),
+    gauge("activator_queue_held_bytes", "Bodies held for requests that wait.", lambda it: it.held_bytes),
     _histogram(
         "activator_queue_wait_seconds",
         "Waiting time of requests without a slot at arrival, whether they got one in the end or not.",
@@ -173,7 +169,7 @@ STARTING: tuple[Family[Of], ...] = (
     gauge(
         "activator_revision_failed",
         "1 while the revision cannot start; the cause is in /debug/revisions.",
-        lambda it: it.failure is not None,
+        lambda it: it.cannot_start,
     ),
 )
 
@@ -196,7 +192,7 @@ PODS: tuple[Family[Of], ...] = (
         "activator_policy",
         Kind.GAUGE,
         "1 for the balancing policy in use.",
-        lambda it: [((it.spec.policy,), 1.0)],
+        lambda it: [((it.policy,), 1.0)],
         ("policy",),
     ),
 )
@@ -207,7 +203,7 @@ SPARSE_ARRAY: tuple[Family[Of], ...] = (
         "One past the highest slot used since the last trim.",
         lambda it: it.table.length,
     ),
-    gauge("activator_sparse_array_slots", "Slots made.", lambda it: it.table.capacity_slots),
+    gauge("activator_sparse_array_slots", "Slots made.", lambda it: it.table.slots),
     gauge("activator_sparse_array_holes", "Empty slots below the highest that holds a pod.", lambda it: it.table.holes),
     gauge(
         "activator_sparse_array_trailing", "Empty slots above it and below the length.", lambda it: it.table.trailing
@@ -220,12 +216,12 @@ SPARSE_ARRAY: tuple[Family[Of], ...] = (
     ),
     counter("activator_sparse_array_trims", "Trims of trailing empty slots.", lambda it: it.table.trims),
     counter(
-        "activator_sparse_array_growths", "Times that the table was too small and grew.", lambda it: it.table.grown
+        "activator_sparse_array_growths", "Times that the table was too small and grew.", lambda it: it.table.growths
     ),
     counter(
         "activator_sparse_array_full",
         "Pods without a free slot, which stay pending.",
-        lambda it: float(it.table.tables_full),
+        lambda it: float(it.table.full_total),
     ),
     counter(
         "activator_late_releases",

@@ -14,9 +14,9 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Final
 
-from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.runtime.histogram import Exemplar
-from activator.telemetry.metrics.families import Distribution, Family, Kind, Row
+from activator.messages import RevisionStatistics
+from activator.runtime.distribution import Distribution, ExemplarReading
+from activator.telemetry.metrics.families import Family, Kind, Row
 
 _ESCAPED: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
 
@@ -26,7 +26,7 @@ def pairs_text(names: Iterable[str], values: Iterable[str]) -> str:
     return ",".join(f'{name}="{value.translate(_ESCAPED)}"' for name, value in zip(names, values, strict=True))
 
 
-def _exemplar_text(exemplar: Exemplar | None) -> str:
+def _exemplar_text(exemplar: ExemplarReading | None) -> str:
     """As it stands behind the count of its bucket."""
     if exemplar is None:
         return ""
@@ -36,7 +36,7 @@ def _exemplar_text(exemplar: Exemplar | None) -> str:
 class FamilyText:
     """Writes the samples of one family."""
 
-    def __init__(self, family: Family[RevisionThrottler]) -> None:
+    def __init__(self, family: Family[RevisionStatistics]) -> None:
         name = family.name
         self._labels = family.labels
         self._head = f"{name}_total{{" if family.kind is Kind.COUNTER else f"{name}{{"
@@ -59,7 +59,7 @@ class FamilyText:
                 lines.append(f"{self._head}{revision}{own}}} {'+Inf' if value == inf else value}\n")
 
     def _write_histogram(
-        self, lines: list[str], labels: str, value: Distribution, exemplars: Mapping[float, Exemplar] | None
+        self, lines: list[str], labels: str, value: Distribution, exemplars: Mapping[float, ExemplarReading] | None
     ) -> None:
         start = self._bucket_head + labels
         buckets = value.buckets

@@ -48,6 +48,7 @@ class Hooks(TableHooks):
     def __init__(self) -> None:
         self.routed: list[str] = []
         self.drained: list[str] = []
+        self.ended: list[RevisionThrottler] = []
         self.unplaced: list[str] = []
         self.expired: list[tuple[str, int, int]] = []
         self.failures: list[Exception] = []
@@ -62,6 +63,9 @@ class Hooks(TableHooks):
 
     def revision_dropped(self, key: str) -> None:
         self.routed.remove(key)
+
+    def revision_ended(self, throttler: RevisionThrottler) -> None:
+        self.ended.append(throttler)
 
     def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
         tracker.attachment = Pool(tracker.identity)

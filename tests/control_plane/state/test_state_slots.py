@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from activator.config.specs import DRAIN_TIMEOUT_S, RevisionSpec
 from activator.control_plane.state.worker import CHANGES_BATCH_STEP, StateWorker
-from activator.data_plane.apply import RevisionTables
+from activator.data_plane.apply import ENDED_PER_TURN_MAX, RevisionTables
 from activator.data_plane.plane import _Hooks
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -204,6 +204,8 @@ def test_nothing_of_a_removed_revision_is_left_once_its_drains_have_ended() -> N
     joined.clock.pass_time(DRAIN_TIMEOUT_S + 1.0)
     assert request.ends == ["granted", "revoked"]
     del request
+    joined.tables.end_dropped()
+    joined.hooks.ended.clear()
     gc.collect()
     assert [pool() for pool in pools] == [None] * 3
     assert made_since(before) == []
@@ -224,9 +226,52 @@ def test_a_removed_revision_needs_no_collector() -> None:
             request.release()
             del request
             joined.do(RevisionGone(key))
+            joined.tables.end_dropped()
+            joined.hooks.ended.clear()
         assert made_since(before) == []
     finally:
         gc.enable()
+
+
+def test_a_removed_revision_ends_with_its_last_request() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    throttler = joined.throttler()
+    request = joined.ask()
+    joined.do(RevisionGone(KEY), RevisionSet(SPEC))
+    successor = joined.throttler()
+    assert successor.incarnation != throttler.incarnation
+    joined.tables.end_dropped()
+    assert joined.hooks.ended == [] and list(joined.tables.dropped.values()) == [throttler]
+    request.release()
+    joined.tables.end_dropped()
+    joined.tables.end_dropped()
+    assert joined.hooks.ended == [throttler] and not joined.tables.dropped, "once"
+
+
+def test_a_removed_revision_has_not_ended_while_a_request_is_counted_that_is_at_no_pod() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC))
+    throttler = joined.throttler()
+    throttler.traffic.begun(joined.clock.now())
+    joined.do(RevisionGone(KEY))
+    joined.tables.end_dropped()
+    assert joined.hooks.ended == []
+    throttler.traffic.ended(joined.clock.now())
+    joined.tables.end_dropped()
+    assert joined.hooks.ended == [throttler]
+
+
+def test_many_that_end_at_once_end_over_turns() -> None:
+    joined = Joined()
+    keys = [f"ns/rev-{number}" for number in range(2 * ENDED_PER_TURN_MAX + 1)]
+    joined.do(*(RevisionSet(replace(SPEC, key=key)) for key in keys))
+    joined.do(*map(RevisionGone, keys))
+    ended = []
+    while joined.tables.dropped:
+        joined.tables.end_dropped()
+        ended.append(len(joined.hooks.ended))
+    assert ended == [ENDED_PER_TURN_MAX, 2 * ENDED_PER_TURN_MAX, len(keys)]
 
 
 def test_what_comes_late_about_a_former_table_does_not_hit_the_one_after_it() -> None:

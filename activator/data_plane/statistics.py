@@ -1,0 +1,92 @@
+"""What one data plane has counted, as messages: of each revision, and of the plane as a whole.
+
+Rules
+  1. Read from plain counters when somebody asks; the request path never comes here.
+  2. One revision is read in one turn, so that its figures belong together.
+  3. A revision that was dropped is read until its last request has ended; then `RevisionEnded` is sent, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from activator.data_plane.apply import RevisionTables
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.traffic import Traffic
+from activator.data_plane.upstream.pool import PodPool
+from activator.messages import RevisionStatistics, TableStatistics, TrafficStatistics
+from activator.runtime.distribution import Distribution
+from lb.table import TrackerTable
+from lb.tracker import STATE_NAMES
+
+
+def revisions(tables: RevisionTables) -> Iterator[RevisionStatistics]:
+    """All that there are when the first is asked for, each as it is when its turn comes."""
+    for throttler in [*tables.throttlers.values(), *tables.dropped.values()]:
+        yield revision(throttler)
+
+
+def revision(throttler: RevisionThrottler) -> RevisionStatistics:
+    """One revision."""
+    spec = throttler.spec
+    return RevisionStatistics(
+        key=throttler.key,
+        incarnation=throttler.incarnation,
+        dropped=throttler.removed,
+        knative_service=spec.knative_service,
+        knative_configuration=spec.knative_configuration,
+        policy=spec.policy,
+        requests_total=throttler.requests_total,
+        responses=dict(throttler.codes),
+        failures={reason.value: count for reason, count in throttler.failed_totals.items()},
+        retries={reason.value: count for reason, count in throttler.retries.items()},
+        client_gone_total=throttler.client_gone_total,
+        queued=throttler.line.length,
+        queue_limit=spec.queue_depth,
+        held_bytes=throttler.held.held_bytes,
+        granted_total=throttler.granted_total,
+        exempted_total=throttler.exempted_total,
+        errors_total=throttler.errors_total,
+        cold_starts_total=throttler.cold_starts_total,
+        cannot_start=throttler.failure is not None,
+        traffic=_traffic(throttler.traffic) if throttler.has_traffic() else None,
+        table=_table(throttler.table),
+    )
+
+
+def _traffic(traffic: Traffic) -> TrafficStatistics:
+    return TrafficStatistics(
+        duration=Distribution.of(traffic.duration),
+        first_byte=Distribution.of(traffic.first_byte),
+        wait=Distribution.of(traffic.wait),
+        cold={phase: Distribution.of(histogram) for phase, histogram in traffic.cold.items()},
+        request_bytes=traffic.request_bytes,
+        response_bytes=traffic.response_bytes,
+        tunnels=traffic.tunnels,
+        tunnels_total=traffic.tunnels_total,
+    )
+
+
+def _table(table: TrackerTable) -> TableStatistics:
+    states = [0] * len(STATE_NAMES)
+    connections = [0, 0, 0, 0]
+    for tracker in table.slots[: table.length]:
+        states[tracker.state] += 1
+        pool = tracker.attachment
+        if isinstance(pool, PodPool):
+            pool.count_into(connections)
+    return TableStatistics(
+        in_flight=table.in_flight,
+        capacity=table.capacity,
+        pods=tuple(states),
+        connections=(connections[0], connections[1], connections[2], connections[3]),
+        length=table.length,
+        slots=table.capacity_slots,
+        holes=table.holes,
+        trailing=table.trailing,
+        fragmentation=table.fragmentation,
+        trims=table.trims,
+        growths=table.grown,
+        full_total=table.tables_full,
+        late_releases=table.late_releases,
+    )

@@ -1,0 +1,56 @@
+"""A histogram as it was read: plain data, which messages carry and metrics add up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import inf
+from typing import NamedTuple
+
+from activator.runtime.histogram import Histogram
+
+
+class ExemplarReading(NamedTuple):
+    """One that was observed, and the trace that shows it. `time_s`: when, in seconds since 1970."""
+
+    trace_id: str
+    value: float
+    time_s: float
+
+
+class Distribution(NamedTuple):
+    """How many were not above each bound (the last one is infinite), the sum of all, and traces that show them."""
+
+    buckets: tuple[tuple[float, int], ...]
+    total: float
+    exemplars: dict[float, ExemplarReading] = {}  # noqa: RUF012 (a default of a tuple's field) by the bucket's bound
+
+    @classmethod
+    def of(cls, histogram: Histogram) -> Distribution:
+        exemplars = {
+            bound: ExemplarReading(one.trace_id, one.value, one.time_s) for bound, one in histogram.exemplars().items()
+        }
+        return cls(tuple(histogram.buckets()), histogram.sum, exemplars)
+
+    @classmethod
+    def empty(cls, bounds: Iterable[float]) -> Distribution:
+        return cls(tuple((bound, 0) for bound in (*bounds, inf)), 0.0)
+
+    def plus(self, other: Distribution) -> Distribution:
+        """Both together; their bounds must be the same. Raises ValueError where one has more of them."""
+        both = zip(self.buckets, other.buckets, strict=True)
+        buckets = tuple((bound, one + more) for (bound, one), (_, more) in both)
+        return Distribution(buckets, self.total + other.total, _later(self.exemplars, other.exemplars))
+
+
+def _later(
+    exemplars: dict[float, ExemplarReading], others: dict[float, ExemplarReading]
+) -> dict[float, ExemplarReading]:
+    """Of each bucket the last: Prometheus takes none that is older than the one before."""
+    if not others:
+        return exemplars
+    found = dict(exemplars)
+    for bound, other in others.items():
+        before = found.get(bound)
+        if before is None or other.time_s > before.time_s:
+            found[bound] = other
+    return found
