@@ -25,8 +25,8 @@ REFUSED = 1
 USAGE = 2
 NOT_STARTED = 3
 
-# The host where it listens unless told otherwise, in the place of 127.0.0.1. The image sets it: in a container nobody
-# else reaches 127.0.0.1. What a file, a variable or an option says of `listen` is stronger.
+# The default host to listen on, in place of 127.0.0.1. The image sets it: 127.0.0.1 of a container cannot be reached
+# from outside. `listen` in a file, a variable or an option takes precedence.
 BIND_HOST = "ACTIVATOR_BIND_HOST"
 
 Loaded = tuple[Config, list[RevisionSpec]]
@@ -166,7 +166,7 @@ def _load(path: str) -> Loaded:
 
 
 def bound(config: Config, environ: Mapping[str, str]) -> Config:
-    """A configuration in which nobody has written `listen`: its default, on the host that `environ` names."""
+    """The configuration; where `listen` is its default, on the host that `environ` names."""
     host = environ.get(BIND_HOST, "")
     default = Config().listen
     if not host or config.listen != default:

@@ -71,10 +71,10 @@ class RevisionRecovered(Message, frozen=True, tag=True):
 
 
 class PodSeen(Message, frozen=True, tag=True):
-    """A source asserts a pod. `probe` asks us to find out ourselves whether it answers; else the source has the say.
+    """A source asserts a pod. `probe`: we find out ourselves whether it answers; else the source decides.
 
     `limit`: how many requests it may carry at once; -1: what its revision says; 0: it is not ours, known but never
-    picked. `restarts`: how often its program has been started anew, as far as the source knows; -1: it does not.
+    picked. `restarts`: how often its program has been started anew, as far as the source knows; -1: unknown.
     """
 
     key: str
@@ -116,7 +116,7 @@ class Probed(Message, frozen=True, tag=True):
 class PodRefused(Message, frozen=True, tag=True):
     """A connection was refused (`dead`); or it was not answered in time, or broke: a strike.
 
-    `reason`: what the request met, in the word of the log and the metrics; empty: that is not known.
+    `reason`: why the request failed, as in the log and the metrics; empty: that is not known.
     """
 
     key: str
@@ -160,7 +160,7 @@ class PodUnplaced(Message, frozen=True, tag=True):
 
 
 class Sweep(Message, frozen=True, tag=True):
-    """Look at how old is what sources have said of this revision's pods."""
+    """Check how old the sources' reports of this revision's pods are."""
 
     key: str
 
@@ -187,7 +187,7 @@ class LeasesForsaken(Message, frozen=True, tag=True):
 
 
 class SlotForgotten(Message, frozen=True, tag=True):
-    """A pod has been kept from the picks for long, and nobody has decided about it."""
+    """A pod has been kept from the picks for long, without a decision about it."""
 
     key: str
     identity: str
@@ -250,7 +250,7 @@ class DropRevision(Message, frozen=True, tag=True):
 
 
 class FailRevision(Message, frozen=True, tag=True):
-    """Waiters and newcomers are answered with the cause; empty: no longer."""
+    """Waiting and new requests are answered with the cause; empty: no longer."""
 
     key: str
     cause: str
@@ -290,13 +290,13 @@ class FreeSlot(Message, frozen=True, tag=True):
 
 
 class PumpLine(Message, frozen=True, tag=True):
-    """Look whether somebody in line can go."""
+    """Check whether a waiting request can go."""
 
     key: str
 
 
 class ReclaimLeases(Message, frozen=True, tag=True):
-    """Take back the slots that nobody uses."""
+    """Take back the slots that no request uses."""
 
     key: str
 
@@ -368,7 +368,7 @@ class Load(Message, frozen=True, tag=True):
 
 
 class PodDrained(Message, frozen=True, tag=True):
-    """A pod that was withdrawn carries nothing any more: whoever runs it may end it."""
+    """A withdrawn pod has no request any more: its source may end it."""
 
     key: str
     identity: str

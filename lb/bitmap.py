@@ -3,9 +3,9 @@
 Rules
   1. A word has 32 bits; the words of one level are summed up by the bits of the level above, until one word is left.
      131,072 numbers take four levels, 1,000 take two.
-  2. A summary bit is set whenever the word below it is not zero. It may outlive the last member of that word until a
-     search meets it and clears it, which its setting has paid for: a number that leaves and comes back again and again
-     touches one word.
+  2. A summary bit is set whenever the word below it is not zero. It may be stale, that is, still set after the last
+     member of that word has left; a search that meets it clears it (amortised O(1)). So a number that leaves and comes
+     back again and again touches one word.
   3. It grows and shrinks in place and never forgets members.
 
 Words are objects with an unboxed integer because a list of integers boxes every store (an allocation, once compiled).
@@ -52,7 +52,7 @@ class Bitmap:
             while len(words) < size:
                 words.append(_Word())
             level += 1
-            if level < len(self._levels):  # bits that have outlived members must not lead to words that are gone
+            if level < len(self._levels):  # stale summary bits must not lead to words that are gone
                 last = (size - 1) >> WORD_SHIFT
                 if last < len(self._levels[level]):
                     self._levels[level][last].bits &= 2 * mask_of(size - 1) - 1
@@ -92,14 +92,14 @@ class Bitmap:
                 level -= 1
             elif level == top:
                 return NONE
-            else:  # the bit that led here had outlived the members
+            else:  # the bit that led here was stale
                 level += 1
                 self._levels[level][number >> WORD_SHIFT].bits &= ~mask_of(number)
                 level = top
                 number = 0
 
     def lowest_from(self, number: i64) -> i64:
-        """`lowest`, told that no member is smaller than `number`: mostly the next is in the same word."""
+        """`lowest` where no member is smaller than `number`: mostly the next is in the same word."""
         bits = self._bottom[number >> WORD_SHIFT].bits
         if bits != 0:
             return (number & ~WORD_MASK) + lowest_bit(bits)
@@ -147,7 +147,7 @@ class Bitmap:
                 assert told or word.bits == 0, f"word {index} of level {level - 1} has members and no bit above"
 
     def _highest_of(self, bits: i64, index: i64, level: i64) -> i64:
-        """The greatest member below those bits of word `index`; bits that have outlived their members are cleared."""
+        """The greatest member below those bits of word `index`; stale summary bits are cleared."""
         while bits != 0:
             child = (index << WORD_SHIFT) + highest_bit(bits)
             down = level
@@ -159,7 +159,7 @@ class Bitmap:
                 child = (child << WORD_SHIFT) + highest_bit(below)
             if down == 0:
                 return child
-            self._levels[down][child >> WORD_SHIFT].bits &= ~mask_of(child)  # has outlived its members: once more
+            self._levels[down][child >> WORD_SHIFT].bits &= ~mask_of(child)  # the bit was stale: once more
             if down == level:
                 bits &= ~mask_of(child)
         return NONE

@@ -1,18 +1,18 @@
 """The pods with room in order of their load, for least-connections.
 
 Rules
-  1. All pods stand in one circle, those of a load side by side, loads falling from the highest to the lowest; after the
-     lowest comes the highest again. Each load knows its first pod, the one that has borne it the longest, and how many
-     pods it has.
+  1. All pods stand in one circle in falling order of load, pods of equal load side by side; after the lowest load comes
+     the highest again. Each load knows its first pod, the one that has had this load the longest, and how many pods it
+     has.
   2. A pod joins its load as the last: just before the first pod of the next lower load or, at the lowest, of the
      highest.
-  3. So the first pod of a load need not move when its load rises: where it stands it is the last of the next higher.
+  3. So the first pod of a load need not move when its load rises: it already stands last among the next higher load.
      Nor need the first pod of the highest load when it falls to the lowest: after the lowest comes the highest. These
-     two are what mostly happens, and they write no link (all six, with their reference counts, cost 18 ns a move).
-  4. There are as many loads as the highest that a pod ever bore, plus one. Each was a request in flight once, beside
-     which 100 bytes are nothing.
-  5. A bitmap over the loads finds the next that has pods: a walk over empty loads would not be O(1). A load's bit stays
-     when its last pod leaves and is cleared when a search meets it, which its setting has paid for.
+     two cases are the most frequent, and they write no link (all six, with their reference counts, cost 18 ns a move).
+  4. There are as many loads as the highest that a pod ever had, plus one. Each was a request in flight once, and its
+     100 bytes are little beside a request.
+  5. A bitmap over the loads finds the next that has pods: a walk over empty loads would not be O(1). The bit of a load
+     stays set when its last pod leaves, until a search meets it and clears it (amortised O(1)).
 """
 
 from __future__ import annotations

@@ -1,20 +1,20 @@
 """The pods with room on a circle of hashes, for consistent-hash: which of them is a key's.
 
 This is multi-probe consistent hashing; that full pods are skipped bounds the load of each pod.
-Each pod has one point on the circle, the hash of its address. A key has PROBES points; its pod is the one that lies
-the shortest way before one of them. So every key has an order of all pods, from the nearest on, that depends on nothing
-but the key and their addresses, and the structure finds the first of that order that has room.
+Each pod has one point on the circle, the hash of its address. A key has PROBES points; its pod is the nearest before
+any of them. So every key has an order of all pods, nearest first, that depends only on the key and their addresses.
+The structure finds the first pod of that order that has room.
 
 Rules
-  1. Only pods with room stand here: a full pod costs nothing to pass over, however many are full.
-  2. A pod that comes takes keys from the others and moves none between them; a pod that goes leaves its keys, and no
-     others, to the next of each key's order. Likewise a pod that fills.
+  1. Only pods with room stand here: skipping full pods costs nothing, however many they are.
+  2. A new pod takes keys from the others and moves none between them. When a pod leaves or becomes full, its keys, and
+     no others, move to the next pod in each key's order.
   3. The circle is cut into positions, two to four for each pod; a bitmap says which have pods, each position has its
      pods in order. A search looks at a position, mostly at one or two words of the bitmap, and at a pod: O(1), but for
-     the bitmap's four levels. How finely it is cut changes nothing in who is found.
-  4. A key's PROBES points make even shares of the uneven gaps between pods: the largest share is at most
-     PROBES / (PROBES - 1) of the mean on average, 1.25 with five, at any number of pods. For a circle with many points
-     for each pod that takes hundreds of them, and a pod that fills would have to take all of them off.
+     the bitmap's four levels. The number of positions does not change which pod is found.
+  4. A key's PROBES points even out the gaps between pods: the largest share is at most PROBES / (PROBES - 1) of the
+     mean on average, 1.25 with five, at any number of pods. A circle with many points for each pod needs hundreds of
+     them for that, and would have to take all of them off when a pod becomes full.
 """
 
 from __future__ import annotations

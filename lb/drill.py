@@ -1,6 +1,6 @@
-"""Many operations in one call, for the benchmarks: what they cost the throttler, compiled beside the table.
+"""Many operations in one call, for the benchmarks: their cost to the throttler, which is compiled like the table.
 
-Timed from Python, three calls into compiled code cost several times what they do there: one measures the interpreter.
+If they were timed from Python, three calls into compiled code would mostly measure the interpreter.
 """
 
 from __future__ import annotations
@@ -83,6 +83,6 @@ def add_all(table: TrackerTable, names: list[tuple[str, str]]) -> list[PodTracke
 
 
 def drain_all(table: TrackerTable, pods: list[PodTracker]) -> None:
-    """Let them go, first come first."""
+    """Drain them, the first added first."""
     for tracker in pods:
         table.drain(tracker)

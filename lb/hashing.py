@@ -3,7 +3,7 @@
 Rules
   1. A hash is 1 … 2^62 - 1: never 0, which means "no key", and never a number that Python would have to box.
   2. No product leaves 63 bits (compiled integers wrap silently, plain ones grow).
-  3. It is for spreading load, never for secrets: who knows the constants can find keys that lead to one pod.
+  3. It is for spreading load, never for secrets: with the constants, keys that lead to one pod can be found.
 """
 
 from __future__ import annotations

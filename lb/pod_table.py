@@ -1,8 +1,8 @@
-"""A table as those see it who do not write to it: policies, slow start, statistics and checks.
+"""The read-only view of a table: for policies, slow start, statistics and checks.
 
 Rules
-  1. What stands here is there to be read. `TrackerTable` (lb/table.py), which derives from it, is the one that writes.
-  2. It knows no policy and nothing that knows a policy, so that both may name it.
+  1. Users of this class only read. `TrackerTable` (lb/table.py), which derives from it, writes.
+  2. It imports no policy and nothing that imports a policy, so that both may import it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class PodTable:
 
     def __init__(self, array: SlotArray, structure: RoomStructure) -> None:
         self._array: SlotArray = array
-        self.slots: list[PodTracker] = array.slots  # the same list for good
+        self.slots: list[PodTracker] = array.slots  # always the same list
         self.structure: RoomStructure = structure  # the pods with room, as the policy needs them
         # Sums over the slots.
         self.in_flight: i64 = 0

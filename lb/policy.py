@@ -5,7 +5,7 @@ Rules
      from a waiting request.
   2. `pick` changes nothing but the policy's own memory. The throttler reserves right after, in the same turn.
   3. A policy belongs to one table and takes every random choice from the generator it was made with.
-  4. The hooks are told what has just happened; a hook that a policy does not define costs nothing.
+  4. A hook is called right after its event; a hook that a policy does not define costs nothing.
 
 A policy of your own is a subclass, plain Python or compiled. The plain way looks at the slots itself:
 
@@ -54,7 +54,7 @@ class Policy:
         raise NotImplementedError(f"{type(self).__name__} defines no pick")
 
     def on_add(self, tracker: PodTracker) -> None:
-        """The pod has come into the table (or, having begun to drain, come back)."""
+        """The pod was added to the table, or came back after it began to drain."""
 
     def on_remove(self, tracker: PodTracker) -> None:
         """The pod leaves: it drains or is gone, and is not picked again. Called once, while it still has its name."""
@@ -65,7 +65,7 @@ class Policy:
     def on_release(self, tracker: PodTracker, latency_s: float) -> None:
         """A request has ended at the pod, also at one that drains.
 
-        It took so long; negative: it ended after so long without an answer; 0.0: nobody knows.
+        `latency_s`: its duration; negative: it ended after so long without an answer; 0.0: unknown.
         """
 
     def __repr__(self) -> str:

@@ -42,7 +42,7 @@ PACKED_BELOW: Final = 4  # with 1 to 3 requests per pod the lowest pods are kept
 
 
 class UnknownPolicyError(ValueError):
-    """No policy goes by that name, or what does is none."""
+    """There is no policy of that name, or what has it is not a policy."""
 
 
 def create(name: str, rng: Rng) -> Policy:
@@ -59,7 +59,7 @@ def names() -> tuple[str, ...]:
 
 
 def default_name(container_concurrency: int) -> str:
-    """What a revision gets that asks for nothing; 0 means no limit."""
+    """The policy of a revision that names none; 0 means no limit."""
     if container_concurrency <= 0:
         return "choice-of-2"
     return "first-available" if container_concurrency < PACKED_BELOW else "round-robin"
@@ -91,7 +91,7 @@ def _class_of(name: str) -> type[Policy]:
         return BUILT_IN[name]
     try:
         found = _dotted(name) if ":" in name else _entry_point(name)
-    except Exception as error:  # whatever a package of somebody else's raises when it is imported
+    except Exception as error:  # a third-party package may raise anything on import
         raise UnknownPolicyError(f"policy {name!r} cannot be loaded: {error}") from error
     if found is None:
         raise UnknownPolicyError(

@@ -1,12 +1,12 @@
 """Pods in a circle, linked through fields of their own: joining, leaving and turning cost the same at any size.
 
 Rules
-  1. A circle has no end and no node of its own: who keeps it knows one of its pods and how many there are. It tells one
-     pod alone from several, so that `link` and `unlink` never ask whether there are neighbours.
-  2. A pod stands in at most one circle. The links of one that stands in none mean nothing; they lead NOWHERE from
-     `forget` on, which whoever frees a slot calls, so that no slot keeps another alive for good.
-  3. Links are never None. Compiled, each look at a value that may be None counts a reference up and down again, and
-     these counts, one waiting for the other, were a large part of what a move cost.
+  1. A circle has no end and no node of its own: its owner knows one of its pods and how many there are. It handles a
+     single pod itself, so that `link` and `unlink` never check whether there are neighbours.
+  2. A pod stands in at most one circle. The links of one that stands in none mean nothing; they lead NOWHERE after
+     `forget`, which is called when a slot is freed, so that no slot keeps another alive for good.
+  3. Links are never None. In compiled code each look at a value that may be None counts a reference up and down; each
+     count waits for the one before, and together they were a large part of the cost of a move.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mypy_extensions import i64
 
 
 class RoomNode:
-    """What can stand in a circle. (Pods only; lb/tracker.py needs this module, so here they have no other name.)"""
+    """A member of a circle, always a pod. (lb/tracker.py imports this module, so pods have no other name here.)"""
 
     __slots__ = ("room_next", "room_prev", "slot")
 
@@ -57,7 +57,7 @@ def forget(node: RoomNode) -> None:
 
 
 class Load:
-    """The pods that bear the same load, with the way to the loads beside it (lb/buckets.py)."""
+    """A load: its pods, and links to the loads beside it (lb/buckets.py)."""
 
     __slots__ = ("count", "head", "higher", "load", "lower", "marked")
 

@@ -2,7 +2,7 @@
 
 Rules
   1. Same seed, same numbers, on every machine and in both worlds. Compiled 64-bit integers wrap silently, so every
-     intermediate stays below 2^63 and the two worlds cannot part.
+     intermediate stays below 2^63 and the two worlds agree.
   2. It is for spreading load, never for secrets.
 
 This is splitmix32: a counter (so no seed is bad and no number repeats within 2^32 draws) followed by a mixer of two

@@ -43,13 +43,13 @@ class RoomStructure:
         """The table has so many slots from now on."""
 
     def members(self) -> list[PodTracker] | None:
-        """Who stands in the structure, checked for consistency on the way; None if it does not know."""
+        """The pods in the structure, checked for consistency on the way; None if it keeps none."""
         return None
 
 
 @final
 class RoomArray(RoomStructure):
-    """A dense array in no particular order: each pod knows its index, a leaver's place is taken by the last.
+    """A dense array in no particular order: each pod knows its index; the last pod takes the place of one that leaves.
 
     The list keeps its length when pods leave (a list of one pod that empties and fills would give its memory back and
     take it anew each time: 70 ns): only the first `count` entries mean anything.
@@ -103,7 +103,7 @@ class RoomArray(RoomStructure):
 
 @final
 class RoomRing(RoomStructure):
-    """A circle of pods and whose turn it is. Who comes to have room joins at the end, just before that one."""
+    """A circle of pods and whose turn it is. A pod that comes to have room joins at the end, just before that one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class RoomRing(RoomStructure):
 
 @final
 class RoomBitmap(RoomStructure):
-    """A bitmap by slot number, and the lowest pod at hand: a pick that does not fill it looks nothing up."""
+    """A bitmap by slot number, and the lowest pod at hand: a pick that does not fill it needs no search."""
 
     def __init__(self, slots: list[PodTracker]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Who is in the table: pods by address and by identity, each name leading to the newest slot that holds it.
+"""The pods of a table by address and by identity, each name leading to the newest slot that holds it.
 
 Rules
   1. A slot is enrolled once, when it is given to a pod, and struck off when it is freed; draining slots are enrolled.
@@ -6,8 +6,8 @@ Rules
      back under another address); never both. The newest is found first, the others hang behind it, newest first.
      A draining slot whose pod comes back into it is the newest again.
   3. Striking an older slot off never hides a newer one, and striking the newest off shows the next older again.
-  4. Python never makes a dictionary smaller. So they are copied when at most a quarter of their names is left, which
-     the strikes before have paid for.
+  4. Python never makes a dictionary smaller. So they are copied when at most a quarter of their names is left
+     (amortised O(1)).
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Roster:
         self._compact()
 
     def clear(self, held: list[PodTracker]) -> None:
-        """Strike everybody off at once; `held` are the slots that hold a pod."""
+        """Strike all pods off at once; `held` are the slots that hold a pod."""
         for tracker in held:
             tracker.older_at_address = None
             tracker.older_of_identity = None

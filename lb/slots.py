@@ -4,13 +4,13 @@ Rules
   1. The slots below `length` are in use or were since the last trim; `top` is one past the highest that holds a pod, so
      `top` … `length` is the empty tail. Only a trim lowers `length`.
   2. The empty slots below `top` are holes; exactly they are in the bitmap. A pod gets the lowest hole, else slot `top`.
-     Hence `top` rises only when there are no holes, and each step by which it falls was paid for by a free.
+     Hence `top` rises only when there are no holes, and its walk down is amortised O(1) per free.
   3. When a slot is given back, fragmentation is (holes + tail) / length. Only above the threshold is the tail trimmed;
      a hole is never closed, no pod ever moves. A table that had grown then also gives slots back (lb/sizing.py).
   4. Each use of a slot has its own generation, taken from one counter: a slot that is dropped and made anew does not
      start again.
 
-What the threshold buys: whatever walks `slots[:length]` walks less. What it costs: trims, each O(slots trimmed).
+The threshold makes walks over `slots[:length]` shorter. Its cost is trims, each O(slots trimmed).
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class SlotArray:
             self._resize(kept)
 
     def clear(self) -> None:
-        """Empty every slot and drop them all; leases still out find their generation passed."""
+        """Empty every slot and drop them all; leases still out then have an old generation."""
         self.generation += 1
         for tracker in self.slots[: self.top]:
             tracker.vacate(self.generation)

@@ -1,20 +1,20 @@
-"""The pods of one revision, what they bear, and who gets the next request.
+"""The pods of one revision, their load, and the pick of the pod for the next request.
 
 Rules
   1. Structure has one writer: `add`, `drain`, `free`, `close` and every `set_…` are called by the state worker alone.
      The request path calls `pick`, `reserve` and `release`, of a pod on trial `begin_trial` and `end_trial`, and, as
      its one exception, `suspect`.
-  2. No live pod ever moves (lb/slots.py), so a reference to a slot stays good; what it means is told by its generation.
+  2. No live pod ever moves (lb/slots.py), so a reference to a slot stays good; its generation says which pod it means.
   3. A slot is freed by `free`, or by `drain` when nothing is in flight. `release` says DRAINED and frees nothing.
   4. A release under a generation that has passed is counted and changes nothing.
   5. A pod stands in the room structure exactly while `may_take_one()`; `has_room` says so on the pod. With slow start,
      a newcomer stands among those of lb/warming.py instead.
-  6. A hook of the policy that raises changes nothing: it is counted, and `on_hook_error` is called. A `pick` that
-     raises is the caller's affair; it leaves the table as it was.
-  7. `in_flight`, `capacity` and `room` are kept, never counted anew; `check_invariants` counts them anew.
+  6. A hook of the policy that raises changes nothing: it is counted, and `on_hook_error` is called. An
+     exception of `pick` goes to the caller; it leaves the table as it was.
+  7. `in_flight`, `capacity` and `room` are updated by each call; only `check_invariants` counts them anew.
 
-Cost: pick, reserve, release, suspect, find, set_state, set_limit are O(1); add and free O(1) but for growth and trims,
-which the adds and frees before have paid for. set_policy, close and check_invariants walk the table.
+Cost: pick, reserve, release, suspect, find, set_state, set_limit are O(1); add and free are amortised O(1), with growth
+and trims. set_policy, close and check_invariants walk the table.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class TrackerTable(PodTable):
             self._settle(avoided)
 
     def reserve(self, tracker: PodTracker) -> None:
-        """One request more in the pod; beyond its limit (a request exempted by rule) if the caller says so."""
+        """One request more in the pod. The caller may go beyond its limit (a request exempted by rule)."""
         assert tracker.state != EMPTY, "a request was given to an empty slot"
         in_flight = tracker.in_flight + 1
         tracker.in_flight = in_flight
@@ -109,7 +109,7 @@ class TrackerTable(PodTable):
     def release(self, tracker: PodTracker, generation: i64, latency_s: float) -> int:
         """One request less in the pod that held the slot under `generation`: RELEASED, LATE or DRAINED.
 
-        `latency_s`: how long the pod took; negative if it ended after so long without an answer; 0.0: nobody knows.
+        `latency_s`: how long the pod took; negative if it ended after so long without an answer; 0.0: unknown.
         """
         if generation != tracker.generation:
             self.late_releases += 1
@@ -134,20 +134,20 @@ class TrackerTable(PodTable):
     def begin_trial(self, tracker: PodTracker) -> None:
         """What was reserved last is the trial of a recovering pod: it gets no other request before `end_trial`.
 
-        What else it has in flight, from before its quarantine, does not count against that; against its limit it does.
+        Its other requests in flight, from before its quarantine, do not delay the trial, but they count for its limit.
         """
         assert tracker.trials < tracker.in_flight, "a trial is one of the requests in flight"
         tracker.trials += 1
         self._settle(tracker)
 
     def end_trial(self, tracker: PodTracker, generation: i64) -> None:
-        """The trial does not keep the next request from the pod any more; before its release, once."""
+        """The trial no longer keeps other requests from the pod; called once, before its release."""
         if generation == tracker.generation and tracker.trials > 0:
             tracker.trials -= 1
             self._settle(tracker)
 
     def suspect(self, tracker: PodTracker, until_s: float) -> None:
-        """Pick the pod no more, from this turn on, until the state worker has decided what is the matter with it."""
+        """Do not pick the pod from this turn on, until the state worker has decided about it."""
         assert until_s > 0.0, "0.0 means not suspected"
         assert tracker.state != EMPTY, "nobody is in the slot to be suspected"
         tracker.suspect_until_s = until_s
@@ -158,7 +158,7 @@ class TrackerTable(PodTable):
     def add(self, identity: str, address: str, limit: int, state: int) -> PodTracker | None:
         """Give the pod a slot; None only when all of `slots_max` slots are held.
 
-        A pod that still holds a slot at this address, draining or not, goes on in it with what it has in flight.
+        A pod that still holds a slot at this address, draining or not, keeps it with its requests in flight.
         """
         assert not self.closed, "a pod was added to a closed table"
         _assert_settable(state)
@@ -177,11 +177,11 @@ class TrackerTable(PodTable):
         return tracker
 
     def find(self, address: str) -> PodTracker | None:
-        """The newest slot at the address, be it draining."""
+        """The newest slot at the address, also one that drains."""
         return self._roster.at(address)
 
     def find_identity(self, identity: str) -> PodTracker | None:
-        """The newest slot of the identity, be it draining."""
+        """The newest slot of the identity, also one that drains."""
         return self._roster.of(identity)
 
     def set_state(self, tracker: PodTracker, state: int) -> None:
@@ -226,7 +226,7 @@ class TrackerTable(PodTable):
         self._vacate(tracker)
 
     def close(self) -> None:
-        """Free every slot; nothing is left behind, and nothing can be added. The policy is not told."""
+        """Free every slot; nothing can be added any more. No hook of the policy is called."""
         self.closed = True
         for tracker in self._array.pods():
             self._leave_room(tracker)
@@ -268,7 +268,7 @@ class TrackerTable(PodTable):
             self.warm_up = NO_WARM_UP
 
     def set_policy(self, policy: Policy) -> None:
-        """Another policy: its structure is built from the slots as they are, and it is told of every pod."""
+        """Another policy: its structure is built from the slots as they are; pods that do not drain are added."""
         for tracker in self._array.pods():
             self._leave_room(tracker)
             tracker.forget_room()
@@ -286,7 +286,7 @@ class TrackerTable(PodTable):
             if tracker.state != DRAINING:
                 self._notify_policy(tracker)
 
-    # What there is to see.
+    # Inspection.
 
     @property
     def on_trim(self) -> Callable[[Trim], None] | None:
@@ -417,7 +417,7 @@ class TrackerTable(PodTable):
             self.warm_up.resize(len(self.slots))
 
 
-# Asserted before anything changes: what is half done would be a slot that nobody frees.
+# Asserted before anything changes: a change half done would leave a slot that is never freed.
 
 
 def _assert_settable(state: int) -> None:

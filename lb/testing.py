@@ -9,7 +9,7 @@
 Rules
   1. Nothing but the standard library and `lb`; every choice from a seeded generator, so what fails once fails always.
   2. What a policy need not promise is switched off by name: `reaches_all`, `has_fair_ties`. What it promises beside the
-     contract is switched on (`is_least_loaded`), or told by an oracle.
+     contract is switched on (`is_least_loaded`), or checked by an oracle.
   3. The tests by chance state how often a policy that keeps its promise would fail them with another seed.
 """
 

@@ -1,10 +1,10 @@
 """One pod of one revision: a slot of the table, used in place for one pod after another.
 
 Rules
-  1. A slot object is made once and never replaced or moved; `slot` is its place in the table for good.
+  1. A slot object is made once and never replaced or moved; `slot` is its fixed place in the table.
   2. `generation` says which use of the slot this is. It moves on when the slot is given to a pod and again when it is
      freed, and no two uses within one table share a number. A lease keeps the generation it was granted under.
-  3. Everybody may read; only the table writes, except `attachment`, which belongs to the data path.
+  3. All code may read; only the table writes, except `attachment`, which belongs to the data path.
   4. The fields under "room structure" belong to the structures (lb/rooms.py and its kin), those under "slow start" to
      lb/warming.py, those under "policy" to the policy of the table. They are fields of the pod (an intrusive structure)
      so that a pick, a reserve and a release neither allocate nor look anything up.
@@ -33,7 +33,7 @@ UNLIMITED: Final = 1 << 30  # the limit of a pod of a revision without container
 
 @final
 class PodTracker(RoomNode):
-    """A slot: who is in it, what it may bear and what it bears now."""
+    """A slot: its pod, the pod's limit and its load."""
 
     # Saves an interpreted process a dictionary per slot; compiled, the class has no dictionary anyhow.
     __slots__ = (
@@ -72,7 +72,7 @@ class PodTracker(RoomNode):
         self.in_flight: i64 = 0
         self.weight: i64 = 1  # the share it should have, where the policy is `weighted`
         self.suspect_until_s: float = 0.0  # 0.0: not suspected
-        self.trials: i64 = 0  # of what is in flight: trials that are to end before the next one
+        self.trials: i64 = 0  # trials in flight; the next one waits for their end
         self.attachment: object | None = None  # what the data path hangs on the pod; dropped when the slot is freed
         # The next older slot of the same address, of the same identity (lb/roster.py).
         self.older_at_address: PodTracker | None = None
@@ -81,7 +81,7 @@ class PodTracker(RoomNode):
         self.has_room: bool = False  # a pick could return it; exactly then it stands in the table's room structure
         self.warming: bool = False  # slow start: it stands among the newcomers instead
         self.room_index: i64 = 0
-        self.room_load: Load = NO_LOAD  # among whom it stands in lb/buckets.py
+        self.room_load: Load = NO_LOAD  # its load in lb/buckets.py
         self.room_point: i64 = 0  # where it stands in lb/circle.py, by its address; 0: not worked out yet
         self.newcomer: Newcomer = NO_NEWCOMER  # of slow start; NO_NEWCOMER unless `warming`
         # Policy: what `ewma` has learnt of the pod.

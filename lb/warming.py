@@ -1,20 +1,20 @@
 """Slow start: the share of a pod that has just come grows over a window, whatever the policy.
 
 A *newcomer* is a pod that came to be routable less than a window ago while others were routable already. Its ramp goes
-from RAMP_LEAST to 1: its age over the window, or over the age of the oldest pod where that is younger than the window,
-so that pods that start from zero together, all equally cold, share as if there were no slow start.
+from RAMP_LEAST to 1: its age over the window, or over the age of the oldest pod if that is younger than the window.
+So pods that start from zero together, all equally cold, share as if there were no slow start.
 
 Rules
   1. It ranks and never withholds: a newcomer with room is picked when no other pod has room.
   2. Newcomers with room stand here, not in the structure that the policy picks from. Each pick first draws one of all
      pods with room, as likely as it should be at full share; if that is a newcomer it is taken with the probability of
      its ramp, else the policy picks among the others. So a newcomer has exactly its ramp's part of its full share.
-  3. Where the policy picks by key it is not drawn but found: a newcomer takes, of the keys that will be its own, a part
-     that grows with the ramp, and never gives one of them back.
-  4. Without any pod that is no newcomer there is nothing to compare with: the first to come is none, and when the last
-     that is none goes, the oldest newcomer takes its place.
-  5. Time is what picks say: a newcomer's age begins with the first pick after it came, when there is something to warm
-     it. Newcomers stand in order of age, so a pick looks at the oldest only: O(1), each pod once. No clock is read.
+  3. Where the policy picks by key nothing is drawn: a newcomer takes a part of the keys that will be its own. The part
+     grows with the ramp, and no key is given back.
+  4. There is always one pod that is no newcomer, to compare with: the first pod to come is none, and when the last pod
+     that is none leaves, the oldest newcomer takes its place.
+  5. Time is that of the picks: a newcomer's age begins with the first pick after it came, since only requests warm it.
+     Newcomers stand in order of age, so a pick looks at the oldest only: O(1), each pod once. No clock is read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class WarmUp:
     """The newcomers of one table."""
 
     def __init__(self, window_s: float, routable: int) -> None:
-        """`routable`: how many pods are so already, and long enough."""
+        """`routable`: how many pods are routable already and count as warm."""
         self.window_s: float = window_s
         self.warm: i64 = routable  # pods that are routable and no newcomers
         self.cold: i64 = 0  # newcomers
@@ -61,7 +61,7 @@ class WarmUp:
     # The request path.
 
     def pick(self, table: PodTable, policy: Policy, key: i64, now_s: float) -> PodTracker | None:
-        """Instead of the `pick` of `policy`, the table's."""
+        """Called by the table instead of the `pick` of `policy`."""
         if not self._stamped or now_s >= self._ends_s:
             self.advance(table, now_s)
         if self.room == 0:
@@ -137,7 +137,7 @@ class WarmUp:
         self._look_at_oldest()
 
     def set_needs(self, needs: type[RoomStructure], slots: i64) -> None:
-        """The policy is another. No newcomer stands here at the moment."""
+        """The policy has changed. No newcomer stands here at the moment."""
         assert self.room == 0, "newcomers with room stand in the structures of another policy"
         self._by_weight = needs is RoomWeights
         self._by_key = needs is RoomCircle
@@ -187,7 +187,7 @@ class WarmUp:
         assert slots == expected, f"newcomers with room are {expected}, here stand {slots}"
         assert self.room == len(expected), f"{len(expected)} newcomers have room, {self.room} are counted"
 
-    # Who is next.
+    # The next pod.
 
     def _drawn(self, table: PodTable, rng: Rng, now_s: float) -> PodTracker | None:
         """A newcomer, if the draw over all pods with room falls on one and its ramp lets it have the request."""
@@ -199,12 +199,12 @@ class WarmUp:
             others = structure.total
             newcomers = self._weights.total
             if newcomers == 0:
-                return None  # a reserve all of them
+                return None  # all of them are reserves
         if self._by_key:
             newcomer = self._circle.array.pods[rng.below(self.room)]
         else:
             newcomer = self._weights.draw(rng)
-        if others == 0:  # a reserve, which is there for when no other has room
+        if others == 0:  # a reserve, used only when no other has room
             return newcomer
         if rng.below(others + newcomers) < others:
             return None
@@ -212,7 +212,7 @@ class WarmUp:
         return newcomer if taken else None
 
     def _nearest(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
-        """The newcomer whose key this will be, if it is among those that it has taken over."""
+        """The newcomer that the key will belong to, if it has taken that key over already."""
         circle = table.structure
         assert isinstance(circle, RoomCircle)
         newcomer = self._circle.nearest(key)

@@ -26,7 +26,7 @@ from typing import Final
 PACKAGES: Final = ("activator", "lb")
 VARIABLE: Final = "ACTIVATOR_COMPILE"
 STAMP_NAME: Final = ".compiled"  # in lb/: a line "<sha256> <path>" per file read; lines with "#" are the builder's
-WITNESS: Final = "table"  # compiling is all or nothing, so one module of lb/ tells for all
+WITNESS: Final = "table"  # compiling is all or nothing, so one module of lb/ stands for all
 
 
 class StaleBuildError(ImportError):
@@ -60,7 +60,10 @@ class PlainFinder:
 
 
 def enter() -> bool:
-    """Settle which world this process is in; True if it is the compiled one."""
+    """Settle which world this process is in; True if it is the compiled one.
+
+    Raises StaleBuildError: a compiled file of a checkout is older than its source.
+    """
     here = os.path.dirname(os.path.abspath(__file__))
     if os.environ.get(VARIABLE) == "0" or not _is_compiled(here):
         if not any(isinstance(finder, PlainFinder) for finder in sys.meta_path):

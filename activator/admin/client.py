@@ -11,7 +11,7 @@ _TIMEOUT_S = 5.0
 
 
 def ask(admin: str, method: str, path: str) -> bytes:
-    """The body of the answer. Raises StartError when nobody answers or the answer is a refusal."""
+    """The body of the answer. Raises StartError when there is no answer or the answer is a refusal."""
     url = (admin if "://" in admin else f"http://{admin}").rstrip("/") + path
     request = urllib.request.Request(url, method=method, headers={"Activator-Admin": "1"})
     try:

@@ -1,9 +1,9 @@
 """The live page, `GET /` for browsers: one document without anything from elsewhere, fed by `/debug/revisions`.
 
 Rules
-  1. What is shown gets in as text (`textContent`), never as markup, and the policy the page is sent with lets nothing
-     run but its own script: a name or a program's last words cannot become part of the page.
-  2. It asks once a second while somebody looks at it, and says so when nobody answers.
+  1. What is shown gets in as text (`textContent`), never as markup, and the policy the page is sent with allows only
+     its own script: neither a name nor a program's last output can become part of the page.
+  2. It asks once a second while it is visible, and says so when there is no answer.
 """
 
 from __future__ import annotations

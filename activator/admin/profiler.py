@@ -45,7 +45,7 @@ class Profiler:
             self._taking.release()
 
     def stop(self) -> None:
-        """Whoever is looking may end at once."""
+        """End the profile that is being taken."""
         self._stopped.set()
 
     def _take(self, seconds: float) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX, address_of, bind
 from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.metrics.sliced_answer import answer_in_slices
 
-PROFILE_SECONDS: Final = 5.0  # of a profile whose length nobody has said
+PROFILE_SECONDS: Final = 5.0  # of a profile for which no length is given
 PROFILE_SECONDS_MAX: Final = 60.0
 
 ADMIN_HEADER: Final = "Activator-Admin"
@@ -183,7 +183,7 @@ class AdminServer:
         except ProfilerBusyError:
             return _json({"problems": ["a profile is being taken already"]}, status=409)
         except asyncio.CancelledError:
-            self._profiler.stop()  # nobody waits for it any more
+            self._profiler.stop()  # its client has gone
             raise
 
     async def _drain(self, request: web.Request) -> web.Response:
@@ -196,9 +196,9 @@ class AdminServer:
 
 
 class _Accepting:
-    """Bounds the connections, so that whoever opens many takes no descriptor from anybody but who does the same.
+    """Bounds the connections: a client that opens many takes descriptors only from other clients of this port.
 
-    The oldest is closed for the newest: whoever asks whether the program is alive gets an answer.
+    The oldest is closed for the newest: a question whether the program is alive is always answered.
     """
 
     def __init__(self, server: web.Server) -> None:

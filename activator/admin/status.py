@@ -23,7 +23,7 @@ def table(answer: bytes) -> str:
 
 
 def watch(ask: Callable[[], bytes], wait: Callable[[], bool], console: Console) -> None:
-    """The same, asked again and again in its place, until `wait` says that it is enough."""
+    """The same, asked again and again and shown in place, until `wait` returns False."""
     with Live(shown(ask()), console=console, auto_refresh=False, screen=console.is_terminal) as live:
         while wait():
             live.update(shown(ask()), refresh=True)

@@ -1,7 +1,7 @@
-"""The request that a `ProbeSpec` describes, and how its answer names the pod: what both planes ask pods with.
+"""The request that a `ProbeSpec` describes, and how its answer names the pod; both planes use it.
 
-The control plane asks it to find out whether a pod takes requests, the data plane on each new connection of pods
-that say who they are.
+The control plane sends it to find out whether a pod takes requests, the data plane on each new connection to pods
+that state their identity.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
 from activator.config.model import PROBE_QUEUE_PROXY
 from activator.config.specs import ProbeSpec
 
-# Knative's: queue-proxy knows its callers by these, and answers nobody else on this path.
+# Knative's: queue-proxy knows its callers by these, and answers no other caller on this path.
 _QUEUE_PATH: Final = "/healthz"
 _QUEUE_HEADERS: Final = ((b"User-Agent", b"Knative-Activator-Probe"), (b"K-Network-Probe", b"queue"))
 _HTTP_HEADERS: Final = ((b"User-Agent", b"activator-probe"),)

@@ -146,5 +146,5 @@ def item_at(item: Item, key: str) -> Item:
 
 
 def element_at(item: Item, place: int) -> Item:
-    """The item of a list's member, or the list itself where it was told in one piece."""
+    """The item of a list's member, or the list itself where it was given in one piece."""
     return item.elements[place] if item.elements else item

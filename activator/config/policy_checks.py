@@ -63,7 +63,7 @@ class PolicyChecker:
     def _check_hash_on(self, item: Item, hash_on: Values, path: str) -> None:
         named = [key for key in ("header", "cookie") if hash_on.get(key, "")]
         if len(named) != 1:
-            if (item.entries or {}).keys() <= {"header", "cookie"}:  # else the unknown key has been told
+            if (item.entries or {}).keys() <= {"header", "cookie"}:  # else the unknown key has been reported
                 self._reader.advise(item, path, "`hash_on` requires exactly one of `header` and `cookie`")
         elif TOKEN.fullmatch(hash_on[named[0]]) is None:
             self._reader.found(item_at(item, named[0]), f"{path}.{named[0]}", f"the name of a {named[0]}")

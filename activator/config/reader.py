@@ -1,7 +1,7 @@
 """Reads items as the types of `model.py`'s structs, by walking those types.
 
 Rules
-  1. Every mistake is told, not only the first: what could not be read is left out, and reading goes on.
+  1. Every mistake is reported, not only the first: what could not be read is left out, and reading goes on.
   2. A mistake is one line: where it stands, the key's path, what was found and what was expected, or what to change.
   3. The structs are the only description of the file. A new field there is a new key here, in the environment and in
      the schema; its bounds stand beside it as `msgspec.Meta`.
@@ -31,7 +31,7 @@ _FLOAT: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
 
 class _Unreadable:
-    """What could not be read, and has been told."""
+    """What could not be read, and has been reported."""
 
 
 UNREADABLE: Final = _Unreadable()
@@ -49,7 +49,7 @@ class Reader:
         self.problems.append(f"{where or item.where}: {subject}found {found or item.describe()}, expected {expected}")
 
     def advise(self, item: Item, path: str, advice: str) -> None:
-        """Tell a mistake that is best told by what to change."""
+        """Report a mistake that is best described by what to change."""
         self.problems.append(f"{item.where}: {path}: {advice}" if path else f"{item.where}: {advice}")
 
     def read(self, item: Item, kind: types.Type, path: str) -> Any:
@@ -155,7 +155,7 @@ def parse_size(text: str) -> Size | None:
 
 
 def expectation(kind: types.Type) -> str:
-    """What a user is told to write."""
+    """The form that a user should write."""
     match kind:
         case types.Metadata():
             return expectation(kind.type)

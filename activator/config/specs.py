@@ -33,7 +33,7 @@ _CONFIG: Final = Config()
 
 
 class DisciplineSpec(msgspec.Struct, frozen=True):
-    """How those who wait are ordered; what a discipline does not use is left at its default, so that equal is equal."""
+    """The order of waiting requests; what a discipline does not use is left at its default, so that equal is equal."""
 
     name: str = _QUEUE.discipline
     header: str = ""
@@ -59,7 +59,7 @@ class ProbeSpec(msgspec.Struct, frozen=True):
     # Of the program behind queue-proxy: when it opens, asking is worthwhile (probes/tcp_probe.py); 0: unknown.
     port: int = 0
     port_suffices: bool = False  # queue-proxy itself looks for no more than that this port takes connections
-    identity_header: str = ""  # the answer's header that must hold the pod's identity; empty: nobody is asked for it
+    identity_header: str = ""  # the answer's header that must hold the pod's identity; empty: it is not asked for
 
 
 class RevisionSpec(msgspec.Struct, frozen=True):

@@ -287,7 +287,7 @@ def _value_of(variable: str, value: str) -> Item:
         if item is not None and not unread:
             _move(item, variable)
             return item
-        # `[::1]:8080` is no YAML and needs no quotes here; what is neither is told by whoever reads the text.
+        # `[::1]:8080` is no YAML and needs no quotes here; what is neither is reported by the code that reads the text.
     return Item(variable, text=value)
 
 

@@ -1,1 +1,1 @@
-"""The control plane: what there is and what is decided about it. It exists once, and sends the data plane messages."""
+"""The control plane: what exists and what is decided about it. It exists once, and sends the data plane messages."""

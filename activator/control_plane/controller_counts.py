@@ -29,7 +29,7 @@ TARGET_KINDS: Final = ("member_row", "status", "scale")
 VERBS: Final = ("get", "list", "watch", "create", "update", "patch", "delete", "other")
 NO_ANSWER: Final = "error"  # the code of a call that was not answered
 
-# A pass over one object takes a millisecond or a call of the API; a minute is somebody's timeout.
+# A pass over one object takes a millisecond or a call of the API; one of a minute has met a timeout.
 RECONCILE_BOUNDS_S: Final[tuple[float, ...]] = (
     0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0
 )  # fmt: skip
@@ -51,7 +51,7 @@ class ErrorType(Enum):
 
     @property
     def is_transient(self) -> bool:
-        """Trying again may well help; what is not stays until somebody changes something."""
+        """Trying again may well help; other errors stay until something is changed."""
         return self in _TRANSIENT
 
 
@@ -60,7 +60,7 @@ _TRANSIENT: Final = frozenset(
 )
 _BY_STATUS: Final = {
     400: ErrorType.INVALID,
-    401: ErrorType.FORBIDDEN,  # who we are, or what we may do: both are for an operator to mend
+    401: ErrorType.FORBIDDEN,  # authentication or authorisation: both are for an operator to repair
     403: ErrorType.FORBIDDEN,
     404: ErrorType.NOT_FOUND,
     408: ErrorType.TIMEOUT,
@@ -132,7 +132,7 @@ class Controllers:
         counts.concurrency = max(counts.concurrency, concurrency)
 
     def of(self, controller: str) -> ControllerCounts:
-        """Registers it where nobody has. Raises ValueError."""
+        """Registers it if it is not registered yet. Raises ValueError."""
         counts = self.counts.get(controller)
         if counts is None:
             self.register(controller)
@@ -172,7 +172,7 @@ class Controllers:
         self.of(controller).errors[error_type] += 1
 
     def conflict(self, controller: str, target_kind: str) -> None:
-        """A write of this kind was refused since somebody else had written (409)."""
+        """A write of this kind was refused since another client had written (409)."""
         _check(target_kind, TARGET_KINDS)
         self.of(controller).conflicts[target_kind] += 1
 

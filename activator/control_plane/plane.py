@@ -88,7 +88,7 @@ class ControlPlane:
             await pause(0.0)
 
     def over_budget(self) -> list[str]:
-        """What fails so often, and so much of the whole, that nobody should rely on this program; as reasons."""
+        """What fails so often, and so much of the whole, that this program should not be relied on; as reasons."""
         return self.worker.supervision.over_budget(self._revisions(), self._now())
 
     def is_hopeless(self, grace_s: float) -> bool:

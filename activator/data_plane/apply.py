@@ -1,13 +1,13 @@
-"""The data plane's end of the state worker: effects become slots, limits and routes.
+"""The data plane's end of the state worker: effects are applied to slots, limits and routes.
 
 Rules
   1. This is the only caller of what changes a table's structure.
   2. Each effect takes effect within one turn; after a batch, every revision that was touched hands its free slots over,
      once.
   3. An effect that comes late (its revision or pod has gone) is ignored: the message that says so is on its way.
-  4. An exception in one revision makes it distrusted and does not keep the others from being applied: its waiters are
-     rejected at once, nobody may join them, and the state worker is informed; it sends a table made anew from the model
-     (rebuild.py), in which what is in flight goes on.
+  4. An exception in one revision makes it distrusted; effects are still applied to the others. Its waiters are rejected
+     at once, no request may join them, and the state worker is informed. It sends a table made anew from the model
+     (rebuild.py), in which the requests in flight go on.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ENDED_PER_TURN_MAX: Final = 100  # dropped revisions whose figures are sent for 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class TableHooks:
-    """What apply asks of the rooms above it; `app.py` hands in the one that does it."""
+    """What apply calls in the layers above it; `plane.py` hands in the implementation."""
 
     def make_policy(self, name: str) -> Policy:
         raise NotImplementedError
@@ -75,7 +75,7 @@ class TableHooks:
         raise NotImplementedError
 
     def pod_drained(self, key: str, identity: str) -> None:
-        """A withdrawn pod carries nothing any more."""
+        """A withdrawn pod has no request any more."""
         raise NotImplementedError
 
     def pod_unplaced(self, key: str, identity: str) -> None:
@@ -118,7 +118,7 @@ class RevisionTables:
         self.throttlers: dict[str, RevisionThrottler] = {}
         self.dropped: dict[int, RevisionThrottler] = {}  # whose last request has not ended, by incarnation
         self._incarnation: int = 0  # of the throttler that was made last
-        self._active: dict[str, RevisionThrottler] = {}  # that have carried something since they were last reported
+        self._active: dict[str, RevisionThrottler] = {}  # that had a request since they were last reported
         self._drains: dict[PodTracker, _Drain] = {}  # each pod's latest, until its time is up
         self.distrusted: dict[str, str] = {}  # revisions that are not to be trusted, and why
         self.applied: dict[str, int] = {}  # by revision: effects since its table was made
@@ -158,7 +158,7 @@ class RevisionTables:
         self._hooks.broken(key, cause, kind)
 
     def take_changed(self) -> list[str]:
-        """The revisions to audit: they have carried something, or were changed, since the last call."""
+        """The revisions to audit: they had a request, or were changed, since the last call."""
         changed = self._changed | self._active.keys()
         self._changed = set()
         return list(changed)
@@ -178,7 +178,7 @@ class RevisionTables:
             self._changed.add(key)
 
     def loads(self) -> list[Load]:
-        """What each revision carries that has carried anything since the last call; a last time when it is idle."""
+        """The load of each revision that had a request since the last call; a last time when it is idle."""
         loads = []
         now_s = self._now()
         for key, throttler in list(self._active.items()):
@@ -190,8 +190,8 @@ class RevisionTables:
         return loads
 
     def end_dropped(self) -> None:
-        """Forget revisions that were dropped and carry nothing any more, ENDED_PER_TURN_MAX at most; to be called from
-        time to time.
+        """Forget dropped revisions that have no request any more, ENDED_PER_TURN_MAX at most; to be called from time to
+        time.
         """
         ended = []
         for throttler in self.dropped.values():
@@ -316,7 +316,7 @@ class RevisionTables:
         self._restructured.discard(throttler.key)
         self.distrusted.pop(throttler.key, None)
         self._hooks.revision_dropped(throttler.key)
-        # First: who waits for a connection to one of the pods is rejected, and must not join the line again.
+        # First: requests that wait for a connection to one of the pods are rejected, and must not join the line again.
         throttler.remove()
         table = throttler.table
         for tracker in table.slots[: table.length]:
@@ -401,7 +401,7 @@ class RevisionTables:
             self._hooks.pod_drained(throttler.key, identity)
 
     def drain_expired(self, throttler: RevisionThrottler, identity: str, tracker: PodTracker, generation: int) -> None:
-        """The drain of this pod has taken too long: end what it still carries, then its slot is freed."""
+        """The drain of this pod has taken too long: end its requests, then its slot is freed."""
         self._drains.pop(tracker, None)
         if tracker.generation != generation or tracker.state != DRAINING:
             return
@@ -428,7 +428,7 @@ class _Drain(Deadline):
 
 
 def load_of(throttler: RevisionThrottler, now_s: float) -> Load:
-    """What a revision carries now."""
+    """The revision's load now."""
     seconds = 0.0
     concurrency = 0
     if throttler.has_traffic():

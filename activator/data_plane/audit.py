@@ -1,8 +1,8 @@
 """The auditor: every few seconds, what the data plane keeps is counted anew and compared.
 
 Rules
-  1. It looks at revisions that have carried something or whose structure was changed since its last look, and at no
-     others: a thousand that sleep cost nothing. A look is cut into turns of the loop of AUDIT_SLOTS_PER_TURN slots.
+  1. It looks at revisions that had a request or whose structure was changed since its last look, and at no others:
+     idle revisions cost nothing. A look is cut into turns of the loop of AUDIT_SLOTS_PER_TURN slots.
   2. It changes nothing. What it finds goes to the state worker as a change, which repairs it, counts it by its kind and
      logs what was found.
   3. An exception during a check makes that revision distrusted; the others are checked all the same.
@@ -70,7 +70,7 @@ class Auditor(Deadline):
                 return
 
     def look_at(self, throttler: RevisionThrottler) -> None:
-        """One revision, whole; what cannot even be looked at is not to be trusted."""
+        """One revision, whole; one that cannot even be looked at is not to be trusted."""
         self.looked_total += 1
         try:
             throttler.table.check_invariants()

@@ -1,4 +1,4 @@
-"""One request in flight, as the client side and the pod side see it: three roles and what they say to each other.
+"""One request in flight, as the client side and the pod side see it: three roles and the calls between them.
 
     ClientStream  ── request_body, request_end, client_gone, client_blocked/drained ──►  Exchange
     ClientStream  ◄─ send_interim, send_head, send_body, send_end, abort, pause/resume ──  Exchange
@@ -6,7 +6,7 @@
     PodStream     ◄─ send_request, send_body, send_end, abort, pause/resume ─────────────  Exchange
 
 Rules
-  1. No word here belongs to a protocol version: a request may come in over one and leave over another.
+  1. Nothing here belongs to a protocol version: a request may come in over one and leave over another.
   2. Every method is a plain `def`, takes effect at once, and may be called until the exchange is over; calls that come
      later are harmless.
   3. Bodies are bytes as the parser delivered them, never the buffer that was received.

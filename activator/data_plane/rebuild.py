@@ -1,7 +1,7 @@
 """A table made anew in place of one that broke an invariant.
 
 Rules
-  1. Nothing of the old table is believed but what its slots say of themselves, and of that only names and attachments.
+  1. Nothing of the old table is trusted but its slots, and of these only names and attachments.
   2. What is in flight is counted anew from the open leases, which the throttler keeps; each lease moves to the slot of
      the same pod in the new table, so its release is counted there, once. A pod that is no longer in the model but has
      leases gets a slot to drain in.
@@ -52,7 +52,7 @@ def replace_table(throttler: RevisionThrottler, table: TrackerTable, pods: tuple
     homes = _place_leaving(throttler, table, pods, removal)
     _place(table, pods, homes)
     throttler.move(table, _moves(throttler, homes))
-    old.abandon()  # last: were the leases' slots given up before, a failure in between would lose them
+    old.abandon()  # last: if the leases' slots were given up before, a failure in between would lose them
     for name in held:
         if name not in homes:
             removal.gone.append(name[0])

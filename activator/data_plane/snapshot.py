@@ -49,7 +49,7 @@ def revision(throttler: RevisionThrottler) -> dict[str, Any]:
 
 
 def queue(throttler: RevisionThrottler) -> dict[str, Any]:
-    """Who waits, and how the line is kept."""
+    """The waiting requests, and how the line is kept."""
     return {
         "discipline": throttler.spec.discipline.name,
         "waiting": throttler.line.length,

@@ -1,7 +1,7 @@
 """What one data plane has counted, as messages: of each revision, and of the plane as a whole.
 
 Rules
-  1. Read from plain counters when somebody asks; the request path never comes here.
+  1. Read from plain counters when asked for; the request path never comes here.
   2. One revision is read in one turn, so that its figures belong together.
   3. A revision that was dropped is read until its last request has ended; then `RevisionEnded` is sent, once.
 """

@@ -25,7 +25,7 @@ _STYLES = {"pending": "yellow", "ready": "green", "draining": "magenta", "quaran
 _BAR = 20
 _SLOT_LINES = 4  # as many as the demo has processes: the picture does not jump
 _PHASES_IN_A_LINE = 3
-_TOLD_EVERY_S = 1.0  # how often plain lines tell of requests that go on waiting
+_TOLD_EVERY_S = 1.0  # how often plain lines report requests that go on waiting
 
 
 class Scene:
@@ -92,7 +92,7 @@ class Scene:
 
 
 class PlainLines:
-    """One line whenever something worth telling has changed."""
+    """One line whenever something worth reporting has changed."""
 
     def __init__(self) -> None:
         self._act = ""

@@ -10,7 +10,7 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-START_S = 2.0  # long enough to see who waits meanwhile
+START_S = 2.0  # long enough to see which requests wait meanwhile
 SERVE_S = 0.005
 
 

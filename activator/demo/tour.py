@@ -58,7 +58,7 @@ class FirstExchange(ExchangeObserver):
 
 
 def run() -> int:
-    """The exit code: 0 when every act went as told."""
+    """The exit code: 0 when every act went as planned."""
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     reaping = Reaping.start()
     import uvloop

@@ -1,1 +1,1 @@
-"""What everything stands on: clock and timing wheel, tasks, errors, histograms, transports, buffered writing, TLS."""
+"""What all other parts use: clock and timing wheel, tasks, errors, histograms, transports, buffered writing, TLS."""

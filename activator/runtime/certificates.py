@@ -1,8 +1,8 @@
 """TLS contexts from files: of listeners, whose certificates may be replaced meanwhile, and of connections to pods.
 
 Rules
-  1. A context is tried out before it is used: a certificate that does not fit its key is one clear line, and the one
-     that served before goes on.
+  1. A context is tried out before it is used: a certificate that does not fit its key gives one clear line, and the
+     one before stays in use.
   2. New files are noticed by looking at them every few seconds (CERTIFICATE_CHECK_S), as cert-manager and certbot
      replace them without a signal; connections that are open keep what they began with.
   3. Only HTTP/1.1 is offered (ALPN); verification of pods is on unless it is switched off.
@@ -19,12 +19,12 @@ from activator.runtime.errors import StartError
 from activator.runtime.tasks import pause
 
 CERTIFICATE_CHECK_S: Final = 2.0  # how often the files are looked at
-TLS_CONTEXTS_MAX: Final = 1_000  # ways to speak TLS to pods that are remembered
+TLS_CONTEXTS_MAX: Final = 1_000  # TLS settings for pods that are remembered
 
 log = logging.getLogger("activator.certificates")
 
 TLS_VERSIONS: Final = ("1.2", "1.3")
-NO_AUTHORITIES: Final = "-----BEGIN NOTHING-----"  # in place of authorities: nobody is believed
+NO_AUTHORITIES: Final = "-----BEGIN NOTHING-----"  # in place of authorities: no peer is trusted
 _MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -42,7 +42,7 @@ class ServerTls(Protocol):
 
 
 class ClientTls(Protocol):
-    """How pods are spoken to over TLS (`config.model.PodTls` says what each means)."""
+    """How to connect to pods over TLS (`config.model.PodTls` says what each means)."""
 
     @property
     def ca(self) -> str: ...
@@ -91,7 +91,7 @@ class ServerCertificate:
         self.context = _server_context(tls)
 
     async def watch(self) -> None:
-        """Look at the files for ever."""
+        """Look at the files again and again."""
         while True:
             await pause(CERTIFICATE_CHECK_S)
             self.look()

@@ -1,7 +1,7 @@
 """Time: one monotonic clock, handed in, and one hashed timing wheel for every deadline of the data path.
 
 Rules
-  1. Times are monotonic seconds as float. Whoever needs the time is given a `Now`; nobody imports `time`.
+  1. Times are monotonic seconds as float. Users of the time are given a `Now`; the data path never imports `time`.
   2. A deadline never fires early, and at most one tick late while the loop turns.
   3. An entry is intrusive: arming, moving and cancelling allocate nothing and are O(1). Moving a deadline *later* only
      writes a number; the wheel notices when it meets the entry (four `call_later` per request were measured at a

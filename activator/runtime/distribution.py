@@ -10,7 +10,7 @@ from activator.runtime.histogram import Histogram
 
 
 class ExemplarReading(NamedTuple):
-    """One that was observed, and the trace that shows it. `time_s`: when, in seconds since 1970."""
+    """An observed value, and the trace that shows it. `time_s`: when, in seconds since 1970."""
 
     trace_id: str
     value: float

@@ -1,10 +1,10 @@
 """Why a request ended otherwise than with its pod's answer, and how the program itself fails.
 
 Rules
-  1. `Reason` is closed: whatever the program refuses, fails or gives up has exactly one member, and that word is what
-     the client (`Activator-Reason`), the metrics and the log all say.
-  2. A reason knows its status code; the code tells *availability* (503, retry later), *contention* or *time* (504),
-     the pod's fault (502) and the client's fault (4xx) apart.
+  1. `Reason` is closed: each cause for which the program refuses, fails or gives up has exactly one member; the client
+     (`Activator-Reason`), the metrics and the log all show its word.
+  2. A reason has its status code; the code distinguishes *availability* (503, retry later), *contention* or *time*
+     (504), the pod's fault (502) and the client's fault (4xx).
   3. Third-party exceptions are mapped to a reason once, at the border where they appear, and never travel further.
 """
 
@@ -87,7 +87,7 @@ _STATUS: dict[Reason, int] = {
 
 
 def status_of(reason: Reason) -> int:
-    """The HTTP status a client is answered with; 499 is only ever counted, since nobody is left to read it."""
+    """The HTTP status of the answer; 499 is only counted, since its client has gone."""
     return _STATUS[reason]
 
 
@@ -96,7 +96,7 @@ class ActivatorError(Exception):
 
 
 def one_line(text: str) -> str:
-    """The text without anything that does more than to be seen: what cannot be printed stands as an escape."""
+    """The text with everything that cannot be printed replaced by an escape."""
     if text.isprintable():
         return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -2,12 +2,13 @@
 
 Rules
   1. The descriptor belongs to the loop's transport from the moment in which it is opened or accepted until the loop
-     closes it. No Python socket refers to it, so nobody else can close it, or its number once it is another's.
-  2. Whoever waits for a handshake has the bare connection: it is counted from its first moment, and `abort` ends it.
+     closes it. No Python socket refers to it, so no other code can close it, or close its number after it was reused.
+  2. A caller that waits for a handshake holds the bare connection: it is counted from its first moment, and `abort`
+     ends it.
   3. A handshake ends in exactly one call of `on_done`: with a transport that can be used, or with the reason why there
      is none. It has a time limit, so that it always ends.
-  4. `loop.start_tls` is entered within `connection_made`. Were it started as a task, what the peer sends until the next
-     turn of the loop would be read by nobody, and a connection that is lost until then would be started all the same.
+  4. `loop.start_tls` is entered within `connection_made`. In a task of its own it would miss what the peer sends until
+     the next turn of the loop, and it would start even on a connection that is lost until then.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class HandshakeLostError(ConnectionResetError):
 
 
 class Handshake:
-    """An asyncio protocol by its methods, until TLS stands. `on_connected` is called when the bare connection does."""
+    """An asyncio protocol by its methods, until TLS stands. `on_connected`: the bare connection has been made."""
 
     def __init__(
         self,
@@ -49,7 +50,7 @@ class Handshake:
         self._upgrade: Coroutine[Any, Any, Any] | None = None
 
     def stands(self) -> bool:
-        """The bare connection does, and the handshake is not over."""
+        """The bare connection stands, and the handshake is not over."""
         return self.bare is not None and self._upgrade is not None
 
     def abort(self) -> None:

@@ -1,10 +1,10 @@
 """How often something took how long: counts in fixed buckets, cheap enough for every request.
 
 Rules
-  1. Written by the request path, read when somebody asks for metrics; nothing is worked out in between.
-  2. Buckets are a chain walked from the shortest: what is quick costs a step or two, and what is slow can afford it.
+  1. Written by the request path, read when metrics are asked for; nothing is computed in between.
+  2. Buckets are a chain walked from the shortest: a short time costs a step or two, and a long one some more.
   3. A bound belongs to its bucket (less or equal, as Prometheus has it), and the last bucket has none.
-  4. Exemplars are left by those who are traced, after they have been observed; who is not traced pays nothing for them.
+  4. Exemplars are left by traced requests, after they have been observed; other requests pay nothing for them.
      A bucket keeps its last one only, and a histogram without any keeps no place for them.
 """
 
@@ -29,7 +29,7 @@ class Bucket:
 
 @final
 class Exemplar:
-    """One that was observed, and the trace that shows it. `time_s`: when, in seconds since 1970."""
+    """An observed value, and the trace that shows it. `time_s`: when, in seconds since 1970."""
 
     def __init__(self, trace_id: str, value: float, time_s: float) -> None:
         self.trace_id = trace_id
@@ -51,7 +51,7 @@ class Histogram:
         self._exemplars: dict[float, Exemplar] | None = None  # by the bound of their bucket
 
     def observe(self, value: float) -> None:
-        """One more; what is not a number would count as the least."""
+        """Count one more value; NaN would count as the least."""
         bucket = self._first
         while value > bucket.bound:
             bucket = bucket.following
@@ -59,7 +59,7 @@ class Histogram:
         self.sum += value
 
     def exemplify(self, value: float, trace_id: str, time_s: float) -> None:
-        """What has just been observed stands for its bucket, in the place of whoever did."""
+        """A value that was just observed becomes the exemplar of its bucket, in place of the one before."""
         bucket = self._first
         while value > bucket.bound:
             bucket = bucket.following
@@ -69,7 +69,7 @@ class Histogram:
         exemplars[bucket.bound] = Exemplar(trace_id, value, time_s)
 
     def exemplars(self) -> dict[float, Exemplar]:
-        """Those of now, by the bound of their bucket."""
+        """The current ones, by the bound of their bucket."""
         exemplars = self._exemplars
         return {} if exemplars is None else exemplars.copy()
 

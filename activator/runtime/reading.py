@@ -1,7 +1,7 @@
 """Whether a connection is read, and how much of it in one turn of the loop.
 
 Rules
-  1. A connection is not read for as long as anybody has a reason against it; the reasons know nothing of each other.
+  1. A connection is not read while there is any reason against it; the reasons are independent of each other.
   2. A connection gets its share of a turn and no more. The loop reads a socket again and again while its buffer of
      256,000 bytes is filled: 8 MB in one turn, if the peer is fast. After FULL_READS_PER_TURN_MAX such reads in a row
      the connection waits for the next turn: 1 MB, half a millisecond. (After each of them: a megabyte costs 1.07 times

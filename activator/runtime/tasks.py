@@ -1,7 +1,7 @@
 """Long-lived tasks: named, owned, watched.
 
 Rules
-  1. A task is started here and nowhere else (the linter sees to it), so that nothing runs whose end nobody notices.
+  1. A task is started here and nowhere else (the linter sees to it), so that the end of every task is noticed.
   2. A task that ends with an exception is reported to `on_error` with its name; being cancelled is a normal end.
 """
 
@@ -62,5 +62,5 @@ async def wait_for(event: asyncio.Event, seconds: float) -> bool:
 
 
 def call_later(delay_s: float, callback: Callable[[], None]) -> Timer:
-    """The running loop's, for whoever is made before there is one."""
+    """The running loop's, for objects that are made before there is one."""
     return asyncio.get_running_loop().call_later(delay_s, callback)

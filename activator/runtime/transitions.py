@@ -3,8 +3,8 @@
 Rules
   1. Phases are plain numbers below PHASES_MAX, with a table of names: an enum's members would be looked up by name at
      each use, also from compiled code.
-  2. Whoever keeps a phase asks the table before each step. A step that is not in it is an IllegalTransitionError, which
-     is reported, and the end of whatever was to take it.
+  2. The owner of a phase looks into the table before each step. A step that is not in it is an IllegalTransitionError,
+     which is reported, and ends the request or connection that was to take it.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 from activator.runtime.units import KIB
 
-WRITE_HIGH_WATER_BYTES: Final = 64 * KIB  # of each transport; above it whoever feeds it is paused
+WRITE_HIGH_WATER_BYTES: Final = 64 * KIB  # of each transport; above it the sender is paused
 WRITE_LOW_WATER_BYTES: Final = 16 * KIB
 FLUSH_S: Final = 30.0  # in which a connection that is being closed must take some of what was written to it
 
@@ -45,9 +45,9 @@ class Transport(Protocol):
 
 
 def reset(transport: Transport) -> None:
-    """Abort so that the peer notices at once, and takes what it has got for cut short.
+    """Abort so that the peer notices at once, and knows that what it has got is incomplete.
 
-    An orderly close would stand in line behind data that a peer does not read, and would look like the end of a body
+    An orderly close would wait behind data that a peer does not read, and would look like the end of a body
     that nothing else ends.
     """
     sock = transport.get_extra_info("socket")
@@ -62,8 +62,8 @@ def reset(transport: Transport) -> None:
 def cut(transport: Transport) -> None:
     """`reset`, and the peer is sent the end of the connection before this returns.
 
-    An event loop closes sockets at the end of its turn. Whoever gives the peer's slot to another request in this turn
-    would have that request arrive first, and the peer would have both.
+    An event loop closes sockets at the end of its turn. If the peer's slot were given to another request in this turn,
+    that request would arrive first, and the peer would have both.
     """
     sock = transport.get_extra_info("socket")
     if sock is not None and sock.fileno() >= 0:

@@ -1,6 +1,6 @@
 """All that reports requests and the program, put together: its own log, the access log, traces.
 
-What the file says holds, but for what a cluster's ConfigMaps say more of (Knative's config-observability and
+The file's settings hold, except those that a cluster's ConfigMaps define further (Knative's config-observability and
 config-logging): there the access log is Knative's request log, and spans go where Knative's would.
 """
 
@@ -80,7 +80,7 @@ class Telemetry:
         self._set(self._config, cluster)
 
     async def run(self) -> None:
-        """Tell now and then of floods in the log that are over."""
+        """Report now and then the floods in the log that are over."""
         while True:
             await pause(LOG_WINDOW_S)
             if self.app_log is not None:

@@ -1,7 +1,7 @@
 """choice-of-2 (power of two choices): draw two different pods with room, take the less loaded.
 
-The draw is without replacement (the second is drawn from the others), and a tie falls to the first drawn, which is a
-fair coin. The fullest of n pods then carries O(log log n) more than the average; with `random`, O(log n / log log n).
+The draw is without replacement (the second is drawn from the others), and in a tie the first drawn is taken, a fair
+coin. The fullest of n pods then carries O(log log n) more than the average; with `random`, O(log n / log log n).
 """
 
 from __future__ import annotations

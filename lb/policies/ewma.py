@@ -1,18 +1,18 @@
-"""ewma (peak EWMA): of two pods with room, drawn by chance, the one where a request should be over sooner.
+"""ewma (peak EWMA): of two pods with room, drawn by chance, the one that should finish a request sooner.
 
 A pod's cost is its latency times the requests it would then have in flight. The latency is an exponentially weighted
 mean that follows peaks: a slower answer counts in full at once, a faster one in proportion to the time that has passed
 since the last (TIME_CONSTANT_S), so that a pod that stalls is left alone after one answer and trusted again slowly.
 
 Rules
-  1. A pod of which nothing is known is taken to be as fast as pods are on average: it is not flooded (each request in
-     flight doubles, trebles … its cost). Nor is it starved: of two, one that nobody has asked yet comes first. Without
-     that, a slow pod that answers a little faster each time stays just below the average that it makes by itself, and
-     the other waits: 123 of 200 requests at the slow pod. What is known of a pod that has not answered for long fades
-     into the average, which is how a pod that was slow gets another chance.
+  1. A pod without a known latency is taken to be as fast as the average: it is not flooded (each request in flight
+     doubles, trebles … its cost). Nor is it starved: of two, one that has had no request yet comes first. Without that,
+     a slow pod that answers a little faster each time stays just below the average, which it makes alone, and the other
+     waits: 123 of 200 requests at the slow pod. While a pod does not answer, its known latency fades into the average,
+     so that a pod that was slow gets another chance.
   2. A request that ended without an answer (a negative latency) says that the pod would have taken longer: it counts
-     if that is more than was known, and never makes a pod look fast.
-  3. Time is what the last pick said. What is known of a pod lies on its slot and is forgotten with it.
+     only if it is above the known latency and the average, and never makes a pod look fast.
+  3. The time is that of the last pick. The latency of a pod is kept on its slot and forgotten with it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lb.tracker import PodTracker
 
 TIME_CONSTANT_S: Final = 10.0  # after so long a single look back counts 1/e
 TYPICAL_SHARE: Final = 0.01  # of each answer in the average over all pods
-FIRST_GUESS_S: Final = 1.0  # of every pod before the first answer of all; that all are alike is what counts
+FIRST_GUESS_S: Final = 1.0  # of every pod before the first answer of all; only that it is the same for all matters
 
 
 @final
@@ -70,7 +70,7 @@ class Ewma(Policy):
                 tracker.latency_s = -latency_s
                 tracker.latency_at_s = self._now_s
             elif known_s == 0.0:
-                tracker.latency_at_s = self._now_s  # it was tried, though nothing is known of it
+                tracker.latency_at_s = self._now_s  # it has had a request, though its latency is not known
             return
         if self.typical_s == 0.0:
             self.typical_s = latency_s
@@ -83,7 +83,7 @@ class Ewma(Policy):
         tracker.latency_at_s = self._now_s
 
     def cost_s(self, tracker: PodTracker, now_s: float) -> float:
-        """How long the pod would take for all it had in flight with one request more."""
+        """The pod's expected latency times its requests in flight, with one request more."""
         expected_s = self.typical_s
         if expected_s == 0.0:
             expected_s = FIRST_GUESS_S
@@ -95,5 +95,5 @@ class Ewma(Policy):
 
 
 def _is_untried(tracker: PodTracker) -> bool:
-    """Nobody has asked it yet; who is asking now has to come back first."""
+    """The pod has no result of a request yet, and none in flight."""
     return tracker.in_flight == 0 and tracker.latency_at_s == 0.0

@@ -1,4 +1,4 @@
-"""first-available: the lowest slot with room, so that few pods are kept full and the others idle and can go.
+"""first-available: the lowest slot with room: few pods are kept full, and the others are idle and can be removed.
 
 Slots are filled lowest first, so the lowest slot is mostly the oldest pod, the warmest.
 """

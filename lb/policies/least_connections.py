@@ -1,4 +1,4 @@
-"""least-connections: a pod with the fewest requests in flight; among equals the one that has been so the longest."""
+"""least-connections: a pod with the fewest requests in flight; in a tie, the one that has had so few the longest."""
 
 from __future__ import annotations
 

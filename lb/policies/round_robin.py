@@ -1,7 +1,7 @@
 """round-robin: the pods with room in turn.
 
-The pods stand in a circle and the turn goes round. A cursor over the dense array would not be round-robin: every
-leaver's place is taken by the last pod, which then comes early, or is passed over, again and again.
+The pods stand in a circle and the turn goes round. A cursor over the dense array would not be round-robin: the last
+pod takes the place of one that leaves, and so is picked too early, or is passed over, again and again.
 """
 
 from __future__ import annotations

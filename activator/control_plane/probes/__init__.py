@@ -1,1 +1,1 @@
-"""Whether a pod answers: one question (`probe`), whom to ask when (`prober`), the port before it (`tcp_probe`)."""
+"""Whether a pod answers: one question (`probe`), when to ask which pod (`prober`), the port before it (`tcp_probe`)."""

@@ -1,11 +1,11 @@
-"""One question to one pod: does it answer, and is it who we take it for?
+"""One question to one pod: does it answer, and has it the identity that we expect?
 
 Rules
-  1. "Ready" has to mean that a real exchange on the data port worked. What counts as an answer says `ProbeSpec`: the
+  1. "Ready" has to mean that a real exchange on the data port worked. `ProbeSpec` defines what counts as an answer: the
      port accepts, a path answers 2xx or 3xx, or Knative's queue-proxy says that the program behind it is ready.
   2. Nothing here raises for what a network or a pod does. Part of the control side: ordinary asyncio waits, each within
      a timeout.
-  3. A pod that is spoken to over TLS is asked over TLS, but for a bare port.
+  3. A pod that gets its requests over TLS is asked over TLS, but for a bare port.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Ask(Enum):
 
 
 class Question(msgspec.Struct, frozen=True):
-    """Whom to ask, and how."""
+    """Which pod to ask, and how."""
 
     address: str  # canonical ip:port
     probe: ProbeSpec = ProbeSpec()
     tls: PodTls | None = None
-    identity: str = ""  # whom it should say it is, where the probe asks for that
+    identity: str = ""  # the identity that it should state, where the probe asks for that
     revision: str = ""  # namespace/name
     hurried: bool = False  # requests wait for it
 
@@ -80,13 +80,13 @@ async def ask(question: Question, timeout_s: float) -> Ask:
             writer.write(request_bytes(probe_head(question.probe, question.address)))
             return await _read(reader, question)
     except TimeoutError as error:
-        # The kernel's own is an answer of the network's, and has an errno; ours has none.
+        # The kernel's own timeout is an answer of the network, and has an errno; ours has none.
         return Ask.SILENT if error.errno is None else Ask.REFUSED
     except OSError:
         return Ask.REFUSED
     finally:
         if writer is not None:
-            writer.transport.abort()  # nothing is owed to it: no waiting for what it still says
+            writer.transport.abort()  # do not wait for the rest of its answer
 
 
 class _Answer(ResponseSink):
@@ -138,7 +138,7 @@ def _is_good(answer: _Answer, question: Question) -> bool:
 
 @functools.lru_cache(maxsize=TLS_CONTEXTS_MAX)  # in a cluster, one for each namespace
 def _made_context(tls: PodTls) -> ssl.SSLContext:
-    from activator.runtime.certificates import pod_context  # ssl: only where pods are spoken to over TLS
+    from activator.runtime.certificates import pod_context  # ssl: only where pods use TLS
 
     return pod_context(tls)
 

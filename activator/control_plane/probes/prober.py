@@ -1,12 +1,12 @@
-"""Asking pods until they answer: who is asked when, how patiently, and how many at once.
+"""Asking pods until they answer: which are asked when, with which timeout, and how many at once.
 
 Rules
-  1. One bad pod never delays another (no head-of-line blocking): each has a task of its own, and of who has not
-     answered within a moment (PROBE_MOMENT_S) nothing is counted against the others. Pods that are hurried (expedited
-     probing) have places of their own: thousands that are silent, as where much is broken, keep no request waiting.
-  2. Who does not answer is asked less and less often. When requests wait, a bounded number of pods is hurried: asked
-     every few milliseconds, and once more beside a question that hangs, since whoever stands before the program
-     (Knative's queue-proxy does) may let a question hang that it would answer now.
+  1. One bad pod never delays another (no head-of-line blocking): each has a task of its own, and a pod that has not
+     answered within a moment (PROBE_MOMENT_S) takes no place from the others. Pods that are hurried (expedited
+     probing) have places of their own: thousands of silent pods, as where much is broken, keep no request waiting.
+  2. A pod that does not answer is asked less and less often. When requests wait, a bounded number of pods is hurried:
+     asked every few milliseconds, and once more beside a question that hangs, since a proxy before the program
+     (Knative's queue-proxy) may let a question hang that it would answer now.
   3. The timeout of a question follows how long the last answers took.
 """
 
@@ -37,7 +37,7 @@ PROBE_TIMEOUT_MIN_S: Final = 0.25  # however near the pods are: a loaded machine
 PROBE_TIMEOUT_RTTS: Final = 16.0  # … and else so many times what the last answers took
 PROBE_TIMEOUT_MAX_S: Final = 10.0  # to which each silence doubles it
 PROBES_AT_ONCE_MAX: Final = 64  # pods asked in the same moment …
-PROBE_MOMENT_S: Final = 0.25  # … which is so long; who has not answered by then keeps nobody else waiting
+PROBE_MOMENT_S: Final = 0.25  # … which is so long; a pod that has not answered by then keeps no other waiting
 EXPEDITED_REVISIONS_MAX: Final = 10_000  # revisions of which it is known since when requests wait
 PROBE_HURRY_S: Final = 0.25  # how long probing is expedited after requests were last seen to wait
 PROBE_HURRY_FORGET_S: Final = 2.0  # … and since when they have waited is forgotten after such a pause
@@ -55,7 +55,7 @@ Wait = Callable[[asyncio.Event, float], Coroutine[None, None, bool]]
 class AdaptiveTimeout:
     """How long to wait for an answer, from how long the last ones of the same revision took.
 
-    A timeout that does not know the distance to the pods is a cliff: beyond it no pod is ever ready.
+    A fixed timeout would be a cliff: no pod that is farther away than that would ever be ready.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class ExpeditedProbing:
         self._last_s: float = -NEVER
 
     def waits(self, now_s: float) -> None:
-        # That a busy loop was late to tell is no pause: the steps would be short again when it can bear that least.
+        # A report that a busy loop sent late is no pause: else the steps would be short again when its load is highest.
         if now_s - self._last_s > PROBE_HURRY_FORGET_S:
             self.since_s = now_s
         self._last_s = now_s
@@ -166,7 +166,7 @@ class Prober:
         return self._tasks.start("question", self._ask_once(pod))
 
     def jitter(self) -> float:
-        """Pods that died together part."""
+        """Spreads pods that died together."""
         return 0.5 + float(self._rng.below(512)) / 1024.0
 
     async def _ask_once(self, pod: _AskedPod) -> None:
@@ -222,7 +222,7 @@ class _AskedPod:
         self.hurried = False
         self._hurried_since_s = 0.0
         self._hurried_until_s = 0.0
-        self._over = False  # it has answered, or nobody wants to know any more
+        self._over = False  # it has answered, or is not to be asked any more
 
     async def ask_until_it_answers(self) -> None:
         """Returns when the pod has answered."""
@@ -265,7 +265,7 @@ class _AskedPod:
         self._wake.set()
 
     def close(self) -> None:
-        """Nobody wants to know any more."""
+        """It is not to be asked any more."""
         self._over = True
         if self.hurried:
             self.hurried = False

@@ -1,23 +1,23 @@
 """When to ask queue-proxy: not before the program behind it listens, as far as that can be seen from outside.
 
-queue-proxy looks every 50 ms whether its program is ready, from the first question on until it is, and lets all who ask
-meanwhile wait for it (knative.dev/serving pkg/queue/readiness/probe.go). An early question is answered up to 50 ms
-late, and asking again does not help. A question that comes just after the program began to listen is answered at once,
-unless somebody else has asked too early: a kubelet does, as soon as the container runs.
+queue-proxy looks every 50 ms whether its program is ready, from the first question on until it is, and lets all
+questions that come meanwhile wait (knative.dev/serving pkg/queue/readiness/probe.go). An early question is answered up
+to 50 ms late, and asking again does not help. A question that comes just after the program began to listen is answered
+at once, unless another client has asked too early: a kubelet does, as soon as the container runs.
 
 Rules
-  1. A pod whose requests wait gets a TCP probe first, on the program's own port; where that opens, queue-proxy is asked
-     in the same moment. What counts as an answer is queue-proxy's, but for rule 4: the port only says when.
-  2. That a program's port can be seen from outside is learnt with the first start of a revision: whoever is ready and
-     has it open, shows it. Before that, and where it is hidden (it listens on the loopback interface only, or a policy
-     drops what comes), a question waits TCP_PROBE_UNKNOWN_S at the most, or not at all. Where it has been seen, the
-     question waits for it, TCP_PROBE_TRUST_S at the most: then it is asked all the same.
+  1. A pod whose requests wait gets a TCP probe first, on the program's own port; when that opens, queue-proxy is asked
+     in the same moment. Only queue-proxy's answer counts, but for rule 4: the port only shows when to ask.
+  2. Whether a program's port can be seen from outside is learnt with the first start of a revision: a pod that is ready
+     and has it open shows it. Before that, and where it is hidden (it listens on the loopback interface only, or a
+     policy drops packets), a question waits TCP_PROBE_UNKNOWN_S at the most, or not at all. Where it has been seen, the
+     question waits for it, TCP_PROBE_TRUST_S at the most: then queue-proxy is asked all the same.
   3. A pod whose requests do not wait gets none. Where many are, the steps grow with their number, as those of the
      questions do: two hundred revisions that wait for minutes must not cost the requests of the others a core.
-  4. Where queue-proxy itself looks for no more than that this port takes connections (`ProbeSpec.port_suffices`), its
-     answer is awaited for TCP_PROBE_PROOF_S only: if it lets the question hang until its next look, the port has shown
-     the same. That counts only of a port that was closed while queue-proxy's took connections, and has opened since:
-     a mesh that takes every connection in its pods' place shows no such difference.
+  4. Where queue-proxy itself only checks that this port takes connections (`ProbeSpec.port_suffices`), its answer is
+     awaited for TCP_PROBE_PROOF_S only: if it lets the question hang until its next look, the port has shown the same.
+     That counts only of a port that was closed while queue-proxy's took connections, and has opened since: a mesh that
+     takes every connection in its pods' place shows no such difference.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ class Sight(Enum):
 
 
 async def connects(host: str, port: int, silent_s: float = _SILENT_S) -> bool | None:
-    """Whether somebody listens at this IP address; None: that is not known.
+    """Whether a program listens at this IP address; None: that is not known.
 
-    The kernel is asked in the end, whatever the loop has seen by then: were a late loop to count as a silent port, a
+    The kernel has the last word, whatever the loop has seen by then: if a late loop counted as a silent port, a
     revision could be taken for one whose port is hidden, and would not be probed again.
     """
     with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
@@ -140,7 +140,7 @@ class TcpProber:
         since_s = self._first_probe_s(pod)
         if question.address in self._probing:
             return Ask.REFUSED  # the question beside this one probes the port
-        # While a question hangs at queue-proxy, there is nothing better to do than to probe_port.
+        # While a question hangs at queue-proxy, this one can only probe the port.
         patient = seen or (question.probe.port_suffices and question.address in self._asking)
         limit_s = min(TCP_PROBE_TRUST_S if patient else TCP_PROBE_UNKNOWN_S, timeout_s)
         self._probing.add(question.address)
@@ -184,7 +184,7 @@ class TcpProber:
         return found
 
     async def _wait_until_open(self, question: Question, pod: str, since_s: float, limit_s: float) -> bool | None:
-        """In steps that grow with the time since the first: to be late by a fiftieth of a start is not to be late."""
+        """In steps that grow with the time since the first: a delay of a fiftieth of a start does not matter."""
         ends_s = self._now() + limit_s
         host, port = _program_of(question)
         while True:
@@ -203,7 +203,7 @@ class TcpProber:
         return step_s * max(1.0, len(self._probing) / PROBES_HURRIED_MAX)
 
     def _first_probe_s(self, pod: str) -> float:
-        """When the port of this pod was probed first, be it now; another pod at its address begins anew."""
+        """When the port of this pod was probed first, if only now; another pod at its address begins anew."""
         since_s = self._since_s.get(pod)
         if since_s is None:
             if len(self._since_s) >= TCP_PROBED_REVISIONS_MAX:  # of pods that have gone without an answer

@@ -1,10 +1,10 @@
 """The connection to Knative's autoscaler: a WebSocket on which batches of figures go out as protobuf.
 
 Rules
-  1. It is there for as long as the program runs: what breaks is dialled again, at once where the autoscaler said that
+  1. It lasts as long as the program runs: a broken connection is dialled again, at once where the autoscaler said that
      it restarts, else with a growing, jittered backoff that a waiting request cuts short.
   2. `send` never waits and never fails. While there is no connection nothing is kept: the owner of the figures is
-     called when it is back (`on_connected`), and says what is true then.
+     called when it is back (`on_connected`), and sends the current ones then.
   3. A peer that does not answer pings is gone.
   4. A defect ends a connection, never the stream; it is counted and logged where errors of tasks are (`on_error`).
 
@@ -31,7 +31,7 @@ AUTOSCALER_CONNECT_TIMEOUT_S: Final = 3.0
 AUTOSCALER_PING_S: Final = 20.0 / 3.0  # how often its connection is tried; half of it is the time for an answer
 AUTOSCALER_SEND_TIMEOUT_S: Final = 10.0
 AUTOSCALER_BATCH_MAX: Final = 1_000  # revisions in one message
-AUTOSCALER_BATCHES_MAX: Final = 64  # waiting to be sent; the oldest are dropped, since newer ones say what is true now
+AUTOSCALER_BATCHES_MAX: Final = 64  # waiting to be sent; the oldest are dropped, since newer ones are current
 AUTOSCALER_BACKOFF_INITIAL_S: Final = 0.1
 AUTOSCALER_BACKOFF_FACTOR: Final = 1.3
 AUTOSCALER_BACKOFF_MAX_S: Final = 15.0
@@ -133,7 +133,7 @@ class AutoscalerStream:
         return await wait_for(self._wanted, max(seconds - least_s, 0.001))
 
     async def _connect_once(self, session: aiohttp.ClientSession) -> bool | None:
-        """One connection from its beginning to its end. None: there was none; True: come again at once."""
+        """One connection from its beginning to its end. None: there was none; True: dial again at once."""
         try:
             async with asyncio.timeout(AUTOSCALER_CONNECT_TIMEOUT_S):
                 socket = await session.ws_connect(self.url, heartbeat=AUTOSCALER_PING_S, max_msg_size=1 << 16)

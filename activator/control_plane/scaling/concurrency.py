@@ -2,12 +2,12 @@
 
 Rules
   1. A revision is reported at once with its first request, as one request of concurrency one: that starts it from zero.
-     The next regular report takes that back out. So it is with a request that finds no pod of a revision which was
+     The next regular report subtracts it again. The same holds for a request that finds no pod of a revision which was
      reported a moment ago.
   2. Every CONCURRENCY_REPORT_S each revision that carries something is reported with its mean concurrency since the
      last report and the number of its requests; once more, with zero, when it carries nothing any more.
-  3. What was not delivered is not lost: when the connection is back, every revision that carries something is reported
-     at once, so that a first request waits for no interval. That too is taken out of the next report.
+  3. Figures that were not delivered are not lost: when the connection is back, every revision with requests is reported
+     at once, so that a first request waits for no interval. That too is subtracted from the next report.
 
 The means come from the integral that the data plane keeps (`Load.request_seconds`), so they are exact however rarely a
 load is reported. Source: knative.dev/serving pkg/activator/handler/concurrency_reporter.go (v1.23).
@@ -37,7 +37,7 @@ class _Entry:
 
     def __init__(self, load: Load, requests_before: int) -> None:
         self.reported_average = (
-            1.0  # what was reported at once, to be taken out of the next report: of the concurrency …
+            1.0  # what was reported at once, to be subtracted from the next report: of the concurrency …
         )
         self.reported_count = 1.0
         self.poked_s = load.at_s
@@ -58,7 +58,7 @@ class ConcurrencyReporter:
         self._requests: dict[str, int] = {}  # by revision: how many had come when it was last reported
 
     def load(self, load: Load) -> None:
-        """What a revision carries now."""
+        """A revision's load now."""
         entry = self._entries.get(load.key)
         if entry is not None:
             entry.load = load
@@ -69,7 +69,7 @@ class ConcurrencyReporter:
             self._send([ConcurrencyStat(load.key, 1.0, 1.0)])
 
     def poke(self, key: str) -> None:
-        """Requests wait for this revision, which has no pod: that must not wait for the next report."""
+        """Requests wait for this revision, which has no pod: they must not wait for the next report."""
         entry = self._entries.get(key)
         now_s = self._now()
         if entry is not None and now_s - entry.poked_s >= POKE_INTERVAL_S:
@@ -83,7 +83,7 @@ class ConcurrencyReporter:
         self._requests.pop(key, None)
 
     def report(self) -> None:
-        """Tell what has been since the last report. To be called every CONCURRENCY_REPORT_S."""
+        """Send the figures since the last report. To be called every CONCURRENCY_REPORT_S."""
         now_s = self._now()
         stats = []
         for key, entry in list(self._entries.items()):
@@ -100,7 +100,7 @@ class ConcurrencyReporter:
             self._send(stats)
 
     def connected(self) -> None:
-        """The autoscaler may have missed something: report at once what is carried now."""
+        """The autoscaler may have missed something: report the current loads at once."""
         carrying = []
         for key, entry in self._entries.items():
             if entry.load.concurrency > 0:
@@ -111,7 +111,7 @@ class ConcurrencyReporter:
 
     def _figures(self, entry: _Entry, now_s: float) -> tuple[float, float]:
         load = entry.load
-        # A load of a revision that carries nothing is not sent again: nothing has been added since.
+        # A load of a revision without requests is not sent again: nothing has been added since.
         until_s = load.at_s if load.concurrency > 0 else max(now_s, load.at_s)
         elapsed_s = until_s - entry.since_s
         average = (load.request_seconds - entry.seconds_before) / elapsed_s if elapsed_s > 0.0 else 0.0

@@ -1,4 +1,4 @@
-"""How many local processes a revision should have: from what it carries, up at once, down with patience.
+"""How many local processes a revision should have, by its load: more at once, fewer only after a while.
 
     wanted = min(max_scale, ceil((in flight + queued) / target)), counting processes that are starting
 
@@ -96,7 +96,7 @@ class LocalAutoscaler:
         self._awake.pop(key, None)
 
     def load(self, load: Load) -> None:
-        """What a revision carries now."""
+        """A revision's load now."""
         scale = self._revisions.get(load.key)
         if scale is None:
             return
@@ -111,7 +111,7 @@ class LocalAutoscaler:
             self._set(load.key, scale, desired)
 
     def tick(self) -> None:
-        """Look who may have fewer."""
+        """Find the revisions that may have fewer processes."""
         now_s = self._now()
         for key, scale in list(self._awake.items()):
             most = scale.most_asked(now_s)

@@ -3,7 +3,7 @@
 Rules
   1. Only where it is switched on (`kubernetes: {scale_fallback: 30s}`), since it needs a right that the activator does
      not have otherwise: to get and patch `deployments/scale`.
-  2. Only from zero, and only as the object was when it was looked at: whoever scaled it meanwhile wins (409).
+  2. Only from zero, and only as the object was when it was read: if it was scaled meanwhile, that stands (409).
   3. One attempt a revision and outage. A new one may be made when the autoscaler was there in between, or after
      SCALE_FALLBACK_RETRY_S, since what failed may have been our own call.
   4. SCALE_FALLBACKS_AT_ONCE attempts are under way at the most: an outage concerns all revisions at once.

@@ -1,8 +1,8 @@
 """The file as a source: the revisions that it declares, and their fixed pods.
 
-Fixed pods are the addresses that the file lists. They are asserted once and probed until they answer; what happens to
-them afterwards is found out by the request path and by probes. A name is resolved once, when the file is read: the pod
-is the address it stood for then.
+Fixed pods are the addresses that the file lists. They are asserted once and probed until they answer; afterwards their
+state is found out by the request path and by probes. A name is resolved once, when the file is read: the pod is the
+address that the name had then.
 """
 
 from __future__ import annotations

@@ -24,16 +24,16 @@ class Source:
         return False
 
     def resubmit(self, key: str) -> None:
-        """Changes of this revision were lost: submit all of it again, be it that the revision is gone.
+        """Changes of this revision were lost: submit all of it again, also if the revision is gone.
 
         All of it, since what was submitted after a lost change may have had no effect without it.
         """
 
     def receive_load(self, load: Load) -> None:
-        """What a revision carries now."""
+        """A revision's load now."""
 
     def receive_drained(self, key: str, identity: str) -> None:
-        """A pod that was withdrawn carries nothing any more."""
+        """A withdrawn pod has no request any more."""
 
     def applied(self, effects: list[Effect]) -> None:
         """The model is as these say, and the data plane has received them."""

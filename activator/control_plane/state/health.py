@@ -1,16 +1,16 @@
-"""What we find out of pods ourselves: answered probes, refused and broken connections, trials, and old age.
+"""What we find out about pods ourselves: answered probes, refused and broken connections, trials, and old age.
 
 These are passive health checks with outlier detection: a pod is ejected into quarantine after failures in a row, and
 comes back through trial requests, as behind a half-open circuit breaker.
 
 Rules
-  1. A refused connection is knowledge: the pod is out at once, be it the last. Silence and breakage are inference: out
+  1. A refused connection is certain: the pod is out at once, even the last one. Silence and breakage are uncertain: out
      after so many strikes in a row, only a share of the pods at once, never the last that is ready.
-  2. Back leads one way only: a probe is answered, then one trial request at a time.
-  3. Nothing here asks what state a pod is in before it acts: what comes too late is no legal transition, and the table
+  2. There is one way back: a probe is answered, then one trial request at a time.
+  3. Nothing here checks the state of a pod before it acts: what comes too late is no legal transition, and the table
      refuses it (lifecycle.py).
-  4. No pod is dropped for its age while a source lists it: it is asked again, unless its source has not left it to us
-     to find out whether it answers.
+  4. No pod is dropped for its age while a source lists it: it is asked again, unless its source itself decides whether
+     it answers.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from activator.control_plane.state.records import PodRecord, RevisionRecord
 from activator.messages import PUSH, PodRefused, PodServed, PodStatus, Probed, Sweep, TrialEnded
 from lb.tracker import DRAINING, NOT_READY, QUARANTINED, READY, RECOVERING
 
-PUSH_FRESH_S: Final = 60.0  # how long what a pod says of itself beats what others say of it
-PUSH_PROVISIONAL_S: Final = 60.0  # how long a pod that only says so itself may be there
+PUSH_FRESH_S: Final = 60.0  # how long a pod's report of itself overrides what others report of it
+PUSH_PROVISIONAL_S: Final = 60.0  # how long a pod that only reports itself may stay
 POD_STALE_AFTER_S: Final = 600.0  # a not-ready pod that no listing source asserts
 
 
@@ -80,7 +80,7 @@ def trial_ended(revision: RevisionRecord, change: TrialEnded, now_s: float, redu
 
 
 def sweep(revision: RevisionRecord, change: Sweep, now_s: float, reduction: Reduction) -> None:
-    """Forget what was said too long ago, and pods that nobody lists."""
+    """Forget reports that are too old, and pods that no source lists."""
     calm = True
     for old in revision.pods.values():
         if not old.ages():

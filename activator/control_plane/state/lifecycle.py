@@ -22,7 +22,7 @@ STRUCK: Final = "struck"  # no answer in time, or a connection that broke
 SERVED: Final = "served"  # a request was answered after strikes
 TRIAL_PASSED: Final = "trial passed"
 TRIAL_FAILED: Final = "trial failed"
-EXPIRED: Final = "expired"  # what a pod said of itself has grown old, or nobody has asserted it for long
+EXPIRED: Final = "expired"  # a pod's report of itself has grown old, or no source has asserted it for long
 
 EVENTS: Final = (SEEN, GONE, ANSWERED, DEAD, STRUCK, SERVED, TRIAL_PASSED, TRIAL_FAILED, EXPIRED)
 

@@ -1,4 +1,4 @@
-"""What the control plane believes: revisions, their pods, and what each source says of them.
+"""What the control plane knows: revisions, their pods, and what each source says of them.
 
 Records are frozen. `reduce` reads the model and returns the records to put in it; only `commit` writes. So a change
 that cannot be reduced leaves the model as it was.

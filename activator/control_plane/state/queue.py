@@ -1,10 +1,10 @@
 """The one queue of changes, folded on entry: its bound is pods, not events.
 
 A thousand updates of one pod that arrive before the worker looks are one entry with the newest content, in the place of
-the first. Only of a table that is broken what the auditor found stays: it is counted by its kind, and whoever tells of
-the same table afterwards does not know it. A full list of a source takes the place of everything that source said
-before of the revision's pods; that a revision is gone takes the place of everything that was said of it, so that what
-is said of its successor of the same name comes after.
+the first. What the auditor found about a broken table is not replaced: it is counted by its kind, which later reports
+about the same table do not have. A full list of a source replaces everything that source said before of the revision's
+pods. The end of a revision replaces everything that was said of it, so that reports about a successor of the same name
+come after.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _OF_A_POD: Final = frozenset({Probed, PodServed, TrialEnded, PodUnplaced, SlotFo
 
 
 def _may_be_dropped(change: Change) -> bool:
-    """When the queue is full: its source can say it again, and nobody is sent meanwhile to a pod that goes."""
+    """When the queue is full: its source can submit it again, and no request goes meanwhile to a pod that leaves."""
     return isinstance(change, PodSeen) and change.status is not PodStatus.DRAINING
 
 

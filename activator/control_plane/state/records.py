@@ -1,4 +1,4 @@
-"""What the control plane believes of one pod, and of one revision with its pods; frozen."""
+"""What the control plane knows of one pod, and of one revision with its pods; frozen."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PodRecord(msgspec.Struct, frozen=True):
     def state(self) -> int:
         """The state of the pod's slot, as `lb.tracker` has it.
 
-        What a pod says of itself beats what others say of whether it is ready; that it goes, anyone may say.
+        A pod's own report overrides what others say of whether it is ready; any source may say that it goes.
         """
         claims = self.claims
         statuses = claims.values()
@@ -75,7 +75,7 @@ class PodRecord(msgspec.Struct, frozen=True):
         return any(source != PUSH for source in self.claims)
 
     def ages(self) -> bool:
-        """Whether time alone may change what is believed of it."""
+        """Whether time alone may change what is known of it."""
         if self.pushed_s > 0.0:
             return True
         return _NOT_READY in self.claims.values() and self.state() == NOT_READY

@@ -1,7 +1,7 @@
 """What a change means: pure functions from (model, change, time) to a `Reduction`.
 
 Rules
-  1. Nothing here writes the model, reads a clock or talks to anyone; so an exception leaves everything as it was.
+  1. Nothing here writes the model, reads a clock or does I/O; so an exception leaves everything as it was.
   2. A handler works out the pod's new record; what has to be *done* follows from the difference between the old record
      and the new one (`difference.py`), if the table of transitions allows it (`lifecycle.py`).
   3. Listing sources decide whether a pod exists; what it says of itself (push) decides whether it is ready while that
@@ -60,7 +60,7 @@ def reduce(model: Model, change: Change, now_s: float) -> Reduction:
         return reduction
     revision = model.revisions.get(change.key)
     if revision is None:
-        reduction.refused = True  # the revision has gone meanwhile; what is said of it comes too late
+        reduction.refused = True  # the revision has gone meanwhile: the change comes too late
         return reduction
     if type(change) is TableSeen:
         repair.table_seen(model, revision, change, reduction)
@@ -182,7 +182,7 @@ def _pod_gone(revision: RevisionRecord, change: PodGone, now_s: float, reduction
     new = replace(old, claims=claims)
     if change.source == PUSH:
         new = replace(new, pushed_s=0.0)
-    # Nobody lists it any more: what it says of itself does not keep it.
+    # No source lists it any more: what it says of itself does not keep it.
     put(revision, old, new if new.is_listed() else None, GONE, now_s, reduction)
 
 
@@ -206,9 +206,9 @@ def _listed(revision: RevisionRecord, change: Listed, last: Listed | None, now_s
 
 
 def _news(before: tuple[PodSeen, ...], after: tuple[PodSeen, ...]) -> list[PodSeen] | None:
-    """What is said otherwise, pod by pod; None where they are not the same pods in the same order.
+    """What is different, pod by pod; None where they are not the same pods in the same order.
 
-    What is said by the same object again is understood at a glance; what is equal, at one comparison.
+    A claim that is the same object again is recognised at once; an equal one, at one comparison.
     """
     if len(before) != len(after):
         return None

@@ -1,4 +1,4 @@
-"""What the auditor found, and what makes it right.
+"""What the auditor found, and its repair.
 
 Each mismatch is noted by its kind, for the counters, with one line of what was found, for the log.
 """

@@ -5,7 +5,7 @@ Rules
      another, and restarted its worker for ever.
   2. Each revision has a backoff of its own, and the worker itself has one too (`WORKER`). A backoff grows with each
      panic in a row and starts small again after `PANIC_RESET_AFTER_S` without one.
-  3. Everything is bounded: letters by number, records by revisions that have panicked and are still there.
+  3. Everything is bounded: dead letters by number, records by revisions that have panicked and are still there.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Supervision:
         self._panics.pop(key, None)
 
     def failing_revisions(self) -> set[str]:
-        """Those that have panicked and are still there."""
+        """The revisions that have panicked and are still there."""
         return {key for key in self._panics if not _is_own(key)}
 
     def in_a_row(self, key: str, now_s: float) -> int:
@@ -95,7 +95,7 @@ class Supervision:
         return max((self.in_a_row(key, now_s) for key in self._panics), default=0)
 
     def next_backoff_s(self, now_s: float) -> float:
-        """What the longest backoff would be if its owner panicked now, without jitter; 0.0: nobody has lately."""
+        """What the longest backoff would be if its owner panicked now, without jitter; 0.0: no panic lately."""
         recent = [one for key in self._panics if (one := self._recent(key, now_s)) is not None]
         if not recent:
             return 0.0
@@ -106,9 +106,9 @@ class Supervision:
         return None if self.last_panic_s is None else now_s - self.last_panic_s
 
     def over_budget(self, revisions: int, now_s: float) -> list[str]:
-        """Who has panicked more than PANIC_BUDGET times in a row, as reasons not to be ready.
+        """The owners that have panicked more than PANIC_BUDGET times in a row, as reasons not to be ready.
 
-        A few of all revisions are none: every replica meets the same poison, and all would be taken out at once.
+        A few of all revisions are no reason: every replica meets the same bad change, and all would be unready at once.
         """
         failing = {key: count for key in self._panics if (count := self.in_a_row(key, now_s)) > PANIC_BUDGET}
         own = [key for key in failing if _is_own(key)]
@@ -116,7 +116,7 @@ class Supervision:
         return [f"{_whose(key)} has failed {failing[key]} times in a row" for key in told]
 
     def is_hopeless(self, revisions: int, grace_s: float, now_s: float) -> bool:
-        """Whether what is beyond its budget has gone on failing for the grace, and it is time to begin anew.
+        """Whether what is beyond its budget has gone on failing for the grace, and the program should be started anew.
 
         That costs all revisions: so it must be the worker itself or a task of the control plane, or half of them.
         """

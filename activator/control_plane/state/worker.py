@@ -1,20 +1,20 @@
 """The one writer: takes changes, reduces them, commits the model, sends effects to the data plane.
 
 Rules
-  1. A batch is what is there, at most `CHANGES_PER_BATCH_MAX`, and no more than a short time suffices for, which grows
-     with what waits (`CHANGES_BATCH_S`); then the loop turns. A request takes several turns: in a flood each of them is
-     as long as a batch. What requests have written by then does not wait for the batch (`before_batch`).
+  1. A batch is what is in the queue, at most `CHANGES_PER_BATCH_MAX`, and bounded by a short time, which grows with the
+     number of waiting changes (`CHANGES_BATCH_S`); then the loop turns. A request takes several turns: in a flood each
+     is as long as a batch. What requests have written by then does not wait for the batch (`before_batch`).
   2. An exception in a change sets that change aside (bounded, visible in /debug) and parks the changes of *its
      revision* for a growing while; all other revisions go on at once. Requests in flight are never touched. What the
      data plane has of a revision and cannot trust (`RevisionBroken`) is made anew from the model: the first time at
      once, then with the same backoff.
   3. Time is monotonic seconds everywhere: the seed of this project once mixed units in this very place and restarted
      its worker for ever.
-  4. A change that is waited for has exactly one outcome: applied, superseded, refused, set aside or shut down.
-  5. What a change that was set aside or dropped would have said is not lost with it: when the revision's backoff is
-     over, the change's source says all of that revision anew, and what nobody would say again is tried again itself,
-     after what waited. What is said of a revision keeps its order, parked or not.
-     So a poison costs one attempt per backoff, and the model converges as soon as it is one no more.
+  4. A change with an awaited outcome has exactly one: applied, superseded, refused, set aside or shut down.
+  5. The content of a change that was set aside or dropped is not lost: when the revision's backoff is over, the
+     change's source submits all of that revision anew, and a change that no source would submit again is tried again
+     itself, after those that wait. Changes of a revision keep their order, parked or not.
+     So a change that always raises costs one attempt per backoff, and the model converges as soon as it no longer does.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ TURN_BOUNDS_S: Final[tuple[float, ...]] = (
     10.0,
 )
 
-# Lost changes that their sources make good, and those that nobody says again; what matters of the others is found anew.
+# Lost changes that sources repeat, and those that no source repeats; what matters of the others is found anew.
 _OF_SOURCES: Final = (RevisionSet, RevisionGone, RevisionFailed, RevisionRecovered, PodSeen, PodGone, Listed)
 _SAID_ONCE: Final = (Probed, SlotDrained, RevisionBroken)
 
@@ -102,7 +102,7 @@ def _nothing() -> None:
 
 
 def _is_outdated(lost: Change, newer: list[Change]) -> bool:
-    """It was said of what is no more, or has been said again: but for what the auditor found, which folds with that."""
+    """Its subject is gone, or was reported again; what the auditor found stays, and folds with the new report."""
     if any(type(change) is RevisionGone for change in newer):
         return True
     key = fold_key(lost)
@@ -155,7 +155,7 @@ class StateWorker:
         self.queue_wait = Histogram(TURN_BOUNDS_S)  # of each batch's oldest change
         self.processing = Histogram(TURN_BOUNDS_S)  # of each batch
         self._first_due: int = 0  # changes that waited when the worker looked for the first time
-        self._waiting_since_s: float | None = None  # somebody in the queue, at the longest
+        self._waiting_since_s: float | None = None  # since when the oldest change in the queue waits
         self._wake = asyncio.Event()
         self._completions: dict[FoldKey, list[asyncio.Future[Outcome]]] = {}
         self._closed = False
@@ -204,7 +204,7 @@ class StateWorker:
     # --- the loop ---
 
     async def run(self) -> None:
-        """Until cancelled. Being cancelled settles every change that somebody waits for.
+        """Until cancelled. Being cancelled settles every change whose outcome is awaited.
 
         Whatever else it raises is a defect outside of any one change; it may be run again.
         """
@@ -256,7 +256,7 @@ class StateWorker:
             for lost in {effect.key for effect in effects}:
                 self.submit(RevisionBroken(lost, f"its effects were lost: {error!r}"))
             raise
-        finally:  # each part gets what is its own, whatever befalls the other
+        finally:  # each part gets its own, whatever happens to the other
             try:
                 if probes:
                     self._probe(probes)
@@ -283,8 +283,8 @@ class StateWorker:
         try:
             commit(self.model, reduction)
         except Exception as error:
-            # What is written is true, but in part: the revision is made anew from it. What does no harm is sent all
-            # the same: nobody would think of it again.
+            # What is written is true, but incomplete: the revision is made anew from it. What does no harm is sent all
+            # the same: it would not be sent again.
             probes.extend(reduction.probes)
             effects.extend([effect for effect in reduction.effects if type(effect) is DropRevision])
             self._set_aside(change, error, now_s)
@@ -330,17 +330,17 @@ class StateWorker:
             # since, it would have been moved (`_follow`).
             waiting = [*parked.changes.take(len(parked.changes)), *self.queue.take_of(key)]
             if type(lost) is RevisionGone or (isinstance(lost, RevisionSet) and key not in self.model.revisions):
-                # What was said after it makes no sense without it: a successor would inherit pods that are taken to be
+                # What came after it makes no sense without it: a successor would inherit pods that count as being
                 # asked, though their answers were thrown away with the end of what they were asked for.
                 waiting.insert(0, lost)
             elif isinstance(lost, _SAID_ONCE) and not _is_outdated(lost, waiting):
-                waiting.append(lost)  # the others first: should it raise again, they would wait for ever
+                waiting.append(lost)  # the others first: if it raised again, they would wait for ever
             self._put_all(self.queue, waiting)
             if isinstance(lost, _OF_SOURCES):
                 self._ask_anew(lost)
 
     def _follow(self, key: str, parked: Parked) -> None:
-        """What was said before the revision was parked and still waits among the others goes before what comes now."""
+        """Changes from before the parking that still wait among the others go before what comes now."""
         self._put_all(parked.changes, self.queue.take_of(key))
 
     def _put_all(self, queue: ChangeQueue, changes: list[Change]) -> None:
@@ -350,12 +350,12 @@ class StateWorker:
             self._drop(change)
 
     def _drop(self, change: Change) -> None:
-        """There is no place for it."""
+        """There is no place for it in the queue."""
         self.dropped_total += 1
         self._ask_anew(change)
 
     def _ask_anew(self, lost: Change) -> None:
-        """Let the source of a change that came to nothing say what is so now."""
+        """Let the source of a change that was lost submit the current state."""
         self._source_dirty(getattr(lost, "source", ""), lost.key)
 
     async def _sleep(self) -> None:

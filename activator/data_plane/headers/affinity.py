@@ -1,4 +1,4 @@
-"""What a request is known by, for revisions whose policy sends the same client to the same pod.
+"""The affinity key of a request, for revisions whose policy sends the same client to the same pod.
 
 A key is a number made of a header's value, a cookie's value or the client's address: the same in every process and
 after every restart (lb/hashing.py), never 0. A request that lacks what is looked for has key 0, "no key", and any pod

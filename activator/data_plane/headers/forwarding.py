@@ -1,4 +1,4 @@
-"""Where a request came from, and what the pod is sent of it.
+"""Where a request came from, and which header fields the pod is sent about it.
 
 Rules
   1. What a client says of its own origin (X-Forwarded-*, Forwarded, X-Real-IP) is a claim. Claims of peers that are not
@@ -66,7 +66,7 @@ class Origins:
         return any(address.version == network.version and address in network for network in self.trusted)
 
     def request_id(self) -> bytes:
-        """32 hexadecimal digits: the process's own sixteen, and a number; those of 256 in a row differ in two digits.
+        """32 hexadecimal digits: sixteen of the process, and a number; those of 256 in a row differ in two digits only.
 
         To format all of it costs 1 us, which is 2 % of a request; two digits out of a list cost a tenth of that.
         """
@@ -169,7 +169,7 @@ class Origin:
         return b"https" if self.secure else b"http"
 
     def _element(self, authority: bytes) -> bytes:
-        """RFC 7239 4: what holds a colon or a bracket stands in quotes."""
+        """RFC 7239 4: what contains a colon or a bracket is quoted."""
         peer = self.peer_ip.encode()
         node = b'"[%b]"' % peer if b":" in peer else peer
         host = b';host="%b"' % authority if authority else b""
@@ -212,12 +212,12 @@ def _addresses(claims: list[bytes]) -> list[str]:
             try:
                 found.append(str(ipaddress.ip_address(text)))
             except ValueError:
-                found.clear()  # what stands before it was said by somebody who cannot be followed further
+                found.clear()  # what is before it comes from a sender that is not known
     return found
 
 
 def is_valid_request_id(request_id: bytes) -> bool:
-    """Short, and of letters, digits and what stands between them in ids: it may be shown anywhere as it is."""
+    """Short, and of letters, digits and the usual separators of ids: it may be shown anywhere as it is."""
     if not 0 < len(request_id) <= _REQUEST_ID_MAX:
         return False
     return len(request_id.translate(None, _NOT_IN_REQUEST_ID)) == len(request_id)

@@ -1,4 +1,4 @@
-"""What Knative's parts say to each other in HTTP beside the requests themselves.
+"""What Knative's components send each other in HTTP beside the requests themselves.
 
 Rules
   1. A probe is answered by the activator itself, whatever its path and method, before any revision is looked for.
@@ -6,7 +6,7 @@ Rules
      back; and marked as proxied, so that queue-proxy and autoscaler count it once.
   3. A refusal has the status and the text that Knative's activator gives, but names no pod's address.
   4. What `Connection` names is read, and not passed on: probes and revisions are looked for in all that was received.
-  5. No word here belongs to a protocol version.
+  5. Nothing here belongs to a protocol version.
 
 Sources: knative.dev/serving cmd/activator/main.go, pkg/activator/handler, knative.dev/networking pkg/http (v1.23).
 """
@@ -68,7 +68,7 @@ class Seen:
         self.answer: OwnAnswer | None = None  # it is a probe
         self.for_pods: bytes = b""  # the fields for the pod, without Host, which depends on the pod
         self.is_probe: bool = False  # perhaps
-        self.has_original: bool = False  # somebody before us has said which host was asked for
+        self.has_original: bool = False  # a proxy before us has said which host was asked for
         self._namespace: bytes | None = None
         self._revision: bytes | None = None
         self._original: bool = False  # there was such a field, perhaps an empty one
@@ -82,8 +82,8 @@ class Seen:
     def take(self, name: bytes, value: bytes) -> bool:
         """Note a line, its name lowered; True: it is not for the pod.
 
-        Of several fields of one name the first counts, as with Go's parts: who reads another one than its neighbours
-        can be led past them. An empty first field is as if there were none.
+        Of several fields of one name the first counts, as with Go's parts: a component that reads another one than its
+        neighbours can be bypassed. An empty first field is as if there were none.
         """
         if name == NAMESPACE_HEADER:
             if self._namespace is None:
@@ -106,8 +106,8 @@ class Seen:
 
 @final
 class KnativeDialect:
-    """`unhealthy(path)` says why the program is not able to serve, for a kubelet that asks with this target; empty: it
-    is.
+    """`unhealthy(path)` says why the program is not able to serve, for a kubelet that asks with this target; empty:
+    it is able.
 
     `cluster_domain`: of names such as `revision.namespace.svc.cluster.local`. `passes_through`: pods are reached by
     their address through a mesh, with the revision's private service in Host (enable-mesh-pod-addressability).
@@ -122,7 +122,7 @@ class KnativeDialect:
     def look(self, head: RequestHead) -> Seen:
         """What the request's head says to us, and what of it is for the pod; everything in one pass.
 
-        All names that matter begin with a K, Host and the kubelet's User-Agent aside: the other lines cost a look at
+        All names that matter begin with a K, except Host and the kubelet's User-Agent: the other lines cost a look at
         their first letter.
         """
         seen = Seen()
@@ -131,7 +131,7 @@ class KnativeDialect:
         pos: i64 = 2
         kept_as_far_as: i64 = 0
         kept = b""
-        host = head.authority  # as it is written where there is a line that says it, its case too
+        host = head.authority  # as it is spelt in the Host line where there is one, also its case
         while pos < stop:
             end = end_of_line(block, pos, stop)
             if end < 0:

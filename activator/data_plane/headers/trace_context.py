@@ -1,13 +1,13 @@
-"""Which requests are traced, and what a pod is sent of it: the W3C trace context
+"""Which requests are traced, and what a pod is sent about it: the W3C trace context
 (https://www.w3.org/TR/trace-context/).
 
 Rules
-  1. Whoever is not traced costs a look at one attribute and a random draw, and is passed on untouched: traceparent,
-     tracestate and baggage go to the pod as they came.
-  2. The client's word decides, where it sends a valid traceparent; otherwise chance does. A rate of 1 traces everything
-     and a rate of 0 nothing, whatever clients say.
-  3. Who is traced gets a span of ours: the pod's parent is the span of our request to it, and tracestate is kept. Of a
-     traceparent that cannot be read nothing is kept, nor of its tracestate.
+  1. A request that is not traced costs a look at one attribute and a random draw, and is passed on untouched:
+     traceparent, tracestate and baggage go to the pod as they came.
+  2. A valid traceparent of the client decides whether the request is traced; without one, chance decides. A rate of 1
+     traces everything and a rate of 0 nothing, whatever clients say.
+  3. A traced request gets a span of ours: the pod's parent is the span of our request to it, and tracestate is kept.
+     If the traceparent cannot be read, neither it nor its tracestate is kept.
   4. Nothing here knows the SDK; spans are made after the request has ended (telemetry/tracing/spans.py).
 """
 
@@ -105,7 +105,7 @@ def trace_id_of(traceparent: bytes) -> str:
 
 
 def _tell(head: RequestHead, context: TraceContext) -> None:
-    """Our own line in the place of the client's, or first of all."""
+    """Our own line in place of the client's, or as the first of all."""
     told = f"traceparent: 00-{context.trace_id}-{context.proxy_id}-01".encode()
     fields = head.headers
     line = head.traceparent

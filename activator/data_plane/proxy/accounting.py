@@ -19,9 +19,9 @@ from activator.runtime.errors import Reason
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ExchangeObserver:
-    """Is told of every exchange once it is over, with all its times: access logs, traces, the demo.
+    """Is called with every exchange once it is over, with all its times: access logs, traces, the demo.
 
-    `client` is the stream that was answered; nobody keeps it.
+    `client` is the stream that was answered; observers do not keep it.
     """
 
     def ended(self, exchange: Exchange, client: ClientStream) -> None:
@@ -33,11 +33,11 @@ class Accounting:
 
     def __init__(self) -> None:
         self.observer: ExchangeObserver | None = None
-        self.tracer: ExchangeObserver | None = None  # is told of those that are traced
-        self.measurer: ExchangeObserver | None = None  # tells requests apart by more than our own metrics do
+        self.tracer: ExchangeObserver | None = None  # is called with those that are traced
+        self.measurer: ExchangeObserver | None = None  # distinguishes requests by more than our own metrics do
         self.histograms: bool = True  # how long requests took is kept
         self.active: int = 0  # exchanges that have begun and not ended
-        self.tunnels: int = 0  # of these, how many speak another protocol by now
+        self.tunnels: int = 0  # of these, how many are tunnels by now
         self.unrouted_total: int = 0
         self.refused_requests: dict[Reason, int] = {}  # refused before they had a revision
 
@@ -82,7 +82,7 @@ class Accounting:
             traffic.tunnels -= 1
         if not self.histograms:
             return
-        if not tunnel:  # how long a tunnel stood is its own affair
+        if not tunnel:  # the duration of a tunnel is not a latency
             traffic.duration.observe(it.done_s - it.arrived_s)
         first_byte_s = it.first_byte_s
         if first_byte_s > 0.0:
@@ -116,5 +116,5 @@ class Accounting:
 
 
 def _waited_s(it: RequestRecord) -> float:
-    """How long a request stood in line."""
+    """How long a request waited in line."""
     return (it.granted_s if it.granted_s > 0.0 else it.done_s) - it.queued_s

@@ -1,4 +1,4 @@
-"""The answers that requests get from the program itself: refusals, and what is said to probes."""
+"""The answers that requests get from the program itself: refusals, and answers to probes."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class ProxiedExchange(RequestRecord):
         self.read_s = self.arrived_s
         try:
             self._route()
-        except Exception as error:  # of a policy that somebody brought along, say: this request's end, nobody else's
+        except Exception as error:  # of a third-party policy, say: it ends this request and no other
             self._proxy.on_error(error)
             self._fail(Reason.INTERNAL, "")
         self.read_s = 0.0
@@ -431,7 +431,7 @@ class ProxiedExchange(RequestRecord):
             return
         self.pod = None
         if self.phase == POD_ENDED:
-            client = self._client  # the pod had said all it had to say: the client is to have it
+            client = self._client  # the pod had sent everything: the client is to get it
             self._end(True, True)
             client.send_end([])
             return
@@ -486,7 +486,7 @@ class ProxiedExchange(RequestRecord):
         self._proxy.wheel.arm(self, next_limit_s(self, throttler.spec))
 
     def _fail(self, reason: Reason, detail: str) -> None:
-        """End the request for `reason`: its client is told, or where an answer has begun, cut off."""
+        """End the request for `reason`: its client is sent the reason, or where an answer has begun, cut off."""
         if self.over:
             return
         proxy = self._proxy
@@ -513,7 +513,7 @@ class ProxiedExchange(RequestRecord):
             send_refusal(client, self.head, reason, detail, retry_after_s, proxy.dialect)
 
     def _end(self, succeeded: bool, is_request: bool) -> None:
-        """Give back all that the exchange holds. `is_request` False: a probe, of which no log or statistic speaks."""
+        """Give back all that the exchange holds. `is_request` False: a probe, which no log or statistic shows."""
         phase = self.phase
         if not self._enter(OVER):
             return
@@ -539,14 +539,14 @@ class ProxiedExchange(RequestRecord):
                 self.lease = None
                 if phase == CONNECTING:
                     _forget(lease, self)
-                # How long a tunnel stood says nothing of how fast its pod is.
+                # The duration of a tunnel says nothing about the speed of its pod.
                 throttler.release(lease, 0.0 if phase >= TUNNEL else self.done_s - self.granted_s, succeeded)
             proxy.add_to_traffic(self, throttler)
         if is_request:
             proxy.notify_observers(self, client)
 
     def leave_exemplars(self, trace_id: str, time_s: float) -> None:
-        """For whoever has sent its trace: in each histogram that it was added to. `time_s`: since 1970."""
+        """For the sender of its trace: in each histogram that it was added to. `time_s`: since 1970."""
         self._proxy.leave_exemplars(self, trace_id, time_s)
 
 

@@ -2,7 +2,7 @@
 
 Rules
   1. Attributes ending in `_s` are monotonic seconds; 0.0 means: not reached.
-  2. proxy.py writes them. Others read: time_limits.py, accounting.py, and whoever observes exchanges.
+  2. proxy.py writes them. Others only read: time_limits.py, accounting.py, and observers of exchanges.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RequestRecord(Exchange):
         self.progress_s: float = 0.0  # something came from the pod; through a tunnel, from either side
         self.start: Start | None = None  # the start from zero that it has waited for
         # how much
-        self.request_bytes: i64 = 0  # of the body as far as it has come; of a tunnel, what the client said
+        self.request_bytes: i64 = 0  # of the body as far as it has come; of a tunnel, what the client sent
         self.response_bytes: i64 = 0
         self.request_done: bool = not head.has_body  # all of the request is here; of a tunnel, of the client's stream
         # where
@@ -64,5 +64,5 @@ class RequestRecord(Exchange):
         return self.attempts
 
     def was_tunnel(self) -> bool:
-        """It is or was a tunnel: both directions are the client's and the pod's own affair."""
+        """It is or was a tunnel: both directions depend on the client and the pod alone."""
         return self.status == 101

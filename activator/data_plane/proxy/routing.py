@@ -15,7 +15,7 @@ NAMESPACE_HEADER: Final = b"knative-serving-namespace"
 REVISION_HEADER: Final = b"knative-serving-revision"
 
 
-_KNOWN_MAX: Final = 1024  # authorities are the clients' to choose
+_KNOWN_MAX: Final = 1024  # clients choose the authorities
 
 
 class Router:

@@ -5,7 +5,7 @@ Rules
      byte. Where the revision's spec says so (`times_from_arrival`, as Knative counts), all of them from the arrival.
   2. A tunnel has an idle limit of its own and no other.
   3. 0.0 in a spec means: no such limit.
-  4. A limit that is reached speaks of the pod only where the pod had most of the time and all of the request.
+  4. A limit that is reached counts against the pod only where the pod had most of the time and all of the request.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ _NEVER_TUNNELLED: Final = frozenset({b"h2c", b"h2", b"tls/1.0", b"tls/1.1", b"tl
 def leave_taken_upgrades(head: RequestHead, spec: RevisionSpec) -> bool:
     """Leave of the offered protocols those that the revision takes; False for a WebSocket where it takes none.
 
-    Others are declined by saying nothing of them (RFC 9110 7.8); a WebSocket client could make nothing of that.
+    Others are declined by leaving them out (RFC 9110 7.8); a WebSocket client could not go on then.
     """
     offered = head.upgrade.split(b", ")
     taken = spec.upgrades

@@ -1,4 +1,4 @@
-"""How a client connection ends: the phases of its life as a checked table, and how long one that closes is waited for.
+"""How a client connection ends: the phases of its life as a checked table, and how long a closing one may take.
 
 Rules
   1. A connection is in exactly one phase. `ClientConnection._enter` alone changes it, and asks `is_legal` before.
@@ -21,7 +21,7 @@ LINGER_SCARCE_S: Final = 2.0  # … and at the most where connections are too ma
 
 OPEN: Final = 0  # requests are read and answered, or it is a tunnel
 LINGERING: Final = 1  # its last answer is written; what the client still sends is read and thrown away
-CLOSING: Final = 2  # closed by us in order: what was written is on its way, nothing more is said
+CLOSING: Final = 2  # closed by us in order: what was written is on its way, nothing more is sent
 CLIENT_ENDED: Final = 3  # closed by the client: what was written is on its way
 ABORTED: Final = 4  # cut off: the loop is about to close it
 GIVEN_UP: Final = 5  # evicted, and not counted any more
@@ -76,7 +76,7 @@ class Closing:
         self._unsent: int = _NEVER_LOOKED  # what was left to be sent at the last look
 
     def lingers_until_s(self, quiet_since_s: float, is_scarce: bool) -> float:
-        """How long a client is read on that has been silent since then; `is_scarce`: connections are at their limit."""
+        """How long to read on from a client, silent since then; `is_scarce`: connections are at their limit."""
         if is_scarce:
             return self.since_s + LINGER_SCARCE_S
         return min(quiet_since_s + LINGER_SILENCE_S, self.since_s + LINGER_S)

@@ -32,7 +32,7 @@ class ListeningSocket:
 def open_socket(wanted: str | Tls, leaving: Iterable[ListeningSocket] = ()) -> ListeningSocket:
     """Bind one listener of the configuration. Raises StartError.
 
-    Where one that is leaving has the address already, its socket is shared, queue and all: nobody is refused meanwhile.
+    Where one that is leaving has the address already, its socket and queue are shared: no client is refused meanwhile.
     """
     address = wanted if isinstance(wanted, str) else wanted.address
     certificate = None if isinstance(wanted, str) else ServerCertificate(wanted)
@@ -87,7 +87,7 @@ class Server:
         return list(self._servers)
 
     async def open(self, listener: ListeningSocket) -> None:
-        """Accept on this one too; nobody is accepted any more once it has begun to drain."""
+        """Accept on this one too; nothing is accepted any more once it has begun to drain."""
         if self._closed:
             listener.socket.close()
             return

@@ -3,8 +3,8 @@
 Rules
   1. What is wanted is settled at once (`plan`, then `change`); the loop's part follows, one change after the other.
   2. A change that cannot be made whole is not begun: `plan` raises, and nothing is open that was not before.
-  3. New ones serve before old ones close, and an address that goes and comes back keeps its socket, queue and all:
-     there is no moment at which a client is refused.
+  3. New ones serve before old ones close, and an address that goes and comes back keeps its socket with its queue:
+     no client is refused at any moment.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ListenerChange(NamedTuple):
     leaving: list[ListeningSocket]
 
     def discard(self) -> None:
-        """It is not to be made: nobody will serve on these."""
+        """The change is not to be made: close what `plan` has opened."""
         for listener in self.opened:
             listener.socket.close()
 
@@ -62,7 +62,7 @@ class Listeners:
         return ListenerChange(opened, leaving)
 
     def change(self, change: ListenerChange) -> None:
-        """Make it so; certificates are looked at as well, since whoever reloads may have replaced them."""
+        """Make it so; certificates are looked at as well, since they may have been replaced before the reload."""
         self._wanted = [*(one for one in self._wanted if one not in change.leaving), *change.opened]
         server = self._server
         if server is None:

@@ -1,1 +1,1 @@
-"""Admission: who gets a slot of a pod at once, who waits in line, who is rejected."""
+"""Admission: which requests get a slot of a pod at once, which wait in line, which are rejected."""

@@ -1,4 +1,4 @@
-"""Who may wait, where, and for how long: what a revision's configuration makes of a request that asks for a slot."""
+"""Which requests may wait, where in line, and for how long, by a revision's configuration."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from activator.runtime.errors import Reason
 
 
 class Admission:
-    """Of one revision. `detail` is what there is to say to the reason that was given last."""
+    """Of one revision. `detail` is the text that goes with the reason that was returned last."""
 
     def __init__(self, spec: RevisionSpec, forecast: Forecast) -> None:
         self._forecast = forecast
@@ -55,7 +55,7 @@ class Admission:
     def predict(self, waiter: Waiter, line: WaitingLine, capacity: int, limit_s: float, now_s: float) -> Reason | None:
         """A reason when the waiter could not be granted in time even in the best case.
 
-        How many slots there can ever be follows from max_scale; where that is not known, a line refuses nobody.
+        How many slots there can ever be follows from max_scale; where that is not known, no request is refused.
         """
         slots = max(self._slots_max, capacity) if self._slots_max else 0
         best_s = self._forecast.best_case_s(line.ahead_of(waiter), slots, now_s)

@@ -50,7 +50,7 @@ class RetryBudget:
     """How many requests may be sent twice: a share of all requests, so that a pod that ends every connection under
     every request does not see its load doubled.
 
-    Worked out when a retry is asked for; a request itself costs nothing.
+    Computed when a retry is asked for; a request itself costs nothing.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Where in its line a request belongs, from what it asks for: rules, priority, share, and its own time limits.
 
 Rules
-  1. Nothing here is looked at for a request that is granted a slot at once, but for the exempting rules.
+  1. For a request that is granted a slot at once, only the exempting rules are looked at.
   2. What a client sends decides about its own place only, within what the revision's configuration allows.
   3. An exempting rule looks at the path as it was sent; one with `..` or an encoded dot, slash or backslash in it,
      which the pod may read as another path, is not exempted.
@@ -96,7 +96,7 @@ class RequestClassifier:
         if text is None:
             return self._default_level
         if len(text) == 1 and 48 <= text[0] < 48 + PRIORITY_LEVELS:
-            return text[0] - 48  # what is always said, without the detours
+            return text[0] - 48  # the usual value, without the slower way
         if _PRIORITY.fullmatch(text) is None:
             return self._default_level
         return min(max(int(text), 0), PRIORITY_LEVELS - 1)

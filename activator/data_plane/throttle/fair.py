@@ -1,14 +1,14 @@
 """The discipline `fair`: each key its share of the slots, by its weight, however many requests it sends.
 
-Deficit round-robin: the keys that have somebody waiting take turns; in its turn a key may spend quantum x weight, and a
-request costs its charge. What a key leaves over it keeps for its next turn, unless nobody of it waits any more. The
-quantum is the largest charge there is, so whoever's turn it is can be served: a step never searches.
+Deficit round-robin: the keys that have requests waiting take turns; in its turn a key may spend quantum x weight, and a
+request costs its charge. What a key leaves over it keeps for its next turn, unless none of its requests waits any more.
+The quantum is the largest charge there is, so the key whose turn it is can be served: a step never searches.
 
 Rules
   1. A slot is always one slot; the charge only says how soon its key's next request follows.
-  2. A key exists while somebody of it waits. At most `keys_max` exist at a time, the weighted ones always; the
+  2. A key exists while a request of it waits. At most `keys_max` exist at a time, the weighted ones always; the
      requests of all others share one key.
-  3. A request that comes back gets its charge back; if nobody else of its key waits, it is the key's turn.
+  3. A request that comes back gets its charge back; if no other request of its key waits, it is the key's turn.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FairLine(WaitingLine):
 
     @property
     def keys(self) -> int:
-        """Keys that have somebody waiting, the shared one included."""
+        """Keys that have requests waiting, the shared one included."""
         return len(self._lanes) + (1 if self._shared.length else 0)
 
     def first(self) -> Waiter | None:

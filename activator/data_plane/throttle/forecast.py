@@ -1,9 +1,9 @@
 """What a line's past says about its future: when to come again, and what cannot be in time.
 
 Two different questions, two different answers. *When to come again* is the likely case: the line as it is, at the rate
-at which slots came free while one stood. *What cannot be in time* is the best case: every slot there could ever be,
-each as quick as the quickest request of late, a start as quick as the quickest one seen. What is not known is taken to
-be at its best.
+at which slots came free while there was a line. *What cannot be in time* is the best case: every slot there could ever
+be, each as quick as the quickest request of late, a start as quick as the quickest one seen. What is not known is taken
+to be at its best.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from activator.runtime.clock import NEVER
 
 RETRY_AFTER_MIN_S: Final = 1
 RETRY_AFTER_MAX_S: Final = 120
-_HALF_LIFE_S: Final = 10.0  # of what the rate remembers, in time during which somebody waited
+_HALF_LIFE_S: Final = 10.0  # of what the rate remembers, in time during which requests waited
 _LIFE_S: Final = _HALF_LIFE_S / 0.6931  # by ln 2: the decayed length of an endless past
-_STEP_S: Final = 0.01  # ageing is worked out no more often than this: it is part of every hand-over
-_SPAN_MIN_S: Final = 0.05  # a rate from less than this is chance
+_STEP_S: Final = 0.01  # ageing is computed no more often than this: it is part of every hand-over
+_SPAN_MIN_S: Final = 0.05  # a rate from less than this means nothing
 _QUICKEST_WINDOW_S: Final = 60.0  # the quickest request of this window and of the one before
 
 
@@ -26,7 +26,7 @@ class Forecast:
     """Of one revision. All times are monotonic seconds, handed in."""
 
     def __init__(self) -> None:
-        # Slots that came free while somebody waited, and for how long somebody did; both decay together.
+        # Slots that came free while requests waited, and for how long requests waited; both decay together.
         self._freed: float = 0.0
         self._span_s: float = 0.0
         self._at_s: float = 0.0
@@ -43,7 +43,7 @@ class Forecast:
     # --- what happens ---
 
     def line_formed(self, now_s: float) -> None:
-        """Somebody waits; nobody did."""
+        """The first request waits; none did before."""
         self._at_s = now_s
         self._standing = True
 
@@ -52,7 +52,7 @@ class Forecast:
         self._standing = False
 
     def slot_freed(self, now_s: float) -> None:
-        """A request ended while somebody waited."""
+        """A request ended while others waited."""
         self._age(now_s)
         self._freed += 1.0
 
@@ -69,7 +69,7 @@ class Forecast:
             self._starting_since_s = NEVER
 
     def start_given_up(self) -> None:
-        """Nobody waits for it any more, or it failed: how long it takes will not be seen."""
+        """No request waits for it any more, or it failed: how long it takes will not be seen."""
         self._starting_since_s = NEVER
 
     def served(self, took_s: float, now_s: float) -> None:
@@ -85,12 +85,12 @@ class Forecast:
     # --- what is asked ---
 
     def per_s(self, now_s: float) -> float:
-        """Slots that come free in a second while somebody waits; 0.0: not known."""
+        """Slots that come free in a second while requests wait; 0.0: not known."""
         self._age(now_s)
         return 0.0 if self._freed < 0.01 else self._freed / max(self._span_s, _SPAN_MIN_S)
 
     def retry_after_s(self, length: int, now_s: float) -> int:
-        """When those who wait now will have been served, in whole seconds: never 0, never absurd."""
+        """When the requests that wait now will have been served, in whole seconds; at least 1, and bounded."""
         if self._starting_since_s != NEVER:
             guess_s = self._start_left_s(now_s)
         else:
@@ -100,7 +100,7 @@ class Forecast:
         return ceil(min(max(guess_s, float(RETRY_AFTER_MIN_S)), float(RETRY_AFTER_MAX_S)))
 
     def best_case_s(self, ahead: int, slots_max: int, now_s: float) -> float:
-        """The least that a request must wait which has `ahead` before it. `slots_max` 0: nobody knows how many."""
+        """The least that a request must wait which has `ahead` before it. `slots_max` 0: it is not known."""
         start_s = 0.0
         if self._starting_since_s != NEVER and self._start_best_s != NEVER:
             start_s = max(self._start_best_s - (now_s - self._starting_since_s), 0.0)

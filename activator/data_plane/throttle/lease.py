@@ -1,7 +1,7 @@
 """One reserved slot of one pod, from the grant to the release.
 
 A lease captures identity, address and generation when it is granted. After an `await` the slot may belong to another
-pod; whoever logs, traces or releases names the pod in the lease, never of the one in the slot.
+pod; code that logs, traces or releases names the pod of the lease, never the one in the slot.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ from lb.tracker import READY, PodTracker
 
 
 def least_loaded(table: TrackerTable) -> PodTracker | None:
-    """The ready pod that bears the least for its limit; None where no pod is ready.
+    """The ready pod with the least load for its limit; None where no pod is ready.
 
     Walks the table: some nanoseconds a slot, and only for exempted requests that find every pod full. A pod that is
-    being tried, suspected or not ours to use (limit 0) takes no more than it must.
+    being tried, suspected or not ours to use (limit 0) is left out.
     """
     best: PodTracker | None = None
     for tracker in table.slots[: table.length]:

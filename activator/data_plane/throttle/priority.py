@@ -1,7 +1,7 @@
-"""The discipline `priority`: higher first, first come first served within a level, and nobody starves.
+"""The discipline `priority`: higher first, first come first served within a level, and no level starves.
 
-A request of level n goes ahead of whoever arrived up to n x ageing before it with level 0: the line is ordered by
-(arrival time - level x ageing). That order never changes while requests wait, so nothing has to age anybody.
+A request of level n goes ahead of requests of level 0 that arrived up to n x ageing before it: the line is ordered by
+(arrival time - level x ageing). That order never changes while requests wait, so ageing needs no work.
 
 The bound: a request of level n is never overtaken by one that arrives more than (highest level - n) x ageing after it.
 """

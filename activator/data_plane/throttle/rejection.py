@@ -65,7 +65,7 @@ class Refusals:
         self._send_some()
 
     def reject_all(self, line: WaitingLine, reason: Reason, detail: str) -> None:
-        """A whole line, which nobody joins any more."""
+        """A whole line, which no request joins any more."""
         if line.length:
             self._waiting.append(RejectionBatch(line, reason, detail))
             self._send_some()

@@ -1,19 +1,20 @@
-"""The throttler of one revision: who gets which slot, who waits, who is turned away.
+"""The throttler of one revision: which request gets which slot, which waits, which is rejected.
 
 Invariants (the auditor and the property tests check them)
   1. No grant is made to a pod with in_flight >= limit.
   2. The first in line never waits while a pod that may be picked has room.
   3. Every lease is released exactly once; every waiter ends exactly once.
-  4. Nobody joins a line that is `queue_depth` long, or a process that holds as many requests as it may. Who is tried
-     again on another pod is let back in: at most what is in flight comes on top.
-Requests that a rule exempts stand outside of 1 and 2, and are counted apart.
+  4. No request joins a line that is `queue_depth` long, or a process that holds as many requests as it may. A request
+     that is tried again on another pod is let back in: at most as many as are in flight come on top.
+Requests that a rule exempts are outside of 1 and 2, and are counted apart.
 
 Rules
   - Everything here is plain `def` on one event loop: between the pick and the reservation nothing else can run.
-  - Newcomers never overtake: while anyone waits, `try_acquire` gives nothing. Who is next, the line's discipline says.
+  - New requests never overtake: while any request waits, `try_acquire` gives nothing. The line's discipline says which
+    is next.
   - Hand-over loops, it does not recurse: a grant that fails at once and releases is seen by the loop already running.
-  - A turn of the loop grants and refuses a bounded number. A waiter that raises when it is granted or rejected costs
-    itself its slot and nobody else anything. So does a policy that raises when it is asked for a waiter's pod.
+  - A turn of the loop grants and refuses a bounded number. A waiter that raises when it is granted or rejected loses
+    its own slot; no other is affected. The same holds for a policy that raises when it is asked for a waiter's pod.
   - Structure is not changed here. What the request path learns about pods goes to the state worker as a message.
 """
 
@@ -50,10 +51,10 @@ _STARTUP_SLACK_S: Final = 5.0
 
 
 class Errors:
-    """Exceptions of others: of waiters that were granted or rejected, of policies that were asked.
+    """Exceptions of waiters that were granted or rejected, and of policies that were asked.
 
-    An object of its own, so that who reports errors does not refer to the throttler: revisions come and go, and what
-    refers to itself stays until the collector looks at all there is.
+    An object of its own, so that its users do not refer to the throttler: revisions come and go, and a reference cycle
+    stays until the collector looks at all there is.
     """
 
     def __init__(self, key: str, events: SlotEvents) -> None:
@@ -99,7 +100,7 @@ class RevisionThrottler:
         self.affinity: Affinity | None = None  # what requests are known by, where the policy asks
         self.line: WaitingLine = make_line(spec)
         self.held = HeldBudget(spec.queue_bytes or NO_LIMIT)  # bytes of this revision's waiting requests
-        self.leases: dict[Lease, Waiter] = {}  # every open lease and who holds it
+        self.leases: dict[Lease, Waiter] = {}  # every open lease and its holder
         self.failure: str | None = None  # why the revision cannot start, while it cannot
         self.removed: bool = False
         self.was_ready: bool = False  # a pod has been ready since the revision was last at zero
@@ -155,7 +156,7 @@ class RevisionThrottler:
         return self._reserve(waiter, tracker, now_s)
 
     def enqueue(self, waiter: Waiter) -> Reason | None:
-        """Stand in line; a reason (and `refusal_detail`) says that the waiter was turned away instead."""
+        """Stand in line; a reason (and `refusal_detail`) says that the waiter was rejected instead."""
         refusal = self._refusal()
         if refusal is None:
             if self.line.length >= self.spec.queue_depth:
@@ -177,7 +178,7 @@ class RevisionThrottler:
     def requeue(self, waiter: Waiter, failed: Lease, reason: Reason) -> Reason | None:
         """Back into line in the old place, for a request that `failed` for `reason` and is tried on another pod.
 
-        No bound turns it away. Where no other pod has room, the same one will do.
+        No bound rejects it. Where no other pod has room, the same one will do.
         """
         refusal = self._refusal()
         if refusal is None and not waiter.sorted:
@@ -189,7 +190,7 @@ class RevisionThrottler:
         if waiter.exempt:
             try:
                 lease = self._acquire_exempt(waiter, self._now())
-            except Exception as error:  # of a policy: this request's end, before it has joined anything
+            except Exception as error:  # of a policy: it ends this request, before it has joined anything
                 self._errors.raised(error)
                 return Reason.INTERNAL
             if lease is not None:
@@ -201,7 +202,7 @@ class RevisionThrottler:
         return None
 
     def cancel(self, waiter: Waiter) -> None:
-        """The waiter's owner takes it out: its client has gone. Harmless for one who does not wait."""
+        """The waiter's owner takes it out: its client has gone. Harmless for one that does not wait."""
         if waiter.in_line:
             self._leave(waiter)
             self._process.request_left()
@@ -291,7 +292,7 @@ class RevisionThrottler:
                     return
                 try:
                     tracker = self._pick_for(waiter, now_s)
-                except Exception as error:  # of a policy: the end of the one request that it was asked for
+                except Exception as error:  # of a policy: it ends only the request that it was asked for
                     self._errors.raised(error)
                     self._leave(waiter)
                     self._refusals.reject(waiter, Reason.INTERNAL, "")
@@ -317,13 +318,13 @@ class RevisionThrottler:
             self._pumping = False
 
     def fail(self, cause: str) -> None:
-        """The revision cannot start: all that wait are rejected with the cause, and newcomers too until `recover`."""
+        """The revision cannot start: all that wait are rejected with the cause, and new requests until `recover`."""
         self.failure = cause
         self.start = None
         self._refuse_all(Reason.REVISION_FAILED, cause)
 
     def recover(self) -> None:
-        """Newcomers may wait again. Those that waited at the failure are rejected all the same."""
+        """New requests may wait again. Those that waited at the failure are rejected all the same."""
         self.failure = None
         self.pump()
 
@@ -362,11 +363,11 @@ class RevisionThrottler:
                 waiter.revoked(reason, detail)
 
     def forsaken(self) -> list[Lease]:
-        """Open leases of which nothing is at a pod, nor on its way there: their holders have forgotten them."""
+        """Open leases whose request is neither at a pod nor on its way there: their holders have forgotten them."""
         return [lease for lease, waiter in self.leases.items() if not waiter.is_served(lease)]
 
     def reclaim(self) -> None:
-        """Take the slots of such leases back; a holder that is still there is informed."""
+        """Take the slots of such leases back; a holder that is still there is called (`revoked`)."""
         for lease in self.forsaken():
             if lease in self.leases:
                 self.leases[lease].revoked(Reason.INTERNAL, "")
@@ -374,7 +375,7 @@ class RevisionThrottler:
                 self.release(lease, 0.0, False)
 
     def reconfigure(self, spec: RevisionSpec) -> None:
-        """New limits, rules or discipline for a live revision; nobody in line is lost, and all keep their arrival."""
+        """New limits, rules or discipline for a live revision; all waiters stay in line and keep their arrival."""
         old = self.spec
         self.spec = spec
         self.held.bytes_max = spec.queue_bytes or NO_LIMIT
@@ -425,7 +426,7 @@ class RevisionThrottler:
         return self._errors.total
 
     def queue_timeout_s(self) -> float:
-        """How long a request may stand in line, from its arrival, that does not say so itself."""
+        """How long a request without a timeout of its own may stand in line, from its arrival."""
         if self.spec.queue_timeout_s is not None:
             return self.spec.queue_timeout_s
         return QUEUE_TIMEOUT_S if self.was_ready else self.spec.startup_timeout_s + _STARTUP_SLACK_S
@@ -435,13 +436,13 @@ class RevisionThrottler:
         return self._admission.limit_s(waiter, self.queue_timeout_s())
 
     def is_stuck(self) -> bool:
-        """Whether somebody waits who could go, and nothing is about to look: that must not be."""
+        """Whether a request waits that could go, and nothing is about to look: that must not be."""
         if self.line.length == 0 or self.table.room == 0 or self._pump_deferred or self._pumping:
             return False
         return self.line.first() is not None
 
     def refusal_detail(self) -> str:
-        """What there is to say to the reason that `enqueue` or `requeue` gave last."""
+        """The text that goes with the reason that `enqueue` or `requeue` gave last."""
         return self._admission.detail
 
     def retry_after_s(self) -> int:
@@ -461,7 +462,7 @@ class RevisionThrottler:
         self.table.end_trial(lease.tracker, lease.generation)
 
     def _is_at(self, tracker: PodTracker, lease: Lease) -> bool:
-        """The pod is still where the lease was given; of one that leaves, or has moved on, it says nothing more."""
+        """The pod is still where the lease was given; of one that leaves or has moved, the lease says nothing more."""
         return tracker.generation == lease.generation and tracker.state != DRAINING
 
     def _served_after_strikes(self, lease: Lease) -> None:

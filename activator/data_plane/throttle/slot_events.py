@@ -30,7 +30,7 @@ class SlotEvents:
         raise NotImplementedError
 
     def refused(self, key: str, identity: str, generation: int, dead: bool, reason: str) -> None:
-        """A pod did not take a connection (dead), or was silent, or broke one; `reason`: in the word of `Reason`."""
+        """A pod did not take a connection (dead), or was silent, or broke one; `reason`: the value of a `Reason`."""
         raise NotImplementedError
 
     def served(self, key: str, identity: str, generation: int) -> None:

@@ -30,7 +30,7 @@ class Start:
         self.ready_s: float = 0.0
 
     def phases(self, arrived_s: float, granted_s: float, connected_s: float, first_byte_s: float) -> ColdPhases:
-        """Of a request that was answered. What was over before it arrived cost it nothing."""
+        """Of a request that was answered. Parts that were over before it arrived count as 0."""
         ready_s = _between(arrived_s, self.ready_s, granted_s) if self.ready_s > 0.0 else granted_s
         placed_s = _between(arrived_s, self.placed_s, ready_s) if self.placed_s > 0.0 else ready_s
         return ColdPhases(

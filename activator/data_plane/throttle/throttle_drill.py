@@ -1,6 +1,6 @@
-"""Many requests through a throttler in one call, for the benchmarks: what a request costs the proxy, which is compiled.
+"""Many requests through a throttler in one call, for the benchmarks: their cost to the proxy, which is compiled.
 
-Timed from Python, the calls into compiled code cost more than what they do there.
+If they were timed from Python, the calls into compiled code would cost more than their work.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from activator.runtime.errors import Reason
 
 
 class DrilledWaiter(Waiter):
-    """Keeps its lease, and says so to whoever drills."""
+    """Keeps its lease, and hands it to the drill."""
 
     def __init__(self, drill: Drill, head: RequestHead | None) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What one revision has carried, for the metrics: made at its first request, so that those who sleep cost nothing.
+"""What one revision has carried, for the metrics: made at its first request, so that idle revisions cost nothing.
 
 Rules
   1. Plain counters and histograms without labels: the request path adds, telemetry/ reads and names.
@@ -18,7 +18,7 @@ from activator.runtime.histogram import Histogram
 REQUEST_BOUNDS_S: Final[tuple[float, ...]] = (
     0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0
 )  # fmt: skip
-# Who waits for a slot waits at least for some other request to end; the queue timeout is 60 s by default.
+# A request that waits for a slot waits at least for another one to end; the queue timeout is 60 s by default.
 WAIT_BOUNDS_S: Final[tuple[float, ...]] = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0
 )  # fmt: skip

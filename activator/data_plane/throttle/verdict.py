@@ -1,4 +1,4 @@
-"""Passive health checks: what the end of a request shows about its pod; here, and nowhere else, is that judged.
+"""Passive health checks: what the end of a request shows about its pod. It is judged here and nowhere else.
 
 | what happened                                   | of a pod in service        | of one on trial             |
 |-------------------------------------------------|----------------------------|-----------------------------|
@@ -12,11 +12,11 @@
 | we ended it (drain, shutdown, a defect)         | nothing                    | nothing                     |
 
 Rules
-  1. A trial asks whether the pod answers. The head says so; how long the rest takes, a WebSocket or a stream for hours,
-     is the pod's and its client's affair.
-  2. What "nothing" ends gives the trial back: the next request is the next trial.
-  3. Of a pod on trial only its trials speak, and dials, which are made now: who was there before it went into
-     quarantine is about what it was then.
+  1. A trial asks whether the pod answers. The head of the response shows it; how long the rest takes (a WebSocket or a
+     stream may take hours) does not count.
+  2. An end that shows "nothing" gives the trial back: the next request is the next trial.
+  3. Of a pod on trial only its trials count, and dials, which are made now: requests from before its quarantine show
+     only what the pod was then.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from activator.runtime.errors import Reason
 NOTHING: Final = 0
 STRUCK: Final = 1  # it took the request, and broke the connection or was silent
 UNREACHED: Final = 2  # no connection was made, for no certain reason: no picks until the state worker has decided
-DEAD: Final = 3  # nobody listens there
+DEAD: Final = 3  # no process listens there
 
 _VERDICTS: Final[dict[Reason, int]] = {
     Reason.CONNECT_FAILED: DEAD,

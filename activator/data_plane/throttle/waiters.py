@@ -1,12 +1,12 @@
-"""Those who wait, the chains they stand in (intrusive, by arrival, each step O(1)), and what a line of them is.
+"""Waiting requests, the chains they stand in (intrusive, by arrival, each step O(1)), and the interface of a line.
 
 Rules
   1. A waiter stands in at most one chain, and ends in exactly one way: granted, refused, or taken out by its owner.
   2. `arrival` orders a chain. Every request is numbered when it first asks for a slot, whether it must wait or not; one
      that is tried again on another pod keeps its number, and so its place.
-  3. A waiter knows its lane, a lane its line: whoever wants to leave needs to know neither.
-  4. A line says who goes first and nothing else: it grants, refuses and times nobody. Its `first` names the same waiter
-     until somebody joins or leaves; the throttler then takes that waiter and no other.
+  3. A waiter knows its lane, a lane its line: code that takes a waiter out needs to know neither.
+  4. A line says which waiter is first and nothing else: it grants, refuses and times none. Its `first` names the same
+     waiter until one joins or leaves; the throttler then takes that waiter and no other.
   5. Each step of a line costs the same however many wait: O(1), or O(levels) where there are levels.
 """
 
@@ -36,7 +36,7 @@ class Waiter(Deadline):
         self.share: bytes = b""  # fair: whose share it is taken from
         self.charge: int = 1  # fair: how much of it
         self.own_timeout_s: float = NEVER  # from its arrival, as the request itself wants it
-        self.own_deadline_s: float = NEVER  # from its arrival: then nobody wants the answer any more
+        self.own_deadline_s: float = NEVER  # from its arrival: then the answer is of no use any more
         # The chain's and the line's.
         self.in_line: bool = False
         self.chain: Chain | None = None
@@ -50,7 +50,7 @@ class Waiter(Deadline):
         return None
 
     def granted(self, lease: Lease) -> None:
-        """A slot is reserved; whoever is granted must see to it that the lease is released exactly once."""
+        """A slot is reserved; the waiter must see to it that the lease is released exactly once."""
         raise NotImplementedError
 
     def is_served(self, lease: Lease) -> bool:
@@ -80,7 +80,7 @@ class Chain:
     def insert(self, waiter: Waiter) -> None:
         """To the place that its arrival gives.
 
-        Walks from the end past later arrivals: O(1) for those who come in order of arrival, or each before all others.
+        Walks from the end past later arrivals: O(1) for waiters in order of arrival, or each before all others.
         """
         before: Waiter | None = None
         first = self.first
@@ -126,17 +126,17 @@ class Chain:
 
 
 class WaitingLine:
-    """Whose turn it is, as each discipline has it. `length` counts all who stand in it."""
+    """The order of waiters, by discipline. `length` counts all that stand in it."""
 
     def __init__(self) -> None:
         self.length: int = 0
 
     def first(self) -> Waiter | None:
-        """Who is granted the next slot."""
+        """The waiter that is granted the next slot."""
         raise NotImplementedError
 
     def join(self, waiter: Waiter) -> None:
-        """A waiter that has just arrived, or arrived after all who are there."""
+        """A waiter that has just arrived, or arrived after all that are there."""
         raise NotImplementedError
 
     def rejoin(self, waiter: Waiter) -> None:
@@ -152,11 +152,11 @@ class WaitingLine:
         raise NotImplementedError
 
     def ahead_of(self, waiter: Waiter) -> int:
-        """How many are certain to be granted before `waiter`, were it to join now: a lower bound."""
+        """How many are certain to be granted before `waiter`, if it joined now: a lower bound."""
         raise NotImplementedError
 
     def waiters(self) -> list[Waiter]:
-        """All who wait, in order of arrival. Walks the line."""
+        """All waiters, in order of arrival. Walks the line."""
         raise NotImplementedError
 
     def shares(self) -> dict[str, object]:
@@ -165,10 +165,10 @@ class WaitingLine:
 
 
 class Lane:
-    """First come, first served: the chain of those who joined, and the chain of those who came back.
+    """First come, first served: the chain of new waiters, and the chain of those that came back.
 
-    Whoever comes back may have arrived before or after anyone who waits; with a chain of their own the first of both
-    is one comparison, and a crowd that comes back at once walks past nobody who only joined.
+    A waiter that comes back may have arrived before or after any other. With a chain of their own the first of both is
+    one comparison, and many that come back at once walk past no waiter that only joined.
     """
 
     def __init__(self, line: WaitingLine) -> None:
@@ -178,7 +178,7 @@ class Lane:
         self._returned: Chain = Chain()
 
     def first(self) -> Waiter | None:
-        """Whoever arrived first."""
+        """The waiter that arrived first."""
         returned = self._returned.first
         fresh = self._fresh.first
         if returned is None:
@@ -188,13 +188,13 @@ class Lane:
         return fresh
 
     def add(self, waiter: Waiter) -> None:
-        """At the end: nobody in the lane arrived later, but for those who came back."""
+        """At the end: no waiter in the lane arrived later, but for those that came back."""
         self._fresh.append(waiter)
         waiter.lane = self
         self.length += 1
 
     def add_again(self, waiter: Waiter) -> None:
-        """In the place of its arrival."""
+        """At the place that its arrival gives."""
         self._returned.insert(waiter)
         waiter.lane = self
         self.length += 1

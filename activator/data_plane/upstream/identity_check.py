@@ -1,7 +1,7 @@
-"""The first exchange on a connection to a pod, where it is to be sure that it is that pod: the pod says who it is.
+"""The first exchange on a connection to a pod, where it must be sure that it is that pod: the pod states its identity.
 
-An address may be another pod's by the time we dial it, before a source reports it. A connection that exists cannot
-change hands: so each is asked once, before its first request.
+An address may be another pod's by the time we dial it, before a source reports it. An existing connection stays with
+its pod: so each is checked once, before its first request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from activator.runtime.errors import Reason
 
 
 class ExpectedIdentity:
-    """How a pod is asked who it is, and what it must say."""
+    """How a pod is asked for its identity, and what it must answer."""
 
     def __init__(self, head: RequestHead, header: bytes, identity: bytes) -> None:
         self.head = head
@@ -23,7 +23,7 @@ class ExpectedIdentity:
 
 
 class IdentityCheck(Exchange):
-    """`on_failed` is called when no answer came; one that came is judged by whoever owns the connection."""
+    """`on_failed` is called when no answer came; an answer is judged by the owner of the connection."""
 
     def __init__(self, naming: ExpectedIdentity, on_failed: Callable[[IdentityCheck, Reason], None]) -> None:
         super().__init__(naming.head)
@@ -33,7 +33,7 @@ class IdentityCheck(Exchange):
         self._on_failed = on_failed
 
     def is_right(self) -> bool:
-        """The pod has said that it is who it should be."""
+        """The pod has stated the identity that is expected."""
         return self.said == self._expected_identity.identity
 
     def connected(self, pod: PodStream) -> None:

@@ -32,7 +32,7 @@ from activator.telemetry.logs.request_template import RequestTemplate, knative_t
 from activator.telemetry.logs.writer import LogWriter
 
 ACCESS_LOG_BATCH_S: Final = 0.05  # lines are gathered for so long …
-ACCESS_LOG_BATCH_BYTES: Final = 512 * KIB  # … or until there are so many: to wake the writer's thread is dear
+ACCESS_LOG_BATCH_BYTES: Final = 512 * KIB  # … or until there are so many: waking the writer's thread is expensive
 ACCESS_LOG_TURN_MAX: Final = 128  # requests that ended in one turn of the loop, and wait for its end to be logged
 
 _MONTHS: Final = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -98,7 +98,7 @@ class AccessLog(ExchangeObserver):
         self.flush()
 
     def _gather(self) -> None:
-        """The lines of those that have ended, as far as there is room."""
+        """The lines of the requests that have ended, as far as there is room."""
         exchanges = self._exchanges
         if not exchanges:
             return
@@ -120,7 +120,7 @@ class AccessLog(ExchangeObserver):
 
 
 def entry_of(exchange: ProxiedExchange, client: ClientStream, now: str, with_headers: bool) -> Entry:
-    """What there is to say of a request that is over; of its headers only where somebody wants it."""
+    """The entry of a request that is over; with its headers only where they are wanted."""
     head = exchange.head
     lease = exchange.last_lease
     key = exchange.revision_key()
@@ -208,7 +208,7 @@ class LineFormat:
 
 
 def _common(entry: Entry) -> str:
-    """The common log format of old, which many programs read."""
+    """The old common log format, which many programs read."""
     time_of_day = f"{entry.time[8:10]}/{_MONTHS[int(entry.time[5:7]) - 1]}/{entry.time[:4]}:{entry.time[11:19]} +0000"
     request = f"{_quoted(entry.method)} {_quoted(entry.target)} {entry.protocol}"
     return f'{entry.client or "-"} - - [{time_of_day}] "{request}" {entry.status} {entry.response_bytes or "-"}'
@@ -223,7 +223,7 @@ def _shown(value: Any) -> str:
 
 
 def _quoted(text: str) -> str:
-    """So that it may stand between quotation marks, whoever has put them there."""
+    """So that it may stand between quotation marks, whatever it contains."""
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 

@@ -3,9 +3,9 @@
 Rules
   1. The parts are the loggers below `activator`, and the libraries that say something; a level set for one part holds
      until the next reload.
-  2. A flood is bounded, and said to be one: of one text at most LOG_SAME_MAX lines in a window, of one place in the
-     code LOG_PLACE_MAX; how many were left out stands there when the window is over. What is asked for by the level
-     debug is not left out.
+  2. A flood is bounded and reported: of one text at most LOG_SAME_MAX lines in a window, of one place in the code
+     LOG_PLACE_MAX; when the window is over, one line says how many were left out. Lines of the level debug are never
+     left out.
   3. A record is one line, or one object; what a peer sent cannot begin another line.
 """
 
@@ -57,7 +57,7 @@ class AppLog:
         self.set(wanted)
 
     def remove(self) -> None:
-        """As if it had not been."""
+        """Undo `install`."""
         logging.getLogger().removeHandler(self._handler)
         for part in self._levels:
             _logger(part).setLevel(logging.NOTSET)
@@ -85,7 +85,7 @@ class AppLog:
         return {"": self._level, **self._levels}
 
     def sweep(self) -> None:
-        """Tell of floods that are over; called now and then."""
+        """Report the floods that are over; called now and then."""
         self._repeats.sweep()
 
     def _tell(self, record: logging.LogRecord) -> None:
@@ -111,7 +111,7 @@ class _Place:
 
 
 class Repeats(logging.Filter):
-    """Leaves out what has been said often enough; `tell` writes a record that is none of anybody's."""
+    """Leaves out what has been logged often enough; `tell` writes a record past this filter."""
 
     def __init__(self, now: Now, tell: Callable[[logging.LogRecord], None]) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class Repeats(logging.Filter):
         return False
 
     def sweep(self) -> None:
-        """Tell of the windows that are over."""
+        """Report the windows that are over."""
         now_s = self._now()
         over = [(key, place) for key, place in self._places.items() if now_s - place.since_s >= LOG_WINDOW_S]
         for key, place in over:

@@ -1,4 +1,4 @@
-"""What an access log says of a request, field by field, made fit to be seen."""
+"""What an access log says of a request, field by field, made printable."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class LoggedHeaders:
 
 
 def printable(value: bytes) -> str:
-    """What a peer sent, as text without anything that does more than to be seen."""
+    """What a peer sent, as printable text."""
     text = value[:ACCESS_LOG_FIELD_MAX].decode("utf-8", "backslashreplace")
     return text if text.isprintable() else one_line(text)
 

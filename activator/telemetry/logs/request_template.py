@@ -144,6 +144,6 @@ _FIELDS: Final[dict[str, Read]] = {
 
 
 def _length(exchange: ProxiedExchange) -> int:
-    """As Go has it: 0 without a body, -1 of one whose length nobody has said."""
+    """As Go has it: 0 without a body, -1 if its length is not known."""
     head = exchange.head
     return head.content_length if head.has_body else max(head.content_length, 0)

@@ -60,7 +60,7 @@ class AccessLogSwitch:
             self._proxy.observer = self._current
 
     def close(self) -> None:
-        """Write what has been gathered, for a bounded time: whoever reads it may have stopped."""
+        """Write what has been gathered, for a bounded time: the reader may have stopped."""
         self.set(False)
         if self._writer is not None and not self._writer.close(ACCESS_LOG_CLOSE_S):
             log.warning("the last lines of the access log could not be written within %g s", ACCESS_LOG_CLOSE_S)

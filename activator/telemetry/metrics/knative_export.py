@@ -40,7 +40,7 @@ class KnativeExporter:
         self._task: asyncio.Task[None] | None = None
         self.address = ""  # of the port, while there is one …
         self.listening = asyncio.Event()  # … as it is wanted now
-        self.failed_total = 0  # batches that nobody took
+        self.failed_total = 0  # batches that were not accepted
 
     def set(self, wanted: KnativeExport) -> None:
         """From now on."""

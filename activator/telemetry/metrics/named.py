@@ -1,6 +1,6 @@
 """Which revisions are shown by name; beyond the cap they are shown as one, so that the number of series is bounded.
 
-A revision is shown by its name from its first reading on, or in `_other` for good: were it to move, the counters of
+A revision is shown by its name from its first reading on, or in `_other` for good: if it moved, the counters of
 `_other` would fall, and a fall is read as a restart that counts everything again. For the same reason what a revision
 in `_other` had counted stays there when the revision has gone: a data plane sends it a last time (`RevisionEnded`).
 
@@ -23,7 +23,7 @@ Families = tuple[Family[RevisionStatistics], ...]
 
 
 class Reading:
-    """All revisions at one time, added one by one; who reads may let the loop turn in between.
+    """All revisions at one time, added one by one; the reader may let the loop turn in between.
 
     `named`: each with its labels as text.
     """

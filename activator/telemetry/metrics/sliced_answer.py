@@ -1,6 +1,6 @@
 """The answer of a metrics port: sent in slices, so that requests are served in between.
 
-Whoever leaves in the middle of it is no error, and whoever does not read it is left after METRICS_ANSWER_S.
+A client that leaves in the middle of it is no error; one that does not read it is cut off after METRICS_ANSWER_S.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from aiohttp import web
 
 from activator.runtime.tasks import pause
 
-METRICS_ANSWER_S: Final = 60.0  # whoever has not taken all metrics by then is cut off
+METRICS_ANSWER_S: Final = 60.0  # a client that has not taken all metrics by then is cut off
 
 _GZIP_LEVEL: Final = 1  # lines of metrics shrink to a twentieth with the least effort
 _GZIP_WINDOW: Final = 31  # zlib's word for gzip's own head and tail
@@ -59,12 +59,12 @@ async def answer_in_slices(
     except (ConnectionError, TimeoutError):
         response.force_close()
         if request.transport is not None:
-            request.transport.abort()  # of half an answer nothing more is sent
+            request.transport.abort()  # nothing more is sent of an incomplete answer
     return response
 
 
 def _takes_gzip(accept_encoding: str) -> bool:
-    """RFC 9110 12.5.3; `*` is not taken at its word."""
+    """RFC 9110 12.5.3; `*` does not count."""
     for member in accept_encoding.lower().replace(" ", "").split(","):
         coding, _, weight = member.partition(";q=")
         if coding in {"gzip", "x-gzip"}:

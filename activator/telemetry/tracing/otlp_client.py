@@ -1,6 +1,6 @@
 """OTLP over HTTP: one body to a collector, tried again where the standard says that it may be.
 
-Where to, with what headers, certificates and compression, OpenTelemetry's own variables say (OTEL_EXPORTER_OTLP_… and
+OpenTelemetry's own variables define the address, headers, certificates and compression (OTEL_EXPORTER_OTLP_… and
 OTEL_EXPORTER_OTLP_TRACES_…); proxies are those of the environment.
 """
 

@@ -26,7 +26,7 @@ _TIMES: Final = Struct("<BQBQ")
 _EVENT_TIME: Final = Struct("<BQ")
 _DOUBLE: Final = Struct("<Bd")
 _MASK_64: Final = (1 << 64) - 1
-# Field 16 as four bytes: sampled; and whether the parent is somebody else's span is known, and so.
+# Field 16 as four bytes: sampled, and it is known whether the parent is remote: no, and yes.
 _OWN_PARENT: Final = b"\x85\x01\x01\x01\x00\x00"
 _REMOTE_PARENT: Final = b"\x85\x01\x01\x03\x00\x00"
 _STATUS_ERROR: Final = b"\x18\x02"

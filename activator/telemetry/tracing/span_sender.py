@@ -29,7 +29,7 @@ class SpanClient(Protocol):
         """Blocks; whether it was taken. Never raises."""
 
     def hurry(self) -> None:
-        """From another thread: do not wait for better times."""
+        """From another thread: do not wait between attempts any more."""
 
     def close(self) -> None: ...
 

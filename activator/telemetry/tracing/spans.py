@@ -42,7 +42,7 @@ from activator.telemetry.tracing.span_bytes import (
 )
 from activator.telemetry.tracing.span_sender import SpanSender
 
-# RFC 9110 and 5789; of others the span's name is HTTP, since anybody can make them up.
+# RFC 9110 and 5789; of others the span's name is HTTP, since clients can make up any.
 _METHODS: Final = frozenset({b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"CONNECT", b"OPTIONS", b"TRACE", b"PATCH"})
 _STATE_MAX: Final = 512  # bytes of a tracestate that are kept in spans; it goes on to the pod whatever its length
 _METHOD: Final = attribute_name("http.request.method")

@@ -116,7 +116,7 @@ class TraceSwitch:
     def _sender(self, client: SpanClient) -> SpanSender:
         from opentelemetry.sdk.resources import (
             Resource,
-        )  # who we are: from OpenTelemetry's variables, and its detectors
+        )  # our name and host: from OpenTelemetry's variables, and its detectors
 
         from activator.telemetry.tracing.span_bytes import Envelope
         from activator.telemetry.tracing.span_sender import SpanSender
@@ -139,12 +139,12 @@ class TraceSwitch:
         return float(said) if said else otherwise
 
     def _part_with_ended(self) -> None:
-        """Of what has sent all that it had, only its counts are kept."""
+        """Of senders that have sent everything, only the counts are kept."""
         for thread in [thread for thread in self._leaving if not thread.is_alive()]:
             self._before = _plus(self._before, self._leaving.pop(thread))
 
     def _stop(self) -> None:
-        self._part_with_ended()  # though nobody should ever ask for the totals
+        self._part_with_ended()  # also if the totals are never read
         former = self._spans
         self._spans = self._proxy.sampler = self._proxy.tracer = self._controllers.on_pass = None
         if former is not None:

@@ -2,7 +2,7 @@
 
 Rules
   1. A value that cannot be read leaves the former one in force (the default at the start), and is logged: a typing
-     mistake in a ConfigMap stops nobody.
+     mistake in a ConfigMap stops no activator.
   2. All of it is read again whenever a map changes; what cannot change while requests run is said where it is used.
 
 Sources: knative.dev/networking pkg/config, knative.dev/serving pkg/autoscaler/config, pkg/observability (v1.23).

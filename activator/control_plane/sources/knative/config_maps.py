@@ -15,11 +15,11 @@ from activator.runtime.units import KIB
 HTTP_PORT: Final = 8012
 H2C_PORT: Final = 8013
 
-_DRAIN_DELAY_S: Final = 45.0  # until every ingress knows that we end (knative.dev/pkg network.DefaultDrainTimeout)
+_DRAIN_DELAY_S: Final = 45.0  # until every ingress has noticed our end (knative.dev/pkg network.DefaultDrainTimeout)
 _GRACE_S: Final = 600.0  # terminationGracePeriodSeconds of Knative's manifest
 _HEADER_BYTES: Final = Size(128 * KIB)  # twice what Envoy takes by default
 _HEADERS: Final = 300
-_CLIENT_IDLE: Final = Duration(3900.0)  # longer than Envoy's hour: who closes first may cross a request on its way
+_CLIENT_IDLE: Final = Duration(3900.0)  # longer than Envoy's hour: the side that closes first may cross a request
 _SPARE_S: Final = 15.0  # of the grace: for what comes after the last request
 
 

@@ -1,12 +1,12 @@
-"""Knative's system-internal TLS: the activator's own certificate, and whose certificates it believes of pods.
+"""Knative's system-internal TLS: the activator's own certificate, and the authorities by which it verifies pods.
 
 Rules
   1. Everything comes from a Secret and from ConfigMaps, is replaced while the program runs, and never touches a disk.
   2. A pod must show a certificate for `data-plane.knative.dev` that is also for its namespace's own name: a program of
      another namespace cannot stand in for it.
-  3. A bundle that cannot be read is left out and logged; the others count. Of a Secret without a certificate that fits
-     its key, nothing counts: it is being written, and what was before goes on being used, its authorities too.
-  4. With nobody to believe no pod could be reached. Switched on while requests are served, TLS begins with the first
+  3. A bundle that cannot be read is left out and logged; the others count. A Secret whose certificate does not fit its
+     key is being written: all of it is ignored, and the former one stays in use, with its authorities.
+  4. Without any authority no pod could be reached. Switched on while requests are served, TLS begins with the first
      authority; on at the start, the program is not ready before there is one. Once begun it never goes back to plain.
 
 Source: knative.dev/serving pkg/activator/certificate, knative.dev/networking pkg/certificates (v1.23).
@@ -28,14 +28,14 @@ SECRET: Final = "routing-serving-certs"
 BUNDLE_LABEL: Final = "networking.knative.dev/trust-bundle"
 SERVER_NAME: Final = "data-plane.knative.dev"
 
-# Where authorities come from, for whoever reads the log.
+# Where authorities come from, for readers of the log.
 AUTHORITIES: Final = f"ca.crt of the Secret {SECRET} or a ConfigMap labelled {BUNDLE_LABEL}"
 
 _VERSION: Final = "1.3"
 
 
 class InternalTls:
-    """`changed` is called when what is believed has changed; `address` is where to serve TLS."""
+    """`changed` is called when the authorities have changed; `address` is where to serve TLS."""
 
     def __init__(self, address: str, changed: Callable[[], None], min_version: str = _VERSION) -> None:
         self._changed = changed
@@ -48,7 +48,7 @@ class InternalTls:
         self.listener = Tls(address, self._certificate.path, self._key.path, min_version)
 
     def of(self, namespace: str) -> PodTls:
-        """How the pods of a namespace are spoken to."""
+        """How the pods of a namespace are connected to."""
         return PodTls(
             ca=self._believed() or NO_AUTHORITIES,
             server_name=SERVER_NAME,
@@ -75,7 +75,7 @@ class InternalTls:
         self._learnt()
 
     def bundle(self, name: str, data: Mapping[str, str]) -> None:
-        """A ConfigMap with the label says this; empty: it is gone."""
+        """A ConfigMap with the label contains this; empty: it is gone."""
         known = "\n".join(_usable(f"ConfigMap {name}", pem) for pem in data.values())
         if known.strip():
             self._bundles[name] = known
@@ -112,7 +112,7 @@ class SecretObjects:
         log.warning("the Secret %s is gone; what it held goes on being used", SECRET)
 
     def missed(self, new: Secret) -> None:
-        """What it is now has been delivered, and that is enough."""
+        """Its current state has been delivered, and that is enough."""
 
     def listed(self, objects: Mapping[Any, Any]) -> None:
         """The differences have been delivered one by one."""
@@ -131,7 +131,7 @@ class BundleObjects:
         self._tls.bundle(old.metadata.name, {})
 
     def missed(self, new: ConfigMap) -> None:
-        """What it is now has been delivered, and that is enough."""
+        """Its current state has been delivered, and that is enough."""
 
     def listed(self, objects: Mapping[Any, Any]) -> None:
         """The differences have been delivered one by one."""

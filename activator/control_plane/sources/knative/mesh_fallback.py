@@ -4,7 +4,7 @@ Rules
   1. Only where Kubernetes says that pods are ready, none of them has answered for MESH_WAIT_S, none of those asked
      gives an answer that no mesh gives (any status but 502 and 503), and the Service's own address does answer as
      queue-proxy. So one unlucky round, or a program that has not started, is no mesh.
-  2. Never for good: the pods go on being asked, and with the first that answers requests go to pods again.
+  2. Never for good: the pods are still asked, and with the first that answers requests go to pods again.
   3. Not in the modes `enabled` (it is always so) and `disabled` (it is never so), nor where the mesh takes addresses.
 
 Source: knative.dev/serving pkg/activator/net/revision_backends.go, checkDests (v1.23), whose fallback is for good.
@@ -40,7 +40,7 @@ AskStatus = Callable[[str], Awaitable[tuple[int, str]]]
 
 
 class StatusAsker:
-    """What one address says to queue-proxy's probe: (status, body); (0, "") is nothing."""
+    """What one address answers to queue-proxy's probe: (status, body); (0, "") is nothing."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -87,7 +87,7 @@ class MeshFallback:
                 self._end(backends)
             elif self._is_unanswered(backends):
                 unanswered.append(backends)
-        # A network that drops what comes drops it of all pods: one after the other, a thousand would take ten minutes.
+        # A network that drops packets drops those of all pods: one after the other, a thousand would take ten minutes.
         for begin in range(0, len(unanswered), MESH_REVISIONS_MAX):
             await asyncio.gather(*(self._judge(one) for one in unanswered[begin : begin + MESH_REVISIONS_MAX]))
         self._unanswered_since_s = {

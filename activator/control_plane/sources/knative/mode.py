@@ -1,4 +1,4 @@
-"""The activator in the place of Knative's: its sources, its reports and its probes, put together.
+"""The activator in place of Knative's: its sources, its reports and its probes, put together.
 
     watches ──► KnativeSource ──► changes ──► state worker
     loads ──► ConcurrencyReporter ──► AutoscalerStream
@@ -100,7 +100,7 @@ class KnativeMode(Source):
         self._on_settled = settled
         self._serve_tls = serve_tls
         self.tls: InternalTls | None = None
-        self._tls_at_start = False  # it was on in the first list of settings: no pod is ever spoken to without it
+        self._tls_at_start = False  # it was on in the first list of settings: no pod is ever connected to without it
         self.client = KubeClient(Credentials(os.environ, now), "activator")
         maker = SpecMaker(
             environment.cluster_domain, config.trailing_fragmentation_threshold, default_name, frozenset(names())
@@ -191,7 +191,7 @@ class KnativeMode(Source):
     # --- from the control plane ---
 
     def receive_load(self, load: Load) -> None:
-        """What a revision carries now."""
+        """A revision's load now."""
         self.reporter.load(load)
         waits = load.queued > 0 and not self._answered(load.key)
         if waits != (load.key in self._awaited):
@@ -200,9 +200,9 @@ class KnativeMode(Source):
                 self.reporter.poke(load.key)
 
     def applied(self, effects: list[Effect]) -> None:
-        """What was reported of a revision that is gone is forgotten now, when no further load of it can come.
+        """Reports of a revision that is gone are forgotten now, when no further load of it can come.
 
-        A pod that has answered, or does no more, is another to be shared.
+        A pod that has answered, or does no more, changes what is shared.
         """
         for effect in effects:
             if isinstance(effect, DropRevision):
@@ -217,7 +217,7 @@ class KnativeMode(Source):
         return self.watches.age_s(self._now())
 
     def declares(self, key: str) -> bool:
-        return True  # what nobody else declares: a revision that the cluster does not know is gone
+        return True  # no other source declares it: a revision that the cluster does not know is gone
 
     def resubmit(self, key: str) -> None:
         self.source.relist(key)
@@ -246,9 +246,9 @@ class KnativeMode(Source):
         return self._pods_in(key, (READY, RECOVERING))
 
     def _shared(self, key: str) -> frozenset[str]:
-        """Those that are shared out: also who answered and is in quarantine, of which other activators know nothing.
+        """Those that are shared out: also pods that answered and are in quarantine, which other activators do not know.
 
-        Were it left out here alone, all shares behind it would move, into those of others.
+        If one were left out here alone, all shares behind it would move into those of others.
         """
         return self._pods_in(key, (READY, RECOVERING, QUARANTINED))
 
@@ -264,7 +264,7 @@ class KnativeMode(Source):
         self._on_settled(settings)
 
     def _begin_tls(self) -> None:
-        """From now on, or from the first authority on, pods are spoken to over TLS; for good: others rely on it."""
+        """From now on, or from the first authority on, pods are connected to over TLS; for good: others rely on it."""
         self._tls_at_start = self._settings is None or not self._settings.synced
         if not self._tls_at_start:
             log.info("system-internal-tls: pods are spoken to as before until there is an authority in %s", AUTHORITIES)

@@ -1,13 +1,13 @@
 """What is known of one revision, gathered from several objects, and the changes that follow from it.
 
 Rules
-  1. Nothing here waits or looks at a clock: objects in, changes out. What was submitted is remembered, and only what is
-     different is submitted again.
+  1. Nothing here waits or reads a clock: objects in, changes out. What was submitted is remembered, and only
+     differences are submitted again.
   2. Every pod is asked by the activator itself before it gets requests, except in the mode `disabled`, where
      Kubernetes' word is enough, and in the mode `enabled`, where a mesh hides pods behind their Service.
-  3. A pod that Kubernetes called ready and now does not is asked anew; what it carries goes on. So is one that looks as
-     it did while events of it were lost: its containers may have been started anew meanwhile.
-  4. What carries the UID of a revision that is gone is its own, not its successor's of the same name: until it is
+  3. A pod that was ready for Kubernetes and now is not is asked anew; its requests go on. So is one that looks the same
+     as before while events of it were lost: its containers may have been started anew meanwhile.
+  4. Objects with the UID of a revision that is gone belong to it, not to its successor of the same name: until they are
      collected, its pods run, answer and are ready, and they are another program.
 
 Source: knative.dev/serving pkg/activator/net/revision_backends.go (v1.23).
@@ -105,15 +105,15 @@ class RevisionBackends:
         self._failed = None
 
     def events_lost(self, slices: list[EndpointSlice], endpoints: list[Endpoints]) -> None:
-        """What these of the private Service have been through is not known, only what they are."""
+        """The history of these objects of the private Service is not known, only their current state."""
         if endpoints and self.private.slices:
-            return  # nobody looks at them
+            return  # they are not used
         for one in (*of_slices(slices, self.port_name), *of_endpoints(endpoints, self.port_name)):
             if one.ready and self._was_ready.get(one.identity, False):
                 self._flips[one.identity] += 1
 
     def gone(self) -> None:
-        """The revision is; what is left of it is not to be taken for its successor's."""
+        """The revision is gone; what is left of it must not be taken for its successor's."""
         sides = (self.private, self.public)
         left = [one for side in sides for one in (*side.slices.values(), *side.endpoints.values())]
         carried = {one.metadata.labels.get(REVISION_UID_LABEL, "") for one in (*left, *self.services.values())}
@@ -142,7 +142,7 @@ class RevisionBackends:
     # --- within ---
 
     def _look(self, spec: RevisionSpec) -> None:
-        """Take in what the endpoints say."""
+        """Read what the endpoints say."""
         self.backends = self.private.backends(self.port_name, self._former)
         if spec.tls is not None:
             self.backends = [one._replace(address=_with_port(one.address, _TLS_PORT)) for one in self.backends]
@@ -223,7 +223,7 @@ def _without(former: AbstractSet[str], objects: Mapping[str, Labelled]) -> list[
 
 
 def _status(one: Backend, mode: str, believes: bool) -> tuple[PodStatus, bool]:
-    """What is claimed of a pod, and whether it is to be asked."""
+    """The status that is claimed of a pod, and whether it is to be asked."""
     if one.terminating:
         return PodStatus.DRAINING, False
     if mode == MESH_DISABLED:

@@ -63,7 +63,7 @@ class SpecMaker:
         self._policies = policies
 
     def make(self, revision: Revision, settings: ClusterSettings, tls: PodTls | None) -> RevisionSpec:
-        """The revision's specification under these settings; `tls`: how its pods are spoken to."""
+        """The revision's specification under these settings; `tls`: how to connect to its pods."""
         metadata, spec = revision.metadata, revision.spec
         limit = max(spec.container_concurrency or 0, 0)
         total_s = float(spec.timeout_seconds or 0) or _TIMEOUT_S

@@ -6,8 +6,8 @@ Rules
   2. Readiness waits for the first lists of what routing depends on. Afterwards the last known state is served for as
      long as the API is away.
   3. Settings are hot: a changed ConfigMap is applied to every revision.
-  4. A defect while a revision is worked out costs that revision only. It is counted as a panic of its own, and tried
-     again by itself, with the backoff of the state worker's panics; what arrives meanwhile is tried at once.
+  4. A defect while a revision is worked out affects that revision only. It is counted as a panic of its own, and the
+     work is tried again, with the backoff of the state worker's panics; what arrives meanwhile is tried at once.
 
 Source: knative.dev/serving cmd/activator/main.go, pkg/activator/net (v1.23).
 """
@@ -56,7 +56,7 @@ PUBLIC: Final = "Public"
 class KnativeSource:
     """`submit` takes changes; `defer` runs a callable in the loop's next turn; `healthy(key)` names the pods of a
     revision that are to be shared out; `settled(settings)` is called with new settings; `tls_of(namespace)` says how
-    its pods are spoken to; `panicked(key, what, error, now_s)` is called with errors of ours and returns how long to
+    to connect to its pods; `panicked(key, what, error, now_s)` is called with errors of ours and returns how long to
     wait; `later` is the loop's `call_later`.
     """
 
@@ -200,7 +200,7 @@ class KnativeSource:
         self.mark(key, controller, again=True)
 
     def _no_more(self, key: str) -> None:
-        """Nothing of it is to be tried again by itself."""
+        """It is not to be tried again by itself."""
         timer = self._again.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -210,13 +210,13 @@ class KnativeSource:
 
 
 class _Objects:
-    """A handler of one kind; its lists need nothing beyond their single tellings."""
+    """A handler of one kind; its lists need nothing beyond the single calls."""
 
     def __init__(self, source: KnativeSource) -> None:
         self.source = source
 
     def missed(self, new: Any) -> None:
-        """What it is now has been delivered, and for most kinds that is enough."""
+        """Its current state has been delivered, and for most kinds that is enough."""
 
     def listed(self, objects: Mapping[Key, Any]) -> None:
         """The differences have been delivered one by one."""

@@ -32,8 +32,8 @@ class Backoff:
     def next_s(self, retry_after_s: float | None = None) -> float:
         """The pause before the next attempt, seconds: between half of the ceiling and all of it.
 
-        What the server asks for is waited for in full, and up to a quarter longer, so that those who were all sent the
-        same do not all come back at the same time.
+        What the server asks for is waited for in full, and up to a quarter longer, so that clients that were all sent
+        the same do not all come back at the same time.
         """
         pause_s = self._ceiling_s * (0.5 + 0.5 * self.fraction())
         self._ceiling_s = min(2 * self._ceiling_s, self._maximum_s)

@@ -2,10 +2,10 @@
 
 Rules
   1. Every call has a bound in time (credentials, turn, body and all) and in bytes. A watch has one until its head has
-     come; from then on whoever reads it watches over it.
+     come; from then on its reader must watch over it.
   2. Lists, writes and watches have budgets and, for writes, connections of their own: a write that wakes a revision
      waits neither for a list nor for a free connection.
-  3. What the library or aiohttp raise ends here, as a KubeError. After a 401 the credentials are read anew, once.
+  3. Exceptions of the library or aiohttp end here, as a KubeError. After a 401 the credentials are read anew, once.
   4. `requests_total` counts by Kubernetes verb (get, list, watch, patch) and by status code, or the kind of failure.
 """
 

@@ -1,11 +1,11 @@
-"""Where the Kubernetes API is and who we are to it, by kubernetes-asyncio's own configuration.
+"""Where the Kubernetes API is and our identity there, by kubernetes-asyncio's own configuration.
 
 Rules
   1. Where from, as Knative's programs do it: the file that KUBECONFIG names, else the pod's service account, else
      ~/.kube/config.
   2. `refresh` before each call: files are read again after a minute, tokens and certificates among them; a plug-in is
-     run again when what it gave is about to expire. The library would do less: a token of a service account by a hook,
-     a plug-in by a task that somebody has to run, the rest never.
+     run again when its credentials are about to expire. The library would do less: a token of a service account by a
+     hook, a plug-in by a task that its user must run, the rest never.
   3. What the API refuses with 401 is read anew from the beginning, at most every KUBE_RENEW_MIN_S. A watch that runs
      keeps running: the API looks at credentials when a request begins.
 """
@@ -148,7 +148,7 @@ class Credentials:
 
 
 async def _bounded(reading: Awaitable[Any]) -> None:
-    """Whatever the library raises, and a plug-in that never ends, as CredentialsError."""
+    """Any exception of the library, and a plug-in that never ends, as CredentialsError."""
     try:
         async with asyncio.timeout(KUBE_CREDENTIALS_TIMEOUT_S):
             await reading
@@ -161,7 +161,7 @@ async def _bounded(reading: Awaitable[Any]) -> None:
 
 
 def _costs_a_call(loader: Any) -> bool:
-    """Whether reading anew would run a program or ask somebody: then only a 401 is worth it."""
+    """Whether reading anew would run a program or make a call: then only a 401 is worth it."""
     user = loader._user  # as the library's own refresh_token looks
     return loader.provider is not None or (user is not None and "exec" in user)
 
@@ -183,5 +183,5 @@ def _written(file: str | None) -> tuple[int, int]:
     try:
         status = os.stat(file)
     except OSError:
-        return (0, 0)  # whoever uses it will say so
+        return (0, 0)  # the code that uses it will report it
     return (status.st_mtime_ns, status.st_size)

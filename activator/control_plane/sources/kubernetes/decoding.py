@@ -44,7 +44,10 @@ class Decoding(Generic[Object]):
         return ObjectList(raw.metadata, [item for item in items if item is not None])
 
     def raw_list(self, body: bytes) -> RawList:
-        """One page, its items yet to be read by `item`: slower as a whole, but can be done in steps."""
+        """One page, its items yet to be read by `item`: slower as a whole, but can be done in steps.
+
+        Raises UnreadableError if it is no list at all.
+        """
         try:
             return _RAW_LIST.decode(body)
         except msgspec.DecodeError as error:

@@ -6,8 +6,8 @@ decoded into our own structs (docs/decisions/kubernetes-objects.md has the measu
 Rules
   1. The packages that import everything are put in place as shells: their own name, path and spec, but not executed.
   2. What a shell is asked for is looked for among its submodules first. Anything else executes the real package in
-     place of the shell, so that whoever needs the rest gets it, at its price.
-  3. A package that somebody has imported already stays as it is.
+     place of the shell, so that code that needs the rest gets it, at its price.
+  3. A package that has been imported already stays as it is.
 """
 
 from __future__ import annotations

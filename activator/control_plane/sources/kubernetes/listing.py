@@ -13,7 +13,7 @@ from activator.control_plane.sources.kubernetes.resources import Selection
 from activator.runtime.units import MIB
 
 KUBE_PAGE_OBJECTS: Final = 250  # objects in one page of a list
-KUBE_PAGES_MAX: Final = 2_000  # of one list: a server that never ends it is not believed
+KUBE_PAGES_MAX: Final = 2_000  # of one list: a server that never ends it is not trusted
 KUBE_BYTES_PER_TURN_MAX: Final = MIB  # … or so much of what came, decoded in 3 ms
 
 Pause = Callable[[float], Awaitable[None]]

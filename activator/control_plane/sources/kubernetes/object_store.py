@@ -3,12 +3,12 @@
 Rules
   1. The store is whole before the handler is called: a handler that looks into it sees what it receives.
   2. Per object: an identity (UID) that is replaced is `gone` and then a new one; a change of nothing that counts is not
-     told. A handler that raises is counted and logged; the next change is delivered all the same.
-  3. Of an object that is newer by a list than its events, what happened between is unknown: that is delivered as
-     `missed`, also where it looks as it did before.
-  4. Nothing goes back in time. Resource versions of one resource only grow, so of two tellings of one object the one
+     reported. A handler that raises is counted and logged; the next change is delivered all the same.
+  3. Where a list has an object newer than its events did, what happened between is unknown: that is delivered as
+     `missed`, also where the object looks as it did before.
+  4. Nothing goes back in time. Resource versions of one resource only grow, so of two reports of one object the one
      with the smaller number is stale (Kubernetes promises this order; where a server's versions are no numbers, the
-     last telling counts). Only a full list after a break, `replace`, is believed whatever it says. An object that a
+     last report counts). Only a full list after a break, `replace`, counts whatever it says. An object that a
      comparison removed leaves a tombstone: an event about it that is older is ignored.
 """
 
@@ -141,7 +141,7 @@ class ObjectStore(Generic[Object]):
         self._put(new)
 
     def deleted(self, metadata: Metadata) -> None:
-        """A DELETED event: of the object, or since it is no longer selected."""
+        """A DELETED event: the object was deleted, or is no longer selected."""
         key = (metadata.namespace, metadata.name)
         old = self.objects.get(key)
         if old is None:

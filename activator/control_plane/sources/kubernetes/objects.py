@@ -5,7 +5,7 @@ Rules
   2. Structs are frozen: a store and its readers share them. `old == new` says whether anything we know changed;
      `unchanged(old, new)` whether anything that routing could depend on did.
   3. A list or an event decodes in one pass. Only when that fails is it taken apart, so that one object that cannot be
-     read costs itself and nothing else.
+     read does not affect the others.
 
 Field meanings: Kubernetes' API reference (core/v1, discovery.k8s.io/v1) and Knative Serving's (serving.knative.dev/v1).
 """

@@ -3,10 +3,10 @@
 Rules
   1. Without a connection the state is the last known state, with an age. Nothing is dropped meanwhile.
   2. A break costs as little as possible: a watch goes on where it was; only what the server has forgotten (410), or
-     what cannot be got past (an event too long, one that is no JSON), is listed anew.
-  3. A watch is believed to live only while something comes, a bookmark at least: silence ends it.
+     what cannot be skipped (an event too long, one that is no JSON), is listed anew.
+  3. A watch counts as alive only while something comes, a bookmark at least: silence ends it.
   4. Attempts after failures are spaced by a jittered backoff that only a watch that has held resets, so that a server
-     that answers every watch with 410 is not listed to death. What the server asks for by Retry-After is kept.
+     that answers every watch with 410 is not overloaded by lists. Its Retry-After is respected.
   5. Nothing that comes in ends the task: what goes wrong is counted by kind and tried again. Only its owner ends it.
 """
 
@@ -151,7 +151,7 @@ class Reflector(Generic[Object]):
             if self._wanted is not None or not self.version:
                 await self._list()
             if self._wanted is not None:
-                raise self._wanted  # after a pause: whoever wants lists without end gets them ever more rarely
+                raise self._wanted  # after a pause: endless requests for lists are served more and more rarely
             await self._watch()
         except KubeError as failure:
             error = failure
@@ -170,7 +170,7 @@ class Reflector(Generic[Object]):
         return self._backoff.next_s(error.retry_after_s if isinstance(error, KubeError) else None)
 
     def _broke(self, error: KubeError) -> None:
-        """What a failure means for where to go on."""
+        """Where to go on after a failure."""
         self._note(error.kind, error)
         refused = isinstance(error, RefusedError) and 400 <= error.status < 500 and error.status not in _GO_ON_STATUS
         if refused or isinstance(error, LineTooLongError | UnreadableError | RelistError):

@@ -1,12 +1,12 @@
-"""An independent look at what is: lists anew now and then, and repairs what the watch has missed.
+"""Independent reconciliation: lists anew now and then, and repairs what the watch has missed.
 
 A watch can be wrong without breaking: events that were dropped on the way, a server that lags behind another, a defect
-of ours. So every `interval_s` the whole selection is listed and compared with the store, and parts that somebody waits
+of ours. So every `interval_s` the whole selection is listed and compared with the store, and parts that requests wait
 for (a revision without a pod, whose requests are held) every `hurry_s`.
 
 Rules
-  1. The watch stays the first source: a comparison never stops it, and takes nothing back that came by it meanwhile.
-  2. A difference may only be on its way. It is taken at once, counted, and its event is stale when it comes.
+  1. The watch stays the first source: a comparison never stops it, and reverts nothing that came by it meanwhile.
+  2. The event of a difference may still come. The difference is repaired at once and counted; its event is stale then.
   3. While there is no whole list to compare with there is nothing to repair, and no round.
 """
 
@@ -29,9 +29,9 @@ from activator.runtime.tasks import pause
 from lb.rng import Rng
 
 KUBE_RECONCILE_INTERVAL_S: Final = 30.0  # how often a list is compared with what came by the watch
-KUBE_RECONCILE_HURRY_S: Final = 1.0  # … for what somebody waits for
+KUBE_RECONCILE_HURRY_S: Final = 1.0  # … for what requests wait for
 KUBE_HURRIED_MAX: Final = 100  # scopes that are hurried at the same time …
-KUBE_HURRIED_PER_ROUND_MAX: Final = 10  # … of which so many have their turn each time: many cold starts are no herd
+KUBE_HURRIED_PER_ROUND_MAX: Final = 10  # … of which so many have their turn each time: not all at once
 
 log = logging.getLogger("activator.kubernetes")
 
@@ -72,14 +72,14 @@ class Relister(Generic[Object]):
         self.compared_s = -NEVER  # when the last whole round ended well
 
     def hurry(self, scope: Scope) -> bool:
-        """Somebody waits for what is in `scope`; undone by `relax`. False: too many are hurried already."""
+        """A caller waits for what is in `scope`; undone by `relax`. False: too many are hurried already."""
         if scope not in self._hurried and len(self._hurried) >= KUBE_HURRIED_MAX:
             return False
         self._hurried[scope] = self._hurried.get(scope, 0) + 1
         return True
 
     def relax(self, scope: Scope) -> None:
-        """One who waited for `scope` waits no more."""
+        """One caller that waited for `scope` waits no more."""
         waiting = self._hurried.get(scope, 0)
         if waiting > 1:
             self._hurried[scope] = waiting - 1
@@ -113,7 +113,7 @@ class Relister(Generic[Object]):
             log.exception("%s: the comparison failed", self._reflector.name)
 
     async def _reconcile_hurried(self) -> None:
-        """Those whose turn it is, the ones that have waited longest first."""
+        """The scopes whose turn it is, those that have waited longest first."""
         for scope in list(self._hurried)[:KUBE_HURRIED_PER_ROUND_MAX]:
             waiting = self._hurried.pop(scope, 0)  # it may have been relaxed while others had their turn
             if waiting:

@@ -65,7 +65,7 @@ class Selection(msgspec.Struct, Generic[Object], frozen=True):
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """A part of a selection that somebody waits for: one namespace, and there what has these labels or this name."""
+    """A part of a selection that requests wait for: one namespace, and there what has these labels or this name."""
 
     namespace: str
     labels: tuple[tuple[str, str], ...] = ()

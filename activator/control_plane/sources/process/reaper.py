@@ -1,4 +1,4 @@
-"""Outlives the activator by a moment, to end what it has started.
+"""Ends what the activator has started; outlives it by a moment.
 
 Run as a program of its own, with nothing but the standard library's smallest part: it reads `+group` and `-group` lines
 from its standard input, and when that ends, however the activator died, it kills every process group it still knows
@@ -37,7 +37,7 @@ def living(groups: set[int], mark: bytes) -> list[int] | None:
                     if int(group) in groups or mark in file.read():
                         found.append(int(name))
             except OSError:
-                continue  # gone meanwhile, or somebody else's
+                continue  # gone meanwhile, or another user's
     return found
 
 

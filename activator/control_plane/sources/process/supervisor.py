@@ -3,8 +3,8 @@
 Rules
   1. A process is a pod with an identity of its own; what takes its place after a crash is another pod.
   2. "Ready" means that it answered: its port accepts, or its readiness path answers well.
-  3. It is stopped only when the data plane says that it carries nothing any more: first withdrawn, then SIGTERM to the
-     group, SIGKILL after `STOP_GRACE_S`.
+  3. It is stopped only when the data plane reports that it has no request any more: first withdrawn, then SIGTERM to
+     the group, SIGKILL after `STOP_GRACE_S`.
   4. Failed starts are repeated with a growing backoff; after `CRASHES_MAX` in a row the revision is reported as failed
      with the cause, and after the next backoff one more start may be tried when a request asks for it.
   5. Every group is known to the reaper from the moment it exists, so that nothing is left behind when we are killed.
@@ -93,7 +93,7 @@ class Reaping:
 
 
 class LocalProcess:
-    """One process; `stopping` from the moment nobody wants it any more."""
+    """One process; `stopping` from the moment it is not wanted any more."""
 
     def __init__(self, key: str, identity: str, port: int, drain_timeout_s: float) -> None:
         self.key = key
@@ -179,7 +179,7 @@ class ProcessSupervisor:
             fleet.revision = revision
 
     def drop_revision(self, key: str) -> None:
-        """The revision is gone; what its processes carry may end in its own time."""
+        """The revision is gone; its processes may finish their requests in their own time."""
         fleet = self._fleets.pop(key, None)
         if fleet is not None:
             for process in fleet.processes.values():
@@ -194,14 +194,14 @@ class ProcessSupervisor:
             self._reconcile(fleet)
 
     def drained(self, key: str, identity: str) -> None:
-        """The data plane: this pod carries nothing any more."""
+        """The data plane: this pod has no request any more."""
         fleet = self._fleets.get(key)
         process = self._leaving.get(identity) or (None if fleet is None else fleet.processes.get(identity))
         if process is not None:
             process.drained.set()
 
     def relist(self, key: str) -> None:
-        """Say again what there is of this revision, be it nothing."""
+        """Submit again what there is of this revision, even if that is nothing."""
         fleet = self._fleets.get(key)
         running = [] if fleet is None else fleet.running()
         pods = [PodSeen(key, SOURCE, process.identity, process.address, process.status) for process in running]
@@ -237,7 +237,7 @@ class ProcessSupervisor:
     def _reconcile(self, fleet: Fleet) -> None:
         try:
             self._move_towards(fleet)
-        except Exception as error:  # no free port, say: while the load stays the same nobody else would look again
+        except Exception as error:  # no free port, say: while the load stays the same nothing else would look again
             fleet.not_before_s = self._now() + self._went_wrong(fleet, "processes", error)
             self._tasks.start("restart", self._after_backoff(fleet))
 
@@ -305,7 +305,7 @@ class ProcessSupervisor:
             if ready.done() and not exited.done() and not asked.done():
                 if not ready.result():
                     timeout_s = float(fleet.revision.timeouts.startup)
-                    fleet.crashes = max(fleet.crashes, CRASHES_MAX - 1)  # whoever waits has waited as long as agreed
+                    fleet.crashes = max(fleet.crashes, CRASHES_MAX - 1)  # requests have waited as long as agreed
                     return f"the program did not answer on port {process.port} within {timeout_s:g} s"
                 self._became_ready(fleet, process)
                 await asyncio.wait({exited, asked}, return_when=asyncio.FIRST_COMPLETED)
@@ -367,7 +367,7 @@ class ProcessSupervisor:
         self._reconcile(fleet)
 
     async def _wind_down(self, process: LocalProcess, exited: asyncio.Future[int]) -> None:
-        """Let it finish what it carries, then end it."""
+        """Let it finish its requests, then end it."""
         drained = asyncio.ensure_future(process.drained.wait())  # noqa: TID251 - cancelled below
         if process.ready:
             timeout_s = process.drain_timeout_s + _DRAIN_SLACK_S
@@ -411,7 +411,7 @@ class ProcessSupervisor:
         self._tasks.start("restart", self._after_backoff(fleet))
 
     async def _after_backoff(self, fleet: Fleet) -> None:
-        # A loop's timer may fire some milliseconds early, and while the load stays the same nobody else looks again.
+        # A loop's timer may fire some milliseconds early, and while the load stays the same nothing else looks again.
         while (left_s := fleet.not_before_s - self._now()) > 0.0:
             await pause(left_s)
         if fleet.failure:

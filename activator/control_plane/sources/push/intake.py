@@ -1,12 +1,12 @@
-"""What pods say of themselves: each report judged, if need be checked by asking the pod, and applied.
+"""Pods' reports of themselves: each is judged, if need be checked by asking the pod, and applied.
 
 Rules
   1. A pod reports itself only: the address that it reports is the peer's, or in a network that the file names. A listed
      pod cannot be moved to another address by a report.
-  2. A pod that nobody lists and that says "ready" is asked before it is given a slot; a bounded number at once. The
-     result counts for the identity and the address that were asked about, and only if nothing newer was said meanwhile.
+  2. A pod that no source lists and that says "ready" is asked before it is given a slot; a bounded number at once. The
+     result counts for the identity and the address that were asked about, and only if no newer report came meanwhile.
   3. Each report is answered with its outcome: once, within PUSH_ANSWER_S.
-  4. How long a report counts, and for how long a pod may be there that only says so itself, `state/health.py` knows.
+  4. `state/health.py` defines how long a report counts, and how long a pod may stay that only reports itself.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class PushIntake:
             return Verdict.UNKNOWN_POD
         name = (key, report.pod)
         if name in self._newest:
-            self._newest[name] = report  # whoever is asking about the pod will see that it is out of date
+            self._newest[name] = report  # a question about the pod that is under way will see that it is out of date
         if report.state == "ready" and _is_to_be_asked(known, address):
             spec = revision.spec
             question = Question(address, spec.probe, spec.tls, report.pod)

@@ -79,7 +79,7 @@ class PushServer:
         return address_of(sock)
 
     async def close(self) -> None:
-        """Stop at once; whoever still waits for an answer is cut."""
+        """Stop at once; clients that still wait for an answer are cut off."""
         if self._runner is not None:
             await self._runner.cleanup()
 
