@@ -99,7 +99,7 @@ wheel: $(VENV)/bin/python  ## dist/: an sdist and, from it, a wheel (compiled wh
 	rm -rf dist build/wheel
 	$(PY) -m venv build/wheel
 	$(LISTED) 'project["optional-dependencies"]["dist"]' | xargs build/wheel/bin/python -m pip install -qq
-	build/wheel/bin/python -m build
+	if $(PY) setup.py -q can_compile; then export ACTIVATOR_COMPILE=1; fi; build/wheel/bin/python -m build
 	build/wheel/bin/python -m twine check --strict dist/*
 
 lint: $(VENV)/.packages  ## style, types and layers

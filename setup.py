@@ -8,7 +8,7 @@ Rules
   2. What is compiled is listed in pyproject.toml, [tool.activator.compile], with the reason for each exclusion.
   3. In place (a checkout) a stamp beside the compiled files holds the hashes of all that was read, so that `lb.world`
      can refuse them once a source has changed, and a second build has nothing to do.
-  4. `ACTIVATOR_COMPILE=0` at build compiles nothing.
+  4. `ACTIVATOR_COMPILE=0` at build compiles nothing; with `ACTIVATOR_COMPILE=1` a build that cannot compile fails.
   5. One C file per module, compiled on all cores. An object is kept under the hash of all that it is made from
      (build/mypyc/objects), so only what has changed is compiled again (a change of the shared header is one of all),
      and an interrupted build goes on where it was.
@@ -50,6 +50,7 @@ ROOT = Path(__file__).resolve().parent
 WORLD = runpy.run_path(str(ROOT / "lb" / "world.py"))  # not imported: `import lb` refuses stale files, which we replace
 PACKAGES: tuple[str, ...] = WORLD["PACKAGES"]
 WANTED = os.environ.get(WORLD["VARIABLE"]) != "0"
+DEMANDED = os.environ.get(WORLD["VARIABLE"]) == "1"
 
 # Inside lb/, so that an installed package carries it along; `lb` is imported before any module of the group.
 GROUP = "lb.native"
@@ -350,6 +351,8 @@ class BuildOrGoOn(build_ext):
         except (Exception, SystemExit) as error:  # mypyc ends the program where it meets a type error
             remove_compiled(target)
             reason = str(error) if isinstance(error, CompileError) else f"mypyc or the C compiler failed ({error})"
+            if DEMANDED:
+                raise SystemExit(f"error: not compiled: {reason}") from error
             print(f"warning: not compiled, going on in plain Python: {reason}", file=sys.stderr)
 
     def get_outputs(self) -> list[str]:

@@ -65,7 +65,16 @@ EXIT_NOW = 130  # a second signal
 
 
 # What a reload cannot change.
-_FIXED: Final = ("admin", "workers", "limits", "trust_revision_headers", "forwarded", "push", "kubernetes")
+_FIXED: Final = (
+    "admin",
+    "workers",
+    "limits",
+    "abort_on_half_close",
+    "trust_revision_headers",
+    "forwarded",
+    "push",
+    "kubernetes",
+)
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -79,7 +88,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def _calm_the_collector() -> None:
-    """What is there now stays; and a request leaves no cycles, so the collector need not look every 700 objects.
+    """Keep what exists now; a request leaves no cycles, so the collector need not run every 700 objects.
 
     Measured: 2 to 4 of 80 us per request.
     """
@@ -353,7 +362,7 @@ class App:
         )
 
     def _report_health(self) -> None:
-        """What a kubelet is answered on a serving port, where that is another answer now; nobody else asks there."""
+        """What a kubelet is answered on a serving port, if that has changed; only Knative's kubelets ask there."""
         if self._knative is None:
             return
         not_alive = "" if self.is_alive() else "the state worker does not turn"
@@ -403,7 +412,7 @@ class App:
         self._admin = admin
 
     async def _judge(self) -> None:
-        """Give up when the state worker has failed for long: whoever started the program may start it anew."""
+        """Give up when the state worker has failed for long: the program can then be started anew."""
         while True:
             await pause(PANIC_JUDGE_INTERVAL_S)
             grace_s = self.config.shutdown.panic_grace

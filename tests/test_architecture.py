@@ -32,6 +32,24 @@ def test_every_module_imports_alone(name: str) -> None:
     assert result.returncode == 0, result.stderr
 
 
+def test_what_is_compiled_imports_with_what_an_isolated_build_has() -> None:
+    """A wheel is built where only the build's requirements are installed; with one import more it is not compiled."""
+    requires = [re.split(r"[=\[]", one)[0] for one in PYPROJECT["build-system"]["requires"]]
+    code = f"""
+import importlib, importlib.abc, sys
+allowed = {{*sys.stdlib_module_names, "lb", "activator", *{requires}}}
+class Finder(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in allowed:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Finder())
+for name in {sorted(module_of(ROOT / source) for source in COMPILED_SOURCES)}:
+    importlib.import_module(name)
+"""
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+
+
 def test_importing_the_package_is_cheap() -> None:
     heavy = ["uvloop", "httptools", "aiohttp", "prometheus_client", "msgspec", "yaml", "rich", "asyncio"]
     code = f"import activator, sys; print([name for name in {heavy} if name in sys.modules])"

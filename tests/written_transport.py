@@ -16,6 +16,7 @@ class WrittenTransport:
         self.closed = False
         self.aborted = False
         self.paused = False
+        self.tcp_state = 1  # as the kernel numbers them: established
         self._half_closes = half_closes
 
     def is_aborted(self) -> bool:
@@ -74,4 +75,16 @@ class WrittenTransport:
         pass
 
     def get_extra_info(self, name: str) -> Any:
-        return None
+        return _Socket(self) if name == "socket" else None
+
+
+class _Socket:
+    def __init__(self, transport: WrittenTransport) -> None:
+        self._transport = transport
+
+    def fileno(self) -> int:
+        return -1
+
+    def getsockopt(self, level: int, option: int, size: int) -> bytes:
+        assert (level, option, size) == (6, 11, 1)  # TCP_INFO
+        return bytes([self._transport.tcp_state])

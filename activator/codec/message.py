@@ -2,11 +2,11 @@
 
 Rules
   1. What stands here is end to end: hop-by-hop fields and framing (Connection, Keep-Alive, Transfer-Encoding,
-     Content-Length, Upgrade, Proxy-*) never appear in `headers`; the length is a number, and whoever writes the message
-     onward frames it anew. Trailer does appear, since trailers are handed on; and `TE: trailers` does where the client
-     said it (gRPC servers insist on it), with the `Connection: TE` that must accompany it in HTTP/1.
-  2. Names and values are the bytes that were received, order and case kept; a reader who compares names lowers them.
-  3. Made once by `http1/`, afterwards read by everybody; only `headers/` adds to them.
+     Content-Length, Upgrade, Proxy-*) never appear in `headers`; the length is a number, and the code that sends the
+     message on frames it anew. Trailer does appear, since trailers are handed on; and `TE: trailers` where the client
+     sent it (gRPC servers insist on it), with the `Connection: TE` that must accompany it in HTTP/1.
+  2. Names and values are the bytes that were received, order and case kept; code that compares names lowers them.
+  3. Made once by `http1/`, afterwards only read; only `headers/` adds to them.
 
 (content_length, has_body) is (n, True) for a body of n bytes, (0, False) for a declared empty one,
 (UNKNOWN_LENGTH, True) for a body whose end the stream shows, and (UNKNOWN_LENGTH, False) for no body at all.
@@ -29,9 +29,9 @@ class Fields:
 
     Of the dozen fields that a proxied head has, two or three are ever looked at. As a block they cost one slice when
     read and one copy when written; as a list of pairs they were half of what parsing cost and all of what writing did.
-    The notation is not HTTP/1's affair: who has pairs makes a block with `from_pairs`, who wants pairs calls `pairs`.
-    Neither a name nor a value may hold CR, LF or NUL: the parsers let none through, and whoever adds a field must not
-    either.
+    The notation does not depend on HTTP/1: `from_pairs` makes a block of pairs, `pairs` makes pairs of a block.
+    Neither a name nor a value may hold CR, LF or NUL: the parsers let none through, and code that adds a field must
+    not either.
     """
 
     def __init__(self, block: bytes) -> None:
@@ -44,6 +44,10 @@ class Fields:
     def append(self, name: bytes, value: bytes) -> None:
         """Add a field at the end; copies the block."""
         self.block = b"%b\r\n%b: %b" % (self.block, name, value)
+
+    def replace(self, line: bytes, other: bytes) -> None:
+        """Another line in the place of the first one that is `line`."""
+        self.block = (self.block + b"\r\n").replace(b"\r\n%b\r\n" % line, b"\r\n%b\r\n" % other, 1)[:-2]
 
     def get(self, lowered_name: bytes) -> bytes | None:
         """The value of the first field of this name, without whitespace around it."""
@@ -78,7 +82,8 @@ def pairs_of(lines: list[bytes]) -> Headers:
 
 
 class RequestHead:
-    """What a client asks for. `target` is origin-form (path and query) or `*`; `authority` the lowered host[:port].
+    """What a client asks for. `target` is origin-form (path and query) or `*`; `authority` the lowered host[:port],
+    empty where an HTTP/1.0 client names none: then `headers` have no Host.
 
     An `upgrade` makes both bodies raw streams once the pod has answered 101 (RFC 9110 7.8).
     """
@@ -98,7 +103,7 @@ class RequestHead:
         self.headers = headers
         self.content_length = content_length
         self.has_body = has_body
-        self.upgrade: bytes = b""  # the protocols the client would rather speak on this connection, lowered, in a list
+        self.upgrade: bytes = b""  # the protocols that the client asks for on this connection, lowered, in a list
         self.named: bytes = b""  # the fields that Connection names, as a block: for us, and not in `headers`
         self.claims: list[bytes] = (
             _NO_CLAIMS  # field lines about its origin, taken out of `headers` (headers/forwarding.py)
@@ -106,7 +111,7 @@ class RequestHead:
         self.traceparent: bytes = b""  # its field line; it stays in `headers`: see headers/trace_context.py
 
     def received(self, lowered_name: bytes) -> bytes | None:
-        """The value of the first field of this name that the client sent to us, be it for us alone."""
+        """The value of the first field of this name that the client sent to us, also if it is for us alone."""
         value = self.headers.get(lowered_name)
         if value is None and self.named:
             value = Fields(self.named).get(lowered_name)

@@ -659,6 +659,14 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: Annotated[Log, doc("The log of the program itself.")] = Log()
     metrics: Annotated[Metrics, doc("Which metrics there are.")] = Metrics()
     tracing: Annotated[Tracing, doc("Which requests are traced, and where their spans are sent.")] = Tracing()
+    abort_on_half_close: Annotated[
+        bool,
+        doc(
+            "A client that ends its side of the connection (FIN) behind a whole request has gone: its request is "
+            "dropped at once. False: it is answered; to find out whether it has gone, it is sent a 100 (Continue).",
+            True,
+        ),
+    ] = False
     trust_revision_headers: Annotated[
         bool,
         doc(

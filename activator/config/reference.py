@@ -49,7 +49,16 @@ More about single parts: [queueing](queueing.md), [load balancing policies](poli
 [log](logging.md), [traces](tracing.md), [metrics](metrics.md), [Knative](knative.md).
 """
 # What `activator/app.py` refuses to change; a test compares the two.
-_FIXED: Final = ("admin", "workers", "limits", "trust_revision_headers", "forwarded", "push", "kubernetes")
+_FIXED: Final = (
+    "admin",
+    "workers",
+    "limits",
+    "abort_on_half_close",
+    "trust_revision_headers",
+    "forwarded",
+    "push",
+    "kubernetes",
+)
 
 
 class Key:

@@ -114,6 +114,7 @@ class DataPlane:
             config.limits.body_rate,
             turn,
             float(config.limits.idle),
+            config.abort_on_half_close,
         )
         self.server: Server | None = None
         dials = DialContext(loop, self.wheel, tasks.start, turn, connections_max)
@@ -202,7 +203,7 @@ class DataPlane:
         return finished
 
     def failed(self, error: Exception) -> None:
-        """Something of ours raised where nobody could answer for it."""
+        """A defect: something of ours raised where no request could be answered for it."""
         self.errors_total += 1
         log.error("an error in the data plane", exc_info=error)
 
@@ -269,7 +270,7 @@ class _Events(SlotEvents):
 
 
 class _Hooks(TableHooks):
-    """What the state worker's effects need of the rooms above."""
+    """What the state worker's effects need of the layers above."""
 
     def __init__(self, data: DataPlane, dials: DialContext, now: Now, rng: Rng, send: Send) -> None:
         self._data = data
@@ -363,7 +364,7 @@ def _expected_identity(probe: ProbeSpec, tracker: PodTracker) -> ExpectedIdentit
 
 
 class _LoadReport(Deadline):
-    """Every LOAD_REPORT_INTERVAL_S: what the revisions carry that carry anything, and which have come to their end."""
+    """Every LOAD_REPORT_INTERVAL_S: the loads of the revisions that have any, and which dropped ones have ended."""
 
     def __init__(self, data: DataPlane, now: Now, send: Send) -> None:
         super().__init__()

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import http.client
+import shutil
+import socket
+import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from activator.data_plane.server.connection import HALF_CLOSE_LOOK_S, HALF_CLOSE_PROBE_AGAIN_S
+from activator.data_plane.server.half_close_sweep import HALF_CLOSE_SWEEP_S
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Client, ask, request
 from tests.e2e.pods import PodSide, ScriptedPod, close_all
@@ -68,7 +75,7 @@ class Place:
         return client
 
 
-PLACES = 16  # more than there are tests: each takes one
+PLACES = 24  # more than there are tests: each takes one
 
 
 @pytest.fixture(scope="module")
@@ -109,14 +116,7 @@ def reset(client: Client) -> None:
     client.reset()
 
 
-def half_close(client: Client) -> None:
-    """The end of what it sends is read as the end of it, as HAProxy and nginx read it: see server/connection.py."""
-    client.end_sending()
-    assert client.is_closed()
-    client.close()
-
-
-LEAVING = [close, reset, half_close]
+LEAVING = [close, reset]
 
 
 @pytest.mark.parametrize("leave", LEAVING)
@@ -224,3 +224,130 @@ def test_a_silent_client_costs_nothing(place: Place) -> None:
     assert time.monotonic() - started_s < 5
     for client in silent:
         client.close()
+
+
+# --- half-closed: the client has ended its side and waits for its answers ---
+
+
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+@pytest.mark.parametrize("late_s", [0.0, 0.5])
+def test_a_half_closed_client_is_answered(place: Place, version: str, late_s: float) -> None:
+    """Also one that waits in line, and one whose pod takes longer than it takes to find out whether it is there."""
+    first = place.occupy()
+    with Client(place.activator.address) as client:
+        client.send(place.request("/half").replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
+        place.wait(1, 1, 0)
+        time.sleep(late_s)
+        client.end_sending()
+        time.sleep(1.5 * HALF_CLOSE_LOOK_S)
+        assert place.figures() == (1, 1, 0)
+        place.working.finish = True
+        answer = client.answer()
+        assert answer.status == 200
+        assert client.is_closed()
+    assert first.answer().status == 200
+    first.close()
+
+
+def test_a_half_closed_client_gets_all_that_it_sent_ahead(place: Place) -> None:
+    place.working.finish = True
+    with Client(place.activator.address) as client:
+        client.send(b"".join(place.request(f"/{number}") for number in range(40)) + place.request("/cut")[:-2])
+        client.end_sending()
+        assert [client.answer().status for _ in range(40)] == [200] * 40
+        assert client.is_closed()
+    assert [one.target for one in place.pod.requests] == [f"/{number}" for number in range(40)]
+
+
+def test_a_half_closed_upload_that_is_not_read_at_the_moment(place: Place) -> None:
+    """Reading is paused while the pod does not take the body: the end of it is still in the kernel."""
+    size = 20_000_000
+    head = place.request("/upload", "POST", f"Content-Length: {size}\r\n")
+    with Client(place.activator.address) as client:
+
+        def upload() -> None:
+            client.send(head + b"x" * size)
+            client.end_sending()
+
+        sender = threading.Thread(target=upload)
+        sender.start()
+        eventually(lambda: place.pod.requests or place.figures()[0] == 1)
+        time.sleep(2.5 * HALF_CLOSE_SWEEP_S)
+        assert place.figures() == (1, 0, 0)
+        place.working.finish = True
+        assert client.answer().status == 200
+        sender.join()
+    (one,) = place.pod.requests
+    assert len(one.body) == size
+
+
+def test_one_that_is_gone_after_a_half_close_is_found_out(place: Place) -> None:
+    """It has ended its side first and closed its socket later, which sends nothing."""
+    first = place.occupy()
+    client = Client(place.activator.address)
+    client.send(place.request("/half"))
+    place.wait(1, 1, 0)
+    client.end_sending()
+    time.sleep(0.5)
+    place.wait(1, 1, 0)
+    client.close()
+    eventually(lambda: place.figures() == (1, 0, 1), "it is gone", timeout_s=3 * HALF_CLOSE_PROBE_AGAIN_S)
+    place.working.finish = True
+    assert first.answer().status == 200
+    first.close()
+
+
+def test_a_half_closed_client_gets_a_stream_that_pauses(run_activator: RunActivator) -> None:
+    """It is probed between the chunks, in a way that HTTP clients do not see."""
+
+    def slowly(side: PodSide) -> None:
+        side.request()
+        side.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        for chunk in (b"5\r\nhello\r\n", b"5\r\nworld\r\n", b"0\r\n\r\n"):
+            time.sleep(0.5)
+            side.send(chunk)
+
+    with ScriptedPod(slowly) as pod:
+        activator = run_activator(configured([{"name": "app", "hosts": ["*"], "pods": [pod.address]}]))
+        activator.wait_ready_pods("app")
+        host, _, port = activator.address.rpartition(":")
+        connection = http.client.HTTPConnection(host, int(port), timeout=60)
+        connection.request("GET", "/")
+        answer = connection.getresponse()
+        connection.sock.shutdown(socket.SHUT_WR)
+        assert (answer.status, answer.read()) == (200, b"helloworld")
+        connection.close()
+        with Client(activator.address) as client:
+            client.send(request())
+            assert client.head().status == 200
+            client.end_sending()
+            assert client.rest() == b"05\r\nhello\r\n5\r\nworld\r\n0\r\n\r\n"
+
+
+def test_real_tools_that_half_close(place: Place) -> None:
+    """netcat with -N, which ends its side behind the request."""
+    netcat = shutil.which("nc.openbsd")
+    if netcat is None:
+        pytest.skip("netcat-openbsd is not installed")
+    place.working.finish = True
+    host, _, port = place.activator.address.rpartition(":")
+    for number in range(20):
+        done = subprocess.run(
+            [netcat, "-N", host, port], input=place.request(f"/{number}"), capture_output=True, timeout=60, check=False
+        )
+        assert done.stdout.startswith(b"HTTP/1.1 200 "), done
+
+
+def test_with_abort_on_half_close_it_has_gone(run_activator: RunActivator) -> None:
+    working = Working()
+    with ScriptedPod(working) as pod:
+        revision = {"name": "app", "hosts": ["*"], "container_concurrency": 1, "pods": [pod.address]}
+        activator = run_activator(configured([revision], abort_on_half_close=True))
+        activator.wait_ready_pods("app")
+        with Client(activator.address) as client:
+            client.send(request())
+            eventually(lambda: len(pod.requests) == 1)
+            client.end_sending()
+            assert client.is_closed()
+            eventually(lambda: working.abandoned == 1)
+        working.finish = True

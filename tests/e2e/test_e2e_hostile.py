@@ -105,7 +105,7 @@ def test_as_many_connections_as_there_are_descriptors_for(run_activator: RunActi
 
 def is_well_formed(one: Request) -> bool:
     """What a strict server would have taken, as one thing only."""
-    line = re.fullmatch(r"([A-Z-]+) (/[!$-;=?-Z\[\]_`a-z~]*|\*) HTTP/1\.1", one.line)
+    line = re.fullmatch(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (/[!$-;=?-Z\[\]^_`a-z{|}~]*|\*) HTTP/1\.1", one.line)
     lengths, codings = one.all("content-length"), one.all("transfer-encoding")
     return (
         line is not None

@@ -8,12 +8,16 @@ Rules
   1. Overhead is bounded per chunk (size line with extensions), not per body: many small chunks are legitimate.
   2. The size of a body is refused when the chunk that exceeds it is announced, before its data.
   3. One call follows CHUNKS_PER_TURN_MAX chunks at the most and then says `spent`: a chunk may be one byte long.
-  4. Held between two calls: the size line begun, and the trailers, neither ever longer than its bound. llhttp judges
-     the trailers' grammar but does not deliver them: a parser that delivers fields delivers those of every head, too.
+  4. llhttp is fed sizes without what follows them in their lines, and no trailers (`cuts`): it refuses whitespace that
+     RFC 9112 7.1.1 allows around the parts of an extension, and trailers that an answer may have (they are dropped).
+     Their grammar is therefore judged here and in fields.py.
+  5. Held between two calls: the size line begun, and the trailers, neither ever longer than its bound. llhttp could
+     deliver the trailers, but a parser that delivers fields delivers those of every head, too.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from mypy_extensions import i64
@@ -26,6 +30,11 @@ CHUNKS_PER_TURN_MAX: Final = 2_048  # of one connection's chunked body: 0.3 ms o
 CHUNK_OVERHEAD_BYTES_MAX: Final = 16 * KIB  # chunk size lines and extensions ahead of one chunk's data
 
 
+# RFC 9112 7.1.1: *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] ). Possessive: nothing is tried twice.
+_TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
+_QUOTED: Final = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*+"'
+_EXTENSION: Final = re.compile(rb"(?:[ \t]*+;[ \t]*+%b(?:[ \t]*+=[ \t]*+(?:%b|%b))?+)*+" % (_TOKEN, _TOKEN, _QUOTED))
+
 _SIZE: Final = 0  # in a size line
 _DATA: Final = 1
 _DATA_END: Final = 2  # in the CRLF after the data
@@ -33,7 +42,7 @@ _TRAILERS: Final = 3
 _DONE: Final = 4
 
 _SIZE_BEGUN_MAX: Final = 2**56 - 1  # one more digit, and the sum of any two sizes still stays below 2**63
-_SEMICOLON: Final = 59
+_EXTENSION_STARTS: Final = b"; \t"
 _ZERO: Final = 48
 _LOWER: Final = 32
 _A: Final = 97
@@ -42,8 +51,17 @@ _A: Final = 97
 class ChunkTracker:
     """Follows one chunked body after the other; `start` begins a new one."""
 
-    def __init__(self, bad: Reason, too_large: Reason, overhead_max: int, trailers_max: int, body_max: int) -> None:
+    def __init__(
+        self,
+        bad: Reason,
+        too_large: Reason,
+        overhead_max: int,
+        trailers_max: int,
+        body_max: int,
+        space_after_size: bool = False,
+    ) -> None:
         self._bad = bad
+        self._space_after_size = space_after_size  # is accepted at the end of a size line, where no grammar has it
         self._too_large = too_large
         self._overhead_max = overhead_max
         self._trailers_max = trailers_max
@@ -54,10 +72,12 @@ class ChunkTracker:
         self.done: bool = False
         self.spent: bool = False  # the last call stopped before the end of its data, at the boundary of a size line
         self._state: int = _SIZE
+        self.cuts: list[tuple[int, int]] = []  # what llhttp is not to be fed of the last call's data: from, to
         self._line: bytes = b""  # begun
         self._left: int = 0  # of the chunk's data, or of the CRLF after it
         self._body: int = 0
         self.trailers: bytes = b""  # their lines; once done, all but the last, empty one, of which a CR may be left
+        self._trailers_begun: bool = False  # and they are not just the empty line that ends them, in one piece
         self._trailers: int = 0
         self._trailer: int = 0  # bytes of the trailer line begun
         self._cr: bool = False  # the last byte of the trailers seen was a CR
@@ -67,6 +87,8 @@ class ChunkTracker:
         size = len(data)
         chunks = 0
         self.spent = False
+        if self.cuts:
+            self.cuts = []
         while pos < size and not self.done:
             state = self._state
             if state in (_DATA, _DATA_END):
@@ -82,10 +104,16 @@ class ChunkTracker:
                     return pos
                 chunks += 1
                 pos = self._size_line(data, pos)
+            elif not self._trailers_begun and data.startswith(b"\r\n", pos):
+                self.done = True
+                self._state = _DONE
+                pos += 2
             else:
+                self._trailers_begun = True
                 stop = self._trailer_line(data, pos)
                 if not self.done:
                     self.trailers += data[pos:stop]
+                self._cut(pos, stop)
                 pos = stop
         return pos
 
@@ -104,22 +132,61 @@ class ChunkTracker:
         # Of a line begun, a CR at the end is not part of it.
         if len(line) > self._overhead_max + (1 if end < 0 and line.endswith(b"\r") else 0):
             raise WireError(self._bad, "a chunk extension is too long")
+        line_pos = pos - len(self._line)
         if end < 0:
             self._line = line
+            self._check_begun(line, line_pos, pos, len(data))
             return len(data)
         self._line = b""
-        self._begin_chunk(line)
+        digits = self._begin_chunk(line)
+        if digits < len(line):
+            self._check_extension(line[digits:])
+            self._cut(max(line_pos + digits, pos), line_pos + len(line))
         return after
 
-    def _begin_chunk(self, line: bytes) -> None:
+    def _check_begun(self, line: bytes, line_pos: int, pos: int, size: int) -> None:
+        """Of a line whose end has not come: refuse what cannot become one, and keep its extension from llhttp."""
+        digits = 0
+        for byte in line:
+            if _hex_digit(byte) < 0:
+                break
+            digits += 1
+        rest = line[digits:]
+        ends = rest.endswith(b"\r")
+        if ends:
+            rest = rest[:-1]
+        if not digits and (rest or ends):
+            raise WireError(self._bad, "a chunk size is not a number")
+        if rest:
+            self._check_extension_begun(rest)
+            self._cut(max(line_pos + digits, pos), size - 1 if ends else size)
+
+    def _check_extension_begun(self, rest: bytes) -> None:
+        if rest[0] not in _EXTENSION_STARTS:
+            raise WireError(self._bad, "a chunk size is not a number")
+        if b"\n" in rest or b"\r" in rest:
+            raise WireError(self._bad, "a bare CR or LF in a chunk's size line")
+
+    def _check_extension(self, rest: bytes) -> None:
+        """All of a size line behind its digits."""
+        self._check_extension_begun(rest)
+        if self._space_after_size:
+            rest = rest.rstrip(b" \t")
+        if _EXTENSION.fullmatch(rest) is None:
+            raise WireError(self._bad, "a chunk extension is malformed")
+
+    def _cut(self, start: int, stop: int) -> None:
+        if start < stop:
+            self.cuts.append((start, stop))
+
+    def _begin_chunk(self, line: bytes) -> int:
+        """A size line is complete; how many digits it begins with."""
         size: i64 = 0
         pos: i64 = 0
         for byte in line:  # digit by digit: 20 ns compiled, where translate, lstrip and int take 300
-            if byte == _SEMICOLON:
-                break
             digit = _hex_digit(byte)
             if digit < 0:
-                raise WireError(self._bad, "a chunk size is not a number")
+                break
             if size > _SIZE_BEGUN_MAX:
                 raise WireError(self._bad, "a chunk is too large")
             size = size * 16 + digit
@@ -128,12 +195,17 @@ class ChunkTracker:
             raise WireError(self._bad, "a chunk size is not a number")
         if size == 0:
             self._state = _TRAILERS
-            return
+            return int(pos)
         self._left = size
         self._body += self._left
         if self._body > self._body_max > 0:
             raise WireError(Reason.BODY_TOO_LARGE, "the body is too large")
         self._state = _DATA
+        return int(pos)
+
+    def hides_end(self) -> bool:
+        """The body is done, and its last line is among the cuts."""
+        return self.done and self._trailers_begun
 
     def _trailer_line(self, data: bytes, pos: int) -> int:
         """The section ends with the first empty line."""

@@ -7,8 +7,8 @@ Rules
   2. Only what llhttp delivered is handed on. Where a message ends is computed twice, here and by llhttp; a message on
      which the two disagree is refused.
   3. The first line is judged by our own code before llhttp sees any of it: it is held until it is complete (bounded by
-     the subclass); what follows is streamed, so that a bad byte is refused at once. The fields are judged when all are
-     there: of a head that comes in pieces, what has come is held (bounded by `head_max`).
+     the subclass); what follows is streamed where the subclass wants a bad byte to be refused at once. The fields are
+     judged when all are there: of a head that comes in pieces, what has come is held (bounded by `head_max`).
   4. The state moves on before a sink is called: the sink may look at it, or pause the parser.
   5. Body data reach the sink once per call and message, joined, however small its chunks are.
   6. One call parses no more than a bounded number of chunks. Where something is left `needs_turn` says so, and what is
@@ -16,6 +16,9 @@ Rules
   7. llhttp says where head and message end and delivers the body, nothing else. The fields' block is cut from the bytes
      between the first line's end and the head's, both found here; llhttp's head ends at the same byte or the message is
      refused. So nothing from behind a head can get into it.
+  8. Where llhttp is stricter than HTTP, it is fed other bytes in the place of those that were judged here: first lines
+     and repeated lengths (`_for_grammar`), chunk sizes without their extensions, no trailers, a body behind
+     an upgrade.
 """
 
 from __future__ import annotations
@@ -60,7 +63,7 @@ class Delivery:
     def __init__(self) -> None:
         self.head_complete: bool = False
         self.message_complete: bool = False
-        self.pieces: list[bytes] = []  # of the body, since somebody last took them
+        self.pieces: list[bytes] = []  # of the body, since they were last taken
 
     def on_headers_complete(self) -> None:
         self.head_complete = True
@@ -74,7 +77,7 @@ class Delivery:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MessageParser:
-    """Cuts; the subclass judges and delivers."""
+    """Cuts the stream; the subclass judges and delivers."""
 
     def __init__(
         self,
@@ -86,8 +89,10 @@ class MessageParser:
         blank_max: int,
         chunks: ChunkTracker,
         takes_claims: bool,
+        streams_heads: bool,
     ) -> None:
         self._bad = bad
+        self._streams_heads = streams_heads  # a head that is not complete is fed as it comes
         self._too_large = too_large
         self._head_max = head_max
         self._blank_max = blank_max  # bytes of empty lines before a head
@@ -96,13 +101,13 @@ class MessageParser:
         self._delivery = Delivery()
         self._chunks = chunks
         self._grammar: Grammar = self._new_grammar()
-        self.in_head: bool = False  # some bytes of a head are in, its end is not
+        self.in_head: bool = False  # a part of a head has come, its end has not
         self.in_message: bool = False  # a message has begun and has not ended
         self.body_remaining: int = 0  # bytes of the body still to come; -1 where only the stream shows it
         self._state: int = HEAD
         self._stopped: bool = False  # nothing more is to be parsed in this call
         self.needs_turn: bool = False  # it has had its share of this turn, and something is left to be parsed
-        self._grammar_spoilt: bool = False  # llhttp believes that something else follows than a next message
+        self._grammar_spoilt: bool = False  # llhttp does not believe that a next message follows
         self._error: WireError | None = None  # the connection is spoilt
         # what has been fed and not been parsed, while the parser is paused or needs a turn
         self._kept: bytes = b""
@@ -110,6 +115,7 @@ class MessageParser:
         # of a head that comes in several pieces
         self._begun: bytearray = bytearray()
         self._fed: int = 0  # of these bytes, to llhttp; none before the first line is judged
+        self._line_judged: bool = False
         self._line_ends: int = 0
         # of empty lines before a head
         self._blank_bytes: int = 0
@@ -128,12 +134,16 @@ class MessageParser:
         """The first line has grown to these bytes and is not complete."""
         raise NotImplementedError
 
+    def _for_grammar(self, head: bytes, line_end: int) -> bytes:
+        """What llhttp is fed of a head, the end of whose first line is given; the line has been judged."""
+        raise NotImplementedError
+
     def _judge_head(self) -> None:
         """The head is complete: judge it, say by `_state` and `body_remaining` what follows (HEAD: nothing)."""
         raise NotImplementedError
 
     def _ends_with_head(self) -> bool:
-        """The message judged last has no body, whatever its fields make llhttp believe."""
+        """The message judged last has no body, whatever llhttp takes from its fields."""
         raise NotImplementedError
 
     def _deliver_head(self) -> None:
@@ -151,7 +161,7 @@ class MessageParser:
         raise NotImplementedError
 
     def _forget_sink(self) -> None:
-        """Deliver to nobody from here on."""
+        """Deliver nothing from here on."""
         raise NotImplementedError
 
     # --- what is left for later ---
@@ -245,11 +255,13 @@ class MessageParser:
                     raise
                 end = -1  # reported when the head is complete, as if it had come byte by byte
             if end >= 0:  # the usual case: a whole head in one read
-                self._feed(data if end == len(data) and pos == 0 else data[pos:end])
+                head = data if end == len(data) and pos == 0 else data[pos:end]
+                self._feed(self._for_grammar(head, line_end - pos))
                 self._end_head(len(data) - end)
                 return end
         self._begun = bytearray()
         self._fed = 0
+        self._line_judged = False
         self._line_ends = 0
         return self._read_head_piece(data, pos)
 
@@ -270,11 +282,11 @@ class MessageParser:
         head = bytes(begun[:end])
         self._begun = bytearray()
         line_end = head.find(_LINE_END)
-        if self._fed == 0:
+        if not self._line_judged:
             self._judge_line(head[:line_end])
         if self._fields.read(head, line_end, end) != end:
             raise WireError(self._bad, "the head does not end where it should")
-        self._feed(head[self._fed :])
+        self._feed(head[self._fed :] if self._fed > 0 else self._for_grammar(head, line_end))
         stop = pos + end - known
         self._end_head(len(data) - stop)
         return stop
@@ -298,14 +310,20 @@ class MessageParser:
     def _feed_begun(self, known: int) -> None:
         """Judge and feed what came after the `known` bytes of a head that is not complete."""
         begun = self._begun
-        if self._fed == 0:
+        end = -1
+        if not self._line_judged:
             end = begun.find(_LINE_END, max(known - 1, 0))
             if end < 0:
                 self._check_line_begun(bytes(begun[max(known - 1, 0) :]))
                 self._judge_line_begun(bytes(begun))
                 return
             self._judge_line(bytes(begun[:end]))
-        piece = bytes(begun[self._fed :])
+            self._line_judged = True
+        if not self._streams_heads:
+            if begun.count(b"\n", known) != begun.count(_LINE_END, max(known - 1, 0)):
+                raise WireError(self._bad, "a bare LF in the head")
+            return
+        piece = bytes(begun[self._fed :]) if self._fed > 0 else self._for_grammar(bytes(begun), end)
         self._fed = len(begun)
         self._feed(piece)
 
@@ -314,13 +332,15 @@ class MessageParser:
         if new.endswith(b"\r"):
             new = new[:-1]
         if len(new.translate(None, _NOT_IN_LINE)) != len(new):
-            raise WireError(self._bad, "a control byte in the first line")
+            raise WireError(self._bad, _what_is_wrong(new))
 
     def _end_head(self, bytes_left: int) -> None:
         self.in_head = False
         if not self._delivery.head_complete:
             raise WireError(self._bad, "the head does not end where it should")
         self._judge_head()
+        if self._grammar_spoilt and self._state in (LENGTH, CHUNKED):
+            self._feed_new_grammar()
         if self._delivery.message_complete != (self._state == HEAD) and not self._ends_with_head():
             raise WireError(self._bad, "it is not certain whether a body follows")
         if self._state == CHUNKED:
@@ -328,6 +348,16 @@ class MessageParser:
         self._deliver_head()
         if self._state == HEAD:
             self._end_message([], bytes_left)
+
+    def _feed_new_grammar(self) -> None:
+        """An upgrade was offered, behind which llhttp expects another protocol; but a body follows."""
+        self._grammar = self._new_grammar()
+        self._grammar_spoilt = False
+        self._delivery.message_complete = False
+        framing = b"Content-Length: %d" % self.body_remaining
+        if self._state == CHUNKED:
+            framing = b"Transfer-Encoding: chunked"
+        self._feed(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
 
     def _read_body(self, data: bytes, pos: int) -> int:
         delivery = self._delivery
@@ -345,7 +375,10 @@ class MessageParser:
             if self._chunks.spent:
                 self.needs_turn = True
                 self._stopped = True
-        self._feed(data if pos == 0 and stop == size else data[pos:stop])
+        if self._state == CHUNKED and self._chunks.cuts:
+            self._feed_without(self._chunks.cuts, data, pos, stop)
+        else:
+            self._feed(data if pos == 0 and stop == size else data[pos:stop])
         if delivery.message_complete != ended:
             raise WireError(self._bad, "it is not certain where the body ends")
         trailers: Headers = []
@@ -359,6 +392,16 @@ class MessageParser:
             self._end_message(trailers, size - stop)
         return stop
 
+    def _feed_without(self, cuts: list[tuple[int, int]], data: bytes, pos: int, stop: int) -> None:
+        pieces: list[bytes] = []
+        for start, end in cuts:
+            pieces.append(data[pos:start])
+            pos = end
+        pieces.append(data[pos:stop])
+        if self._chunks.hides_end():
+            pieces.append(_LINE_END)
+        self._feed(b"".join(pieces))
+
     def _end_message(self, trailers: Headers, bytes_left: int) -> None:
         if self._grammar_spoilt or self._fields.proxy_connection or not self._delivery.message_complete:
             self._grammar = self._new_grammar()
@@ -368,6 +411,8 @@ class MessageParser:
         self._deliver_end(trailers, bytes_left)
 
     def _feed(self, piece: bytes) -> None:
+        if not piece:
+            return  # to llhttp, no bytes are the end of the stream
         refusal = ""
         try:
             self._grammar.feed_data(piece)
@@ -379,3 +424,12 @@ class MessageParser:
             refusal = str(error) or "not HTTP"
         if refusal:
             raise WireError(self._bad, refusal)
+
+
+def _what_is_wrong(line: bytes) -> str:
+    """Of a first line, or a part of it, with a byte that cannot stand there."""
+    if b"\n" in line:
+        return "a bare LF as the end of the first line"
+    if b"\r" in line:
+        return "a bare CR in the first line"
+    return "a control byte in the first line"

@@ -7,8 +7,8 @@ Rules
      is refused, never repaired.
   3. A request that asks for the connection to be closed is the last; what stands after it is ignored (RFC 9112 9.6).
   4. What the client wants to upgrade to stands in `head.upgrade`; whether it may is not decided here. What follows such
-     a request may be no HTTP at all; nothing of it is parsed before the answer: `take_unparsed`. With a body, which
-     llhttp would skip, an upgrade is refused.
+     a request may be no HTTP at all; nothing of it is parsed before the answer: `take_unparsed`. With a body it is
+     an ordinary request: the offer is ignored, as RFC 9110 7.8 allows. Java's HttpClient offers h2c with every POST.
   5. While it is paused, what was fed is kept as it came, with the place in it: ten thousand requests in one read cost
      ten thousand places, not ten thousand copies of the rest.
 """
@@ -33,13 +33,10 @@ TARGET_BYTES_MAX: Final = 16 * KIB
 
 _DEFAULTS: Final = Limits()
 
-# What has no body by convention: servers are known not to look for one, and would take it for the next request.
-_NO_CHUNKED_BODY: Final = frozenset({b"GET", b"HEAD", b"TRACE"})
-
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RequestSink:
-    """Hears of requests, one after the other. It may call `pause`, and nothing else, on the parser that calls it."""
+    """Receives requests, one after the other. It may call `pause`, and nothing else, on the parser that calls it."""
 
     def request_head(self, head: RequestHead, keep_alive: bool, http_1_0: bool) -> None:
         raise NotImplementedError
@@ -94,6 +91,7 @@ class RequestParser(MessageParser):
             blank_max=limits.header_bytes,
             chunks=chunks,
             takes_claims=True,
+            streams_heads=True,
         )
         self._sink = sink
         self._body_max = limits.body_bytes
@@ -144,6 +142,10 @@ class RequestParser(MessageParser):
     def _judge_line_begun(self, line: bytes) -> None:
         self._request_line.check_length(line)
 
+    def _for_grammar(self, head: bytes, line_end: int) -> bytes:
+        line = self._request_line.for_grammar
+        return line + head[line_end:] if line else head
+
     def _ends_with_head(self) -> bool:
         return False
 
@@ -155,8 +157,8 @@ class RequestParser(MessageParser):
         authority = self._judge_host(headers)
         length = fields.content_length
         if fields.chunked:
-            if line.method in _NO_CHUNKED_BODY:
-                raise WireError(Reason.BAD_REQUEST, "Transfer-Encoding on a method without a body")
+            if line.method == b"TRACE":
+                raise WireError(Reason.BAD_REQUEST, "a body on TRACE")
             self._state = CHUNKED
             self.body_remaining = -1
         elif length > 0:
@@ -171,9 +173,8 @@ class RequestParser(MessageParser):
         head.named = fields.named()
         head.claims = fields.claims()
         head.traceparent = fields.traceparent
-        if fields.protocols and fields.has_upgrade and not line.http_1_0:  # RFC 9110 7.8: from HTTP/1.0 it is ignored
-            if has_body:
-                raise WireError(Reason.BAD_REQUEST, "an upgrade with a body")
+        # RFC 9110 7.8: from HTTP/1.0 it is ignored
+        if fields.protocols and fields.has_upgrade and not has_body and not line.http_1_0:
             head.upgrade = b", ".join(tokens(fields.protocols))
         self._head = head
 
@@ -189,15 +190,16 @@ class RequestParser(MessageParser):
                 self._known_host_line = fields.host_line
                 self._known_authority = authority
             if line.authority is not None and line.authority != authority:
-                raise WireError(Reason.BAD_REQUEST, "Host and the target's authority differ")
+                authority = line.authority
+                headers.replace(fields.host_line, b"Host: %b" % authority)
             return authority
         if fields.hosts > 1:
             raise WireError(Reason.BAD_REQUEST, "Host more than once")
         if not line.http_1_0:
             raise WireError(Reason.BAD_REQUEST, "no Host")
-        # To the pod it goes on as HTTP/1.1, which must have one, be it empty (RFC 9112 3.2).
         authority = line.authority or b""
-        headers.append(b"Host", authority)
+        if authority:
+            headers.append(b"Host", authority)
         return authority
 
     def _deliver_head(self) -> None:

@@ -1,14 +1,16 @@
 """Responses from a pod: bytes in, judged responses out, each one asked for.
 
 Rules
-  1. A response is parsed only after `expect`. Bytes that nobody asked for, be they the rest of a segment, spoil the
-     connection before the response they follow is handed on: nobody can be answered with them.
+  1. A response is parsed only after `expect`. Unrequested bytes, also the rest of a segment, spoil the connection
+     before the response they follow is handed on: no request waits for them.
   2. Whether a body follows depends on the request as well (RFC 9112 6.3); llhttp does not know the request, so after
      HEAD, 204 and 304 it is replaced where it still waits for a body.
   3. The end of the stream is the end of a response only where nothing else delimits it.
   4. A 101 is taken only where the request asked for the protocol it names (RFC 9110 7.8). What follows it is the body,
      in no grammar, until the end of the stream.
-  5. What is left when it has had its share of the turn (`needs_turn`) is kept for `resume`.
+  5. What old servers send and every other proxy accepts is accepted where it can be read in one way only: equal
+     lengths, a status up to 999, spaces behind a chunk's size, framing fields in the trailers (which are dropped).
+  6. What is left when it has had its share of the turn (`needs_turn`) is kept for `resume`.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ _USUAL_LINES: Final[dict[bytes, tuple[int, bytes]]] = {
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class ResponseSink:
-    """Hears of the responses to the requests that were announced with `expect`."""
+    """Receives the responses to the requests that were announced with `expect`."""
 
     def interim_head(self, head: ResponseHead) -> None:
         """A 1xx response; the final one is still to come."""
@@ -63,7 +65,7 @@ class ResponseParser(MessageParser):
     """The responses of one connection."""
 
     def __init__(self, sink: ResponseSink) -> None:
-        chunks = ChunkTracker(_BAD, _BAD, CHUNK_OVERHEAD_BYTES_MAX, TRAILERS_BYTES_MAX, 0)
+        chunks = ChunkTracker(_BAD, _BAD, CHUNK_OVERHEAD_BYTES_MAX, TRAILERS_BYTES_MAX, 0, space_after_size=True)
         super().__init__(
             _BAD,
             _BAD,
@@ -73,6 +75,7 @@ class ResponseParser(MessageParser):
             blank_max=0,
             chunks=chunks,
             takes_claims=False,
+            streams_heads=False,
         )
         self._sink = sink
         self.keep_alive: bool = False  # once complete: the connection may carry another request
@@ -81,7 +84,7 @@ class ResponseParser(MessageParser):
         self.complete: bool = False  # the response has ended
         self.tunnelling: bool = False  # after a 101: whatever comes is the body
         self._head_request: bool = False
-        self._upgrade: bytes = b""  # what the request would rather speak
+        self._upgrade: bytes = b""  # the protocols that the request offers
         self._interims: int = 0
         self._head: ResponseHead | None = None  # judged, to be delivered
         self._http_1_0: bool = False
@@ -171,8 +174,8 @@ class ResponseParser(MessageParser):
         if not line.startswith((b"HTTP/1.1 ", b"HTTP/1.0 ")):
             raise WireError(_BAD, "the response does not begin with HTTP/1.1 or HTTP/1.0")
         digits = line[9:12]
-        if len(digits) != 3 or not digits.isdigit() or not b"100" <= digits <= b"599" or line[12:13] not in {b" ", b""}:
-            raise WireError(_BAD, "the status is not a number from 100 to 599")
+        if len(digits) != 3 or not digits.isdigit() or digits < b"100" or line[12:13] not in {b" ", b""}:
+            raise WireError(_BAD, "the status is not a number from 100 to 999")
         phrase = line[13:]
         if len(phrase.translate(None, _CONTROLS)) != len(phrase):
             raise WireError(_BAD, "a control byte in the reason phrase")
@@ -184,6 +187,13 @@ class ResponseParser(MessageParser):
         beginning = line[:9]
         if not b"HTTP/1.1 ".startswith(beginning) and not b"HTTP/1.0 ".startswith(beginning):
             raise WireError(_BAD, "the response does not begin with HTTP/1.1 or HTTP/1.0")
+
+    def _for_grammar(self, head: bytes, line_end: int) -> bytes:
+        if not self._fields.length_repeated:
+            return head
+        lines = [line for line in head[:-2].split(b"\r\n") if not line.lower().startswith(b"content-length")]
+        lines.insert(1, b"Content-Length: %d" % self._fields.content_length)
+        return b"\r\n".join(lines) + b"\r\n"
 
     def _ends_with_head(self) -> bool:
         return self._state == HEAD and (self._head_request or self._status < 200 or self._status in {204, 304})
@@ -207,7 +217,10 @@ class ResponseParser(MessageParser):
             self._expect_body(length)
         has_body = self._state != HEAD
         head = ResponseHead(status, self._reason_phrase, fields.end_to_end(), length, has_body)
-        if status == 101:
+        if status == 426 and fields.protocols:  # it must say what to upgrade to (RFC 9110 15.5.22)
+            head.headers.append(b"Upgrade", fields.protocols)
+            head.headers.append(b"Connection", b"upgrade")
+        elif status == 101:
             head.upgrade = self._judge_switch()
         self._head = head
 

@@ -2,9 +2,9 @@
 
 Rules
   1. Framing is made here and only here: from (content_length, has_body), never from a field received.
-  2. One joining per head, of few pieces, and what can be known beforehand is. Compiled, a format of nothing but %b is
+  2. A head is joined once, of few pieces, and what can be prepared is. Compiled, a format of nothing but %b is
      one call without a list or a tuple to hold the pieces.
-  3. Fields are taken as they are: the parsers let no CR, LF or NUL through, and whoever adds a field must not either.
+  3. Fields are taken as they are: the parsers let no CR, LF or NUL through, and code that adds a field must not either.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
 
 _PHRASES: Final[dict[int, bytes]] = {int(status): status.phrase.encode() for status in HTTPStatus}
-_LINE_STARTS: Final[list[bytes]] = [b"HTTP/1.1 %d " % status for status in range(600)]
+_LINE_STARTS: Final[list[bytes]] = [b"HTTP/1.1 %d " % status for status in range(1000)]
 _END: Final = b"\r\n\r\n"
 _CLOSE_END: Final = b"\r\nConnection: close\r\n\r\n"
 _KEEP_ALIVE_END: Final = b"\r\nConnection: keep-alive\r\n\r\n"
@@ -26,9 +26,11 @@ _CHUNK_SIZES: Final[list[bytes]] = [b"%x\r\n" % size for size in range(1024)]
 _TEXT: Final = (b"Content-Type", b"text/plain; charset=utf-8")
 
 
-def request_bytes(head: RequestHead) -> bytes:
-    """The request as HTTP/1.1 to a pod, whose connection is kept alive."""
+def request_bytes(head: RequestHead, default_host: bytes = b"") -> bytes:
+    """The request as HTTP/1.1 to a pod, whose connection is kept alive; `default_host`: where it names none itself."""
     framing = _framing(head.content_length, head.has_body)
+    if default_host and not head.authority:
+        framing = b"\r\nHost: %b%b" % (default_host, framing)
     if head.upgrade:
         framing += _UPGRADE % head.upgrade
     return b"%b %b HTTP/1.1%b%b%b" % (head.method, head.target, head.headers.block, framing, _END)
@@ -53,7 +55,7 @@ def interim_bytes(head: ResponseHead) -> bytes:
 
 
 def chunk(data: bytes) -> bytes:
-    """One chunk; of no data nothing, since an empty chunk would end the body."""
+    """One chunk; nothing for no data, since an empty chunk would end the body."""
     size = len(data)
     if size == 0:
         return b""

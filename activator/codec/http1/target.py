@@ -1,9 +1,11 @@
-"""The request line and the authority: which requests are well-formed, and whom they are for.
+"""The request line and the authority: which requests are well-formed, and which host they are for.
 
 Rules
   1. The line is judged here before llhttp sees it: llhttp lets pass other versions and protocols, repeated spaces and
-     characters that no URI has.
-  2. A target leaves in origin-form, or as `*`; absolute-form is rewritten (RFC 9112 3.2.2).
+     characters that no URI has. It refuses methods that it does not know, and HTTP/1.2: in the place of such a line it
+     is fed a usual one.
+  2. A target leaves in origin-form, or as `*`; absolute-form is rewritten (RFC 9112 3.2.2). Characters that clients
+     send as they are, and that RFC 3986 has no place for, leave percent-encoded.
   3. An authority is made of what DNS names and IP addresses are made of, and no more: RFC 3986 would let pass
      sub-delims and percent-encoding, which no name has and which routers, logs and pods read in different ways.
 """
@@ -21,7 +23,7 @@ _PORT_DIGITS_MAX: Final = 5
 _PORT_MAX: Final = 65_535
 _SLASH: Final = 47
 
-# All that llhttp knows of HTTP (it knows RTSP's too). Who adds one must know that llhttp does.
+# All methods of HTTP that llhttp knows (it knows RTSP's too). Only what llhttp knows may be added.
 METHODS: Final = frozenset({
     b"GET", b"HEAD", b"POST", b"PUT", b"DELETE", b"OPTIONS", b"PATCH", b"TRACE", b"QUERY",
     b"PROPFIND", b"PROPPATCH", b"MKCOL", b"COPY", b"MOVE", b"LOCK", b"UNLOCK", b"SEARCH", b"REPORT", b"ACL", b"BIND",
@@ -32,10 +34,11 @@ METHODS: Final = frozenset({
 _TOKEN: Final = b"!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _CONTROLS: Final = bytes(range(0x20)) + b"\x7f"
 _NOT_ASCII: Final = bytes(range(0x80, 0x100))
-# What browsers encode as well. Of what else RFC 3986 has no place for, they send `[]^`{|} as they are (WHATWG's URL
-# standard, query state), and servers take them; a backslash is a slash to some and not to others.
+# Browsers send `[]^`{|} as they are (WHATWG's URL standard, query state), and servers accept them.
 _NOT_IN_TARGET: Final = _CONTROLS + _NOT_ASCII + b' "#<>\\'
-# Changes what must not be and gives back the very same object where nothing does: a third of the cost of deleting.
+# curl and clients of Prometheus send these as they are; some servers refuse them, and a backslash is a slash to some.
+_ENCODED: Final = {b'"': b"%22", b"<": b"%3C", b">": b"%3E", b"\\": b"%5C"}
+# Changes forbidden bytes; gives back the very same object if there are none: a third of the cost of deleting.
 _TARGET_CHECK: Final = bytes(byte ^ 0x80 if byte in _NOT_IN_TARGET else byte for byte in range(256))
 _NAME: Final = b"-._~0123456789abcdefghijklmnopqrstuvwxyz"
 
@@ -45,14 +48,15 @@ class RequestLine:
 
     def __init__(self, target_max: int) -> None:
         self._target_max = target_max
-        self._judged: bytes = b""  # and found good
+        self._judged: bytes = b""  # the line that was last found good
         self.method: bytes = b""
         self.target: bytes = b""
         self.http_1_0: bool = False
         self.authority: bytes | None = None  # of an absolute-form target, lowered
+        self.for_grammar: bytes = b""  # the line that llhttp is fed in the place of one that it would refuse
 
     def judge(self, line: bytes) -> None:
-        """Take the line apart, or raise what is wrong with it."""
+        """Take the line apart. Raises WireError where it is malformed or not supported."""
         if line == self._judged:
             return  # clients that poll or call procedures send the same line again and again
         self._judged = b""
@@ -63,18 +67,23 @@ class RequestLine:
         method = parts[0]
         target = parts[1]
         version = parts[2]
+        usual = True
         if version == b"HTTP/1.1":
             self.http_1_0 = False
         elif version == b"HTTP/1.0":
             self.http_1_0 = True
         else:
-            raise _version_error(version)
+            _check_version(version)
+            self.http_1_0 = False
+            usual = False
         if len(target) > self._target_max:
             raise _target_error()
         if method not in METHODS:
-            raise _method_error(method)
+            _check_method(method)
+            usual = False
         if target.translate(_TARGET_CHECK) != target:
-            raise WireError(Reason.BAD_REQUEST, "the target holds a character that must be percent-encoded")
+            target = _encoded(target)
+        self.for_grammar = b"" if usual else b"POST / HTTP/1.0" if self.http_1_0 else b"POST / HTTP/1.1"
         self.method = method
         self.authority = None
         if target and target[0] == _SLASH:
@@ -114,7 +123,10 @@ class RequestLine:
 
 
 def check_authority(value: bytes) -> bytes:
-    """`value` lowered, if it is host or host:port; host is a name, an IPv4 address or an IPv6 address in brackets."""
+    """`value` lowered, if it is host or host:port; host is a name, an IPv4 address or an IPv6 address in brackets.
+
+    The colon before an empty port is left out (RFC 3986 6.2.3). Raises WireError for anything else.
+    """
     lowered = value.lower()
     rest = lowered.translate(None, _NAME)
     if not rest and lowered:
@@ -133,6 +145,8 @@ def check_authority(value: bytes) -> bytes:
         if rest != b":" or host_end == 0:
             raise _authority_error()
         port = lowered[host_end + 1 :]
+    if not port:
+        return lowered[:-1]
     if not port.isdigit() or len(port) > _PORT_DIGITS_MAX or int(port) > _PORT_MAX:
         raise _authority_error()
     return lowered
@@ -156,14 +170,28 @@ def _target_error() -> WireError:
     return WireError(Reason.TARGET_TOO_LONG, "the target is too long")
 
 
-def _version_error(version: bytes) -> WireError:
+def _check_version(version: bytes) -> None:
+    """HTTP/1.2 to 1.9 are taken for the highest minor version that there is (RFC 9110 2.5); others are refused."""
     is_http = len(version) == 8 and version.startswith(b"HTTP/") and version[6:7] == b"."
-    if is_http and version[5:6].isdigit() and version[7:].isdigit():
-        return WireError(Reason.VERSION_NOT_SUPPORTED, "the version is neither HTTP/1.1 nor HTTP/1.0")
-    return WireError(Reason.BAD_REQUEST, "the request line does not end in a version of HTTP")
+    if not is_http or not version[5:6].isdigit() or not version[7:].isdigit():
+        raise WireError(Reason.BAD_REQUEST, "the request line does not end in a version of HTTP")
+    if version[5:6] != b"1":
+        raise WireError(Reason.VERSION_NOT_SUPPORTED, "the version is not HTTP/1")
 
 
-def _method_error(method: bytes) -> WireError:
-    if method and not method.translate(None, _TOKEN):
-        return WireError(Reason.METHOD_NOT_SUPPORTED, "the method is not supported")
-    return WireError(Reason.BAD_REQUEST, "the method is not a token")
+def _check_method(method: bytes) -> None:
+    """Any token is a method (RFC 9110 9.1); what follows a CONNECT has another framing than a request."""
+    if not method or method.translate(None, _TOKEN):
+        raise WireError(Reason.BAD_REQUEST, "the method is not a token")
+    if method == b"CONNECT":
+        raise WireError(Reason.METHOD_NOT_SUPPORTED, "the method CONNECT is not supported")
+
+
+def _encoded(target: bytes) -> bytes:
+    for character, code in _ENCODED.items():
+        target = target.replace(character, code)
+    if target.translate(_TARGET_CHECK) != target:
+        if b"#" in target:
+            raise WireError(Reason.BAD_REQUEST, "the target has a fragment (#)")
+        raise WireError(Reason.BAD_REQUEST, "the target holds a character that must be percent-encoded")
+    return target

@@ -4,15 +4,18 @@ Rules
   1. One request at a time: with the end of a request the parser pauses until the answer is complete. What a client
      sends ahead waits unparsed, at most one read of it, since reading pauses too. A single read can hold ten thousand
      requests: REQUESTS_PER_TURN_MAX of them are begun in one turn, and none while the client has much to take yet.
-  2. An end of file from the client means that it has gone (as HAProxy and nginx read it by default): what it asked
-     for is dropped within the same turn. While reading is paused no end of file arrives, so the listener looks at
-     the socket's state once a second.
+  2. A client that ends its side behind a whole request is answered, as by HAProxy: `nc -N` and socat do that. A client
+     that has closed its socket looks the same until something is sent to it: then its kernel resets the connection. So
+     it is sent something without a meaning (`Http1Stream.probe`), and what a client that has gone asked for is dropped.
+     With `abort_on_half_close` (nginx's default), behind half a request, and over TLS, an end of file means that the
+     client has gone. While reading is paused no end of file arrives, so the listener looks at the socket's state once
+     a second.
   3. An answer that begins before its request has ended closes the connection after it; what the client still sends is
      read and thrown away for a moment, so that the answer is not destroyed by a reset.
   4. After a 101 the connection is a tunnel: what is read is the request's body, whatever it is, and an end of file ends
      that direction only, except over TLS.
-  5. A request begins when its client has taken enough of the answers before it; whoever takes nothing of what is left
-     on a connection that closes is not waited for.
+  5. A request begins when its client has taken enough of the answers before it. A connection that closes does not wait
+     for a client that takes nothing of what is left.
   6. A connection is in one phase of its life, along the table in closing.py: OPEN, then one of the ways to end.
 """
 
@@ -40,7 +43,7 @@ from activator.data_plane.server.closing import (
     illegal,
     is_legal,
 )
-from activator.data_plane.server.registry import ConnectionRegistry, RegisteredConnection
+from activator.data_plane.server.registry import TCP_CLOSE, ConnectionRegistry, RegisteredConnection
 from activator.data_plane.server.stream import Http1Stream
 from activator.runtime.buffered_writer import BufferedWriter
 from activator.runtime.clock import Deadline
@@ -51,6 +54,11 @@ from activator.runtime.transport import FLUSH_S, WRITE_HIGH_WATER_BYTES, WRITE_L
 REQUESTS_PER_TURN_MAX: Final = 16  # of one connection that are begun before the loop is given a turn
 HEAD_TIMEOUT_S: Final = 60.0  # first byte of a request head to its last
 BODY_RATE_GRACE_S: Final = 5.0  # of which a request body's rate is the mean
+# A half-closed client is probed when its request has taken so long: one that is answered sooner sees nothing of it …
+HALF_CLOSE_PROBE_S: Final = 0.1
+HALF_CLOSE_PROBE_AGAIN_S: Final = 10.0  # … and again
+HALF_CLOSE_FIRST_LOOK_S: Final = 0.02  # whether it was answered with a reset: after a round trip …
+HALF_CLOSE_LOOK_S: Final = 1.0  # … and from time to time, since a round trip may be long
 
 
 class ClientConnection(RegisteredConnection):
@@ -83,6 +91,8 @@ class ClientConnection(RegisteredConnection):
         self._body_read: int = 0  # … and how much of it has come
         # from its last answer on
         self._closing: Closing | None = None
+        self._half_closed: bool = False  # the client has ended its side behind a whole request …
+        self._probe_due_s: float = 0.0  # … and is sent something at that time
 
     def _enter(self, phase: i64) -> bool:
         """Go on to `phase`. False: there is no such step from here, an error for which the connection is cut off."""
@@ -133,8 +143,11 @@ class ClientConnection(RegisteredConnection):
             tunnel.exchange.request_end([])
             if not tunnel.exchange.over:
                 return True  # the other direction goes on until it ends too
-        self._client_gone()
         now_s = self._registry.now()
+        if self._awaits_answers():
+            self._half_close(now_s)
+            return True
+        self._client_gone()
         if self._phase == OPEN:
             self._closing = Closing(now_s, True)
             self._enter(CLIENT_ENDED)
@@ -202,6 +215,8 @@ class ClientConnection(RegisteredConnection):
             self._reading.wait_for_turn()
         if self._parser.has_unparsed() or self._reading.is_paused():
             self._update_reading()
+        if self._half_closed and self._is_idle():
+            self._close_in_order(False, False, True)
 
     def _turn(self) -> None:
         """The next turn has come: go on where the last one was used up."""
@@ -245,9 +260,9 @@ class ClientConnection(RegisteredConnection):
         registry.wheel.arm(self._timer, self._body_since_s + BODY_RATE_GRACE_S)
 
     def _judge_body_rate(self, now_s: float) -> None:
-        """Slower than the least rate is too slow, unless it is not the client who is waited for.
+        """Slower than the least rate is too slow, unless we do not wait for the client.
 
-        That is so while we do not read, after the answer has begun (then the pod has a say), and before a
+        That is so while we do not read, after the answer has begun (then it depends on the pod, too), and before a
         100 (Continue) that was asked for.
         """
         stream = self._parsing
@@ -308,7 +323,7 @@ class ClientConnection(RegisteredConnection):
         if stream.until_close or stream is self._tunnel:
             self.abort(stream.until_close)
             return
-        # An end in order is told from that of a whole answer by its framing, and lets the answers before it through.
+        # An orderly end lets the answers before it through, and by its framing the client sees that this one is cut.
         self._current = None
         self._drop_next()
         self._close_in_order(True, True, False)
@@ -341,7 +356,7 @@ class ClientConnection(RegisteredConnection):
         return self._who().secure
 
     def _who(self) -> Origin:
-        """Who is at the other end; the kernel is asked once."""
+        """The origin of the client; the kernel is asked once."""
         origin = self._origin
         if origin is None:
             peer_ip = ""
@@ -359,7 +374,7 @@ class ClientConnection(RegisteredConnection):
     def drain(self) -> None:
         now_s = self._registry.now()
         closing = self._closing
-        if self._phase == CLOSING:  # over TLS a client has its own end to tell, and may not care to
+        if self._phase == CLOSING:  # over TLS the client has to end its side, too; perhaps it does not
             if closing is not None and now_s - closing.since_s >= LINGER_SCARCE_S:
                 self.gives_up()
         elif self._phase == LINGERING:
@@ -367,13 +382,7 @@ class ClientConnection(RegisteredConnection):
                 closing is not None and not closing.has_been_looked_at()
             ):  # else it has been given time to take the answer
                 self._judge_lingering(now_s)
-        elif (
-            self._phase == OPEN
-            and self._current is None
-            and self._next is None
-            and not self._parser.in_message
-            and not self._parser.has_unparsed()  # else the next one is answered, as the last, within a turn
-        ):
+        elif self._phase == OPEN and not self._parser.in_message and self._is_idle():
             self._close_in_order(False, False, True)
 
     def abort(self, cut_body: bool) -> None:
@@ -397,7 +406,10 @@ class ClientConnection(RegisteredConnection):
         else:
             self.abort(False)
 
-    def peer_has_gone(self) -> None:
+    def peer_has_ended(self, closed: bool) -> None:
+        if not closed and (self._half_closed or not self._registry.abort_on_half_close):
+            self._half_close(self._registry.now())
+            return
         self._client_gone()
         writer = self._writer
         if writer is not None and self._phase <= LINGERING and self._enter(ABORTED):
@@ -417,6 +429,50 @@ class ClientConnection(RegisteredConnection):
 
     # --- within ---
 
+    def _is_idle(self) -> bool:
+        """Nothing is being answered, and nothing that has come is left to be parsed."""
+        return (
+            self._current is None
+            and self._next is None
+            and not self._parser.has_unparsed()  # else the next one is answered, as the last, within a turn
+        )
+
+    def _awaits_answers(self) -> bool:
+        """The client has ended its side, but may still read: what it asked for has come whole."""
+        first = self._next if self._current is None else self._current
+        return (
+            self._phase == OPEN
+            and self._tunnel is None
+            and not self._registry.abort_on_half_close
+            and self.half_closes()
+            and first is not None
+            and first.request_ended
+        )
+
+    def _half_close(self, now_s: float) -> None:
+        if self._half_closed:
+            return
+        self._half_closed = True
+        self._probe_due_s = now_s + HALF_CLOSE_PROBE_S
+        self._registry.wheel.arm(self._timer, self._probe_due_s)
+
+    def _probe_half_closed(self, now_s: float) -> None:
+        """Send something, which the kernel of a client that has gone answers with a reset.
+
+        No event reports the reset, since all has been read: the socket's state shows it.
+        """
+        if self.socket_state() == TCP_CLOSE:
+            self.peer_has_ended(True)
+            return
+        current = self._current
+        look_s = HALF_CLOSE_LOOK_S
+        if now_s >= self._probe_due_s:
+            self._probe_due_s = now_s + HALF_CLOSE_PROBE_AGAIN_S
+            look_s = HALF_CLOSE_FIRST_LOOK_S
+            if current is not None:
+                current.probe()
+        self._registry.wheel.arm(self._timer, now_s + look_s)
+
     def timer_expired(self, now_s: float) -> None:
         if self._phase > LINGERING:
             self._closing_takes_long(now_s)
@@ -427,6 +483,8 @@ class ClientConnection(RegisteredConnection):
         elif self._head_since_s > 0.0 and now_s - self._head_since_s >= HEAD_TIMEOUT_S:
             self._refusal = WireError(Reason.REQUEST_TIMEOUT, "")
             self._begin_next()
+        elif self._half_closed:
+            self._probe_half_closed(now_s)
         elif self._current is None:
             idle_s = self._registry.idle_s
             if now_s - self._quiet_since_s >= idle_s:
@@ -445,7 +503,7 @@ class ClientConnection(RegisteredConnection):
     def _close_in_order(self, linger: bool, eof_tells: bool, is_whole: bool) -> None:
         """Let what was written reach the client; `linger` where it may still be sending.
 
-        Over TLS the end cannot be told while we read on: where it must be (`eof_tells`), there is no lingering.
+        Over TLS the end cannot be signalled while we read on: where it must be (`eof_tells`), there is no lingering.
         `is_whole` False: the last answer is cut short.
         """
         transport = self._transport
@@ -569,7 +627,7 @@ class ClientConnection(RegisteredConnection):
         if stream is not None:
             self._parsing = None
             self._parser.pause()
-            self._reading.resume(SLOW_READER)  # whoever asked for it has all of the request
+            self._reading.resume(SLOW_READER)  # the pause was for the request's body, which is complete
             stream.request_ended = True
             stream.exchange.request_end(trailers)
 

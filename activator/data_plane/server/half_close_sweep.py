@@ -1,7 +1,7 @@
-"""Notices clients that have gone while their connection was not read.
+"""Notices clients that have gone, or have ended their side, while their connection was not read.
 
 Rules
-  1. An end of file does not announce itself on a socket that is not read: the kernel is asked, once a second.
+  1. On a socket that is not read, an end of file is not reported: the kernel is asked, once a second.
   2. At most SWEPT_PER_TURN_MAX connections are asked in one turn of the loop: clients decide how many there are.
 """
 
@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from activator.data_plane.server.registry import ConnectionRegistry, RegisteredConnection
+from activator.data_plane.server.registry import TCP_CLOSE, ConnectionRegistry, RegisteredConnection
 from activator.runtime.clock import Deadline
 
 HALF_CLOSE_SWEEP_S: Final = 1.0  # how often paused clients are asked whether they are still there
 SWEPT_PER_TURN_MAX: Final = 128  # of them in one turn: one costs 2 us, or up to 50 where its request ends with it
 
-_TCP_CLOSE = 7
-_TCP_CLOSE_WAIT = 8
+_TCP_CLOSE_WAIT: Final = 8
 
 
 class HalfCloseSweep(Deadline):
@@ -47,8 +46,8 @@ class HalfCloseSweep(Deadline):
                 continue
             state = connection.socket_state()
             # In a tunnel, an end of file ends one direction, and is read when its turn comes.
-            if state == _TCP_CLOSE or (state == _TCP_CLOSE_WAIT and not connection.is_tunnel()):
-                connection.peer_has_gone()
+            if state == TCP_CLOSE or (state == _TCP_CLOSE_WAIT and not connection.is_tunnel()):
+                connection.peer_has_ended(state == TCP_CLOSE)
         del left[-SWEPT_PER_TURN_MAX:]
         if left:
             self._registry.turn.defer(self._look)

@@ -4,8 +4,8 @@ evicted.
 Rules
   1. A connection counts from its acceptance, over TLS from the beginning of its handshake, until the loop has closed
      it; except those that were shed (answered "overloaded"), and those that were evicted.
-  2. `admit` evicts before it sheds: connections that only linger, and have had their time, are closed first, the oldest
-     before the others.
+  2. `admit` evicts before it sheds: lingering connections that have had their time are closed first, the oldest before
+     the others.
   3. Of the connections that were shed at most SHED_MAX linger; of all connections, at most a share is in a handshake.
      Beyond that the oldest is closed.
   4. The registry counts; the connection itself closes, aborts or answers.
@@ -25,6 +25,7 @@ from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.handshake import Handshake
 
 SHED_MAX: Final = 32  # connections over the limit that were answered so and linger; then the oldest is closed
+TCP_CLOSE: Final = 7  # a state of the kernel's: nothing can be sent any more
 HANDSHAKES_SHARE: Final = 0.5  # of limits.connections that may be in a TLS handshake; then the oldest is closed
 
 
@@ -58,8 +59,8 @@ class RegisteredConnection(StreamOwner):
         """The kernel's TCP state (7: closed, 8: the peer has sent FIN), or 0 where it cannot be asked."""
         raise NotImplementedError
 
-    def peer_has_gone(self) -> None:
-        """Seen by looking at the socket while reading was paused."""
+    def peer_has_ended(self, closed: bool) -> None:
+        """Seen by looking at the socket: the peer has ended its side, or nothing can be sent any more (`closed`)."""
         raise NotImplementedError
 
 
@@ -77,6 +78,7 @@ class ConnectionRegistry:
         body_rate: int,
         turn: WriteBatcher,
         idle_s: float,
+        abort_on_half_close: bool = False,
     ) -> None:
         self.proxy = proxy
         self.wheel = wheel
@@ -87,6 +89,7 @@ class ConnectionRegistry:
         self.turn = turn
         self.idle_s = idle_s  # idle timeout of a connection without a request
         self.body_rate = body_rate  # bytes of a request body per second, at least
+        self.abort_on_half_close = abort_on_half_close  # an end of file means that the client has gone
         self.draining: bool = False
         self.connections: dict[RegisteredConnection, None] = {}
         self.handshakes: dict[Handshake, None] = {}  # accepted, and TLS does not stand yet, oldest first
@@ -146,7 +149,7 @@ class ConnectionRegistry:
         return False
 
     def evict(self) -> None:
-        """Close connections that only linger, and have had their time, until the limit is kept."""
+        """Close lingering connections that have had their time, until the limit is kept."""
         oldest_s = self.now() - LINGER_SCARCE_S
         while self.lingering and self.is_full():
             connection = next(iter(self.lingering))
@@ -156,7 +159,7 @@ class ConnectionRegistry:
             connection.gives_up()
 
     def is_scarce_for(self, connection: RegisteredConnection) -> bool:
-        """Connections are at their limit, or the program drains: this one is waited for less long."""
+        """Connections are at their limit, or the program drains: this one gets less time to close."""
         return self.draining or connection in self.shed or self.is_full()
 
     def note_paused(self, connection: RegisteredConnection, is_paused: bool) -> None:

@@ -1,18 +1,24 @@
 """One request's half of an HTTP/1.1 client connection: the answer, framed and gathered.
 
 Rules
-  1. What one turn says is gathered and written with one call, at `flush` or at the end.
+  1. What is sent in one turn is gathered and written with one call, at `flush` or at the end.
   2. To HTTP/1.0 no interim response is sent, and a body of unknown length ends with the connection.
-  3. An answer to a request that has not ended is the connection's last: nobody knows where the next request begins.
+  3. An answer to a request that has not ended is the connection's last: where the next request begins is unknown.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from mypy_extensions import mypyc_attr
 
 from activator.codec.http1.serialise import chunk, interim_bytes, last_chunk, response_bytes
-from activator.codec.message import Headers, RequestHead, ResponseHead
+from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
 from activator.data_plane.exchange import ClientStream, Exchange
+
+ZEROS_MAX: Final = 4  # of one chunk's size; Go refuses a size of more than 16 digits
+
+_CONTINUE: Final = ResponseHead(100, b"Continue", Fields(b""), UNKNOWN_LENGTH, False)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -72,6 +78,7 @@ class Http1Stream(ClientStream):
         self._tunnel: bool = False
         self.answered: bool = False  # the head of the final answer is written
         self._continued: bool = False  # a 1xx answer was
+        self._zeros: int = 0  # digits of the next chunk's size that have been sent
         self._out: list[bytes] = []
 
     def send_interim(self, head: ResponseHead) -> None:
@@ -79,8 +86,21 @@ class Http1Stream(ClientStream):
         if not self._http_1_0:
             self._connection.write(interim_bytes(head))
 
+    def probe(self) -> None:
+        """Send something without a meaning, where HTTP/1.1 has a place for it: a client that has gone is found out so.
+
+        Before the answer that is a 100 (Continue), which clients skip (RFC 9110 15.2); between chunks, a leading zero
+        of the next one's size (RFC 9112 7.1). A body of known length has no such place.
+        """
+        if not self.answered:
+            self.send_interim(_CONTINUE)
+        elif self._chunked and self._zeros < ZEROS_MAX:
+            self.flush()
+            self._zeros += 1
+            self._connection.write(b"0")
+
     def awaits_continue(self) -> bool:
-        """The client has asked to be told before it sends the body, and nobody has told it (RFC 9110 10.1.1)."""
+        """The client waits for a 100 (Continue) before it sends the body, and has not got one (RFC 9110 10.1.1)."""
         return not self._continued and self.exchange.head.headers.get(b"expect") is not None
 
     def send_head(self, head: ResponseHead) -> None:
@@ -98,6 +118,8 @@ class Http1Stream(ClientStream):
             self._connection.begin_tunnel(self)
 
     def send_body(self, data: bytes) -> None:
+        if self._zeros:
+            self._zeros = 0
         self._out.append(chunk(data) if self._chunked else data)
 
     def send_end(self, trailers: Headers) -> None:

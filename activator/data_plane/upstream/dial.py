@@ -1,13 +1,13 @@
 """Opening one connection to a pod, with a deadline.
 
 Rules
-  1. The loop opens the socket, and it is the loop's alone from then on (runtime/handshake.py, rule 1). A socket that
-     was connected by hand and then given to the loop had two owners for a turn: where the pod reset it in that turn,
-     its descriptor was closed twice, the second time when it was somebody else's.
+  1. The loop opens the socket and alone owns it from then on (runtime/handshake.py, rule 1). A socket that was
+     connected by hand and then given to the loop had two owners for a turn: where the pod reset it in that turn, its
+     descriptor was closed twice, the second time when its number was already used again.
   2. A dial ends exactly once: in `opened`, or in one call of `on_failed`, or in `abandon`.
   3. Giving up is cancelling the loop's attempt, which closes the socket, though only in a later turn: a connection that
      is made until then is refused here. After `opened` nothing is cancelled any more: it belongs to the pool.
-  4. The patience for a connection (the deadline) ends when it stands; a TLS handshake has a time limit of its own.
+  4. The time limit for a connection (the deadline) ends when it stands; a TLS handshake has a time limit of its own.
 """
 
 from __future__ import annotations
@@ -34,22 +34,23 @@ log = logging.getLogger("activator.upstream")
 NO_LIMIT: Final = 1 << 30
 _POOLS_ASKED_MAX: Final = 1_000
 
-# What says that nobody listens there, as against faults of this machine (descriptors, ports) or silence.
+# These say that no process listens there, as against faults of this machine (descriptors, ports) or silence.
 _DEAD: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ECONNRESET})
 
 
 class PodAddress:
-    """Where a pod is, and how it is spoken to: in the clear, or over TLS with this context and server name."""
+    """Where a pod is, and how to connect to it: in the clear, or over TLS with this context and server name."""
 
     def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None, server_name: str = "") -> None:
         self.host = host  # an IP address; names are resolved by discovery
         self.port = port
         self.tls = tls
         self.server_name = server_name or host
-        self.told: bool = False  # why TLS fails, since it last went well
+        self.authority: bytes = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
+        self.told: bool = False  # why TLS fails has been logged, since it last went well
 
     def tell(self, error: Exception) -> None:
-        """One line, not one for each request."""
+        """One line in the log, not one for each request."""
         if not self.told:
             self.told = True
             log.warning("no TLS with the pod at %s:%d: %s", self.host, self.port, error)
@@ -92,7 +93,7 @@ class DialContext:
 class Dial(Deadline):
     """One attempt; an asyncio protocol by its methods, until the connection stands and becomes its own protocol.
 
-    Whoever starts it calls `opened` when the connection's `connection_made` has been called.
+    The caller of `start` calls `opened` when the connection's `connection_made` has been called.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Dial(Deadline):
         self._context.wheel.cancel(self)
 
     def abandon(self) -> None:
-        """Nobody wants this connection any more."""
+        """The connection is not wanted any more."""
         if not self._over:
             self._give_up()
 
@@ -178,7 +179,7 @@ class Dial(Deadline):
             raise
 
     def _stands(self, handshake: Handshake) -> None:
-        """The bare connection does: what is left has a time limit of its own."""
+        """The bare connection stands: the handshake has a time limit of its own."""
         self._context.wheel.cancel(self)
 
     def _secured(self, handshake: Handshake, transport: Transport | None, error: Exception | None) -> None:

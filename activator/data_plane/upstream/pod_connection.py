@@ -3,15 +3,17 @@
 Rules
   1. A response that is complete is handed over after the parser has returned, never from inside it: the hand-over may
      put the next request on this very connection.
-  2. A byte that nobody asked for closes the connection.
-  3. With a response that is complete before its request has been sent the connection ends: the pod is not to get the
-     rest for as long as it pleases, and nothing else could be sent meanwhile.
+  2. A byte that was not asked for closes the connection.
+  3. A response that is complete before its request has been sent ends the connection: otherwise the pod could take the
+     rest as slowly as it pleases, and nothing else could be sent meanwhile.
   4. `abort` takes effect at once; what the transport reports later is ignored.
   5. What a pod sends is parsed in turns, as what a client sends (runtime/reading.py). The end of the connection is
      judged when all that came before it has been parsed.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from mypy_extensions import mypyc_attr
 
@@ -24,6 +26,8 @@ from activator.runtime.clock import Now
 from activator.runtime.errors import Reason, WireError
 from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
 from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
+
+_NO_BODY_EXPECTED: Final = frozenset({b"GET", b"HEAD"})
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)  # since the pool does, whose subclasses are the tests'
@@ -62,10 +66,11 @@ class ConnectionOwner:
 class PodConnection(PodStream):
     """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
 
-    def __init__(self, owner: ConnectionOwner, now: Now, turn: WriteBatcher) -> None:
+    def __init__(self, owner: ConnectionOwner, now: Now, turn: WriteBatcher, authority: bytes = b"") -> None:
         self._owner = owner
         self._now = now
         self._turn = turn
+        self._authority = authority  # of the pod: the Host of requests that name none (HTTP/1.0)
         self.bare: Transport | None = None  # over TLS: the connection beneath it, until `connection_made`
         self._transport: Transport | None = None
         self._writer: BufferedWriter | None = None
@@ -78,6 +83,7 @@ class PodConnection(PodStream):
         self.is_closed: bool = False
         # per request
         self._chunked: bool = False
+        self._last: bool = False  # the connection is not to carry another request
         self._request_ended: bool = True
         self._trailers: Headers = []
         self._blocked: bool = False  # much of what was written is still to be sent
@@ -111,13 +117,15 @@ class PodConnection(PodStream):
 
     def send_request(self, head: RequestHead, body: list[bytes]) -> None:
         self._chunked = head.has_body and head.content_length < 0
+        # Servers are known that do not look for such a body, and would take it for the next request.
+        self._last = self._chunked and head.method in _NO_BODY_EXPECTED
         self._request_ended = not head.has_body
         writer = self._writer
         assert writer is not None
         if not body:
-            writer.write(request_bytes(head))
+            writer.write(request_bytes(head, self._authority))
             return
-        pieces = [request_bytes(head)]
+        pieces = [request_bytes(head, self._authority)]
         pieces.extend([chunk(data) if self._chunked else data for data in body])
         writer.write(b"".join(pieces))
 
@@ -176,7 +184,7 @@ class PodConnection(PodStream):
             return
         exchange = self._exchange
         if exchange is None:
-            self.close()  # nobody asked for anything
+            self.close()  # no response is expected
             return
         if self.fresh:
             self.fresh = False
@@ -242,7 +250,7 @@ class PodConnection(PodStream):
         self._forget()
 
     def _ended(self, orderly: bool) -> None:
-        """The pod says no more."""
+        """The pod sends no more."""
         untouched = self.reused and not self._parser.started
         if orderly:
             truncated = self._parser.feed_eof()
@@ -270,7 +278,7 @@ class PodConnection(PodStream):
         trailers = self._trailers
         self._trailers = []
         if self._request_ended and not self._blocked:
-            self._owner.finished(self, self._parser.keep_alive and self.is_usable())
+            self._owner.finished(self, self._parser.keep_alive and not self._last and self.is_usable())
         else:
             self.abort()
         if exchange is not None:

@@ -1,18 +1,18 @@
 """The connections of one pod identity.
 
 Rules
-  1. The pool belongs to an identity, not to an address: when the pod leaves, it is closed, and nobody who later gets
-     the same address inherits a connection.
+  1. The pool belongs to an identity, not to an address: when the pod leaves, it is closed, and a later pod at the same
+     address inherits no connection.
   2. Only so many connections are new at the same time as the pod's window allows (window.py).
   3. The kernel repeats a lost SYN after a second. Where connects are known to take less, a dial that takes much longer
      is given up and dialled anew; only when nothing has connected for the whole connect timeout do requests fail.
   4. An exchange that holds a lease waits here, first come first served, for the next connection that comes free,
-     whichever it was dialled for; kept ones pass over who wants a fresh one. Dials belong to the pool, not to an
-     exchange.
+     whichever it was dialled for; a kept connection skips exchanges that want a fresh one. Dials belong to the pool,
+     not to an exchange.
   5. The idle connection used last is used next, so that the others can grow old and be closed: after POD_IDLE_S, or a
      second before the pod would close them where it says when (`Keep-Alive: timeout=`).
-  6. Where there is a `naming`, a new connection carries requests only after the pod has said on it who it is
-     (identity_check.py). One that says otherwise, or cannot say, counts as refused: whoever waits goes elsewhere.
+  6. Where there is a `naming`, a new connection carries requests only after the pod has stated its identity on it
+     (identity_check.py). A wrong identity, or none, counts as a refusal: waiting requests go elsewhere.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class PodPool(ConnectionOwner):
         self._address = address
         self._connect_timeout_s = connect_timeout_s
         self._expected_identity = naming
-        self._identifying: dict[PodConnection, IdentityCheck] = {}  # connections whose pod is asked who it is
-        self._mistaken: bool = False  # it was somebody else, the last time
+        self._identifying: dict[PodConnection, IdentityCheck] = {}  # connections whose pod is asked for its identity
+        self._mistaken: bool = False  # it was another pod, the last time
         self._idle: list[PodConnection] = []  # the longest idle first
         self._idle_max_s: float = POD_IDLE_S  # less where the pod says that it closes its connections sooner
         self._open: dict[PodConnection, None] = {}
@@ -194,7 +194,7 @@ class PodPool(ConnectionOwner):
         if connection.keep_alive_s >= 0.0:
             self._idle_max_s = min(POD_IDLE_S, connection.keep_alive_s - _CLOSING_S)
         if reusable and not self._closed and (self._idle_max_s > 0.0 or self._waiting):
-            connection.reused = True  # for who waits as for who comes later
+            connection.reused = True  # for an exchange that waits as for one that comes later
             self._next(connection)
         else:
             connection.close()
@@ -224,7 +224,7 @@ class PodPool(ConnectionOwner):
     # --- within ---
 
     def _next(self, connection: PodConnection) -> None:
-        """Give the connection to who has waited longest, or park it."""
+        """Give the connection to the exchange that has waited longest, or park it."""
         for exchange, fresh in self._waiting.items():
             if fresh and connection.reused:
                 continue
@@ -236,19 +236,23 @@ class PodPool(ConnectionOwner):
             connection.close()
             return
         if connection.fresh:
-            connection.fresh = False  # it owes nobody an answer
+            connection.fresh = False  # no answer is expected on it
             self.window.answered()
         self._idle.append(connection)
         if len(self._idle) == 1:
             self._context.wheel.arm(self._sweep, connection.last_read_s + self._idle_max_s)
 
     def _fill(self) -> None:
-        """Dial for whoever waits and has nothing coming, as far as the window goes."""
+        """Dial for exchanges that wait and have no dial under way, as far as the window goes."""
         while not self._closed and self._coming() < len(self._waiting) and self.window.has_room():
             self._context.close_idle_if_full()
             self._context.connections += 1
             self.window.dialled()
-            dial = Dial(self._context, PodConnection(self, self._now, self._context.turn), self._dial_failed)
+            dial = Dial(
+                self._context,
+                PodConnection(self, self._now, self._context.turn, self._address.authority),
+                self._dial_failed,
+            )
             self._dials[dial.connection] = dial
             patience_s = max(DIAL_LOST_MIN_S, self._fastest_connect_s * DIAL_LOST_RTTS)
             dial.start(self._address, min(patience_s, self._connect_timeout_s), self._now())

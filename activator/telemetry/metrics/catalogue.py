@@ -6,9 +6,10 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from activator.telemetry.metrics import METRICS_REVISIONS_MAX
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
 from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
-from activator.telemetry.metrics.families import METRICS_REVISIONS_MAX, REVISION_LABELS, Family, Kind
+from activator.telemetry.metrics.families import REVISION_LABELS, Family, Kind
 from activator.telemetry.metrics.knative_metrics import METRICS as KNATIVE_METRICS
 from activator.telemetry.metrics.knative_requests import KNATIVE_SERIES_MAX
 from activator.telemetry.metrics.program_families import CLIENTS, CONTROL, OWN, PROGRAM_FAMILIES

@@ -1,4 +1,4 @@
-"""The exposition: metrics collected from plain counters when somebody asks; the request path never touches this module.
+"""The exposition: metrics collected from plain counters when asked for; the request path never touches this module.
 
 First all revisions are read, then it is rendered family by family; both in bounded slices, between which the loop may
 turn: with a thousand revisions the text has a hundred thousand lines. All figures of one revision are of one moment. A
@@ -16,9 +16,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from activator.messages import RevisionStatistics
+from activator.telemetry.metrics import METRICS_REVISIONS_MAX
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
 from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
-from activator.telemetry.metrics.families import METRICS_REVISIONS_MAX, REVISION_LABELS, Family, Kind, Source, add
+from activator.telemetry.metrics.families import REVISION_LABELS, Family, Kind, Source, add
 from activator.telemetry.metrics.named import Reading, Roster
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES

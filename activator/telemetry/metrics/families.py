@@ -12,13 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from enum import Enum
 from math import inf
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 from activator.runtime.distribution import Distribution
-
-METRICS_REVISIONS_MAX: Final = 1_000  # revisions that /metrics shows by name; the others are shown as one
 
 REVISION_LABELS = ("namespace", "revision")
 
@@ -53,7 +51,7 @@ class Family(NamedTuple, Generic[Source]):
     values: tuple[tuple[str, ...], ...] = ()  # of each label, all that it can be; empty: as configured
     bounds: tuple[float, ...] = ()  # of a histogram
     fold: Fold = Fold.SUM
-    adds: str = ""  # of the control plane: what this says that the metric nearest to it, which all have, does not
+    adds: str = ""  # of the control plane: what it shows that the nearest metric of every controller does not
 
     def metric(self, source_labels: tuple[str, ...]) -> Metric:
         """Without samples yet."""

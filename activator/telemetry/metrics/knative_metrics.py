@@ -1,8 +1,8 @@
 """What Knative's activator measures, by its names and labels, for dashboards that were made for it.
 
 Rules
-  1. What can be is read from the same plain counters as our own metrics; requests are distinguished by method, host,
-     status and so on in knative_requests.py, which receives them only while these metrics are wanted.
+  1. Where possible, values are read from the same plain counters as our own metrics; requests are distinguished by
+     method, host, status and so on in knative_requests.py, which receives them only while these metrics are wanted.
   2. One list of metrics, two ways out: Prometheus' text, and the data of OpenTelemetry's SDK for its exporters.
   3. What cannot be bounded is left out: Knative's http.client metrics have the address of every pod there ever was.
 
@@ -20,9 +20,10 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 
 from activator.messages import RevisionStatistics
 from activator.runtime.distribution import Distribution
+from activator.telemetry.metrics import METRICS_REVISIONS_MAX
 from activator.telemetry.metrics.cluster_families import ClusterView
 from activator.telemetry.metrics.exposition import READ_PER_SLICE, SAMPLES_PER_SLICE, Only
-from activator.telemetry.metrics.families import METRICS_REVISIONS_MAX, add
+from activator.telemetry.metrics.families import add
 from activator.telemetry.metrics.knative_requests import OTHER, KnativeRequests
 from activator.telemetry.metrics.named import Roster, labels_of
 

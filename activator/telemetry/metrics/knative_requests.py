@@ -4,8 +4,8 @@ Knative's activator gets these from OpenTelemetry's instrumentation of Go's HTTP
 
 Rules
   1. Counted only while Knative's metrics are wanted; our own metrics have none of these labels.
-  2. The number of series is bounded whatever clients send: of each revision the first SERIES_MAX combinations are told
-     apart; what comes later has `_other` for its host and `_OTHER` for its method, and of its status only the class,
+  2. The number of series is bounded whatever clients send. Of each revision the first SERIES_MAX combinations are
+     distinguished; later ones have `_other` for the host and `_OTHER` for the method, and of the status only the class,
      which makes at most 24 more. Revisions beyond the cap are `_other` together.
 """
 
@@ -20,11 +20,11 @@ from activator.data_plane.proxy.accounting import ExchangeObserver
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.runtime.histogram import Histogram
 from activator.telemetry.logs.fields import printable, status_of
-from activator.telemetry.metrics.families import METRICS_REVISIONS_MAX
+from activator.telemetry.metrics import METRICS_REVISIONS_MAX
 
 KNATIVE_SERIES_MAX: Final = 100  # combinations of method, host, status and so on, of one revision, in Knative's metrics
 
-# Of durations what that instrumentation asks for, of sizes what OpenTelemetry's SDKs have where nobody asks.
+# Of durations what that instrumentation asks for, of sizes the default of OpenTelemetry's SDKs.
 DURATION_BOUNDS_S: Final[tuple[float, ...]] = (
     0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0
 )  # fmt: skip
@@ -40,7 +40,7 @@ Combination = tuple[bytes, bool, bytes, str, int]  # method, TLS, authority, pro
 
 @final
 class RequestSeries:
-    """Requests that have all of it in common."""
+    """Requests of one combination."""
 
     def __init__(self, combination: Combination) -> None:
         self.combination = combination
@@ -49,7 +49,7 @@ class RequestSeries:
         self.response_size = Histogram(SIZE_BOUNDS)
 
     def attributes(self) -> dict[str, str | int]:
-        """By OpenTelemetry's names; a port that goes without saying is left out."""
+        """By OpenTelemetry's names; the default port is left out."""
         method, secure, authority, protocol, status = self.combination
         host, port = _host_and_port(printable(authority))
         name, _, version = protocol.partition("/")

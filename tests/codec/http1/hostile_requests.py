@@ -20,7 +20,6 @@ def post(fields: bytes, body: bytes = b"") -> bytes:
     return b"POST / HTTP/1.1\r\n" + H + fields + b"\r\n" + body
 
 
-UPGRADE = b"Connection: x, upgrade\r\n"
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 
 HOSTILE: list[tuple[str, bytes, Reason]] = [
@@ -37,7 +36,6 @@ HOSTILE: list[tuple[str, bytes, Reason]] = [
     ("Host not ASCII", get(b"Host: \xc3\xa4\r\n"), BAD),
     ("Host percent-encoded", get(b"Host: a%2eb\r\n"), BAD),
     ("Host port only", get(b"Host: :80\r\n"), BAD),
-    ("Host port empty", get(b"Host: a:\r\n"), BAD),
     ("Host port not a number", get(b"Host: a:8x\r\n"), BAD),
     ("Host port too large", get(b"Host: a:65536\r\n"), BAD),
     ("Host two ports", get(b"Host: a:1:2\r\n"), BAD),
@@ -49,17 +47,14 @@ HOSTILE: list[tuple[str, bytes, Reason]] = [
     ("two Hosts in HTTP/1.0", get(H + H, b"GET / HTTP/1.0"), BAD),
     # --- request line: RFC 9112 3, facts
     ("HTTP/2.0", get(H, b"GET / HTTP/2.0"), Reason.VERSION_NOT_SUPPORTED),
+    ("HTTP/3.1", get(H, b"GET / HTTP/3.1"), Reason.VERSION_NOT_SUPPORTED),
     ("HTTP/0.9", get(H, b"GET / HTTP/0.9"), Reason.VERSION_NOT_SUPPORTED),
-    ("HTTP/1.2", get(H, b"GET / HTTP/1.2"), Reason.VERSION_NOT_SUPPORTED),
     ("HTTP/2 preface (RFC 9113 3.4)", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", Reason.VERSION_NOT_SUPPORTED),
     ("HTTP/1.10", get(H, b"GET / HTTP/1.10"), BAD),
     ("http in small letters", get(H, b"GET / http/1.1"), BAD),
     ("no version", get(H, b"GET /"), BAD),
     ("RTSP", get(H, b"OPTIONS / RTSP/1.0"), BAD),
     ("ICE", get(H, b"SOURCE / ICE/1.0"), BAD),
-    ("an RTSP method", get(H, b"DESCRIBE / HTTP/1.1"), Reason.METHOD_NOT_SUPPORTED),
-    ("unknown method (RFC 9110 9.1)", get(H, b"BREW / HTTP/1.1"), Reason.METHOD_NOT_SUPPORTED),
-    ("method in small letters", get(H, b"get / HTTP/1.1"), Reason.METHOD_NOT_SUPPORTED),
     ("CONNECT", get(H, b"CONNECT a:443 HTTP/1.1"), Reason.METHOD_NOT_SUPPORTED),
     ("method not a token", get(H, b"G@T / HTTP/1.1"), BAD),
     ("space before the method", get(H, b" GET / HTTP/1.1"), BAD),
@@ -81,15 +76,13 @@ HOSTILE: list[tuple[str, bytes, Reason]] = [
     ("no slash", get(H, b"GET a HTTP/1.1"), BAD),
     ("another scheme", get(H, b"GET ftp://a/ HTTP/1.1"), BAD),
     ("authority-form", get(H, b"GET a:80 HTTP/1.1"), BAD),
-    ("absolute-form against Host", get(H, b"GET http://b/ HTTP/1.1"), BAD),
-    ("absolute-form, other port", get(H, b"GET http://a:80/ HTTP/1.1"), BAD),
     ("absolute-form without Host", get(b"", b"GET http://a/ HTTP/1.1"), BAD),
     ("absolute-form with userinfo", get(H, b"GET http://u@a/ HTTP/1.1"), BAD),
     ("absolute-form without authority", get(H, b"GET http:///x HTTP/1.1"), BAD),
     ("absolute-form, backslash (browsers read it as /)", get(H, b"GET http://a\\@b/ HTTP/1.1"), BAD),
     *[
         (f"0x{byte:02x} in the target", get(H, b"GET /x" + bytes([byte]) + b"y HTTP/1.1"), BAD)
-        for byte in b'"#<>\\\x00\x01\t\x0b\x7f\x80\xff'
+        for byte in b"#\x00\x01\t\x0b\x7f\x80\xff"
     ],
     ("target too long", get(H, b"GET /" + b"x" * 16_384 + b" HTTP/1.1"), Reason.TARGET_TOO_LONG),
     # --- fields: RFC 9112 5, 2.2
@@ -135,8 +128,6 @@ HOSTILE: list[tuple[str, bytes, Reason]] = [
     ("TE chunked;q=1", post(b"Transfer-Encoding: chunked;q=1\r\n"), BAD),
     ("TE empty", post(b"Transfer-Encoding:\r\n"), BAD),
     ("TE in HTTP/1.0", b"POST / HTTP/1.0\r\n" + H + CHUNKED + b"\r\n0\r\n\r\n", BAD),
-    ("TE on GET", get(H + CHUNKED), BAD),
-    ("TE on HEAD", get(H + CHUNKED, b"HEAD / HTTP/1.1"), BAD),
     ("TE on TRACE", get(H + CHUNKED, b"TRACE / HTTP/1.1"), BAD),
     ("a body on TRACE (RFC 9110 9.3.8)", get(H + b"Content-Length: 1\r\n", b"TRACE / HTTP/1.1"), BAD),
     ("CL twice", post(b"Content-Length: 1\r\nContent-Length: 2\r\n"), BAD),
@@ -169,6 +160,15 @@ HOSTILE: list[tuple[str, bytes, Reason]] = [
     ("bare LF in an extension", post(CHUNKED, b"1;a\nx\r\n0\r\n\r\n"), BAD),
     ("data longer than the chunk", post(CHUNKED, b"1\r\nxy\r\n0\r\n\r\n"), BAD),
     ("bare LF after the data", post(CHUNKED, b"1\r\nx\n0\r\n\r\n"), BAD),
+    ("a chunk extension without a name", post(CHUNKED, b"1;\r\nx\r\n0\r\n\r\n"), BAD),
+    ("a chunk extension with two names", post(CHUNKED, b"1;a b\r\nx\r\n0\r\n\r\n"), BAD),
+    ("a chunk extension without a value", post(CHUNKED, b"1;a=\r\nx\r\n0\r\n\r\n"), BAD),
+    ("a chunk extension with an open quotation", post(CHUNKED, b'1;a="x\r\nx\r\n0\r\n\r\n'), BAD),
+    ("a chunk extension with an escaped end", post(CHUNKED, b'1;a="x\\"\r\nx\r\n0\r\n\r\n'), BAD),
+    ("a space after a chunk extension", post(CHUNKED, b"1;a \r\nx\r\n0\r\n\r\n"), BAD),
+    ("a bare CR in a chunk extension", post(CHUNKED, b"1;a\rb\r\nx\r\n0\r\n\r\n"), BAD),
+    ("NUL in a chunk extension", post(CHUNKED, b"1;a\x00\r\nx\r\n0\r\n\r\n"), BAD),
+    ("two spaces and a letter after the size", post(CHUNKED, b"1  x\r\nx\r\n0\r\n\r\n"), BAD),
     ("1 MB chunk extension (facts)", post(CHUNKED, b"1;" + b"x" * 1_000_000 + b"\r\nx\r\n0\r\n\r\n"), BAD),
     ("Host in the trailers (facts)", post(CHUNKED, b"0\r\nHost: b\r\n\r\n"), BAD),
     ("CL in the trailers", post(CHUNKED, b"0\r\nContent-Length: 1\r\n\r\n"), BAD),
@@ -186,9 +186,4 @@ HOSTILE: list[tuple[str, bytes, Reason]] = [
     ("a field too large", get(H + b"X: " + b"x" * 33_000), Reason.HEADERS_TOO_LARGE),
     ("a name too large", get(H + b"x" * 33_000), Reason.HEADERS_TOO_LARGE),
     ("empty lines without end", b"\r\n" * 20_000, Reason.HEADERS_TOO_LARGE),
-    # --- upgrades: RFC 9110 7.8; llhttp skips their bodies (facts)
-    ("WebSocket with a body", post(UPGRADE + b"Upgrade: websocket\r\nContent-Length: 2\r\n", b"hi"), BAD),
-    ("h2c with a body", post(UPGRADE + b"Upgrade: h2c\r\nContent-Length: 22\r\n", get(b"Host: b\r\n")), BAD),
-    ("h2c with chunks", post(UPGRADE + b"Upgrade: h2c\r\n" + CHUNKED, b"0\r\n\r\n"), BAD),
-    ("h2c with a body in HTTP/1.0", get(UPGRADE + b"Upgrade: h2c\r\nContent-Length: 1\r\n", b"POST / HTTP/1.0"), BAD),
 ]  # fmt: skip

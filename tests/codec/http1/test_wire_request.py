@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from activator.codec.http1.request import RequestLimits, RequestParser
+from activator.codec.http1.serialise import request_bytes
 from activator.codec.http1.target import METHODS
-from activator.runtime.errors import Reason, WireError
 from tests.codec.http1.recording import RequestRun, Requests, all_ways
 
 NEXT = b"GET /next HTTP/1.1\r\nHost: next\r\n\r\n"
@@ -162,8 +162,10 @@ def test_keep_alive(version: bytes, fields: bytes, keep_alive: bool) -> None:
     assert sink.keep_alive == [keep_alive]
 
 
-def test_http_1_0_without_host_gets_an_empty_one() -> None:
-    assert only(b"GET / HTTP/1.0\r\n\r\n").heads[0].headers.pairs() == [(b"Host", b"")]
+def test_http_1_0_without_host_names_its_pod() -> None:
+    head = only(b"GET / HTTP/1.0\r\n\r\n").heads[0]
+    assert (head.authority, head.headers.pairs()) == (b"", [])
+    assert request_bytes(head, b"10.0.0.1:80") == b"GET / HTTP/1.1\r\nHost: 10.0.0.1:80\r\n\r\n"
     head = only(b"GET http://H:1/ HTTP/1.0\r\n\r\n").heads[0]
     assert (head.authority, head.headers.pairs()) == (b"h:1", [(b"Host", b"h:1")])
 
@@ -238,6 +240,9 @@ def test_known_lines_and_hosts_are_not_mixed_up() -> None:
         assert parser.feed(method + b" " + target + b" HTTP/1.1\r\nHost: " + host + b"\r\n\r\n") is None
     assert [(head.method, head.target, head.authority) for head in sink.heads] == requests
     assert parser.feed(b"GET http://h1/a HTTP/1.1\r\nHost: h1\r\n\r\n") is None
-    error = parser.feed(b"GET http://h1/a HTTP/1.1\r\nHost: h2\r\n\r\n")
-    assert isinstance(error, WireError)
-    assert error.reason is Reason.BAD_REQUEST
+    assert parser.feed(b"GET http://h1/a HTTP/1.1\r\nHost: h2\r\n\r\n") is None
+    assert parser.feed(b"GET /a HTTP/1.1\r\nHost: h2\r\n\r\n") is None
+    assert [(head.authority, head.headers.pairs()) for head in sink.heads[5:]] == [
+        (b"h1", [(b"Host", b"h1")]),
+        (b"h2", [(b"Host", b"h2")]),
+    ]

@@ -106,8 +106,6 @@ def test_trailers() -> None:
 HOSTILE = [
     # --- status line: RFC 9112 4, facts
     ("status 099", ok(b"Content-Length: 0\r\n", line=b"HTTP/1.1 099 X")),
-    ("status 999", ok(b"Content-Length: 0\r\n", line=b"HTTP/1.1 999 X")),
-    ("status 600", ok(b"Content-Length: 0\r\n", line=b"HTTP/1.1 600 X")),
     ("status 20", ok(b"Content-Length: 0\r\n", line=b"HTTP/1.1 20 X")),
     ("status 2000", ok(b"Content-Length: 0\r\n", line=b"HTTP/1.1 2000 X")),
     ("two spaces", ok(b"Content-Length: 0\r\n", line=b"HTTP/1.1  200 OK")),
@@ -122,8 +120,11 @@ HOSTILE = [
     # --- framing: RFC 9112 6, facts
     ("CL and TE", ok(b"Content-Length: 3\r\n" + CHUNKED, b"0\r\n\r\n")),
     ("TE and CL", ok(CHUNKED + b"Content-Length: 3\r\n", b"0\r\n\r\n")),
-    ("CL twice", ok(b"Content-Length: 3\r\nContent-Length: 3\r\n", b"abc")),
-    ("CL list", ok(b"Content-Length: 3, 3\r\n", b"abc")),
+    ("CL twice, not the same", ok(b"Content-Length: 3\r\nContent-Length: 4\r\n", b"abc")),
+    ("CL twice, the second no number", ok(b"Content-Length: 3\r\nContent-Length: x\r\n", b"abc")),
+    ("CL list, not the same", ok(b"Content-Length: 3, 4\r\n", b"abc")),
+    ("CL list with nothing in it", ok(b"Content-Length: 3,\r\n", b"abc")),
+    ("CL twice and TE", ok(b"Content-Length: 3\r\nContent-Length: 3\r\n" + CHUNKED, b"0\r\n\r\n")),
     ("CL too large", ok(b"Content-Length: 18446744073709551615\r\n")),
     ("TE gzip", ok(b"Transfer-Encoding: gzip\r\n", b"abc")),
     ("TE unknown", ok(b"Transfer-Encoding: cow\r\n", b"abc")),
@@ -135,9 +136,9 @@ HOSTILE = [
     ("chunk too long", ok(CHUNKED, b"1\r\nxy\r\n0\r\n\r\n")),
     ("chunk extension", ok(CHUNKED, b"1;" + b"x" * 20_000)),
     ("trailers", ok(CHUNKED, b"0\r\n" + b"X: 1\r\n" * 1_400)),
-    ("CL in the trailers", ok(CHUNKED, b"0\r\nContent-Length: 1\r\n\r\n")),
     # --- fields
     ("obs-fold", ok(b"X: 1\r\n 2\r\nContent-Length: 0\r\n")),
+    ("bare LF behind the first line", b"HTTP/1.1 200 OK\r\nContent-Length: 0\n\n"),
     ("bare LF", b"HTTP/1.1 200 OK\nContent-Length: 0\n\n"),
     ("space before the colon", ok(b"Content-Length : 0\r\n")),
     ("too many fields", ok(b"X: 1\r\n" * 257)),

@@ -68,14 +68,15 @@ class Client(ClientStream):
         self.body += data
 
     def send_end(self, trailers: Headers) -> None:
-        assert not self.ended and not self.aborted, "one end"
+        """In a tunnel this is the end of one direction; the second one ends the other, too."""
+        assert not self.aborted and (self.status == 101 or not self.ended), "one end"
         self.ended = True
 
     def flush(self) -> None:
         self.flushes += 1
 
     def abort(self) -> None:
-        assert not self.ended and not self.aborted, "one end"
+        assert not self.aborted and (self.status == 101 or not self.ended), "one end"
         self.aborted = True
 
     def pause_request(self) -> None:

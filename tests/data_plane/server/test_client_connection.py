@@ -8,10 +8,18 @@ import pytest
 
 from activator.codec.http1.chunks import CHUNKS_PER_TURN_MAX
 from activator.codec.http1.request import RequestLimits
+from activator.codec.message import UNKNOWN_LENGTH
 from activator.data_plane.headers.forwarding import Origins
 from activator.data_plane.server.closing import LINGER_S, LINGER_SCARCE_S, LINGER_SILENCE_S
-from activator.data_plane.server.connection import BODY_RATE_GRACE_S, REQUESTS_PER_TURN_MAX, ClientConnection
-from activator.data_plane.server.registry import SHED_MAX, ConnectionRegistry
+from activator.data_plane.server.connection import (
+    BODY_RATE_GRACE_S,
+    HALF_CLOSE_PROBE_AGAIN_S,
+    HALF_CLOSE_PROBE_S,
+    REQUESTS_PER_TURN_MAX,
+    ClientConnection,
+)
+from activator.data_plane.server.registry import SHED_MAX, TCP_CLOSE, ConnectionRegistry
+from activator.data_plane.server.stream import ZEROS_MAX
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.errors import Reason
 from activator.runtime.reading import FULL_READS_PER_TURN_MAX, READ_FULL_BYTES
@@ -438,7 +446,87 @@ def test_a_connection_that_fills_its_reads_waits_for_the_next_turn() -> None:
     assert visit.transport.is_paused()
     visit.world.clock.turn()
     assert not visit.transport.is_paused()
-    visit.connection.peer_has_gone()
+    visit.connection.peer_has_ended(True)
+    visit.end()
+
+
+# --- half-closed: the client has ended its side behind a whole request ---
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def test_a_half_closed_client_is_answered_and_closed() -> None:
+    visit = Visit()
+    visit.connection.data_received(GET)
+    assert visit.connection.eof_received()
+    visit.answer()
+    assert visit.transport.sent.endswith(b"hello") and CONTINUE not in visit.transport.sent
+    assert visit.transport.is_closed() and not visit.transport.is_aborted()
+    visit.end()
+
+
+def test_a_half_closed_client_is_probed_and_found_gone() -> None:
+    visit = Visit()
+    visit.connection.data_received(GET)
+    assert visit.connection.eof_received()
+    visit.world.clock.pass_time(HALF_CLOSE_PROBE_S + 0.1)
+    visit.turn.end()
+    assert visit.transport.sent == CONTINUE
+    visit.world.clock.pass_time(HALF_CLOSE_PROBE_AGAIN_S - 1.0)
+    assert visit.transport.sent == CONTINUE
+    visit.world.clock.pass_time(2.0)
+    visit.turn.end()
+    assert visit.transport.sent == 2 * CONTINUE
+    visit.transport.tcp_state = TCP_CLOSE
+    visit.world.clock.pass_time(2.0)
+    assert visit.transport.is_aborted()
+    assert visit.world.throttler.client_gone_total == 1
+    visit.end()
+
+
+def test_between_chunks_a_half_closed_client_is_probed_with_a_zero() -> None:
+    visit = Visit()
+    visit.connection.data_received(GET)
+    exchange = visit.world.throttler_holder()
+    head = response_head()
+    head.content_length = UNKNOWN_LENGTH
+    exchange.response_head(head)
+    exchange.response_flush()
+    visit.turn.end()
+    assert visit.connection.eof_received()
+    for _ in range(ZEROS_MAX + 3):
+        visit.world.clock.pass_time(HALF_CLOSE_PROBE_AGAIN_S + 0.1)
+        visit.turn.end()
+    exchange.response_body(b"x" * 11)
+    exchange.response_flush()
+    visit.turn.end()
+    assert visit.transport.sent.endswith(b"\r\n\r\n" + b"0" * ZEROS_MAX + b"b\r\n" + b"x" * 11 + b"\r\n")
+    visit.world.clock.pass_time(HALF_CLOSE_PROBE_AGAIN_S + 0.1)
+    visit.turn.end()
+    assert visit.transport.sent.endswith(b"\r\n0"), "the next chunk's"
+    visit.transport.tcp_state = TCP_CLOSE
+    visit.world.clock.pass_time(2.0)
+    visit.end()
+
+
+@pytest.mark.parametrize("case", ["over TLS", "configured", "half a request", "half a body"])
+def test_an_end_of_file_that_means_that_the_client_has_gone(case: str) -> None:
+    visit = Visit(half_closes=case != "over TLS")
+    visit.registry.abort_on_half_close = case == "configured"
+    data = {"half a request": GET[:-2], "half a body": UPLOAD}.get(case, GET)
+    visit.connection.data_received(data)
+    assert not visit.connection.eof_received()
+    assert visit.world.throttler.client_gone_total == (case != "half a request")
+    visit.end()
+
+
+def test_half_a_request_behind_a_whole_one_ends_with_its_answer() -> None:
+    visit = Visit()
+    visit.connection.data_received(GET + GET[:-2])
+    assert visit.connection.eof_received()
+    visit.answer()
+    assert visit.transport.is_closed()
+    assert visit.begun == 1
     visit.end()
 
 

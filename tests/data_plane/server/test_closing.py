@@ -21,6 +21,7 @@ from activator.data_plane.server.closing import (
     illegal,
     is_legal,
 )
+from activator.data_plane.server.registry import TCP_CLOSE
 from activator.runtime.errors import Reason
 from activator.runtime.transitions import IllegalTransitionError
 from tests.data_plane.proxy.proxy_fakes import response_head
@@ -97,7 +98,9 @@ EVENTS: dict[str, Callable[[Visit], None]] = {
     "takes some": lambda visit: visit.transport.take(50),
     "takes nothing": lambda visit: setattr(visit.transport, "takes", False),
     "drain": drain,
-    "found gone": lambda visit: visit.connection.peer_has_gone(),
+    "found gone": lambda visit: visit.connection.peer_has_ended(True),
+    "found half-closed": lambda visit: visit.connection.peer_has_ended(False),
+    "reset": lambda visit: setattr(visit.transport, "tcp_state", TCP_CLOSE),
     "abort": lambda visit: visit.connection.abort(True),
     "evicted": evict,
     "turn": lambda visit: visit.turn.end(),
