@@ -158,7 +158,7 @@ NOT_HTTP = [
         "HTTP/0.9": b"HTTP/0.9 200 OK\r\n",
         "HTTP/2.0": b"HTTP/2.0 200 OK\r\n",
         "status 099": b"HTTP/1.1 099 No\r\n",
-        "status 999": b"HTTP/1.1 999 No\r\n",
+        "status 1000": b"HTTP/1.1 1000 No\r\n",
         "status not a number": b"HTTP/1.1 abc No\r\n",
         "a space before a colon": b"HTTP/1.1 200 OK\r\nX : y\r\n",
         "a folded line": b"HTTP/1.1 200 OK\r\nX: y\r\n z\r\nA: b\r\n",

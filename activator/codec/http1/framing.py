@@ -7,8 +7,8 @@ Rules
   2. Only what llhttp delivered is handed on. Where a message ends is computed twice, here and by llhttp; a message on
      which the two disagree is refused.
   3. The first line is judged by our own code before llhttp sees any of it: it is held until it is complete (bounded by
-     the subclass); what follows is streamed where the subclass wants a bad byte to be refused at once. The fields are
-     judged when all are there: of a head that comes in pieces, what has come is held (bounded by `head_max`).
+     the subclass); what follows is streamed, so that a bad byte or line is refused at once. The fields are judged when
+     all are there: of a head that comes in pieces, what has come is held (bounded by `head_max`).
   4. The state moves on before a sink is called: the sink may look at it, or pause the parser.
   5. Body data reach the sink once per call and message, joined, however small its chunks are.
   6. One call parses no more than a bounded number of chunks. Where something is left `needs_turn` says so, and what is
@@ -44,6 +44,7 @@ CHUNKED: Final = 2
 UNTIL_EOF: Final = 3
 
 _LINE_END: Final = b"\r\n"
+_LENGTH_NAME: Final = b"content-length:"
 _HEAD_END: Final = b"\r\n\r\n"
 _NOT_IN_LINE: Final = bytes(range(0x09)) + bytes(range(0x0A, 0x20)) + b"\x7f"  # a reason phrase may hold a HTAB
 
@@ -89,10 +90,10 @@ class MessageParser:
         blank_max: int,
         chunks: ChunkTracker,
         takes_claims: bool,
-        streams_heads: bool,
+        streams_bytes: bool,
     ) -> None:
         self._bad = bad
-        self._streams_heads = streams_heads  # a head that is not complete is fed as it comes
+        self._streams_bytes = streams_bytes  # a head that is not complete is fed as it comes; else line by line
         self._too_large = too_large
         self._head_max = head_max
         self._blank_max = blank_max  # bytes of empty lines before a head
@@ -286,10 +287,19 @@ class MessageParser:
             self._judge_line(head[:line_end])
         if self._fields.read(head, line_end, end) != end:
             raise WireError(self._bad, "the head does not end where it should")
-        self._feed(head[self._fed :] if self._fed > 0 else self._for_grammar(head, line_end))
+        self._feed(self._rest_for_grammar(head) if self._fed > 0 else self._for_grammar(head, line_end))
         stop = pos + end - known
         self._end_head(len(data) - stop)
         return stop
+
+    def _rest_for_grammar(self, head: bytes) -> bytes:
+        """What llhttp is fed of a head, the beginning of which it has been fed."""
+        rest = head[self._fed :]
+        if self._streams_bytes:
+            return rest
+        length = self._fields.content_length
+        rest = without_lengths(rest)
+        return rest if length < 0 else b"Content-Length: %d\r\n%b" % (length, rest)
 
     def _skip_blank_lines(self, data: bytes, pos: int) -> int:
         """RFC 9112 2.2: some clients send a line end too many after a body. No message has begun with it."""
@@ -319,13 +329,24 @@ class MessageParser:
                 return
             self._judge_line(bytes(begun[:end]))
             self._line_judged = True
-        if not self._streams_heads:
-            if begun.count(b"\n", known) != begun.count(_LINE_END, max(known - 1, 0)):
-                raise WireError(self._bad, "a bare LF in the head")
+        if not self._streams_bytes:
+            self._feed_lines(begun, known)
             return
         piece = bytes(begun[self._fed :]) if self._fed > 0 else self._for_grammar(bytes(begun), end)
         self._fed = len(begun)
         self._feed(piece)
+
+    def _feed_lines(self, begun: bytearray, known: int) -> None:
+        """Feed the lines that are complete, but no lengths: one of them is fed at the end."""
+        if begun.count(b"\n", known) != begun.count(_LINE_END, max(known - 1, 0)):
+            raise WireError(self._bad, "a bare LF in the head")
+        end = begun.rfind(_LINE_END) + 2
+        if end > self._fed:
+            if len({int(length) for length in lengths_in(bytes(begun[:end])) if length.isdigit()}) > 1:
+                raise WireError(self._bad, "Content-Length more than once")
+            piece = without_lengths(bytes(begun[self._fed : end]))
+            self._fed = end
+            self._feed(piece)
 
     def _check_line_begun(self, new: bytes) -> None:
         """A peer of another protocol, or with other line ends, is answered at once."""
@@ -433,3 +454,18 @@ def _what_is_wrong(line: bytes) -> str:
     if b"\r" in line:
         return "a bare CR in the first line"
     return "a control byte in the first line"
+
+
+def without_lengths(lines: bytes) -> bytes:
+    """Lines of a head, each with its end, but those of Content-Length."""
+    if not lengths_in(lines):
+        return lines
+    return _LINE_END.join([line for line in lines.split(_LINE_END) if not line.lower().startswith(_LENGTH_NAME)])
+
+
+def lengths_in(lines: bytes) -> list[bytes]:
+    """The values of Content-Length in lines of a head, each with its end."""
+    if _LENGTH_NAME not in lines.lower():
+        return []
+    found = [line for line in lines.split(_LINE_END) if line.lower().startswith(_LENGTH_NAME)]
+    return [line[len(_LENGTH_NAME) :].strip(b" \t") for line in found]

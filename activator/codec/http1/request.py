@@ -91,7 +91,7 @@ class RequestParser(MessageParser):
             blank_max=limits.header_bytes,
             chunks=chunks,
             takes_claims=True,
-            streams_heads=True,
+            streams_bytes=True,
         )
         self._sink = sink
         self._body_max = limits.body_bytes

@@ -23,7 +23,16 @@ from mypy_extensions import mypyc_attr
 
 from activator.codec.http1.chunks import CHUNK_OVERHEAD_BYTES_MAX, ChunkTracker
 from activator.codec.http1.fields import tokens
-from activator.codec.http1.framing import CHUNKED, HEAD, LENGTH, TRAILERS_BYTES_MAX, UNTIL_EOF, Grammar, MessageParser
+from activator.codec.http1.framing import (
+    CHUNKED,
+    HEAD,
+    LENGTH,
+    TRAILERS_BYTES_MAX,
+    UNTIL_EOF,
+    Grammar,
+    MessageParser,
+    without_lengths,
+)
 from activator.codec.message import UNKNOWN_LENGTH, Headers, ResponseHead
 from activator.runtime.errors import Reason, WireError
 from activator.runtime.units import KIB
@@ -75,7 +84,7 @@ class ResponseParser(MessageParser):
             blank_max=0,
             chunks=chunks,
             takes_claims=False,
-            streams_heads=False,
+            streams_bytes=False,
         )
         self._sink = sink
         self.keep_alive: bool = False  # once complete: the connection may carry another request
@@ -191,9 +200,9 @@ class ResponseParser(MessageParser):
     def _for_grammar(self, head: bytes, line_end: int) -> bytes:
         if not self._fields.length_repeated:
             return head
-        lines = [line for line in head[:-2].split(b"\r\n") if not line.lower().startswith(b"content-length")]
-        lines.insert(1, b"Content-Length: %d" % self._fields.content_length)
-        return b"\r\n".join(lines) + b"\r\n"
+        line_end += 2
+        fields = without_lengths(head[line_end:])
+        return b"%bContent-Length: %d\r\n%b" % (head[:line_end], self._fields.content_length, fields)
 
     def _ends_with_head(self) -> bool:
         return self._state == HEAD and (self._head_request or self._status < 200 or self._status in {204, 304})

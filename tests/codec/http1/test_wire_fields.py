@@ -118,10 +118,19 @@ def test_a_request_block_is_what_llhttp_would_have_delivered(fields: list[bytes]
             assert again.sink.heads[0].headers.block == run.sink.heads[0].headers.block
 
 
+def once(fields: list[bytes]) -> list[bytes]:
+    """Without repetitions of a length, which llhttp does not take of answers; where they differ nobody does."""
+    lengths = {field for field in fields if field.lower().startswith(b"content-length:")}
+    values = {value.strip(b" \t") for field in lengths for value in field.partition(b":")[2].split(b",")}
+    if len(lengths) + len(values) < 2 or not all(map(bytes.isdigit, values)) or len(set(map(int, values))) > 1:
+        return fields
+    return [b"Content-Length: %b" % values.pop(), *(field for field in fields if field not in lengths)]
+
+
 @given(heads, st.sampled_from([b"", b"X-Tail: 1\r\n\r\n", b"HTTP/1.1 200 OK\r\nX-Tail: 1\r\n\r\n"]))
 def test_a_response_block_is_what_llhttp_would_have_delivered(fields: list[bytes], tail: bytes) -> None:
     head = b"\r\n".join([STATUS, *fields]) + b"\r\n\r\n"
-    reference = llhttp_on(HttpResponseParser, head)
+    reference = llhttp_on(HttpResponseParser, b"\r\n".join([STATUS, *once(fields)]) + b"\r\n\r\n")
     run = ResponseRun([head + tail])
     if reference is None:
         assert not run.sink.heads
@@ -140,6 +149,9 @@ def test_trailers_are_what_llhttp_would_have_delivered(fields: list[bytes], at: 
     places = [0, *sorted(place for place in at if place < len(body)), len(body)]
     run = ResponseRun([head, *[body[a:b] for a, b in pairwise(places) if a < b]])
     if run.parser.complete:
+        framing = tuple(name + b":" for name in (*wire_fields._PROTECTED, b"content_length", b"transfer_encoding"))
+        others = [field for field in fields if not field.lower().startswith(framing)]  # llhttp reads those as in a head
+        body = b"1\r\nx\r\n0\r\n" + b"".join(field + b"\r\n" for field in others) + b"\r\n"
         reference = llhttp_on(HttpResponseParser, head + body)
         assert reference is not None
         dropped = wire_fields._NOT_IN_TRAILERS | wire_fields._PROTECTED | {b"content_length", b"transfer_encoding"}

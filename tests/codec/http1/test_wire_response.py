@@ -165,6 +165,23 @@ def test_hostile(data: bytes) -> None:
         assert all(message.trailers is None for message in run.sink.messages)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"HTTP/1.1 200 OK\r\nX : y\r\n",
+        b"HTTP/1.1 200 OK\r\nX: y\r\n z\r\nA: b\r\n",
+        b"HTTP/1.1 200 OK\r\nX: \x00\r\n",
+        b"HTTP/1.1 200 OK\r\nX: y\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Lengthy : 1\r\n",
+    ],
+)
+def test_a_bad_line_of_a_head_that_does_not_end_is_refused_at_once(data: bytes) -> None:
+    for pieces in all_ways(data):
+        run = ResponseRun(pieces)
+        assert run.error is not None and run.error.reason is BAD, pieces
+
+
 @pytest.mark.parametrize("tail", [b"x", b"\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"])
 @pytest.mark.parametrize(
     ("data", "head"),
