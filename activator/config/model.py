@@ -258,6 +258,14 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     connect: Annotated[Duration, doc("The time of a connection attempt to a pod. Longer: another pod.", "1s")] = (
         Duration(5.0)
     )
+    unreachable: Annotated[
+        Duration,
+        doc(
+            "The time that all fixed pods of a revision may not answer. Longer: 503 with the cause, until one answers. "
+            "0: requests wait.",
+            "30s",
+        ),
+    ] = Duration(3.0)
     startup: Annotated[Duration, doc("The time that a revision may need from zero to its first ready pod.", "10m")] = (
         Duration(300.0)
     )

@@ -19,6 +19,7 @@ from activator.control_plane.sources.file import FileSource
 from activator.control_plane.sources.process.source import ProcessSource
 from activator.control_plane.sources.process.supervisor import Reaping
 from activator.control_plane.sources.source import Source
+from activator.control_plane.sources.unreachable import UnreachableRevisions
 from activator.control_plane.state.supervision import WORKER, keep_running
 from activator.control_plane.state.worker import StateWorker
 from activator.messages import (
@@ -62,7 +63,8 @@ class ControlPlane:
         self.worker = StateWorker(now, self._apply, self.prober.order, self._resubmit, rng=rng, before_batch=write_out)
         self.controllers = Controllers(now)
         self.processes = ProcessSource(tasks, self.submit, now, reaping, self.worker.supervision.panicked)
-        self.file = FileSource(self.submit, self.processes)
+        unreachable = UnreachableRevisions(self.submit, self.prober, self.worker.model, now)
+        self.file = FileSource(self.submit, self.processes, unreachable)
         # In the order in which they are asked whether a revision is theirs.
         self._sources: list[Source] = [self.file, self.processes]
 

@@ -265,3 +265,57 @@ def test_a_wait_that_is_too_long(stack: ExitStack, run_activator: RunActivator) 
         pod.go_on()
         assert first.answer().status == 200
     assert len(pod.requests) == 1
+
+
+# --- pods that cannot be reached ---
+
+
+@pytest.mark.parametrize("was_up", [False, True])
+def test_a_dead_pod_is_refused_with_its_cause_and_served_when_it_is_back(
+    was_up: bool, stack: ExitStack, run_activator: RunActivator
+) -> None:
+    port = free_port()
+    first = ScriptedPod(serve, port if was_up else 0)
+    stack.callback(first.close)
+    activator = run_activator(configured([{"name": "app", "hosts": ["*"], "pods": [f"127.0.0.1:{port}"]}]))
+    if was_up:
+        assert ask(activator.address, request()).status == 200
+    first.close()
+    started_s = time.monotonic()
+    answer = ask(activator.address, request())
+    took_s = time.monotonic() - started_s
+    assert (answer.status, answer.reason) == (503, "revision_failed")
+    cause = f"its pod cannot be reached (127.0.0.1:{port}: connection refused)"
+    assert cause.encode() in answer.body
+    assert took_s < 5.0
+    started_s = time.monotonic()
+    assert ask(activator.address, request()).status == 503
+    assert time.monotonic() - started_s < 1.0, "the next one is refused at once"
+    assert activator.revision("app")["failure"] == cause
+    assert len(activator.logged("cannot be reached")) == 1, "not one line for each request"
+    again = stack.enter_context(ScriptedPod(serve, port))
+    eventually(lambda: ask(activator.address, request()).status == 200, "it is back", timeout_s=2.0)
+    assert not activator.revision("app")["failure"]
+    assert again.requests
+
+
+def test_a_short_absence_is_waited_out(stack: ExitStack, run_activator: RunActivator) -> None:
+    port = free_port()
+    activator = run_activator(configured([{"name": "app", "hosts": ["*"], "pods": [f"127.0.0.1:{port}"]}]))
+    with Client(activator.address) as client:
+        client.send(request())
+        time.sleep(1.0)
+        stack.enter_context(ScriptedPod(serve, port))
+        assert client.answer().status == 200
+
+
+def test_without_a_bound_requests_wait(stack: ExitStack, run_activator: RunActivator) -> None:
+    port = free_port()
+    revision = {"name": "app", "hosts": ["*"], "pods": [f"127.0.0.1:{port}"], "timeouts": {"unreachable": "0s"}}
+    activator = run_activator(configured([revision]))
+    with Client(activator.address) as client:
+        client.send(request())
+        time.sleep(4.5)
+        assert activator.revision("app")["queued"] == 1
+        stack.enter_context(ScriptedPod(serve, port))
+        assert client.answer().status == 200

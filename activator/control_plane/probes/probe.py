@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
@@ -57,6 +58,7 @@ class Question(msgspec.Struct, frozen=True):
     identity: str = ""  # the identity that it should state, where the probe asks for that
     revision: str = ""  # namespace/name
     hurried: bool = False  # requests wait for it
+    causes: list[str] = []  # why it did not answer, the last one last: added by `ask`
 
 
 async def answers(address: str, http_get: str, timeout_s: float) -> bool:
@@ -68,6 +70,7 @@ async def answers(address: str, http_get: str, timeout_s: float) -> bool:
 async def ask(question: Question, timeout_s: float) -> Ask:
     """Ask the pod once."""
     writer: asyncio.StreamWriter | None = None
+    where = "connecting"
     try:
         async with asyncio.timeout(timeout_s):
             host, port = split_address(question.address)
@@ -77,12 +80,18 @@ async def ask(question: Question, timeout_s: float) -> Ask:
             context = _context(question.tls)
             name = _server_name(question.tls, host)
             reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
+            where = "answering the probe"
             writer.write(request_bytes(probe_head(question.probe, question.address)))
             return await _read(reader, question)
     except TimeoutError as error:
         # The kernel's own timeout is an answer of the network, and has an errno; ours has none.
-        return Ask.SILENT if error.errno is None else Ask.REFUSED
-    except OSError:
+        if error.errno is None:
+            question.causes.append(f"{where} took longer than {timeout_s:g} s")
+            return Ask.SILENT
+        question.causes.append(_words_of(error))
+        return Ask.REFUSED
+    except OSError as error:
+        question.causes.append(_words_of(error))
         return Ask.REFUSED
     finally:
         if writer is not None:
@@ -117,11 +126,24 @@ async def _read(reader: asyncio.StreamReader, question: Question) -> Ask:
     is_queue = question.probe.kind == PROBE_QUEUE_PROXY
     while answer.head is None or (is_queue and not answer.complete and len(answer.body) < PROBE_ANSWER_BYTES_MAX):
         data = await reader.read(_READ_BYTES)
-        if (parser.feed(data) if data else parser.feed_eof()) is not None:
+        error = parser.feed(data) if data else parser.feed_eof()
+        if error is not None:
+            question.causes.append(error.detail or "it closed the connection")
             return Ask.REFUSED
         if not data:
             break
-    return Ask.ANSWERED if _is_good(answer, question) else Ask.REFUSED
+    if _is_good(answer, question):
+        return Ask.ANSWERED
+    status = "nothing" if answer.head is None else str(answer.head.status)
+    question.causes.append(f"it answered the probe with {status}")
+    return Ask.REFUSED
+
+
+def _words_of(error: OSError) -> str:
+    """In the kernel's words where it is the kernel's, else in those of TLS."""
+    if error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return str(error) or type(error).__name__
 
 
 def _is_good(answer: _Answer, question: Question) -> bool:

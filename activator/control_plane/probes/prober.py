@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from typing import Final
+from typing import Final, NamedTuple
 
 from activator.control_plane.probes.probe import (
     PROBE_HURRIED_LONG_S,
@@ -50,6 +50,17 @@ log = logging.getLogger("activator.probing")
 
 AskPod = Callable[[Question, float], Coroutine[None, None, Ask]]
 Wait = Callable[[asyncio.Event, float], Coroutine[None, None, bool]]
+
+
+class Failing(NamedTuple):
+    """A pod does not answer: since the first question of all to which it did not, and why."""
+
+    since_s: float
+    cause: str
+
+
+def _ignore(key: str) -> None:
+    pass
 
 
 class AdaptiveTimeout:
@@ -111,6 +122,8 @@ class Prober:
         self.ask_pod = ask_pod
         self.wait = wait
         self._later = later
+        self.on_failed: Callable[[str], None] = _ignore  # a pod of this revision was asked, and did not answer
+        self.on_answered: Callable[[str], None] = _ignore
         self._places = {hurried: asyncio.Semaphore(PROBES_AT_ONCE_MAX) for hurried in (False, True)}
         self._asked: dict[str, dict[str, _AskedPod]] = {}  # by revision and identity
         self._timeouts: dict[str, AdaptiveTimeout] = {}
@@ -153,12 +166,18 @@ class Prober:
                 asked[identity] = pod
                 pod.hurry(now_s, expedited.since_s)
 
+    def failing(self, key: str) -> dict[str, Failing]:
+        """The pods of a revision that are asked and have not answered yet, by identity."""
+        asked = self._asked.get(key, {})
+        return {identity: pod.failing for identity, pod in asked.items() if pod.failing is not None}
+
     async def _until_it_answers(self, pod: _AskedPod) -> None:
         try:
             await pod.ask_until_it_answers()
         finally:
             pod.close()
         self._submit(Probed(pod.order.key, pod.order.identity, pod.order.address))
+        self.on_answered(pod.order.key)
 
     # --- what an asked pod needs ---
 
@@ -188,7 +207,9 @@ class Prober:
         self.asked_totals[found] += 1
         if found is Ask.ANSWERED:
             adaptive.answered(self.now() - begun_s)
-        pod.answered_with(found, asyncio.current_task())
+        pod.answered_with(found, asyncio.current_task(), question.causes[-1] if question.causes else "")
+        if found is not Ask.ANSWERED:
+            self.on_failed(order.key)
 
 
 class _Place:
@@ -213,6 +234,7 @@ class _AskedPod:
         self.order = order
         self.task: asyncio.Task[None] | None = None
         self.silences = 0  # in a row
+        self.failing: Failing | None = None
         self._prober = prober
         self._begun_s = prober.now()
         self._wake = asyncio.Event()  # an answer came, or requests wait
@@ -242,13 +264,15 @@ class _AskedPod:
             # Every question ends within its timeout, and then there is an answer.
             await self._prober.wait(self._wake, self._due_s - now_s if may_ask else PROBE_TIMEOUT_MAX_S)
 
-    def answered_with(self, found: Ask, question: asyncio.Task[None] | None) -> None:
+    def answered_with(self, found: Ask, question: asyncio.Task[None] | None, cause: str) -> None:
         """A question has ended."""
         if question is not None:
             self._questions.discard(question)
         if found is Ask.ANSWERED:
             self._over = True
         else:
+            since_s = self._prober.now() if self.failing is None else self.failing.since_s
+            self.failing = Failing(since_s, cause or "it does not answer")
             self.silences = self.silences + 1 if found is Ask.SILENT else 0
             self._due_s = self._prober.now() + self._pause_s()
         self._wake.set()

@@ -14,7 +14,8 @@ from activator.config.model import Config, Revision
 from activator.config.specs import RevisionSpec
 from activator.control_plane.sources.process.source import ProcessSource
 from activator.control_plane.sources.source import Source
-from activator.messages import Change, Listed, PodSeen, PodStatus, RevisionGone, RevisionSet
+from activator.control_plane.sources.unreachable import UnreachableRevisions
+from activator.messages import Change, Listed, Load, PodSeen, PodStatus, RevisionGone, RevisionSet
 from activator.runtime.errors import ConfigError
 
 SOURCE = "static"
@@ -52,11 +53,14 @@ def listed(revision: Revision) -> Listed:
 
 
 class FileSource(Source):
-    """The revisions of the file; `processes` runs those that have a command."""
+    """The revisions of the file; `processes` runs those that have a command, `unreachable` judges fixed pods."""
 
-    def __init__(self, submit: Callable[[Change], None], processes: ProcessSource) -> None:
+    def __init__(
+        self, submit: Callable[[Change], None], processes: ProcessSource, unreachable: UnreachableRevisions
+    ) -> None:
         self._submit = submit
         self._processes = processes
+        self._unreachable = unreachable
         self._declared: dict[str, tuple[RevisionSet, Listed]] = {}  # by key
 
     def configure(self, config: Config, specs: list[RevisionSpec], lists: dict[str, Listed]) -> None:
@@ -67,14 +71,22 @@ class FileSource(Source):
         revisions = {f"{revision.namespace}/{revision.name}": revision for revision in config.revisions}
         declared = {spec.key: (RevisionSet(spec), lists[spec.key]) for spec in specs}
         leaving = [key for key in self._declared if key not in declared]
+        others = [key for key, one in declared.items() if self._declared.get(key, one) != one]
         self._declared = declared  # at once: what a full queue drops of the following is resubmitted as it is now
         for key in leaving:
             self._processes.drop_revision(key)
+            self._unreachable.forget(key)
             self._submit(RevisionGone(key))
         for key, (revision_set, listed_pods) in declared.items():
             self._submit(revision_set)
             self._processes.set_revision(key, revisions[key])
             self._submit(listed_pods)
+            self._unreachable.patience_s[key] = float(revisions[key].timeouts.unreachable) if listed_pods.pods else 0.0
+        for key in others:
+            self._unreachable.recover(key)
+
+    def receive_load(self, load: Load) -> None:
+        self._unreachable.receive_load(load)
 
     def declares(self, key: str) -> bool:
         return key in self._declared
@@ -82,4 +94,5 @@ class FileSource(Source):
     def resubmit(self, key: str) -> None:
         for change in self._declared[key]:
             self._submit(change)
+        self._unreachable.resubmit(key)
         self._processes.resubmit(key)  # behind the revision: pods of an unknown revision are ignored

@@ -1,0 +1,87 @@
+"""Revisions none of whose fixed pods can be reached: their requests are refused with the cause, not held.
+
+Rules
+  1. Only pods that the file lists. Pods of a cluster and local processes are expected to take long until they answer.
+  2. A revision is unreachable when each of its pods has been asked in vain for `timeouts.unreachable`, without a pause.
+     It is reachable again with the first pod that answers, or when its pods or its configuration change.
+  3. While requests come, its pods are asked again and again (expedited probing), also when these are refused at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from activator.control_plane.probes.prober import Prober
+from activator.control_plane.state.model import Model
+from activator.messages import Change, Load, RevisionFailed, RevisionRecovered
+from activator.runtime.clock import Now
+from lb.tracker import DRAINING
+
+LOOK_INTERVAL_S: Final = 0.1  # of a revision that may have thousands of pods, each asked every few milliseconds
+
+log = logging.getLogger("activator.probing")
+
+
+class UnreachableRevisions:
+    """`patience_s`: by revision, how long each pod may not answer; revisions that are not in it are not judged."""
+
+    def __init__(self, submit: Callable[[Change], None], prober: Prober, model: Model, now: Now) -> None:
+        self._submit = submit
+        self._prober = prober
+        self._model = model
+        self._now = now
+        self.patience_s: dict[str, float] = {}
+        self._look_s: dict[str, float] = {}  # not before: the next look at a revision's pods
+        self.causes: dict[str, str] = {}  # of those that are unreachable
+        prober.on_failed = self.pod_failed
+        prober.on_answered = self.recover
+
+    def pod_failed(self, key: str) -> None:
+        """A pod of the revision was asked, and did not answer."""
+        patience_s = self.patience_s.get(key, 0.0)
+        now_s = self._now()
+        if patience_s > 0.0 and key not in self.causes and now_s >= self._look_s.get(key, 0.0):
+            self._look_s[key] = now_s + LOOK_INTERVAL_S
+            cause = self._cause(key, patience_s)
+            if cause:
+                self.causes[key] = cause
+                log.warning("%s: %s; its requests are refused until a pod answers", key, cause)
+                self._submit(RevisionFailed(key, cause))
+
+    def recover(self, key: str) -> None:
+        """A pod has answered, or the pods are others now."""
+        if self.causes.pop(key, ""):
+            log.info("%s can be reached again", key)
+            self._submit(RevisionRecovered(key))
+
+    def forget(self, key: str) -> None:
+        """The revision is gone."""
+        self.causes.pop(key, None)
+        self.patience_s.pop(key, None)
+        self._look_s.pop(key, None)
+
+    def resubmit(self, key: str) -> None:
+        """What was submitted of it was lost."""
+        cause = self.causes.get(key, "")
+        if cause:
+            self._submit(RevisionFailed(key, cause))
+
+    def receive_load(self, load: Load) -> None:
+        """Requests have come, though they are refused."""
+        if load.key in self.causes:
+            self._prober.hurry(load.key)
+
+    def _cause(self, key: str, patience_s: float) -> str:
+        """One line, or empty: it may be reachable."""
+        revision = self._model.revisions.get(key)
+        pods = [] if revision is None else [pod for pod in revision.pods.values() if pod.state() != DRAINING]
+        failing = self._prober.failing(key)
+        until_s = self._now() - patience_s
+        if not pods or any(pod.identity not in failing or failing[pod.identity].since_s > until_s for pod in pods):
+            return ""
+        first = pods[0]
+        which = "its pod" if len(pods) == 1 else f"none of its {len(pods)} pods"
+        verb = "cannot" if len(pods) == 1 else "can"
+        return f"{which} {verb} be reached ({first.address}: {failing[first.identity].cause})"
