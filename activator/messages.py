@@ -462,6 +462,7 @@ class TableStatistics(msgspec.Struct, frozen=True):
     growths: int
     full_total: int
     late_releases: int
+    bad_picks: int
 
 
 class RevisionStatistics(msgspec.Struct, frozen=True):

@@ -27,6 +27,7 @@ class PodTable:
         self.room: i64 = 0  # how many pods a pick could return
         # Since the table was made.
         self.tables_full: i64 = 0
+        self.bad_picks: i64 = 0  # of a policy: a pod that may not be picked, or none though one has room
         self.late_releases: i64 = 0
 
     @property

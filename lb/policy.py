@@ -2,7 +2,8 @@
 
 Rules
   1. `pick` returns a pod with room, or None exactly when no pod has room: a policy ranks pods, it never withholds one
-     from a waiting request.
+     from a waiting request. The table checks that; in the place of another pick it takes the first pod with room, and
+     counts it (`bad_picks`).
   2. `pick` changes nothing but the policy's own memory. The throttler reserves right after, in the same turn.
   3. A policy belongs to one table and takes every random choice from the generator it was made with.
   4. A hook is called right after its event; a hook that a policy does not define costs nothing.
@@ -70,6 +71,11 @@ class Policy:
 
     def __repr__(self) -> str:
         return f"<policy {self.name}>"
+
+
+def is_own(policy: Policy) -> bool:
+    """Whether the policy is one of this package's, whose picks the tests compare with an oracle."""
+    return type(policy).__module__.startswith("lb.policies.")
 
 
 def overrides(policy: Policy, hook: str) -> bool:

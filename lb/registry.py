@@ -68,9 +68,13 @@ def default_name(container_concurrency: int) -> str:
 def problem_with(name: str) -> str:
     """Why there can be no such policy, in one line; empty if there can."""
     try:
-        _class_of(ALIASES.get(name, name))
+        found = _class_of(ALIASES.get(name, name))
     except UnknownPolicyError as error:
         return str(error)
+    try:
+        found(Rng(1))
+    except Exception as error:  # a third-party class may raise anything
+        return f"policy {name!r} cannot be made: {type(error).__name__}: {error}"
     return ""
 
 

@@ -26,7 +26,7 @@ from mypy_extensions import i64
 
 from lb.invariants import check_table
 from lb.pod_table import PodTable
-from lb.policy import Policy, overrides
+from lb.policy import Policy, is_own, overrides
 from lb.roster import Roster
 from lb.sizing import SLOTS_MAX
 from lb.slots import SlotArray, Trim
@@ -68,6 +68,7 @@ class TrackerTable(PodTable):
         self.policy: Policy = policy
         self.warm_up: WarmUp = NO_WARM_UP  # this table's own while slow start is on
         self.slow_starts: bool = False
+        self._trusts_policy: bool = is_own(policy)
         self._counts_load: bool = self.structure.counts_load
         self._policy_sees_reserve: bool = overrides(policy, "on_reserve")
         self._policy_sees_release: bool = overrides(policy, "on_release")
@@ -75,10 +76,20 @@ class TrackerTable(PodTable):
     # The request path.
 
     def pick(self, key: i64, now_s: float) -> PodTracker | None:
-        """The pod the policy gives the next request to; None when no pod has room."""
+        """The pod the policy gives the next request to; None when no pod has room.
+
+        What the policy returns is checked: a pod that may not be picked is not picked, whatever a policy from elsewhere
+        says, and a request does not wait while a pod has room.
+        """
         if self.slow_starts:
-            return self.warm_up.pick(self, self.policy, key, now_s)
-        return self.policy.pick(self, key, now_s)
+            tracker = self.warm_up.pick(self, self.policy, key, now_s)
+        else:
+            tracker = self.policy.pick(self, key, now_s)
+        if tracker is None:
+            return None if self.room == 0 else self._in_place_of_bad_pick()
+        if tracker.has_room and (self._trusts_policy or self._is_mine(tracker)):
+            return tracker
+        return self._in_place_of_bad_pick()
 
     def pick_other(self, avoided: PodTracker, key: i64, now_s: float) -> PodTracker | None:
         """As `pick`, but the avoided pod only where no other has room."""
@@ -152,6 +163,26 @@ class TrackerTable(PodTable):
         assert tracker.state != EMPTY, "nobody is in the slot to be suspected"
         tracker.suspect_until_s = until_s
         self._settle(tracker)
+
+    def end_suspicion(self, tracker: PodTracker, generation: i64, now_s: float) -> bool:
+        """The time of a suspicion may be over, and nobody has decided about the pod; whether it can be picked again."""
+        if tracker.generation != generation or not 0.0 < tracker.suspect_until_s <= now_s:
+            return False
+        tracker.suspect_until_s = 0.0
+        self._settle(tracker)
+        return tracker.has_room
+
+    def _is_mine(self, tracker: PodTracker) -> bool:
+        slot = tracker.slot
+        return 0 <= slot < self.length and self.slots[slot] is tracker
+
+    def _in_place_of_bad_pick(self) -> PodTracker | None:
+        """The first pod that has room; walks the slots, since only a defect of a policy leads here."""
+        self.bad_picks += 1
+        for tracker in self.slots[: self.length]:
+            if tracker.has_room:
+                return tracker
+        return None
 
     # Structure: the state worker's.
 
@@ -273,6 +304,7 @@ class TrackerTable(PodTable):
             self._leave_room(tracker)
             tracker.forget_room()
         self.policy = policy
+        self._trusts_policy = is_own(policy)
         self.structure = make_structure(policy.needs, self.slots)
         if self.slow_starts:
             self.warm_up.set_needs(policy.needs, len(self.slots))

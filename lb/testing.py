@@ -134,7 +134,7 @@ class PolicyContract:
         keys = self.keys()
         for table in (self.make_table(0), self.make_table(4, limit=0)):
             for _ in range(5):
-                assert table.pick(next(keys), 1.0) is None, "a pod was picked where none has room"
+                assert picked(table, next(keys), 1.0) is None, "a pod was picked where none has room"
 
     def test_the_only_one_with_room_is_picked_at_once(self) -> None:
         keys = self.keys()
@@ -145,7 +145,7 @@ class PolicyContract:
                     table.reserve(tracker)
             for _ in range(20):
                 assert grant(table, next(keys)) is table.slots[only], f"only slot {only} had room"
-                assert table.pick(next(keys), 1.0) is None, "no pod had room"
+                assert picked(table, next(keys), 1.0) is None, "no pod had room"
                 release(table, table.slots[only])
 
     def test_never_an_empty_full_or_unfit_slot(self) -> None:
@@ -169,7 +169,7 @@ class PolicyContract:
                 assert tracker is not None, f"nobody was picked, room had {fit}"
                 assert tracker in fit, f"{tracker!r} was picked, room had {fit}"
                 placed += 1
-            assert table.pick(next(keys), 1.0) is None, "no pod had room"
+            assert picked(table, next(keys), 1.0) is None, "no pod had room"
             assert placed == 2 * len([slot for slot in (0, 1, 2, 6, 8, 9) if slot not in holes])
 
     def test_every_idle_pod_is_reached(self) -> None:
@@ -228,7 +228,7 @@ class PolicyContract:
         for _ in range(60):
             assert grant(table, next(keys)) is not None, "there was room"
         assert table.room == 0
-        assert table.pick(next(keys), 1.0) is None, "no pod had room"
+        assert picked(table, next(keys), 1.0) is None, "no pod had room"
 
     def test_same_seed_same_picks(self) -> None:
         assert self.picks(11) == self.picks(11), "the policy takes its choices from elsewhere than its generator"
@@ -278,7 +278,7 @@ class PolicyContract:
     def pick_as_allowed(self, table: TrackerTable, oracle: Oracle, key: int, now_s: float) -> PodTracker | None:
         """Pick and reserve, asking the oracle before."""
         allowed = oracle.allowed(table, key, now_s)
-        tracker = table.pick(key, now_s)
+        tracker = picked(table, key, now_s)
         if tracker is None:
             assert not allowed, f"nobody was picked, the oracle allows {allowed}"
             return None
@@ -298,7 +298,7 @@ class PolicyContract:
             self.disturb(table, rng, step)
             for _ in range(rng.below(4)):
                 fit = candidates(table)
-                tracker = table.pick(next(keys), step * 0.1)
+                tracker = picked(table, next(keys), step * 0.1)
                 if not fit:
                     assert tracker is None, f"{tracker!r} was picked where none had room"
                     break
@@ -334,9 +334,17 @@ class PolicyContract:
             table.suspect(tracker, step + 1.0)
 
 
+def picked(table: TrackerTable, key: int, now_s: float) -> PodTracker | None:
+    """What the policy picks; the table would take another pod in the place of one that may not be picked."""
+    before = table.bad_picks
+    tracker = table.pick(key, now_s)
+    assert table.bad_picks == before, f"the policy named a pod that may not be picked, or none; {tracker!r} was taken"
+    return tracker
+
+
 def grant(table: TrackerTable, key: int = 0, now_s: float = 1.0) -> PodTracker | None:
     """Pick and reserve."""
-    tracker = table.pick(key, now_s)
+    tracker = picked(table, key, now_s)
     if tracker is not None:
         table.reserve(tracker)
     return tracker

@@ -189,6 +189,23 @@ class RevisionTables:
                 del self._active[key]
         return loads
 
+    def suspected(self, key: str, identity: str) -> None:
+        """A pod is kept from the picks for SUSPECT_S: then it is tried again, should nobody have decided about it.
+
+        The state worker decides within milliseconds, unless changes of the revision are parked.
+        """
+        throttler = self.throttlers.get(key)
+        tracker = None if throttler is None else throttler.table.find_identity(identity)
+        if throttler is not None and tracker is not None and tracker.suspect_until_s > 0.0:
+            self._wheel.arm(_Suspicion(self, throttler, tracker), tracker.suspect_until_s)
+
+    def suspicion_ended(self, throttler: RevisionThrottler, tracker: PodTracker, generation: int, now_s: float) -> None:
+        """Its time is up."""
+        if throttler.removed or throttler.key in self.distrusted:
+            return
+        if throttler.table.end_suspicion(tracker, generation, now_s):
+            throttler.pump()
+
     def end_dropped(self) -> None:
         """Forget dropped revisions that have no request any more, ENDED_PER_TURN_MAX at most; to be called from time to
         time.
@@ -425,6 +442,20 @@ class _Drain(Deadline):
 
     def expired(self, now_s: float) -> None:
         self._tables.drain_expired(self._throttler, self._identity, self._tracker, self._generation)
+
+
+class _Suspicion(Deadline):
+    """Of one pod; whatever happened to the slot meanwhile is seen by its generation."""
+
+    def __init__(self, tables: RevisionTables, throttler: RevisionThrottler, tracker: PodTracker) -> None:
+        super().__init__()
+        self._tables = tables
+        self._throttler = throttler
+        self._tracker = tracker
+        self._generation = tracker.generation
+
+    def expired(self, now_s: float) -> None:
+        self._tables.suspicion_ended(self._throttler, self._tracker, self._generation, now_s)
 
 
 def load_of(throttler: RevisionThrottler, now_s: float) -> Load:

@@ -260,6 +260,7 @@ class _Events(SlotEvents):
         self._send(TrialEnded(key, identity, generation, succeeded))
 
     def refused(self, key: str, identity: str, generation: int, dead: bool, reason: str) -> None:
+        self._data.tables.suspected(key, identity)
         self._send(PodRefused(key, identity, generation, dead, reason))
 
     def served(self, key: str, identity: str, generation: int) -> None:

@@ -43,6 +43,7 @@ def revision(throttler: RevisionThrottler) -> dict[str, Any]:
             "fragmentation": table.fragmentation,
             "trims": table.trims,
             "late_releases": table.late_releases,
+            "bad_picks": table.bad_picks,
         },
         "slots": [slot(tracker) for tracker in table.slots[: table.length] if tracker.state != EMPTY],
     }

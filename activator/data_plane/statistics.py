@@ -89,4 +89,5 @@ def _table(table: TrackerTable) -> TableStatistics:
         growths=table.grown,
         full_total=table.tables_full,
         late_releases=table.late_releases,
+        bad_picks=table.bad_picks,
     )

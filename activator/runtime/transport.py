@@ -5,8 +5,9 @@ A protocol of its own, since uvloop's transports do not derive from `asyncio.Tra
 
 from __future__ import annotations
 
+import ctypes
 import struct
-from socket import SHUT_WR, SO_LINGER, SOL_SOCKET, socket
+from socket import AF_UNSPEC, SO_LINGER, SOL_SOCKET
 from typing import Any, Final, Protocol
 
 from activator.runtime.units import KIB
@@ -16,6 +17,8 @@ WRITE_LOW_WATER_BYTES: Final = 16 * KIB
 FLUSH_S: Final = 30.0  # in which a connection that is being closed must take some of what was written to it
 
 _NO_LINGERING: Final = struct.pack("ii", 1, 0)
+_NOWHERE: Final = struct.pack("=H14x", AF_UNSPEC)  # a struct sockaddr; Python's own `connect` does not take it
+_LIBC: Final = ctypes.CDLL(None)
 
 
 class Transport(Protocol):
@@ -60,18 +63,17 @@ def reset(transport: Transport) -> None:
 
 
 def cut(transport: Transport) -> None:
-    """`reset`, and the peer is sent the end of the connection before this returns.
+    """`reset`, and the peer is sent the reset before this returns.
 
     An event loop closes sockets at the end of its turn. If the peer's slot were given to another request in this turn,
-    that request would arrive first, and the peer would have both.
+    that request would arrive first, and the peer would have both. A FIN does not help where the peer reads nothing: it
+    waits behind what has not been read. A TCP socket that is connected to no address is reset at once (connect(2)).
     """
     sock = transport.get_extra_info("socket")
-    if sock is not None and sock.fileno() >= 0:
-        twin = socket(sock.family, sock.type, sock.proto, sock.fileno())  # the loop's own object may not shut it
-        try:
-            twin.shutdown(SHUT_WR)
-        except OSError:
-            pass  # the peer was faster
-        finally:
-            twin.detach()
-    reset(transport)
+    if sock is not None:
+        fd = sock.fileno()
+        if fd >= 0:
+            _LIBC.connect(
+                fd, _NOWHERE, len(_NOWHERE)
+            )  # fails where the peer was faster: nothing is left
+    transport.abort()

@@ -12,6 +12,7 @@ import uvloop
 from activator.runtime.transport import Transport, cut
 
 ESTABLISHED = 1
+CLOSE_WAIT = 8
 Story = Callable[[Transport, socket.socket], Awaitable[None]]
 
 
@@ -37,6 +38,15 @@ async def the_peer_hears_in_the_same_turn(transport: Transport, peer: socket.soc
     assert state(peer) != ESTABLISHED, "before the loop has turned"
 
 
+async def so_does_one_that_reads_nothing(transport: Transport, peer: socket.socket) -> None:
+    """A FIN would wait behind what it has not read; and another request would arrive before it."""
+    while transport.get_write_buffer_size() < 1_000_000:
+        transport.write(b"x" * 1_000_000)
+        await asyncio.sleep(0)
+    cut(transport)
+    assert state(peer) not in {ESTABLISHED, CLOSE_WAIT}, "before the loop has turned"
+
+
 async def twice_is_harmless(transport: Transport, peer: socket.socket) -> None:
     cut(transport)
     cut(transport)
@@ -50,6 +60,9 @@ async def a_peer_that_was_faster(transport: Transport, peer: socket.socket) -> N
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-@pytest.mark.parametrize("story", [the_peer_hears_in_the_same_turn, twice_is_harmless, a_peer_that_was_faster])
+@pytest.mark.parametrize(
+    "story",
+    [the_peer_hears_in_the_same_turn, so_does_one_that_reads_nothing, twice_is_harmless, a_peer_that_was_faster],
+)
 def test_cut(run: Callable[[Awaitable[None]], None], story: Story) -> None:
     run(tell(story))

@@ -228,6 +228,7 @@ def a_revision() -> Any:
             grown=28,
             tables_full=29,
             late_releases=30,
+            bad_picks=31,
         ),
     )
 
@@ -281,6 +282,7 @@ REVISION: dict[str, float | Figures] = {
     "activator_sparse_array_growths": 28.0,
     "activator_sparse_array_full": 29.0,
     "activator_late_releases": 30.0,
+    "activator_policy_bad_picks": 31.0,
 }
 
 

@@ -188,6 +188,11 @@ PODS: tuple[Family[Of], ...] = (
         ("state",),
         (CONNECTION_STATES,),
     ),
+    counter(
+        "activator_policy_bad_picks",
+        "Picks of the policy that named a pod which may not be picked, or none though one had room; another was taken.",
+        lambda it: float(it.table.bad_picks),
+    ),
     Family(
         "activator_policy",
         Kind.GAUGE,

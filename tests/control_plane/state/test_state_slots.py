@@ -16,7 +16,7 @@ from activator.control_plane.state.worker import CHANGES_BATCH_STEP, StateWorker
 from activator.data_plane.apply import ENDED_PER_TURN_MAX, RevisionTables
 from activator.data_plane.plane import _Hooks
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
 from activator.messages import (
     PodGone,
     PodStatus,
@@ -260,6 +260,41 @@ def test_a_removed_revision_has_not_ended_while_a_request_is_counted_that_is_at_
     throttler.traffic.ended(joined.clock.now())
     joined.tables.end_dropped()
     assert joined.hooks.ended == [throttler]
+
+
+def test_a_suspicion_that_nobody_decides_about_passes() -> None:
+    """As while changes of the revision are parked: its only pod was kept from the picks for up to a minute."""
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    throttler = joined.throttler()
+    tracker = throttler.table.slots[0]
+    throttler.table.suspect(tracker, joined.clock.now() + SUSPECT_S)
+    joined.tables.suspected(KEY, "p1")
+    request = joined.ask()
+    assert request.ends == []
+    joined.clock.pass_time(SUSPECT_S - 0.1)
+    assert request.ends == []
+    joined.clock.pass_time(0.3)
+    assert request.ends == ["granted"], "and it is handed over at once"
+    request.release()
+    assert joined.clock.pending() == 0
+
+
+def test_a_suspicion_of_what_is_there_no_more_ends_nothing() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    table = joined.throttler().table
+    table.suspect(table.slots[0], joined.clock.now() + SUSPECT_S)
+    joined.tables.suspected(KEY, "p1")
+    joined.tables.suspected(KEY, "p2")
+    joined.tables.suspected("ns/other", "p1")
+    joined.do(PodGone(KEY, "list", "p1"))
+    joined.clock.pass_time(SUSPECT_S / 2)
+    joined.do(seen("p3"))
+    assert table.slots[0].identity == "p3", "the same slot"
+    table.suspect(table.slots[0], joined.clock.now() + SUSPECT_S)
+    joined.clock.pass_time(SUSPECT_S / 2 + 0.2)
+    assert table.slots[0].suspect_until_s > 0.0, "the suspicion of the one before was another one"
 
 
 def test_many_that_end_at_once_end_over_turns() -> None:

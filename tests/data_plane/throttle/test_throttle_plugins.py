@@ -8,9 +8,10 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.errors import Reason
 from lb.pod_table import PodTable
 from lb.policy import Policy
+from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
-from lb.tracker import READY, PodTracker
+from lb.tracker import EMPTY, NOT_READY, READY, PodTracker
 from tests.data_plane.proxy.proxy_fakes import request_head
 from tests.data_plane.throttle.throttle_fakes import Heard, Request
 from tests.lb.lb_oracles import ScanningPolicy
@@ -169,3 +170,59 @@ def test_hooks_that_raise_cost_nobody_anything_and_are_counted() -> None:
     world.settle()
     assert world.table.hook_errors == world.throttler.errors_total == 202 + 6 + 2
     assert world.told() == 8, "at 1, 2, 4, … 128: not each time"
+
+
+class Lying(Policy):
+    """Names pods that may not be picked, in turns: full, not ready, an empty slot, another table's, none."""
+
+    name = "lying"
+
+    def __init__(self) -> None:
+        super().__init__(Rng(1))
+        self.lies = 0
+        self.elsewhere = TrackerTable(create("round-robin", Rng(1)), 4)
+        self.elsewhere.add("q", "10.0.1.0:80", 1, READY)
+
+    def pick(self, table: PodTable, key: int, now_s: float) -> PodTracker | None:
+        self.lies += 1
+        slots = table.slots[: table.length]
+        kinds = (
+            next((pod for pod in slots if pod.state == READY and not pod.has_room), None),
+            next((pod for pod in slots if pod.state == NOT_READY), None),
+            next((pod for pod in table.slots if pod.state == EMPTY), None),
+            self.elsewhere.slots[0],
+            None,
+        )
+        return kinds[self.lies % len(kinds)]
+
+
+def test_what_a_policy_names_wrongly_is_not_picked_and_nobody_waits_for_it() -> None:
+    world = World()
+    world.table.add("p2", "10.0.0.2:80", 1, NOT_READY)
+    policy = Lying()
+    world.table.set_policy(policy)
+    served = 0
+    for _ in range(40):
+        requests = world.ask(4)
+        for request in requests:
+            world.settle()
+            assert request.ends == ["granted"]
+            assert all(one.in_flight <= one.limit for one in world.table.slots)
+            lease = request.lease
+            assert lease is not None and lease.identity in {"p0", "p1"}
+            request.release()
+            served += 1
+        world.settle()
+    assert served == 160
+    assert policy.elsewhere.in_flight == world.table.in_flight == 0
+    assert world.table.bad_picks >= served
+
+
+def test_a_policy_of_our_own_again_is_not_checked_for_more_than_room() -> None:
+    world = World()
+    world.table.set_policy(Lying())
+    world.table.set_policy(create("least-connections", Rng(1)))
+    for request in world.ask(2):
+        assert request.ends == ["granted"]
+        request.release()
+    assert world.table.bad_picks == 0
