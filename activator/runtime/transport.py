@@ -73,7 +73,5 @@ def cut(transport: Transport) -> None:
     if sock is not None:
         fd = sock.fileno()
         if fd >= 0:
-            _LIBC.connect(
-                fd, _NOWHERE, len(_NOWHERE)
-            )  # fails where the peer was faster: nothing is left
+            _LIBC.connect(fd, _NOWHERE, len(_NOWHERE))  # fails where the peer was faster: nothing is left
     transport.abort()
