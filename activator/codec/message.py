@@ -108,6 +108,7 @@ class RequestHead:
         self.claims: list[bytes] = (
             _NO_CLAIMS  # field lines about its origin, taken out of `headers` (headers/forwarding.py)
         )
+        self.has_internal: bool = False  # fields that only Knative's components and this program give a meaning
         self.traceparent: bytes = b""  # its field line; it stays in `headers`: see headers/trace_context.py
 
     def received(self, lowered_name: bytes) -> bytes | None:

@@ -36,6 +36,11 @@ FIELDS = (
     "Connection: X-Hop\r\nX-Hop: for one hop\r\nKeep-Alive: timeout=1\r\nTE: trailers\r\n"
 )
 BODY = pattern(200_000)
+INTERNAL = (
+    "Knative-Serving-Revision: r\r\nknative_serving_namespace: n\r\nK-Original-Host: h\r\nActivator-Priority: 9\r\n"
+    "X-Forwarded: for=1\r\nX_Forwarded_For: 1.1.1.1\r\nK-Mine: 1\r\nActual: 2\r\n"
+)
+FORWARDED = {"x-forwarded-for", "x-forwarded-proto", "x-forwarded-host"}
 METHODS_WITH_BODY = ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"]
 TARGETS = ["/echo?a=b&c=%20d", "/chunked", "/close", "/http10", "/status/204", "/status/304", "/bytes/100000"]
 
@@ -343,3 +348,39 @@ def test_a_pod_that_reads_slowly_holds_up_its_client_not_the_memory(run_activato
             thread.join()
         assert flow.bytes == SIZE
         assert resident_bytes(activator.process.pid) - before < BOUND
+
+
+def test_names_that_only_we_and_knative_give_a_meaning_reach_no_pod(run_activator: RunActivator) -> None:
+    """And those that are for us still count: here the time that a request may wait."""
+
+    def slowly(side: PodSide) -> None:
+        while True:
+            if side.request().target == "/slow":
+                side.wait()
+            side.answer()
+
+    with ScriptedPod(slowly) as pod:
+        revision = {
+            "name": "app",
+            "hosts": ["*"],
+            "pods": [pod.address],
+            "container_concurrency": 1,
+            "queue": {"request_timeout": True},
+        }
+        activator = run_activator(configured([revision], forwarded={"request_id": False}))
+        activator.wait_ready_pods("app")
+        with Client(activator.address) as client:
+            assert client.ask(request("/", headers=INTERNAL + "X-Request-Id: mine 1\r\n")).status == 200
+        (one,) = pod.requests
+        names = {name.lower().replace("_", "-") for name, _ in one.headers}
+        assert names == {"host", "k-mine", "actual", "x-request-id", *FORWARDED}
+        assert one.all("x-request-id") == ["mine 1"] and one.all("x-forwarded-for") == ["127.0.0.1"]
+        pod_is_busy = Client(activator.address)
+        pod_is_busy.send(request("/slow"))
+        eventually(lambda: len(pod.requests) == 2)
+        with Client(activator.address) as client:
+            answer = client.ask(request("/", headers="Activator-Queue-Timeout: 200ms\r\n"))
+            assert (answer.status, answer.reason) == (504, "queue_timeout")
+        pod.go_on()
+        assert pod_is_busy.answer().status == 200
+        pod_is_busy.close()

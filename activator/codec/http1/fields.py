@@ -19,7 +19,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, pairs_of
+from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, pairs_of
 from activator.runtime.errors import Reason, WireError
 from lb import COMPILED
 
@@ -45,12 +45,15 @@ KEEP_ALIVE: Final = 10
 CLAIM: Final = 11  # what a client says of its own origin: believed or not, the client's line does not go to the pod
 TRACE: Final = 12  # end to end, and read by tracing
 
+INTERNAL: Final = 13  # of a name that only Knative's components and this program give a meaning
+
 _COLON: Final = 58
 _LF: Final = 10
 _CR: Final = 13
 _SPACE: Final = 32
 _ZERO: Final = 48
 _LOWER: Final = 32  # this bit set makes a letter small, and leaves a hyphen as it is
+_A: Final = 97
 _C: Final = 99
 _F: Final = 102
 _H: Final = 104
@@ -61,7 +64,7 @@ _T: Final = 116
 _U: Final = 117
 _X: Final = 120
 # The first letters of all special names, as bits: letter & 31 is its place in the alphabet.
-_FIRST_LETTERS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 11 | 1 << 16 | 1 << 20 | 1 << 21 | 1 << 24
+_FIRST_LETTERS: Final = 1 << 1 | 1 << 3 | 1 << 6 | 1 << 8 | 1 << 11 | 1 << 16 | 1 << 20 | 1 << 21 | 1 << 24
 
 _KINDS: Final[dict[bytes, int]] = {
     b"host": HOST,
@@ -80,7 +83,8 @@ _KINDS: Final[dict[bytes, int]] = {
 }
 _CLAIM_PREFIX: Final = b"x-forwarded-"
 _CLAIM_BYTES_MIN: Final = 10  # x-real-ip and its colon
-_CLAIMS: Final = frozenset({b"x-real-ip", b"x-request-id"})
+_CLAIMS: Final = frozenset({b"x-real-ip", b"x-request-id", b"x-forwarded"})
+_INTERNAL_PREFIXES: Final = (b"activator-", b"knative-serving-")
 _PROTECTED: Final = frozenset({b"host", b"content-length", b"transfer-encoding"})  # never to be named by Connection
 
 # RFC 9110 6.5.1: fields for framing, routing, authentication, request modifiers, response control and content format
@@ -125,6 +129,7 @@ class FieldJudge:
         self.has_upgrade: bool = False
         self.proxy_connection: bool = False  # there was one: we drop it, llhttp takes it for a Connection field
         self.protocols: bytes = b""  # of the Upgrade field
+        self.has_internal: bool = False  # a field that is for us or for Knative's components
         self.keep_alive_s: float = -1.0  # how long the peer keeps the connection open while it is idle, if it says so
         self.traceparent: bytes = b""  # the line; of several, all of them, which is no traceparent
         self._te_trailers: bool = False
@@ -237,9 +242,8 @@ class FieldJudge:
 
     def _stays(self, kind: i64, line: bytes) -> bool:
         """Take in what the field says; whether it belongs in the block."""
-        if kind == HOST:
-            self.hosts += 1
-            self.host_line = line
+        if kind in (HOST, TRACE, INTERNAL):
+            self._note(kind, line)
             return True
         if kind == LENGTH:
             self._length(line)
@@ -261,12 +265,19 @@ class FieldJudge:
             self._claims.append(line)
         elif kind == KEEP_ALIVE:
             self._keep_alive(line)
-        elif kind == TRACE:
-            self.traceparent = self.traceparent + b", " + line if self.traceparent else line
-            return True
         elif kind == ALIAS:
             raise WireError(self._bad, "a field name that may be taken for a framing field")
         return False
+
+    def _note(self, kind: i64, line: bytes) -> None:
+        """A field that is sent on, and that we look at."""
+        if kind == HOST:
+            self.hosts += 1
+            self.host_line = line
+        elif kind == TRACE:
+            self.traceparent = self.traceparent + b", " + line if self.traceparent else line
+        else:
+            self.has_internal = True
 
     def _length(self, line: bytes) -> None:
         if self.content_length >= 0:
@@ -366,6 +377,8 @@ def kind_of(data: bytes, start: i64, end: i64) -> i64:
     """What the field on this line is, by its first letter and the place of its colon, and only then by its name."""
     if not _COMPILED:
         name = data[start:end].partition(b":")[0].lower()
+        if is_internal(name):
+            return INTERNAL
         return CLAIM if _is_claim(name) else _KINDS.get(name, ORDINARY)
     first: i64 = data[start] | _LOWER
     if first == _X:
@@ -398,13 +411,41 @@ def _single_kind(data: bytes, start: i64, end: i64, first: i64) -> i64:
     """Of names that are the only special ones with their first letter."""
     if first == _H and is_field(data, start, end, b"host"):
         return HOST
-    if first == _K and is_field(data, start, end, b"keep-alive"):
-        return KEEP_ALIVE
+    if first == _K:
+        if is_field(data, start, end, b"keep-alive"):
+            return KEEP_ALIVE
+        return INTERNAL if is_internal(data[start:end].partition(b":")[0].lower()) else ORDINARY
+    if first == _A:
+        third: i64 = data[start + 2] if end - start > 2 else 0
+        if third | _LOWER != _T:  # Accept, Authorization, …
+            return ORDINARY
+        return INTERNAL if is_internal(data[start:end].partition(b":")[0].lower()) else ORDINARY
     if first == _F and is_field(data, start, end, b"forwarded"):
         return CLAIM
     if first == _U and is_field(data, start, end, b"upgrade"):
         return UPGRADE
     return ORDINARY
+
+
+def is_internal(lowered: bytes) -> bool:
+    """Also with underscores."""
+    if not lowered.startswith((b"a", b"k")):
+        return False
+    name = lowered.replace(b"_", b"-")
+    return name.startswith(_INTERNAL_PREFIXES) or name == b"k-original-host"
+
+
+def take_internal_out(head: RequestHead) -> None:
+    """From what is sent on; they stay `received`."""
+    kept = b""
+    taken = b""
+    for line in head.headers.block.split(b"\r\n")[1:]:
+        if is_internal(line.partition(b":")[0].lower()):
+            taken += b"\r\n" + line
+        else:
+            kept += b"\r\n" + line
+    head.headers.block = kept
+    head.named += taken
 
 
 def _is_claim(lowered: bytes) -> bool:

@@ -173,6 +173,7 @@ class RequestParser(MessageParser):
         head.named = fields.named()
         head.claims = fields.claims()
         head.traceparent = fields.traceparent
+        head.has_internal = fields.has_internal
         # RFC 9110 7.8: from HTTP/1.0 it is ignored
         if fields.protocols and fields.has_upgrade and not has_body and not line.http_1_0:
             head.upgrade = b", ".join(tokens(fields.protocols))

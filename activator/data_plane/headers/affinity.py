@@ -31,7 +31,7 @@ class Affinity:
             header = head.headers.get(b"cookie")
             value = cookie_of(header, self._name) if header else b""
         else:
-            value = head.headers.get(self._name) or b""
+            value = head.received(self._name) or b""
         return hash_bytes(value) if value else 0
 
 

@@ -5,7 +5,7 @@ Rules
      trusted never reach a pod, however they are spelt: the pod is sent the peer that we see.
   2. A trusted peer's claims are kept and continued: its list of addresses gets the peer's own at the end.
   3. The request's id is kept if it is valid (`is_valid_request_id`), else made anew: it is for finding things, and
-     proves nothing.
+     proves nothing. Where no id is to be written, the client's passes as it is.
   4. What does not change along a connection is put together once per connection.
 
 X-Forwarded-* as proxies use it (no standard says how); Forwarded as RFC 7239 has it; Via as RFC 9110 7.6.3.
@@ -105,7 +105,12 @@ class Origin:
             if not is_valid_request_id(known):
                 known = self._origins.request_id()
             head.headers.block = b"%b%b\r\nX-Request-Id: %b" % (head.headers.block, fields, known)
-        elif fields:
+            return
+        if claims and not self.is_trusted:  # of a trusted peer it is among `fields`
+            known = _value_of(claims, b"x-request-id")
+            if known:
+                head.headers.block += b"\r\nX-Request-Id: %b" % known
+        if fields:
             head.headers.block = head.headers.block + fields
 
     def client_ip(self, head: RequestHead) -> str:

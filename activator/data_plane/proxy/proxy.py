@@ -27,6 +27,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from activator.codec.http1.fields import take_internal_out
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.data_plane.exchange import ClientStream, PodStream
 from activator.data_plane.headers.knative import KnativeDialect
@@ -153,6 +154,8 @@ class ProxiedExchange(RequestRecord):
             throttler = proxy.router.named(key) if key else proxy.router.by_host(self.head.authority)
         else:
             throttler = proxy.router.resolve(self.head)
+            if self.head.has_internal:  # a client's: no pod is to take them for ours, or for Knative's
+                take_internal_out(self.head)
         if throttler is None:
             proxy.unrouted_total += 1
             self._fail(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))

@@ -65,7 +65,7 @@ class RequestClassifier:
         """Write the waiter's place into it. What is wrong with the request, or an empty string."""
         waiter.level = self._level_of(head)
         if self._share_header:
-            waiter.share = head.headers.get(self._share_header) or b""
+            waiter.share = head.received(self._share_header) or b""
         rule = self._rule_for(head)
         if rule is not None:
             waiter.charge = rule.charge
@@ -92,7 +92,7 @@ class RequestClassifier:
     def _level_of(self, head: RequestHead) -> int:
         if not self._priority_header:
             return 0
-        text = head.headers.get(self._priority_header)
+        text = head.received(self._priority_header)
         if text is None:
             return self._default_level
         if len(text) == 1 and 48 <= text[0] < 48 + PRIORITY_LEVELS:
@@ -102,13 +102,13 @@ class RequestClassifier:
         return min(max(int(text), 0), PRIORITY_LEVELS - 1)
 
     def _read_limits(self, waiter: Waiter, head: RequestHead) -> str:
-        text = head.headers.get(_QUEUE_TIMEOUT)
+        text = head.received(_QUEUE_TIMEOUT)
         if text is not None:
             seconds = parse_seconds(text.decode("latin-1"))
             if seconds is None:
                 return _no_duration(QUEUE_TIMEOUT_HEADER, text)
             waiter.own_timeout_s = seconds
-        text = head.headers.get(_DEADLINE)
+        text = head.received(_DEADLINE)
         if text is not None:
             seconds = parse_seconds(text.decode("latin-1"))
             if seconds is None:

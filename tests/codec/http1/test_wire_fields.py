@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from activator.codec.http1 import fields as wire_fields
-from activator.codec.http1.fields import end_of_line, kind_of
+from activator.codec.http1.fields import end_of_line, kind_of, take_internal_out
 from activator.codec.http1.serialise import request_bytes, response_bytes
 from activator.codec.message import Fields, Headers
 from activator.runtime.errors import Reason
@@ -178,6 +178,24 @@ def test_special_names(name: bytes, capitals: int) -> None:
     for other in (b"x" + written, written + b"x", written[:-1], written[:-1] + b"x", written[:1] + b":" + written[2:]):
         assert kind_of(other + b":", 0, len(other) + 1) == KINDS.get(other.lower(), wire_fields.ORDINARY)
         assert kind_of(other + b":" + b"1" * 20, 0, len(other) + 21) == KINDS.get(other.lower(), wire_fields.ORDINARY)
+
+
+INTERNAL_NAMES = [b"Knative-Serving-Revision", b"knative_serving_namespace", b"K-Original-Host", b"k_original_host"]
+INTERNAL_NAMES += [b"Activator-Priority", b"ACTIVATOR_X", b"activator-"]
+
+
+@pytest.mark.parametrize("name", INTERNAL_NAMES)
+def test_internal_names(name: bytes) -> None:
+    for data in (name + b":", name + b": 1"):
+        assert kind_of(data, 0, len(data)) == wire_fields.INTERNAL
+    for other in (name[:4], b"x" + name, name[:6] + b"x" + name[6:], b"Accept", b"Act", b"K", b"a", b"Actor-1"):
+        data = other + b": 1"
+        assert kind_of(data, 0, len(data)) == wire_fields.ORDINARY
+    head = RequestRun([b"GET / HTTP/1.1\r\nHost: a\r\n%b: 1\r\nX: 2\r\n\r\n" % name]).sink.heads[0]
+    assert head.has_internal and head.headers.get(name.lower()) == b"1", "it is for us: the proxy takes it out"
+    take_internal_out(head)
+    assert head.headers.block == b"\r\nHost: a\r\nX: 2" and head.received(name.lower()) == b"1"
+    assert not RequestRun([b"GET / HTTP/1.1\r\nHost: a\r\nAccept: 1\r\n\r\n"]).sink.heads[0].has_internal
 
 
 @given(st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b"\t", b"x", b"yz", b"\x00"])).map(b"".join), st.data())

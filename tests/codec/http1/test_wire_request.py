@@ -135,7 +135,7 @@ def test_methods(method: bytes) -> None:
         (b"Upgrade: websocket\r\n", []),  # not named by Connection: no upgrade
         (b"Connection: Upgrade\r\n", []),
         (b"Upgrade: h2c\r\nConnection: upgrade\r\nContent-Length: 0\r\n", []),
-        (b"X_Forwarded: 1\r\n", [(b"X_Forwarded", b"1")]),
+        (b"X_Forwarded: 1\r\n", []),
     ],
 )
 def test_hop_by_hop_fields(fields: bytes, kept: list[tuple[bytes, bytes]]) -> None:
