@@ -111,9 +111,10 @@ class ServerCertificate:
             self.refused_total += 1
             log.warning("the new certificate of %s is not used, the old one stays: %s", self._tls.address, problem)
             return
-        # A context that serves takes a new chain for all connections to come.
+        # A new context: one that serves keeps a certificate for each type of key, so that it would go on with an ECDSA
+        # certificate that an RSA one has replaced. Each handshake asks for the context anew.
         try:
-            self.context.load_cert_chain(self._tls.certificate, self._tls.key, password=_no_password)
+            self.context = _server_context(self._tls)
         except (
             OSError,
             ValueError,
