@@ -117,8 +117,17 @@ class TimingWheel:
         if last > self._cursor:
             first = max(self._cursor + 1, last - WHEEL_SLOTS + 1)  # after a long stall each slot is met once
             self._cursor = last
-            for tick in range(first, last + 1):
-                self._empty_slot(self._slots[tick % WHEEL_SLOTS], now_s)
+            tick = first
+            try:
+                while tick <= last:
+                    self._empty_slot(self._slots[tick % WHEEL_SLOTS], now_s)
+                    tick += 1
+            finally:
+                if tick <= last:  # something raised that nobody here may catch: the rest is met at the next advance
+                    self._cursor = tick - 1
+                self._advancing = False
+                self._sleep_until_occupied()
+            return
         self._advancing = False
         self._sleep_until_occupied()
 
@@ -157,6 +166,15 @@ class TimingWheel:
         last.wheel_next = met
         ring.wheel_next = ring
         ring.wheel_prev = ring
+        try:
+            self._expire_all(met, now_s)
+        finally:
+            if met.wheel_next is not met:
+                _put_back(met, ring)
+            met.wheel_next = None  # no reference cycle is left behind
+            met.wheel_prev = None
+
+    def _expire_all(self, met: Deadline, now_s: float) -> None:
         while True:
             entry = met.wheel_next
             assert entry is not None
@@ -173,8 +191,6 @@ class TimingWheel:
                 entry.expired(now_s)
             except Exception as error:
                 self._on_error(error)
-        met.wheel_next = None  # no reference cycle is left behind
-        met.wheel_prev = None
 
     def _sleep_until_occupied(self) -> None:
         if self.armed == 0:
@@ -191,6 +207,18 @@ class TimingWheel:
         self._timer_tick = tick
         delay_s = self._epoch_s + tick * TICK_S - self._now()
         self._timer = self._call_later(max(delay_s, 0.0), self.advance)
+
+
+def _put_back(met: Deadline, ring: Deadline) -> None:
+    """What is left of a chain when the report of an error has raised, too."""
+    first = met.wheel_next
+    last = met.wheel_prev
+    following = ring.wheel_next
+    assert first is not None and last is not None and following is not None
+    ring.wheel_next = first
+    first.wheel_prev = ring
+    last.wheel_next = following
+    following.wheel_prev = last
 
 
 def _new_ring() -> Deadline:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given
 
 from activator.runtime.clock import NEVER, TICK_S, WHEEL_SLOTS, Deadline, TimingWheel
@@ -117,6 +118,40 @@ def test_one_broken_entry_does_not_stop_the_others() -> None:
     clock.pass_time(1.0)
     assert len(fine.expired_at_s) == 1
     assert [str(error) for error in errors] == ["broken"]
+
+
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_report_of_an_error_that_raises_stops_no_timer(count: int) -> None:
+    """The loop is told; every deadline expires once all the same, those of the same tick and those of later ones."""
+    clock = ManualClock()
+
+    def report(error: Exception) -> None:
+        raise RuntimeError("the report") from error
+
+    class Broken(Deadline):
+        def expired(self, now_s: float) -> None:
+            raise ZeroDivisionError
+
+    wheel = TimingWheel(clock.now, clock.call_later, report)
+    entries = []
+    for number in range(count):
+        broken, good = Broken(), Recorded(clock)
+        wheel.arm(broken, 1.0 + 0.01 * (number % 7))
+        wheel.arm(good, 1.0 + 0.01 * (number % 7))
+        entries.append(good)
+    raised = 0
+    for _ in range(10 * count):
+        try:
+            clock.pass_time(0.1)
+        except RuntimeError:
+            raised += 1
+    assert raised == count
+    assert [len(entry.expired_at_s) for entry in entries] == [1] * count
+    assert wheel.armed == 0
+    late = Recorded(clock)
+    wheel.arm(late, clock.now() + 1.0)
+    clock.pass_time(1.5)
+    assert len(late.expired_at_s) == 1, "and the wheel goes on"
 
 
 def test_a_stalled_loop_expires_everything_once() -> None:
