@@ -412,10 +412,15 @@ class ProxiedExchange(RequestRecord):
 
     def client_blocked(self) -> None:
         if not self.over and self.pod is not None:
+            self.is_client_slow = True
             self.pod.pause_response()
 
     def client_drained(self) -> None:
         if not self.over and self.pod is not None:
+            if self.is_client_slow and self.phase < TUNNEL and self.throttler is not None:
+                self.is_client_slow = False
+                self.progress_s = self._proxy.now()
+                self._arm(self.throttler)
             self.pod.resume_response()
 
     def _tunnel_goes_on(self, phase: i64, pod: PodStream) -> bool:

@@ -32,6 +32,7 @@ class RequestRecord(Exchange):
         self.granted_s: float = 0.0
         self.connected_s: float = 0.0
         self.first_byte_s: float = 0.0
+        self.is_client_slow: bool = False  # the pod is not read, until the client has taken what is there
         self.progress_s: float = 0.0  # something came from the pod; through a tunnel, from either side
         self.start: Start | None = None  # the start from zero that it has waited for
         # how much

@@ -4,7 +4,7 @@ Rules
   1. Limits are counted from the pod's side: total from the grant, first byte from the connection, idle from the last
      byte. Where the revision's spec says so (`times_from_arrival`, as Knative counts), all of them from the arrival.
   2. A tunnel has an idle limit of its own and no other.
-  3. 0.0 in a spec means: no such limit.
+  3. 0.0 in a spec means: no such limit. While the pod is not read, since the client is slow, its silence is our own.
   4. A limit that is reached counts against the pod only where the pod had most of the time and all of the request.
 """
 
@@ -32,7 +32,7 @@ def next_limit_s(it: RequestRecord, spec: RevisionSpec) -> float:
     if _silence_counts(it, spec):
         if spec.first_byte_timeout_s > 0.0 and it.phase <= SENT:
             deadline_s = min(deadline_s, _first_byte_from_s(it, spec) + spec.first_byte_timeout_s)
-        if spec.idle_timeout_s > 0.0:
+        if spec.idle_timeout_s > 0.0 and not it.is_client_slow:
             deadline_s = min(deadline_s, _idle_from_s(it) + spec.idle_timeout_s)
     lease = it.lease
     if lease is not None and lease.bars_trials:
@@ -49,7 +49,7 @@ def limit_reached(it: RequestRecord, spec: RevisionSpec, now_s: float) -> Reason
     if _silence_counts(it, spec):
         if it.phase <= SENT and 0.0 < spec.first_byte_timeout_s <= now_s - _first_byte_from_s(it, spec):
             return Reason.FIRST_BYTE_TIMEOUT
-        if 0.0 < spec.idle_timeout_s <= now_s - _idle_from_s(it):
+        if not it.is_client_slow and 0.0 < spec.idle_timeout_s <= now_s - _idle_from_s(it):
             return Reason.IDLE_TIMEOUT
     return None
 

@@ -492,3 +492,39 @@ def test_a_slot_is_in_use_from_the_grant_to_the_end() -> None:
     assert not exchange.is_served(lease)
     world.answer(other)
     world.check_idle()
+
+
+def test_a_slow_client_is_no_silence_of_the_pod() -> None:
+    """A reader of 99 KB/s was cut off at `idle: 2s`: while it took what was there, its pod was not read."""
+    world = World(idle_timeout_s=2.0)
+    world.pod()
+    exchange, client = world.begin()
+    exchange.response_head(response_head(length=1000))
+    exchange.response_body(b"x" * 10)
+    exchange.response_flush()
+    for _ in range(5):
+        exchange.client_blocked()
+        world.clock.pass_time(10.0)
+        assert not client.is_aborted()
+        exchange.client_drained()
+        world.clock.pass_time(1.5)
+        exchange.response_body(b"x" * 10)
+        exchange.response_flush()
+    world.clock.pass_time(1.9)
+    assert not client.is_aborted()
+    world.clock.pass_time(0.3)
+    assert client.is_aborted() and exchange.reason is Reason.IDLE_TIMEOUT, "now it is the pod that is silent"
+    world.check_idle()
+
+
+def test_a_client_that_takes_nothing_is_bounded_by_the_total_time() -> None:
+    world = World(idle_timeout_s=2.0, total_timeout_s=30.0)
+    world.pod()
+    exchange, client = world.begin()
+    exchange.response_head(response_head(length=1000))
+    exchange.client_blocked()
+    world.clock.pass_time(29.0)
+    assert not client.is_aborted()
+    world.clock.pass_time(1.2)
+    assert client.is_aborted() and exchange.reason is Reason.TOTAL_TIMEOUT
+    world.check_idle()
