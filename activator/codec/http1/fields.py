@@ -242,8 +242,9 @@ class FieldJudge:
 
     def _stays(self, kind: i64, line: bytes) -> bool:
         """Take in what the field says; whether it belongs in the block."""
-        if kind in (HOST, TRACE, INTERNAL):
-            self._note(kind, line)
+        if kind == HOST:
+            self.hosts += 1
+            self.host_line = line
             return True
         if kind == LENGTH:
             self._length(line)
@@ -260,24 +261,23 @@ class FieldJudge:
         elif kind == PROXY_CONNECTION:
             self.proxy_connection = True
         elif kind == CLAIM:
-            if not self._takes_claims:
-                return True
-            self._claims.append(line)
+            return self._claim(line)
         elif kind == KEEP_ALIVE:
             self._keep_alive(line)
+        elif kind == TRACE:
+            self.traceparent = self.traceparent + b", " + line if self.traceparent else line
+            return True
+        elif kind == INTERNAL:
+            self.has_internal = True
+            return True
         elif kind == ALIAS:
             raise WireError(self._bad, "a field name that may be taken for a framing field")
         return False
 
-    def _note(self, kind: i64, line: bytes) -> None:
-        """A field that is sent on, and that we look at."""
-        if kind == HOST:
-            self.hosts += 1
-            self.host_line = line
-        elif kind == TRACE:
-            self.traceparent = self.traceparent + b", " + line if self.traceparent else line
-        else:
-            self.has_internal = True
+    def _claim(self, line: bytes) -> bool:
+        if self._takes_claims:
+            self._claims.append(line)
+        return not self._takes_claims
 
     def _length(self, line: bytes) -> None:
         if self.content_length >= 0:
@@ -376,11 +376,10 @@ def end_of_line(data: bytes, pos: i64, stop: i64) -> i64:
 def kind_of(data: bytes, start: i64, end: i64) -> i64:
     """What the field on this line is, by its first letter and the place of its colon, and only then by its name."""
     if not _COMPILED:
-        name = data[start:end].partition(b":")[0].lower()
-        if is_internal(name):
-            return INTERNAL
-        return CLAIM if _is_claim(name) else _KINDS.get(name, ORDINARY)
+        return _kind_of_name(data[start:end].partition(b":")[0].lower())
     first: i64 = data[start] | _LOWER
+    if first == _A and (end - start < 3 or data[start + 2] | _LOWER != _T):  # Accept, Authorization, not Activator-
+        return ORDINARY
     if first == _X:
         if end - start < _CLAIM_BYTES_MIN:
             return ORDINARY
@@ -399,6 +398,12 @@ def kind_of(data: bytes, start: i64, end: i64) -> i64:
     return _single_kind(data, start, end, first)
 
 
+def _kind_of_name(lowered: bytes) -> int:
+    if is_internal(lowered):
+        return INTERNAL
+    return CLAIM if _is_claim(lowered) else _KINDS.get(lowered, ORDINARY)
+
+
 def _kind_with_t(data: bytes, start: i64, end: i64) -> i64:
     if is_field(data, start, end, b"te"):
         return TE
@@ -415,10 +420,7 @@ def _single_kind(data: bytes, start: i64, end: i64, first: i64) -> i64:
         if is_field(data, start, end, b"keep-alive"):
             return KEEP_ALIVE
         return INTERNAL if is_internal(data[start:end].partition(b":")[0].lower()) else ORDINARY
-    if first == _A:
-        third: i64 = data[start + 2] if end - start > 2 else 0
-        if third | _LOWER != _T:  # Accept, Authorization, …
-            return ORDINARY
+    if first == _A:  # with a third letter of its own
         return INTERNAL if is_internal(data[start:end].partition(b":")[0].lower()) else ORDINARY
     if first == _F and is_field(data, start, end, b"forwarded"):
         return CLAIM
