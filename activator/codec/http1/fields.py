@@ -378,8 +378,8 @@ def kind_of(data: bytes, start: i64, end: i64) -> i64:
     if not _COMPILED:
         return _kind_of_name(data[start:end].partition(b":")[0].lower())
     first: i64 = data[start] | _LOWER
-    if first == _A and (end - start < 3 or data[start + 2] | _LOWER != _T):  # Accept, Authorization, not Activator-
-        return ORDINARY
+    if first == _A and (end - start < 3 or data[start + 1] | _LOWER != _C or data[start + 2] | _LOWER != _T):
+        return ORDINARY  # Accept, Authorization, …: not Activator-
     if first == _X:
         if end - start < _CLAIM_BYTES_MIN:
             return ORDINARY
