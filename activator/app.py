@@ -111,6 +111,7 @@ class App:
         self.config = settings.config
         self.started_s = now()
         self.draining = False
+        self.needs_restart: list[str] = []  # keys that the last reload found changed and could not apply
         self.admin_address = ""
         self._now = now
         rng = Rng(int.from_bytes(os.urandom(4), "big") if settings.seed is None else settings.seed)
@@ -233,7 +234,7 @@ class App:
             return [str(error)]
         self._listeners.change(listeners)
         self.control.configure(config, specs, lists)
-        fixed = [field for field in _FIXED if getattr(config, field) != getattr(self.config, field)]
+        fixed = self.needs_restart = [one for one in _FIXED if getattr(config, one) != getattr(self.config, one)]
         self.config = msgspec.structs.replace(config, **{field: getattr(self.config, field) for field in fixed})
         if fixed:
             log.warning("reloaded, but for a change of %s the program must be started anew", ", ".join(fixed))

@@ -70,7 +70,13 @@ class Program:
         with socket.socket() as nobody:
             nobody.bind(("127.0.0.1", 0))
             dead = nobody.getsockname()[1]
-        revision = {"name": "a", "hosts": ["*"], "pods": [f"127.0.0.1:{dead}"], "queue": {"timeout": f"{WAIT_S}s"}}
+        revision = {
+            "name": "a",
+            "hosts": ["*"],
+            "pods": [f"127.0.0.1:{dead}"],
+            "queue": {"timeout": f"{WAIT_S}s"},
+            "timeouts": {"unreachable": "0s"},  # else they would be refused after 3 s: nothing is there
+        }
         path = folder / "crowd.yaml"
         path.write_text(json.dumps({"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "revisions": [revision]}))
         command = [sys.executable, "-m", "activator.cli", "run", "-c", str(path)]

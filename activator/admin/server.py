@@ -80,6 +80,8 @@ class Inside(Protocol):
 
     def stop(self) -> None: ...
 
+    needs_restart: list[str]  # keys of the file that the last reload changed in vain: only a new start applies them
+
     def reload(self) -> list[str]: ...
 
 
@@ -192,7 +194,9 @@ class AdminServer:
 
     async def _reload(self, request: web.Request) -> web.Response:
         problems = self._inside.reload()
-        return _json({"problems": problems}, status=400 if problems else 200)
+        if problems:
+            return _json({"problems": problems}, status=400)
+        return _json({"problems": [], "needs_restart": self._inside.needs_restart})
 
 
 class _Accepting:

@@ -28,6 +28,7 @@ class Inside:
     def __init__(self) -> None:
         self.alive = True
         self.reasons: list[str] = []
+        self.needs_restart: list[str] = []
 
     def is_alive(self) -> bool:
         return self.alive

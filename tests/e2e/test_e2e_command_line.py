@@ -270,6 +270,17 @@ def test_reload_ends_the_programs_of_a_removed_revision(run_activator: RunActiva
     assert ask(activator.address, request(host="keep.test")).status == 200
 
 
+def test_a_reload_names_what_it_could_not_apply(run_activator: RunActivator, tmp_path: Path) -> None:
+    configuration = configured([process_revision(SERVING)])
+    activator = run_activator(configuration)
+    file = tmp_path / "activator0.yaml"
+    for changed, expected in (({"limits": {"headers": 7}, "workers": 1}, ["limits"]), ({}, [])):
+        file.write_text(json.dumps({**configuration, **changed}))
+        status, _, body = activator.command("/reload")
+        assert (status, json.loads(body)) == (200, {"problems": [], "needs_restart": expected})
+    assert ask(activator.address, request()).status == 200
+
+
 def test_without_a_file_there_is_nothing_to_reload(run_activator: RunActivator) -> None:
     activator = run_activator(arguments=["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--", *SERVING])
     activator.signal(signal.SIGHUP)

@@ -80,6 +80,7 @@ def test_limits_of_the_file(run_activator: RunActivator) -> None:
         with Client(activator.address) as sixth:
             answer = sixth.answer()
             assert (answer.status, answer.reason) == (503, "overloaded")
+            assert answer.header("retry-after") == "1"
             assert sixth.is_closed()
         assert clients[0].ask(request()).status == 200
 

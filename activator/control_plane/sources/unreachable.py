@@ -2,7 +2,7 @@
 
 Rules
   1. Only pods that the file lists. Pods of a cluster and local processes are expected to take long until they answer.
-  2. A revision is unreachable when each of its pods has been asked in vain for `timeouts.unreachable`, without a pause.
+  2. A revision is unreachable when none of its pods has answered a probe for `timeouts.unreachable`.
      It is reachable again with the first pod that answers, or when its pods or its configuration change.
   3. While requests come, its pods are asked again and again (expedited probing), also when these are refused at once.
 """

@@ -497,6 +497,8 @@ class ClientConnection(RegisteredConnection):
     def _answer_and_close(self, reason: Reason, detail: str) -> None:
         body = refusal_text(reason, detail)
         headers: Headers = [(b"Activator-Reason", reason.value.encode())]
+        if reason is Reason.OVERLOADED:
+            headers.append((b"Retry-After", b"1"))  # connections come free all the time
         self.write(plain_response(status_of(reason), body, headers, True, False, False))
         self._close_in_order(True, False, True)
 
