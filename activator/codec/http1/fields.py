@@ -99,7 +99,7 @@ _NOT_IN_TRAILERS: Final = frozenset({
 })  # fmt: skip
 
 
-_FIELD_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]++:[\t\x20-\x7e\x80-\xff]*+")  # RFC 9110 5.6.2, 5.5
+_FIELD_LINE: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t\x20-\x7e\x80-\xff]*")  # RFC 9110 5.6.2, 5.5
 
 
 class FieldJudge:
