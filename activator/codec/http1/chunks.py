@@ -30,7 +30,7 @@ CHUNKS_PER_TURN_MAX: Final = 2_048  # of one connection's chunked body: 0.3 ms o
 CHUNK_OVERHEAD_BYTES_MAX: Final = 16 * KIB  # chunk size lines and extensions ahead of one chunk's data
 
 
-# RFC 9112 7.1.1: *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] ). What follows a part cannot belong to it,
+# RFC 9112 7.1.1: *( BWS ";" BWS chunk-ext-name [ BWS "=" BWS chunk-ext-val ] ). What follows a part is no part of it,
 # so that a failure costs a step back for each byte. (Possessive quantifiers match too much in Python 3.11.2.)
 _TOKEN: Final = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _QUOTED: Final = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t \x21-\x7e\x80-\xff])*"'
