@@ -6,6 +6,7 @@ Rules
   2. New files are noticed by looking at them every few seconds (CERTIFICATE_CHECK_S), as cert-manager and certbot
      replace them without a signal; connections that are open keep what they began with.
   3. Only HTTP/1.1 is offered (ALPN); verification of pods is on unless it is switched off.
+  4. A listener may have several certificates; client_hello.py says which one a client gets.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from __future__ import annotations
 import logging
 import os
 import ssl
+from collections.abc import Sequence
 from typing import Final, Protocol
 
+from activator.runtime.client_hello import MINIMUM, CertificatePair, listening_context, no_password
 from activator.runtime.errors import StartError
 from activator.runtime.tasks import pause
 
@@ -25,11 +28,19 @@ log = logging.getLogger("activator.certificates")
 
 TLS_VERSIONS: Final = ("1.2", "1.3")
 NO_AUTHORITIES: Final = "-----BEGIN NOTHING-----"  # in place of authorities: no peer is trusted
-_MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class PemFiles(Protocol):
+    """A certificate chain and its key, in PEM."""
+
+    @property
+    def certificate(self) -> str: ...
+    @property
+    def key(self) -> str: ...
 
 
 class ServerTls(Protocol):
-    """What a listener serves TLS with: files in PEM, and the least version."""
+    """What a listener serves TLS with: one certificate or several, and the least version."""
 
     @property
     def address(self) -> str: ...
@@ -37,6 +48,8 @@ class ServerTls(Protocol):
     def certificate(self) -> str: ...
     @property
     def key(self) -> str: ...
+    @property
+    def certificates(self) -> Sequence[PemFiles]: ...
     @property
     def min_version(self) -> str: ...
 
@@ -82,13 +95,14 @@ class ServerCertificate:
 
     def __init__(self, tls: ServerTls) -> None:
         self._tls = tls
-        self._seen = _stamp(tls)
+        self._pairs = _pairs_of(tls)
+        self._seen = _stamp(self._pairs)
         self.reloads_total: int = 0
         self.refused_total: int = 0
-        problem = problem_with(tls.certificate, tls.key)
+        problem = self.problem()
         if problem:
             raise StartError(f"cannot serve TLS on {tls.address}: {problem}")
-        self.context = _server_context(tls)
+        self.context = listening_context(self._pairs, tls.min_version)
 
     async def watch(self) -> None:
         """Look at the files again and again."""
@@ -98,11 +112,13 @@ class ServerCertificate:
 
     def problem(self) -> str:
         """Why what the files hold by now cannot be used; empty if it can."""
-        return problem_with(self._tls.certificate, self._tls.key)
+        if not self._pairs:
+            return "it has no certificate"
+        return next(filter(None, (problem_with(*pair) for pair in self._pairs)), "")
 
     def look(self) -> None:
         """Use what the files hold by now, if that has changed and is good."""
-        stamp = _stamp(self._tls)
+        stamp = _stamp(self._pairs)
         if stamp == self._seen:
             return
         self._seen = stamp
@@ -114,7 +130,7 @@ class ServerCertificate:
         # A new context: one that serves keeps a certificate for each type of key, so that it would go on with an ECDSA
         # certificate that an RSA one has replaced. Each handshake asks for the context anew.
         try:
-            self.context = _server_context(self._tls)
+            self.context = listening_context(self._pairs, self._tls.min_version)
         except (
             OSError,
             ValueError,
@@ -138,7 +154,7 @@ def problem_with(certificate: str, key: str) -> str:
         except OSError as error:
             return f"{path}: {os.strerror(error.errno or 0)}"
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=no_password)
     except (ssl.SSLError, ValueError) as error:
         reason = getattr(error, "reason", None) or str(error)
         return f"{certificate} and {key} are no certificate and its unencrypted key, both in PEM ({reason})"
@@ -170,8 +186,8 @@ def pod_context(tls: ClientTls) -> ssl.SSLContext:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if tls.certificate:
-        context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
-    context.minimum_version = _MINIMUM[tls.min_version]
+        context.load_cert_chain(tls.certificate, tls.key, password=no_password)
+    context.minimum_version = MINIMUM[tls.min_version]
     context.set_alpn_protocols(["http/1.1"])
     return context
 
@@ -201,21 +217,14 @@ def _checking(san: str) -> type[ssl.SSLObject]:
     return NameCheckingObject
 
 
-def _server_context(tls: ServerTls) -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = _MINIMUM[tls.min_version]
-    context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
-    context.set_alpn_protocols(["http/1.1"])
-    return context
+def _pairs_of(tls: ServerTls) -> list[CertificatePair]:
+    own = [CertificatePair(tls.certificate, tls.key)] if tls.certificate else []
+    return own + [CertificatePair(one.certificate, one.key) for one in tls.certificates]
 
 
-def _no_password() -> str:
-    raise ValueError("the key is encrypted")  # or OpenSSL would ask at the terminal, and wait
-
-
-def _stamp(tls: ServerTls) -> Stamp:
+def _stamp(pairs: list[CertificatePair]) -> Stamp:
     found = []
-    for path in (tls.certificate, tls.key):
+    for path in [path for pair in pairs for path in pair]:
         try:
             status = os.stat(path)
         except OSError:

@@ -16,8 +16,10 @@ from __future__ import annotations
 import ssl
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from typing import Any, Final
 
+from activator.runtime.client_hello import ON_ALERT
 from activator.runtime.transport import Transport
 
 TLS_HANDSHAKE_TIMEOUT_S: Final = 10.0
@@ -63,6 +65,10 @@ class Handshake:
     def connection_made(self, transport: Transport) -> None:
         self.bare = transport
         self._on_connected(self)
+        copy_context().run(self._begin, transport)
+
+    def _begin(self, transport: Transport) -> None:
+        ON_ALERT.set(self._alert_on_its_way)
         bare: Any = transport
         protocol: Any = self
         self._upgrade = self._loop.start_tls(
@@ -92,6 +98,11 @@ class Handshake:
         pass
 
     # --- within ---
+
+    def _alert_on_its_way(self) -> None:
+        """The handshake has failed: close when the alert is sent."""
+        if self.bare is not None:
+            self._loop.call_soon(self.bare.close)
 
     def _step(self, waited_for: Future[Any] | None) -> None:
         """Run `start_tls` up to the next future that it waits for."""

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 import yaml
 
-from activator.control_plane.scaling.scale_fallback import child_name
+from activator.runtime.child_name import deployment as deployment_of
 from tests.charts.chart_files import RULES
 from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
 from tests.e2e.http_client import Client
@@ -154,7 +154,7 @@ def _scene(tmp_path_factory: pytest.TempPathFactory, need_program: Callable[[str
         for name in ("fast-00001", "slow-00001", "forbidden-00001", *contended):
             cluster.revision(name)
         for name in ("forbidden-00001", *contended):
-            deployment = {"metadata": {"name": child_name(name, "-deployment")}, "spec": {"replicas": 0}}
+            deployment = {"metadata": {"name": deployment_of(name)}, "spec": {"replicas": 0}}
             cluster.call(lambda wanted=deployment: cluster.api.create("deployments", wanted))  # type: ignore[misc]
         cluster.call(lambda: setattr(cluster.api, "refused", refused))
         cluster.do(cluster.stop_autoscaler())

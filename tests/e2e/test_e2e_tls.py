@@ -202,6 +202,65 @@ def test_in_the_clear_on_a_port_with_tls(run_activator: RunActivator, files: Fil
     assert ask(activator).status == 200
 
 
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_client_of_http_2_alone_is_refused_by_an_alert(
+    run_activator: RunActivator, files: Files, pod: ScriptedPod, version: ssl.TLSVersion
+) -> None:
+    """And so is one whose versions are too old: without an alert both would wait, or guess."""
+    activator = run_activator(configured([revision(pod.address)], listen=files.listener()))
+    context = trusting()
+    context.maximum_version = version
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection((activator.host, activator.port), timeout=20) as sock:
+        with pytest.raises(ssl.SSLError, match="alert no application protocol"):
+            context.wrap_socket(sock, server_hostname="localhost")
+        assert sock.fileno() == -1 or sock.recv(1) == b"", "the connection is closed, too"
+    eventually(lambda: figure_of(activator, "activator_client_handshakes") == 0.0)
+    assert ask(activator).status == 200
+
+
+def figure_of(activator: Activator, name: str) -> float:
+    lines = activator.ask("/metrics")[2].decode().splitlines()
+    return next(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name + " "))
+
+
+def test_a_certificate_for_each_name(run_activator: RunActivator, tmp_path: Path, pod: ScriptedPod) -> None:
+    pairs = []
+    for name in ("a.test", "*.b.test"):
+        folder = tmp_path / name.replace("*", "any")
+        folder.mkdir()
+        pairs.append(Files(folder, name))
+    listener = {
+        "address": "127.0.0.1:0",
+        "certificates": [{"certificate": str(one.certificate), "key": str(one.key)} for one in pairs],
+    }
+    activator = run_activator(configured([revision(pod.address)], listen=listener))
+    for name, shown in (
+        ("a.test", "a.test"),
+        ("A.test", "a.test"),
+        ("x.b.test", "*.b.test"),
+        ("b.test", "a.test"),
+        ("y.x.b.test", "a.test"),
+        ("", "a.test"),
+    ):
+        assert names_shown(activator, name) == shown, name
+    pairs[1].issue("c.test")
+    eventually(lambda: names_shown(activator, "c.test") == "c.test")
+    assert names_shown(activator, "a.test") == "a.test"
+
+
+def names_shown(activator: Activator, name: str) -> str:
+    """The first name of the certificate that a client gets which asks for `name`; empty: it asks for none."""
+    context = trusting()
+    context.check_hostname = False
+    with (
+        socket.create_connection((activator.host, activator.port), timeout=20) as sock,
+        context.wrap_socket(sock, server_hostname=name or None) as secured,
+    ):
+        shown: Any = secured.getpeercert()
+        return str(shown["subjectAltName"][0][1])
+
+
 def test_a_new_certificate_is_used_without_a_restart(
     run_activator: RunActivator, files: Files, pod: ScriptedPod
 ) -> None:
