@@ -75,6 +75,7 @@ class ChunkTracker:
         self._state: int = _SIZE
         self.cuts: list[tuple[int, int]] = []  # what llhttp is not to be fed of the last call's data: from, to
         self._line: bytes = b""  # begun
+        self._digits: int = 0  # at its beginning
         self._left: int = 0  # of the chunk's data, or of the CRLF after it
         self._body: int = 0
         self.trailers: bytes = b""  # their lines; once done, all but the last, empty one, of which a CR may be left
@@ -139,6 +140,7 @@ class ChunkTracker:
             self._check_begun(line, line_pos, pos, len(data))
             return len(data)
         self._line = b""
+        self._digits = 0
         digits = self._begin_chunk(line)
         if digits < len(line):
             self._check_extension(line[digits:])
@@ -147,11 +149,10 @@ class ChunkTracker:
 
     def _check_begun(self, line: bytes, line_pos: int, pos: int, size: int) -> None:
         """Of a line whose end has not come: refuse what cannot become one, and keep its extension from llhttp."""
-        digits = 0
-        for byte in line:
-            if _hex_digit(byte) < 0:
-                break
+        digits = self._digits  # what has been looked at: zeros in front may come one by one
+        while digits < len(line) and _hex_digit(line[digits]) >= 0:
             digits += 1
+        self._digits = digits
         rest = line[digits:]
         ends = rest.endswith(b"\r")
         if ends:

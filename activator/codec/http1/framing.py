@@ -338,7 +338,10 @@ class MessageParser:
 
     def _feed_lines(self, begun: bytearray, known: int) -> None:
         """Feed the lines that are complete, but no lengths: one of them is fed at the end."""
-        if begun.count(b"\n", known) != begun.count(_LINE_END, max(known - 1, 0)):
+        ends = begun.count(b"\n", known)
+        if ends == 0:
+            return  # at once: a pod may send a long line byte by byte
+        if ends != begun.count(_LINE_END, max(known - 1, 0)):
             raise WireError(self._bad, "a bare LF in the head")
         end = begun.rfind(_LINE_END) + 2
         if end > self._fed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from activator.codec.http1.lenient import LenientResponseParser
 from activator.codec.http1.request import RequestLimits, RequestParser, RequestSink
 from activator.codec.http1.response import ResponseParser, ResponseSink
 from activator.codec.message import Headers, RequestHead, ResponseHead
@@ -110,9 +111,11 @@ class RequestRun:
 
 
 class ResponseRun:
-    def __init__(self, pieces: list[bytes], head_request: bool = False, eof: bool = False) -> None:
+    def __init__(
+        self, pieces: list[bytes], head_request: bool = False, eof: bool = False, lenient: bool = False
+    ) -> None:
         self.sink = Responses()
-        self.parser = ResponseParser(self.sink)
+        self.parser = LenientResponseParser(self.sink) if lenient else ResponseParser(self.sink)
         self.parser.expect(head_request)
         self.error = feed_pieces(self.parser.feed, pieces)
         if eof and self.error is None:

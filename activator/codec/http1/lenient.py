@@ -1,0 +1,67 @@
+"""Heads of old servers, brought into the shape that the strict parser takes: only where a revision asks for it.
+
+Rules
+  1. Of a response's head: lines that end with a bare LF (RFC 9112 2.2), empty lines before it, continued lines (5.2),
+     whitespace between a name and its colon, which a proxy must remove (5.1). Nothing else is repaired: what is not in
+     order then is refused, as ever.
+  2. Bodies are untouched: how a chunked body is framed must be in order.
+  3. A head is held until it is complete, bounded as any.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from activator.codec.http1.response import RESPONSE_HEAD_BYTES_MAX, ResponseParser, ResponseSink
+from activator.runtime.errors import Reason, WireError
+
+_HEAD_END: Final = re.compile(rb"\n\r?\n")
+_LOOK_BACK: Final = 2  # of the end, so many bytes may have come before
+
+
+class LenientResponseParser(ResponseParser):
+    """The responses of one connection to a server that is old."""
+
+    def __init__(self, sink: ResponseSink) -> None:
+        super().__init__(sink)
+        self._old: bytes = b""  # of a head that is not complete
+        self._looked: int = 0  # before this its end is not
+
+    def retire(self) -> None:
+        self._old = b""
+        super().retire()
+
+    def _read_head(self, data: bytes, pos: int) -> int:
+        known = len(self._old)
+        begun = self._old + data[pos:]
+        if known == 0:
+            blank = len(begun) - len(begun.lstrip(b"\r\n"))
+            begun = begun[blank:]
+            pos += blank
+        end = _HEAD_END.search(begun, self._looked)
+        if end is None:
+            if len(begun) > RESPONSE_HEAD_BYTES_MAX:
+                raise WireError(Reason.BAD_RESPONSE, "the head is too large")
+            self._old = begun
+            self._looked = max(len(begun) - _LOOK_BACK, 0)
+            return len(data)
+        self._old = b""
+        self._looked = 0
+        head = in_order(begun[: end.end()])
+        if super()._read_head(head + begun[end.end() :], 0) != len(head):
+            raise WireError(Reason.BAD_RESPONSE, "the head does not end where it should")
+        return pos + end.end() - known
+
+
+def in_order(head: bytes) -> bytes:
+    """A head as an old server sends it, with its last, empty line, in the lines and names of today."""
+    lines: list[bytes] = []
+    for ended in head.split(b"\n"):
+        line = ended.removesuffix(b"\r")
+        if line[:1] in {b" ", b"\t"} and len(lines) > 1:
+            lines[-1] = b"%b %b" % (lines[-1].rstrip(b" \t"), line.strip(b" \t"))
+            continue
+        name, colon, value = line.partition(b":")
+        lines.append(name.rstrip(b" \t") + colon + value if lines and colon else line)
+    return b"\r\n".join(lines)
