@@ -183,15 +183,20 @@ def test_two_releases_share_no_name() -> None:
         ({}, False),
         ({"replicas": 2}, True),
         ({"replicas": 2, "podDisruptionBudget": {"enabled": False}}, False),
-        ({"autoscaling": {"enabled": True, "minReplicas": 1}}, False),
+        ({"autoscaling": {"enabled": True, "minReplicas": 1}}, True),
+        ({"autoscaling": {"enabled": True, "minReplicas": 1}, "podDisruptionBudget": {"minAvailable": 1}}, False),
         ({"autoscaling": {"enabled": True, "minReplicas": 2}}, True),
-        ({"replicas": 5, "autoscaling": {"enabled": True, "minReplicas": 1}}, False),
-        ({"profile": "knative"}, False),
+        ({"autoscaling": {"enabled": True, "minReplicas": 2}, "podDisruptionBudget": {"minAvailable": 1}}, True),
+        ({"replicas": 5, "autoscaling": {"enabled": True, "minReplicas": 1}}, True),
+        ({"profile": "knative"}, True),
+        ({"profile": "knative", "autoscaling": {"enabled": False}}, False),
         ({"profile": "knative", "autoscaling": {"minReplicas": 2}}, True),
         ({"profile": "knative", "autoscaling": {"minReplicas": 2}, "deploymentName": "other"}, False),
     ],
 )
-def test_no_budget_where_there_may_be_one_replica(values: dict[str, Any], is_there: bool) -> None:
+def test_no_budget_that_keeps_the_node_of_one_replica_from_being_drained(
+    values: dict[str, Any], is_there: bool
+) -> None:
     assert ("pdb.yaml" in render(values)) is is_there
 
 

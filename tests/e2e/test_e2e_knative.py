@@ -248,6 +248,27 @@ def test_http2_revisions_are_refused_visibly(cluster: Cluster, activator: Activa
     assert status == 503 and b"HTTP/2" in body
 
 
+def test_a_revision_that_cannot_start_refuses_with_the_cause_and_is_tried_again_all_the_same(
+    cluster: Cluster, activator: Activator
+) -> None:
+    """What is refused is reported to the autoscaler: otherwise nobody would ever start it again."""
+    name = "failed-00001"
+    key = cluster.revision(name, limit=1)
+    cluster.start_seconds = 1.0
+    reason = "ProgressDeadlineExceeded"
+    failed = {"type": "ResourcesAvailable", "status": "False", "reason": reason, "message": "a secret"}
+    cluster.call(lambda: cluster.api.update("revisions", name, {"status": {"conditions": [failed]}}))
+    wait_kubelet(activator)
+    eventually(lambda: activator.revision(name)["failure"] is not None, "the condition")
+    status, body, headers = ask(activator, Host="x", Knative_Serving_Namespace="default", Knative_Serving_Revision=name)
+    assert (status, headers["activator-reason"]) == (503, "revision_failed")
+    assert reason in body.decode() and "secret" not in body.decode()
+    eventually(lambda: any(told == key and average > 0.0 for _, told, average, _ in cluster.stats), "the autoscaler")
+    activator.wait_ready_pods(name)
+    eventually(lambda: activator.revision(name)["failure"] is None, "its pod answers, whatever the condition says")
+    assert request(activator, name)[0] == 200
+
+
 def test_a_revision_that_is_made_anew_while_requests_wait(cluster: Cluster, activator: Activator) -> None:
     name = "again-00001"
     cluster.revision(name)
@@ -406,6 +427,7 @@ def test_system_internal_tls(cluster: Cluster) -> None:
     cluster.pod_tls = serving(first, "data-plane.knative.dev", "kn-user-other")
     cluster.revision("alien-00001", timeoutSeconds=2)
     cluster.scale("alien-00001", 1)
+    eventually(lambda: request(activator, "alien-00001")[0] != 404, "its revision is known")
     assert request(activator, "alien-00001")[0] == 504
     assert cluster.pods["alien-00001"][0].requests == 0
 

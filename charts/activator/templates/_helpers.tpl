@@ -56,13 +56,18 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- if include "activator.isKnative" . }}app: activator{{ else }}{{ include "activator.selectorLabels" . }}{{ end }}
 {{- end }}
 
+{{/* In Knative's place what selects by its labels finds this one as well (config/core/deployments/activator.yaml). */}}
+{{- define "activator.partOf" -}}
+{{- if include "activator.isKnative" . }}knative-serving{{ else }}activator{{ end }}
+{{- end }}
+
 {{- define "activator.labels" -}}
 {{- if include "activator.isKnative" . -}}
 app: activator
 role: activator
-app.kubernetes.io/part-of: knative-serving
+app.kubernetes.io/component: activator
 {{ end -}}
-app.kubernetes.io/name: activator
+app.kubernetes.io/name: {{ include "activator.partOf" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .Release.Service }}
@@ -103,6 +108,14 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $grace }}
 {{- end }}
 
+{{/* Of the rights, under Knative's names: its controllers have the rights of all its parts. */}}
+{{- define "activator.roleLabels" -}}
+{{- if not (include "activator.isBeside" .) -}}
+serving.knative.dev/controller: "true"
+{{ end -}}
+{{- include "activator.labels" . }}
+{{- end }}
+
 {{- define "activator.isAutoscaled" -}}
 {{- if kindIs "invalid" .Values.autoscaling.enabled }}{{ include "activator.isKnative" . }}
 {{- else if .Values.autoscaling.enabled }}true
@@ -112,6 +125,15 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{/* How many replicas there are at least. */}}
 {{- define "activator.floor" -}}
 {{- if include "activator.isAutoscaled" . }}{{ .Values.autoscaling.minReplicas | int }}{{ else }}{{ .Values.replicas | int }}{{ end }}
+{{- end }}
+
+{{/* Whether a budget would be of use, and would not keep the node of an only replica from being drained. */}}
+{{- define "activator.hasBudget" -}}
+{{- if and .Values.podDisruptionBudget.enabled (not (include "activator.isBeside" .)) }}
+{{- if ge (include "activator.floor" . | int) 2 }}true
+{{- else if and (include "activator.isAutoscaled" .) (kindIs "invalid" .Values.podDisruptionBudget.minAvailable) }}true
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "activator.scalesItself" -}}

@@ -18,10 +18,11 @@ from itertools import chain
 from typing import NamedTuple
 
 from activator.control_plane.sources.kubernetes.objects import EndpointAddress, Endpoints, EndpointSlice, EndpointSubset
+from activator.runtime.sockets import split_address
 
 
 class Backend(NamedTuple):
-    """One pod as its endpoints describe it; `address` is canonical ip:port."""
+    """One pod as its endpoints describe it; `address` is ip:port as Go's net.JoinHostPort writes it."""
 
     identity: str
     address: str
@@ -62,9 +63,9 @@ def of_endpoints(objects: Iterable[Endpoints], port_name: str) -> list[Backend]:
     return sorted(found.values(), key=_by_address)
 
 
-def ready_ips(backends: Iterable[Backend]) -> list[str]:
-    """The addresses of those that take requests, sorted as strings."""
-    return sorted(backend.address for backend in backends if backend.ready and not backend.terminating)
+def ready_ips(backends: Iterable[Backend]) -> set[str]:
+    """The IP addresses of those that take requests, without their port."""
+    return {split_address(one.address)[0] for one in backends if one.ready and not one.terminating}
 
 
 def _addresses(subset: EndpointSubset) -> Iterator[tuple[EndpointAddress, bool]]:

@@ -1,6 +1,7 @@
 """What Knative's manifest sets in the activator's environment.
 
-Source: knative.dev/serving cmd/activator/main.go and config/core/deployments/activator.yaml (v1.23).
+Sources: knative.dev/serving cmd/activator/main.go and config/core/deployments/activator.yaml (v1.23); knative.dev/pkg
+network/tls/config.go, DefaultConfigFromEnv, for what begins with ACTIVATOR_TLS.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Final
 
 import msgspec
 
+from activator.config.model import TLS_VERSIONS
 from activator.runtime.durations import parse_seconds
 from activator.runtime.errors import ConfigError
 
 REQUIRED: Final = ("POD_NAME", "POD_IP", "SYSTEM_NAMESPACE")
 
+_TLS_IGNORED: Final = ("ACTIVATOR_TLS_MAX_VERSION", "ACTIVATOR_TLS_CIPHER_SUITES", "ACTIVATOR_TLS_CURVE_PREFERENCES")
 _RESOLV_CONF: Final = Path("/etc/resolv.conf")
 _LOWEST_METRICS_PORT: Final = 1024
 
@@ -36,6 +39,8 @@ class KnativeEnvironment(msgspec.Struct, frozen=True):
     probe_frequency_s: float = 0.2
     metrics_host: str = ""
     metrics_port: int = 9090
+    tls_min_version: str = "1.3"
+    tls_ignored: tuple[str, ...] = ()  # variables about TLS that are set and have no effect
 
 
 def is_knative(environ: Mapping[str, str]) -> bool:
@@ -59,6 +64,8 @@ def read_environment(environ: Mapping[str, str], resolv_conf: Path = _RESOLV_CON
         probe_frequency_s=reader.duration("PROBE_FREQUENCY", 0.2),
         metrics_host=environ.get("METRICS_PROMETHEUS_HOST", ""),
         metrics_port=reader.whole("METRICS_PROMETHEUS_PORT", 9090, _LOWEST_METRICS_PORT),
+        tls_min_version=reader.word("ACTIVATOR_TLS_MIN_VERSION", "1.3", TLS_VERSIONS),
+        tls_ignored=tuple(name for name in _TLS_IGNORED if environ.get(name)),
     )
     if reader.problems:
         raise ConfigError(reader.problems)
@@ -92,6 +99,13 @@ class _Reader:
             self.problems.append(f"{name}: expected a whole number of at least {least}, found {text!r}")
             return default
         return int(text)
+
+    def word(self, name: str, default: str, words: tuple[str, ...]) -> str:
+        text = self._environ.get(name, "") or default
+        if text not in words:
+            self.problems.append(f"{name}: expected {' or '.join(words)}, found {text!r}")
+            return default
+        return text
 
     def duration(self, name: str, default: float) -> float:
         text = self._environ.get(name, "")

@@ -1,55 +1,66 @@
 """Pods that cannot be reached by their own addresses, since a mesh stands before them: then their Service as a whole.
 
 Rules
-  1. Only where Kubernetes says that pods are ready, none of them has answered for MESH_WAIT_S, none of those asked
-     gives an answer that no mesh gives (any status but 502 and 503), and the Service's own address does answer as
-     queue-proxy. So one unlucky round, or a program that has not started, is no mesh.
-  2. Never for good: the pods are still asked, and with the first that answers requests go to pods again.
-  3. Not in the modes `enabled` (it is always so) and `disabled` (it is never so), nor where the mesh takes addresses.
+  1. In the mode `auto` only where Kubernetes says that pods are ready, none of them has answered for as long as a probe
+     may take, none of those asked gives an answer that no mesh gives (any status but 502 and 503), and the Service's
+     own address, asked at the same time, answers as queue-proxy. So a program that has not started is no mesh.
+  2. Never for good: the pods are probed all the time, and with the first that answers requests go to pods again. But it
+     is remembered until then, also while the revision is at zero: at its next start the Service is asked at once,
+     beside the pods, and whichever answers first gets the requests.
+  3. In the mode `enabled` the Service is asked as well, and gets no request before it has answered. In the mode
+     `disabled`, and where the mesh takes addresses, pods are always addressed one by one.
+  4. What is looked at are the revisions of which something has changed, some in each turn of the loop, each at the same
+     cost however many pods it has. MESH_ASKED_AT_ONCE are asked at the same time, those that were asked least first: a
+     network that drops the packets of a thousand revisions must not delay the start of the next one.
 
-Source: knative.dev/serving pkg/activator/net/revision_backends.go, checkDests (v1.23), whose fallback is for good.
+Source: knative.dev/serving pkg/activator/net/revision_backends.go, checkDests and probePodIPs (v1.23), where the
+fallback is for good and the Service is asked after the pods.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Coroutine
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 
-from activator.control_plane.sources.knative.cluster_settings import MESH_AUTO
+from activator.control_plane.sources.knative.cluster_settings import MESH_AUTO, MESH_ENABLED
 from activator.control_plane.sources.knative.revision_backends import RevisionBackends
 from activator.control_plane.sources.knative.source import KnativeSource
-from activator.runtime.clock import Now
-from activator.runtime.tasks import pause
+from activator.runtime.clock import NEVER, Now
 
-MESH_WAIT_S: Final = 2.0  # pods are said to be ready and none answers: is there a mesh?
-MESH_TIMEOUT_S: Final = 0.3
-MESH_ASKED_MAX: Final = 3  # pods of a revision that are asked for it
-MESH_REVISIONS_MAX: Final = 32  # revisions that are looked at so at the same time
+MESH_PODS_ASKED_MAX: Final = 3  # of a revision
+MESH_ASKED_AT_ONCE: Final = 32  # revisions
+MESH_REVISIONS_PER_TURN: Final = 500  # that are looked at before the loop is given a turn
+MESH_STEP_MIN_S: Final = 0.02  # between the first two times that a Service is asked; doubled with each time …
+MESH_STEP_MAX_S: Final = 2.0  # … up to this
 
 log = logging.getLogger("activator.knative")
 
 _HEADERS: Final = {"User-Agent": "Knative-Activator-Probe", "K-Network-Probe": "queue"}
-_REVISIONS_PER_TURN: Final = 100
 _MESH_STATUSES: Final = frozenset({0, 502, 503})  # 0: no answer at all
+_QUEUE_PROXY: Final = (200, "queue")  # its answer: the program is ready
 
 AskStatus = Callable[[str], Awaitable[tuple[int, str]]]
+Start = Callable[[str, Coroutine[Any, Any, None]], object]
 
 
 class StatusAsker:
-    """What one address answers to queue-proxy's probe: (status, body); (0, "") is nothing."""
+    """What one address answers to queue-proxy's probe within the time: (status, body); (0, "") is nothing."""
 
-    def __init__(self) -> None:
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s = timeout_s
         self._session: aiohttp.ClientSession | None = None
 
     async def ask(self, address: str) -> tuple[int, str]:
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True), trust_env=False)
         try:
-            async with asyncio.timeout(MESH_TIMEOUT_S):
+            async with asyncio.timeout(self.timeout_s):
                 async with self._session.get(f"http://{address}/healthz", headers=_HEADERS) as response:
                     return response.status, (await response.content.read(16)).decode("latin-1")
         except (aiohttp.ClientError, OSError, TimeoutError):
@@ -60,73 +71,144 @@ class StatusAsker:
             await self._session.close()
 
 
-class MeshFallback:
-    """Looks, when `look` is called, at the revisions of which no pod answers, some at a time."""
+class _Unanswered:
+    """A revision whose pods are ready, Kubernetes says, and of which nothing answers."""
 
-    def __init__(
-        self, source: KnativeSource, healthy: Callable[[str], frozenset[str]], now: Now, ask: AskStatus
-    ) -> None:
+    def __init__(self, key: str, is_known: bool) -> None:
+        self.key = key
+        self.is_known = is_known  # to be behind a mesh: else that is only asked when the pods' own probes have failed
+        self.asked = 0  # times
+
+
+class _Entry(NamedTuple):
+    """One to be asked; `rank` orders the entries of a heap, `number` those of equal rank."""
+
+    rank: float
+    number: int
+    unanswered: _Unanswered
+
+
+class MeshFallback:
+    """`look` has to be called when `heeded` is set, and after as many seconds as it returns.
+
+    `patience_s`: how long pods that are ready may not answer before it is asked whether a mesh hides them. `start` runs
+    a coroutine as a task.
+    """
+
+    def __init__(self, source: KnativeSource, now: Now, ask: AskStatus, patience_s: float, start: Start) -> None:
         self._source = source
-        self._healthy = healthy
+        self._answers = source.answers
         self._now = now
         self._ask = ask
-        self._unanswered_since_s: dict[
-            str, float
-        ] = {}  # by revision: since when pods are said to be ready and none answers
+        self._patience_s = patience_s
+        self._start = start
+        self._changed: dict[str, None] = {}  # revisions to look at, in order
+        self._unanswered: dict[str, _Unanswered] = {}  # by revision
+        # Heaps, in which entries of revisions that are no longer unanswered stay until their turn comes.
+        self._later: list[_Entry] = []  # by the time at which they are due
+        self._due: list[_Entry] = []  # by how often they were asked
+        self._entries = 0
+        self._asked_now = 0  # revisions
+        self.heeded = asyncio.Event()
         self.fallbacks_total = 0
 
-    async def look(self) -> None:
-        """One round."""
-        settings = self._source.settings
-        applies = settings.mesh_mode == MESH_AUTO and not settings.passes_through
-        unanswered: list[RevisionBackends] = []
-        for number, backends in enumerate(list(self._source.revisions.values()), 1):
-            if number % _REVISIONS_PER_TURN == 0:
-                await pause(0.0)
-            if not applies:
-                self._end(backends)
-            elif self._is_unanswered(backends):
-                unanswered.append(backends)
-        # A network that drops packets drops those of all pods: one after the other, a thousand would take ten minutes.
-        for begin in range(0, len(unanswered), MESH_REVISIONS_MAX):
-            await asyncio.gather(*(self._judge(one) for one in unanswered[begin : begin + MESH_REVISIONS_MAX]))
-        self._unanswered_since_s = {
-            key: since_s for key, since_s in self._unanswered_since_s.items() if key in self._source.revisions
-        }
+    def heed(self, key: str) -> None:
+        """Something that matters here may have changed in this revision."""
+        self._changed[key] = None
+        self.heeded.set()
 
-    def _is_unanswered(self, backends: RevisionBackends) -> bool:
-        """Pods are ready, Kubernetes says, and none has answered for a while; ends what is no longer so."""
-        key = backends.key
-        if not backends.backends and not backends.by_service:
-            self._unanswered_since_s.pop(key, None)
-            return False
-        ready = any(one.ready and not one.terminating for one in backends.backends)
-        answered = any(one.identity in self._healthy(key) for one in backends.backends)
-        if not ready or answered:
-            self._unanswered_since_s.pop(key, None)
+    def look(self) -> float:
+        """One turn; seconds until the next has something to do."""
+        self.heeded.clear()
+        for key in list(islice(self._changed, MESH_REVISIONS_PER_TURN)):
+            del self._changed[key]
+            self._look_at(key)
+        now_s = self._now()
+        for _ in range(MESH_REVISIONS_PER_TURN):
+            if not self._later or self._later[0].rank > now_s:
+                break
+            unanswered = heapq.heappop(self._later).unanswered
+            self._put(self._due, unanswered.asked, unanswered)
+        self._ask_due()
+        if self._changed:
+            return 0.0
+        # While as many are asked as may be, the end of each sets `heeded`.
+        return max(self._later[0].rank - now_s, 0.0) if self._later else NEVER
+
+    # --- within ---
+
+    def _look_at(self, key: str) -> None:
+        backends = self._source.revisions.get(key)
+        if backends is None or not self._wants_service(backends):
+            self._unanswered.pop(key, None)
+            return
+        is_known = backends.by_service or self._source.settings.mesh_mode == MESH_ENABLED
+        former = self._unanswered.get(key)
+        if former is None or former.is_known != is_known:
+            unanswered = self._unanswered[key] = _Unanswered(key, is_known)
+            self._put(self._later, self._now() + (0.0 if is_known else self._patience_s), unanswered)
+
+    def _put(self, heap: list[_Entry], rank: float, unanswered: _Unanswered) -> None:
+        self._entries += 1
+        heapq.heappush(heap, _Entry(rank, self._entries, unanswered))
+
+    def _wants_service(self, backends: RevisionBackends) -> bool:
+        """Whether the Service is to be asked; ends what is no longer so."""
+        settings = self._source.settings
+        if settings.mesh_mode == MESH_ENABLED:
+            return backends.ready_pods > 0 and not backends.service_answers()
+        if settings.mesh_mode != MESH_AUTO or settings.passes_through:
             self._end(backends)
             return False
-        since_s = self._unanswered_since_s.setdefault(key, self._now())
-        return self._now() - since_s >= MESH_WAIT_S
+        if self._answers.has_pod(backends.key):
+            self._end(backends)
+            return False
+        return backends.ready_pods > 0 and not (backends.by_service and backends.service_answers())
 
-    async def _judge(self, backends: RevisionBackends) -> None:
-        address = backends.cluster_address()
-        if backends.by_service or not address:
+    def _ask_due(self) -> None:
+        while self._due and self._asked_now < MESH_ASKED_AT_ONCE:
+            unanswered = heapq.heappop(self._due).unanswered
+            if self._unanswered.get(unanswered.key) is unanswered:
+                self._asked_now += 1
+                self._start("mesh", self._find_out(unanswered))
+
+    async def _find_out(self, unanswered: _Unanswered) -> None:
+        key = unanswered.key
+        try:
+            backends = self._source.revisions.get(key)
+            address = "" if backends is None else backends.cluster_address()
+            answers = backends is not None and address and await self._is_the_way(backends, address, unanswered)
+            is_current = self._unanswered.get(key) is unanswered and self._source.revisions.get(key) is backends
+            if backends is not None and answers and is_current:
+                self._answered(backends, address)
+        finally:
+            self._asked_now -= 1
+            step_s = min(MESH_STEP_MIN_S * 2.0 ** min(unanswered.asked, 16), MESH_STEP_MAX_S)
+            unanswered.asked += 1
+            self._put(self._later, self._now() + step_s, unanswered)
+            self.heeded.set()
+
+    async def _is_the_way(self, backends: RevisionBackends, address: str, unanswered: _Unanswered) -> bool:
+        """Whether the Service answers, and no pod shows that it could be reached itself."""
+        pods: list[str] = []
+        if not unanswered.is_known:
+            ready = (one.address for one in backends.backends if one.ready and not one.terminating)
+            pods = list(islice(ready, MESH_PODS_ASKED_MAX))
+        service, *others = await asyncio.gather(*(self._ask(one) for one in (address, *pods)))
+        return service == _QUEUE_PROXY and all(status in _MESH_STATUSES for status, _ in others)
+
+    def _answered(self, backends: RevisionBackends, address: str) -> None:
+        if not self._wants_service(backends) or backends.cluster_address() != address:
             return
-        asked = [one.address for one in backends.backends if one.ready and not one.terminating][:MESH_ASKED_MAX]
-        answers = await asyncio.gather(*(self._ask(one) for one in asked))
-        if any(status not in _MESH_STATUSES for status, _ in answers):
-            return
-        status, body = await self._ask(address)
-        if status != 200 or body != "queue" or not self._is_unanswered(backends):
-            return
-        self.fallbacks_total += 1
-        log.warning("no pod of %s can be reached by its address, but its Service can: a mesh", backends.key)
-        backends.by_service = True
+        if self._source.settings.mesh_mode == MESH_AUTO and not backends.by_service:
+            self.fallbacks_total += 1
+            log.warning("no pod of %s can be reached by its address, but its Service can: a mesh", backends.key)
+            backends.by_service = True
+        backends.answered_address = address
         self._source.mark(backends.key)
 
     def _end(self, backends: RevisionBackends) -> None:
         if backends.by_service:
             backends.by_service = False
-            log.info("a pod of %s answers at its address: no longer by its Service", backends.key)
+            log.info("requests of %s go to its pods again, no longer to its Service", backends.key)
             self._source.mark(backends.key)

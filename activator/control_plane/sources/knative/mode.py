@@ -51,16 +51,16 @@ from activator.control_plane.sources.kubernetes.resources import (
 )
 from activator.control_plane.sources.kubernetes.watches import KubeWatches
 from activator.control_plane.sources.source import Source
-from activator.control_plane.state.model import Model
-from activator.messages import Change, DropRevision, Effect, Load, PlacePod, SetPod, WithdrawPod
+from activator.messages import Change, DropRevision, Effect, Load
 from activator.runtime.clock import Now
-from activator.runtime.tasks import TaskGroupOwner, pause
+from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
 from lb.registry import default_name, names
 from lb.rng import Rng
-from lb.tracker import QUARANTINED, READY, RECOVERING
 
 CONCURRENCY_REPORT_S: Final = 1.0  # how often Knative's autoscaler is sent what revisions carry
-MESH_LOOK_S: Final = 1.0  # how often that is looked at
+SCALE_LOOK_S: Final = 1.0  # how often it is looked at whether the autoscaler is away while requests wait
+MESH_LOOK_S: Final = 60.0  # the longest time in which nothing is looked at for meshes …
+MESH_REPAIR_S: Final = 1.0  # … and the time after an error of ours
 
 log = logging.getLogger("activator.knative")
 
@@ -70,8 +70,9 @@ _REFUSED: Final = frozenset({"403", "404"})  # kinds of errors
 
 
 class KnativeMode(Source):
-    """`submit` takes changes for the state worker, whose `model` is read only; `settled` is called with new settings;
-    `serve_tls` opens a listener, and is called again when its certificate is another; `panicked` is as for the source.
+    """`submit` takes changes for the state worker; `hurry` has a revision's pods probed at once; `settled` is called
+    with new settings; `serve_tls` opens a listener, and is called again when its certificate is another; `panicked` is
+    as for the source.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class KnativeMode(Source):
         environment: KnativeEnvironment,
         config: Config,
         submit: Callable[[Change], None],
-        model: Model,
+        hurry: Callable[[str], None],
         now: Now,
         rng: Rng,
         tasks: TaskGroupOwner,
@@ -92,7 +93,7 @@ class KnativeMode(Source):
         self._reconcile_interval_s = float(kubernetes.reconcile_interval)
         self.environment = environment
         self._shares = kubernetes.sharing == SHARING_KNATIVE
-        self._model = model
+        self._hurry = hurry
         self._now = now
         self._tasks = TaskGroupOwner(tasks.on_error)
         self._rng = rng
@@ -103,7 +104,11 @@ class KnativeMode(Source):
         self._tls_at_start = False  # it was on in the first list of settings: no pod is ever connected to without it
         self.client = KubeClient(Credentials(os.environ, now), "activator")
         maker = SpecMaker(
-            environment.cluster_domain, config.trailing_fragmentation_threshold, default_name, frozenset(names())
+            environment.cluster_domain,
+            config.trailing_fragmentation_threshold,
+            config.health,
+            default_name,
+            frozenset(names()),
         )
         loop = asyncio.get_running_loop()
         self.source = KnativeSource(
@@ -112,7 +117,6 @@ class KnativeMode(Source):
             self._shares,
             submit,
             loop.call_soon,
-            self._shared,
             self._settled,
             self._tls_of,
             controllers,
@@ -127,8 +131,9 @@ class KnativeMode(Source):
         url = kubernetes.autoscaler or (
             f"ws://autoscaler.{environment.system_namespace}.svc.{environment.cluster_domain}:{_AUTOSCALER_PORT}"
         )
-        self._asker = StatusAsker()
-        self.fallback = MeshFallback(self.source, self._answered, now, self._asker.ask)
+        self._asker = StatusAsker(environment.probe_timeout_s)
+        self.fallback = MeshFallback(self.source, now, self._asker.ask, environment.probe_timeout_s, self._tasks.start)
+        self.source.worked_out = self.fallback.heed
         self.stream = AutoscalerStream(url, environment.pod_name, self._autoscaler_back, now, rng, tasks.on_error)
         self.reporter = ConcurrencyReporter(now, self.stream.send)
         self.scale_fallback = ScaleFallback(
@@ -156,6 +161,7 @@ class KnativeMode(Source):
         self._watch(Selection(SERVICES, labels=f"{SERVICE_TYPE}={PRIVATE}"), self.source.service_objects)
         self._tasks.start("autoscaler", self.stream.run())
         self._tasks.start("reports", self._report())
+        self._tasks.start("scale fallback", self._look_after_the_autoscaler())
         self._tasks.start("mesh", self._look_for_meshes())
 
     async def close(self) -> None:
@@ -193,24 +199,24 @@ class KnativeMode(Source):
     def receive_load(self, load: Load) -> None:
         """A revision's load now."""
         self.reporter.load(load)
-        waits = load.queued > 0 and not self._answered(load.key)
+        if self.source.is_failing(load.key):
+            self._hurry(load.key)  # requests have come, though they are refused
+        if self._shares:
+            self.source.requests_wait(load.key, load.queued > 0)
+        waits = load.queued > 0 and not self.source.answers.has_answer(load.key)
         if waits != (load.key in self._awaited):
             self._await_pods(load.key, waits)
             if waits:
                 self.reporter.poke(load.key)
 
     def applied(self, effects: list[Effect]) -> None:
-        """Reports of a revision that is gone are forgotten now, when no further load of it can come.
-
-        A pod that has answered, or does no more, changes what is shared.
-        """
+        """Reports of a revision that is gone are forgotten now, when no further load of it can come."""
         for effect in effects:
+            self.source.applied(effect)
             if isinstance(effect, DropRevision):
                 self.reporter.drop_revision(effect.key)
                 if effect.key in self._awaited:
                     self._await_pods(effect.key, False)
-            elif self._shares and isinstance(effect, SetPod | PlacePod | WithdrawPod):
-                self.source.mark(effect.key)
 
     def view_age_s(self) -> float:
         """How old the oldest of the views of the cluster is, seconds."""
@@ -241,23 +247,6 @@ class KnativeMode(Source):
                 else:
                     relister.relax(scope)
 
-    def _answered(self, key: str) -> frozenset[str]:
-        """The pods of the revision that have answered, and may be picked."""
-        return self._pods_in(key, (READY, RECOVERING))
-
-    def _shared(self, key: str) -> frozenset[str]:
-        """Those that are shared out: also pods that answered and are in quarantine, which other activators do not know.
-
-        If one were left out here alone, all shares behind it would move into those of others.
-        """
-        return self._pods_in(key, (READY, RECOVERING, QUARANTINED))
-
-    def _pods_in(self, key: str, states: tuple[int, ...]) -> frozenset[str]:
-        revision = self._model.revisions.get(key)
-        if revision is None:
-            return frozenset()
-        return frozenset(identity for identity, pod in list(revision.pods.items()) if pod.state() in states)
-
     def _settled(self, settings: ClusterSettings) -> None:
         if settings.internal_tls and self.tls is None:
             self._begin_tls()
@@ -269,8 +258,9 @@ class KnativeMode(Source):
         if not self._tls_at_start:
             log.info("system-internal-tls: pods are spoken to as before until there is an authority in %s", AUTHORITIES)
         namespace = self.environment.system_namespace
-        minimum = "1.2" if os.environ.get("ACTIVATOR_TLS_MIN_VERSION") == "1.2" else "1.3"
-        self.tls = InternalTls(f"{self._host}:{_TLS_PORT}", self._tls_changed, minimum)
+        if self.environment.tls_ignored:
+            log.warning("no effect: %s (docs/knative.md, What is not there)", ", ".join(self.environment.tls_ignored))
+        self.tls = InternalTls(f"{self._host}:{_TLS_PORT}", self._tls_changed, self.environment.tls_min_version)
         secrets = Selection(SECRETS, namespace, fields=f"metadata.name={SECRET}")
         bundles = Selection(CONFIG_MAPS, namespace, labels=BUNDLE_LABEL)
         self._watch(secrets, SecretObjects(self.tls))
@@ -291,12 +281,24 @@ class KnativeMode(Source):
 
     async def _look_for_meshes(self) -> None:
         while True:
-            await pause(MESH_LOOK_S)
             try:
-                self.scale_fallback.look(list(self._awaited))
-                await self.fallback.look()
+                due_s = self.fallback.look()
             except Exception as error:  # counted and logged; the next look is a second away
                 self._tasks.on_error("mesh", error)
+                await pause(MESH_REPAIR_S)
+                continue
+            if due_s > 0.0:
+                await wait_for(self.fallback.heeded, min(due_s, MESH_LOOK_S))
+            else:
+                await pause(0.0)
+
+    async def _look_after_the_autoscaler(self) -> None:
+        while True:
+            await pause(SCALE_LOOK_S)
+            try:
+                self.scale_fallback.look(list(self._awaited))
+            except Exception as error:  # counted and logged; the next look is a second away
+                self._tasks.on_error("scale fallback", error)
 
     async def _report(self) -> None:
         while True:

@@ -4,10 +4,14 @@ Rules
   1. Nothing here waits or reads a clock: objects in, changes out. What was submitted is remembered, and only
      differences are submitted again.
   2. Every pod is asked by the activator itself before it gets requests, except in the mode `disabled`, where
-     Kubernetes' word is enough, and in the mode `enabled`, where a mesh hides pods behind their Service.
+     Kubernetes' word is enough (a pod that it does not call ready is asked all the same), and in the mode `enabled`,
+     where a mesh hides pods behind their Service, and the Service is asked in their place (mesh_fallback.py).
   3. A pod that was ready for Kubernetes and now is not is asked anew; its requests go on. So is one that looks the same
      as before while events of it were lost: its containers may have been started anew meanwhile.
-  4. Objects with the UID of a revision that is gone belong to it, not to its successor of the same name: until they are
+  4. With `sharing: knative` each pod has its share before it is probed (sharing.py), so no waiter is woken for more.
+  5. While none of its pods answers, a revision whose conditions say that it cannot start (conditions.py) refuses its
+     requests with the cause. They are reported to the autoscaler all the same, so it is tried again.
+  6. Objects with the UID of a revision that is gone belong to it, not to its successor of the same name: until they are
      collected, its pods run, answer and are ready, and they are another program.
 
 Source: knative.dev/serving pkg/activator/net/revision_backends.go (v1.23).
@@ -15,6 +19,7 @@ Source: knative.dev/serving pkg/activator/net/revision_backends.go (v1.23).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final, TypeVar
@@ -23,13 +28,19 @@ from activator.config.specs import RevisionSpec
 from activator.control_plane.sources.knative import sharing
 from activator.control_plane.sources.knative.backends import Backend, of_endpoints, of_slices, ready_ips
 from activator.control_plane.sources.knative.cluster_settings import MESH_DISABLED, MESH_ENABLED
+from activator.control_plane.sources.knative.conditions import failure_of
+from activator.control_plane.sources.knative.pod_answers import PodAnswers, cluster_pod
 from activator.control_plane.sources.knative.revision_specs import HTTP2, believes_queue_proxy, protocol_of
 from activator.control_plane.sources.kubernetes.objects import Endpoints, EndpointSlice, KubeObject, Revision, Service
 from activator.messages import Change, Listed, PodSeen, PodStatus, RevisionFailed, RevisionRecovered, RevisionSet
+from activator.runtime.clock import NEVER
 
 SOURCE: Final = "kubernetes"
 REVISION_UID_LABEL: Final = "serving.knative.dev/revisionUID"
+EXITS_PATIENCE_S: Final = 20.0  # for pods whose container has exited: a kubelet has started it three times by then
 SPEAKS_HTTP2: Final = "its port is named h2c, and this activator does not speak HTTP/2 to pods yet"
+
+log = logging.getLogger("activator.knative")
 
 Labelled = TypeVar("Labelled", bound=KubeObject)
 
@@ -62,24 +73,48 @@ class RevisionBackends:
         self.private = ServiceBackends()
         self.public = ServiceBackends()
         self.backends: list[Backend] = []
-        self.by_service = False  # no pod can be reached: requests go to their Service as a whole
+        self.ready_pods = 0  # for Kubernetes, and not about to go
+        # No pod could be reached the last time: requests go to their Service as a whole, once that has answered.
+        self.by_service = False
+        self.answered_address = ""  # of the Service, where it has answered as it is now
         self.activators = 0
         self.index = sharing.UNKNOWN
+        self.due_s = NEVER  # when time alone changes something
+        self._shared = sharing.SharedPods()
+        self._awaited_since_s = NEVER  # since when requests wait
+        self._is_alone = False  # requests have waited for its index, in vain
         self._own_ip = own_ip
         self._shares = shares
         self._flips: dict[str, int] = {}  # of each pod: how often it was ready and then was not, or may not have been
         self._was_ready: dict[str, bool] = {}
         self._spec: RevisionSpec | None = None
         self._listed: Listed | None = None
-        self._failed: bool | None = False  # as was submitted; None: that is not known
+        self.failing = False  # its conditions say that it cannot start; that ends with the first pod that answers
+        self._exits_since_s = NEVER  # since when pods are there whose container exits
+        self._failure: str | None = ""  # as was submitted; None: that is not known
         self._former: set[str] = set()  # UIDs of revisions of this name that are gone
 
     @property
     def port_name(self) -> str:
         return "http" if self.revision is None else protocol_of(self.revision)
 
-    def changes(self, make: Callable[[Revision], RevisionSpec], mode: str, healthy: AbstractSet[str]) -> list[Change]:
-        """What has to be submitted now. `healthy`: the identities of the pods that have answered (for shares)."""
+    @property
+    def leaves_out(self) -> bool:
+        """Whether a pod changes what is shared when it answers."""
+        return self._shared.leaves_out
+
+    def requests_wait(self, waits: bool, now_s: float) -> bool:
+        """Requests wait, or no longer do; returns whether that changes anything."""
+        if waits == (self._awaited_since_s != NEVER):
+            return False
+        self._awaited_since_s = now_s if waits else NEVER
+        return self._shares and self.index == sharing.UNKNOWN and not self._is_alone
+
+    def changes(
+        self, make: Callable[[Revision], RevisionSpec], mode: str, answers: PodAnswers, now_s: float
+    ) -> list[Change]:
+        """What has to be submitted now."""
+        self.due_s = NEVER
         if self.revision is None:
             return []
         changes: list[Change] = []
@@ -87,12 +122,13 @@ class RevisionBackends:
         if spec != self._spec:
             self._spec = spec
             changes.append(RevisionSet(spec))
-        failed = protocol_of(self.revision) == HTTP2
-        if failed != self._failed:
-            self._failed = failed
-            changes.append(RevisionFailed(self.key, SPEAKS_HTTP2) if failed else RevisionRecovered(self.key))
         self._look(spec)
-        listed = Listed(self.key, SOURCE, tuple(self._pods(spec, mode, healthy)))
+        failure = self._why_it_cannot_start(self.revision, answers.has_answer(self.key), now_s)
+        if failure != self._failure:
+            self._failure = failure
+            changes.append(RevisionFailed(self.key, failure) if failure else RevisionRecovered(self.key))
+        mine = self._mine(spec, answers.proven(self.key), now_s)
+        listed = Listed(self.key, SOURCE, tuple(self._pods(spec, mode, mine)))
         if listed != self._listed:
             self._listed = listed
             changes.append(listed)
@@ -102,7 +138,7 @@ class RevisionBackends:
         """Some of it was lost: the next changes are everything."""
         self._spec = None
         self._listed = None
-        self._failed = None
+        self._failure = None
 
     def events_lost(self, slices: list[EndpointSlice], endpoints: list[Endpoints]) -> None:
         """The history of these objects of the private Service is not known, only their current state."""
@@ -121,9 +157,16 @@ class RevisionBackends:
         if self.revision is not None and self.revision.metadata.uid:
             self._former.add(self.revision.metadata.uid)
         self.revision = None
+        self.ready_pods = 0
         self.by_service = False
+        self.answered_address = ""
+        self.activators, self.index = 0, sharing.UNKNOWN
+        self._is_alone = False
+        self._shared = sharing.SharedPods()
         self.forget_submitted()
-        self._failed = False  # its successor begins without a failure
+        self._failure = ""  # its successor begins without a failure
+        self.failing = False
+        self._exits_since_s = NEVER
 
     def is_empty(self) -> bool:
         """Nothing is known of it any more."""
@@ -138,6 +181,10 @@ class RevisionBackends:
                 if port.name == self.port_name and ip not in ("", "None"):
                     return f"[{ip}]:{port.port}" if ":" in ip else f"{ip}:{port.port}"
         return ""
+
+    def service_answers(self) -> bool:
+        """Whether the private Service has answered at the address that it has."""
+        return bool(self.answered_address) and self.answered_address == self.cluster_address()
 
     # --- within ---
 
@@ -155,23 +202,56 @@ class RevisionBackends:
             flips[one.identity] = known
             ready[one.identity] = one.ready
         self._flips, self._was_ready = flips, ready
-        ips = ready_ips(self.public.backends(self.port_name, self._former))
-        place = sharing.infer_index(ips, self._own_ip)
-        if place != sharing.UNKNOWN:  # else what was known stays in force
-            self.activators, self.index = len(ips), place
+        self.ready_pods = sum(one.ready and not one.terminating for one in self.backends)
+        if not self.backends:  # at zero: what was behind the Service has gone
+            self.answered_address = ""
+        if self._shares:
+            ips = ready_ips(self.public.backends(self.port_name, self._former))
+            place, activators = sharing.infer_index(ips, self._own_ip)
+            if place != sharing.UNKNOWN:  # else what was known stays in force
+                self.activators, self.index = activators, place
 
-    def _pods(self, spec: RevisionSpec, mode: str, healthy: AbstractSet[str]) -> list[PodSeen]:
-        cluster = self._cluster_pod(spec, mode)
+    def _why_it_cannot_start(self, revision: Revision, is_up: bool, now_s: float) -> str:
+        """One line, or empty: it can, or may."""
+        found = failure_of(revision)
+        self.failing = found is not None
+        exits = found is not None and not found.is_certain and not is_up and bool(self.backends)
+        self._exits_since_s = min(self._exits_since_s, now_s) if exits else NEVER
+        if protocol_of(revision) == HTTP2:
+            return SPEAKS_HTTP2
+        if found is None or is_up:
+            return ""
+        until_s = self._exits_since_s + EXITS_PATIENCE_S
+        if not found.is_certain and now_s < until_s:
+            self.due_s = until_s
+            return ""
+        if found.cause != self._failure:
+            log.warning("%s: %s; its requests are refused until a pod answers: %s", self.key, *found[:2])
+        return found.cause
+
+    def _mine(self, spec: RevisionSpec, proven: AbstractSet[str], now_s: float) -> AbstractSet[str] | None:
+        """The addresses of the pods that are this activator's; None: all of them, whoever else there is."""
+        if not self._shares or spec.container_concurrency == 0:
+            return None
+        if self.index == sharing.UNKNOWN:
+            until_s = self._awaited_since_s + sharing.SHARE_PATIENCE_S
+            self._is_alone = self._is_alone or now_s >= until_s
+            self.due_s = min(self.due_s, NEVER if self._is_alone else until_s)
+            return None if self._is_alone else frozenset()
+        listed = {one.identity: one.address for one in self.backends if not one.terminating}
+        shared = self._shared.of(listed, proven, now_s)
+        self.due_s = min(self.due_s, self._shared.due_s)
+        return frozenset(sharing.assign_slice(list(set(shared)), self.index, self.activators))
+
+    def _pods(self, spec: RevisionSpec, mode: str, mine: AbstractSet[str] | None) -> list[PodSeen]:
+        cluster = self._cluster_pod(spec, mode, mine)
         if mode == MESH_ENABLED:
             return cluster
-        limits = self._limits(spec, healthy)
         believes = self.revision is not None and believes_queue_proxy(self.revision)
         pods = []
         for one in self.backends:
             status, probe = _status(one, mode, believes)
-            limit = limits.get(one.identity, _UNLIMITED) if limits is not None else _UNLIMITED
-            if cluster:
-                limit = 0
+            is_ours = not cluster and (mine is None or one.address in mine)
             pods.append(
                 PodSeen(
                     self.key,
@@ -180,39 +260,30 @@ class RevisionBackends:
                     one.address,
                     status,
                     probe,
-                    limit=limit,
+                    limit=_UNLIMITED if is_ours else 0,
                     restarts=self._flips[one.identity],
                 )
             )
         return cluster + pods
 
-    def _limits(self, spec: RevisionSpec, healthy: AbstractSet[str]) -> dict[str, int] | None:
-        """0 for the pods that are other activators'; None where all are ours."""
-        if not self._shares or spec.container_concurrency == 0 or self.index == sharing.UNKNOWN:
-            return None
-        known = {one.address: one.identity for one in self.backends if one.identity in healthy and not one.terminating}
-        mine = set(sharing.assign_slice(list(known), self.index, self.activators))
-        return {identity: 0 for address, identity in known.items() if address not in mine}
-
-    def _cluster_pod(self, spec: RevisionSpec, mode: str) -> list[PodSeen]:
-        """The Service in place of its pods."""
-        if not self.by_service and mode != MESH_ENABLED:
+    def _cluster_pod(self, spec: RevisionSpec, mode: str, mine: AbstractSet[str] | None) -> list[PodSeen]:
+        """The Service in place of its pods, when it has answered."""
+        if (not self.by_service and mode != MESH_ENABLED) or not self.ready_pods or not self.service_answers():
             return []
-        address = self.cluster_address()
-        ready = sum(one.ready and not one.terminating for one in self.backends)
-        if not address or not ready:
-            return []
-        limit = self.cluster_limit(spec, ready)
+        address = self.answered_address
+        limit = self._cluster_limit(spec, mine)
         if spec.tls is not None:
             address = _with_port(address, 443)
-        return [PodSeen(self.key, SOURCE, f"cluster-ip/{address}", address, PodStatus.READY, limit=limit)]
+        return [PodSeen(self.key, SOURCE, cluster_pod(address), address, PodStatus.READY, limit=limit)]
 
-    def cluster_limit(self, spec: RevisionSpec, ready: int) -> int:
+    def _cluster_limit(self, spec: RevisionSpec, mine: AbstractSet[str] | None) -> int:
         """How many requests the Service as a whole may get from here."""
         if spec.container_concurrency == 0:
             return _UNLIMITED
+        if mine is not None and self.index == sharing.UNKNOWN:
+            return 0
         activators = self.activators if self._shares else 1
-        return sharing.share_of(ready, spec.container_concurrency, activators)
+        return sharing.share_of(self.ready_pods, spec.container_concurrency, activators)
 
 
 def _without(former: AbstractSet[str], objects: Mapping[str, Labelled]) -> list[Labelled]:
@@ -226,8 +297,8 @@ def _status(one: Backend, mode: str, believes: bool) -> tuple[PodStatus, bool]:
     """The status that is claimed of a pod, and whether it is to be asked."""
     if one.terminating:
         return PodStatus.DRAINING, False
-    if mode == MESH_DISABLED:
-        return (PodStatus.READY if one.ready else PodStatus.NOT_READY), False
+    if mode == MESH_DISABLED and one.ready:
+        return PodStatus.READY, False
     if one.ready or believes:
         return PodStatus.PENDING, True
     return PodStatus.NOT_READY, False

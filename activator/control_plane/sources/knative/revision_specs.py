@@ -14,16 +14,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from activator.config.model import PROBE_QUEUE_PROXY, PodTls
-from activator.config.specs import ProbeSpec, RevisionSpec
+from activator.config.model import PROBE_QUEUE_PROXY, Buffer, Health, PodTls
+from activator.config.reader import parse_size
+from activator.config.specs import ProbeSpec, RevisionSpec, resolve_buffer
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.control_plane.sources.kubernetes.objects import Container, Revision
+from activator.runtime.child_name import private_service
 
 MAX_SCALE: Final = ("autoscaling.knative.dev/max-scale", "autoscaling.knative.dev/maxScale")
 THRESHOLD: Final = "activator.dev/trailing-fragmentation-threshold"
 SERVICE: Final = "serving.knative.dev/service"
 CONFIGURATION: Final = "serving.knative.dev/configuration"
 POLICY: Final = "activator.dev/policy"
+BUFFER_REQUEST: Final = "activator.dev/buffer-request"  # as `buffer.request` and …
+BUFFER_RESPONSE: Final = "activator.dev/buffer-response"  # … `buffer.response` in the file
 
 HTTP1: Final = "http"  # the names of the private service's ports
 HTTP2: Final = "http2"
@@ -52,13 +56,22 @@ def believes_queue_proxy(revision: Revision) -> bool:
 
 
 class SpecMaker:
-    """`default_policy` names the policy for a container_concurrency; `policies` are the names that there are."""
+    """`default_policy` names the policy for a container_concurrency; `policies` are the names that there are.
+
+    `threshold` and `health` are those of the configuration, for all revisions.
+    """
 
     def __init__(
-        self, cluster_domain: str, threshold: float, default_policy: Callable[[int], str], policies: frozenset[str]
+        self,
+        cluster_domain: str,
+        threshold: float,
+        health: Health,
+        default_policy: Callable[[int], str],
+        policies: frozenset[str],
     ) -> None:
         self._domain = cluster_domain
         self._threshold = threshold
+        self._health = health
         self._default_policy = default_policy
         self._policies = policies
 
@@ -71,11 +84,19 @@ class SpecMaker:
         idle_s = float(spec.idle_timeout_seconds or 0)
         bounds_s = [seconds for seconds in (total_s, first_byte_s, idle_s) if seconds > 0.0]
         policy = metadata.annotations.get(POLICY, "")
+        buffer = Buffer(
+            request=parse_size(metadata.annotations.get(BUFFER_REQUEST, "")),
+            response=parse_size(metadata.annotations.get(BUFFER_RESPONSE, "")),
+        )
+        buffer_request, buffer_response, _ = resolve_buffer(buffer, limit)
         return RevisionSpec(
             key=f"{metadata.namespace}/{metadata.name}",
             hosts=(f"{metadata.name}.{metadata.namespace}.svc.{self._domain}",),
             container_concurrency=limit,
             policy=policy if policy in self._policies else self._default_policy(limit),
+            strikes=self._health.strikes,
+            ejection_share=self._health.ejection_share,
+            stale_after_s=float(self._health.stale_after),
             max_scale=max_scale_of(metadata.annotations, settings),
             trailing_fragmentation_threshold=_share(metadata.annotations, self._threshold),
             queue_timeout_s=min(bounds_s),
@@ -84,6 +105,8 @@ class SpecMaker:
             first_byte_timeout_s=first_byte_s,
             idle_timeout_s=idle_s,
             times_from_arrival=True,
+            buffer_request_bytes=buffer_request,
+            buffer_response_bytes=buffer_response,
             upgrades=("*",),
             probe=_probe(revision, settings),
             tls=tls,
@@ -105,7 +128,7 @@ def _probe(revision: Revision, settings: ClusterSettings) -> ProbeSpec:
     if not settings.passes_through:
         port = _program_port(revision)
         return ProbeSpec(PROBE_QUEUE_PROXY, port=port, port_suffices=_port_suffices(revision, port))
-    host = f"{revision.metadata.name}-private.{revision.metadata.namespace}"
+    host = f"{private_service(revision.metadata.name)}.{revision.metadata.namespace}"
     return ProbeSpec(PROBE_QUEUE_PROXY, host=host, headers=(("K-Passthrough-Lb", "true"),))
 
 

@@ -25,6 +25,7 @@ from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.sources.knative import cluster_settings
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
+from activator.control_plane.sources.knative.pod_answers import PodAnswers
 from activator.control_plane.sources.knative.revision_backends import SOURCE, RevisionBackends, ServiceBackends
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.kubernetes.object_store import Key
@@ -36,8 +37,9 @@ from activator.control_plane.sources.kubernetes.objects import (
     Revision,
     Service,
 )
-from activator.messages import Change, RevisionGone
-from activator.runtime.clock import Defer, Later, Timer
+from activator.messages import Change, Effect, RevisionGone, SetPod
+from activator.runtime.clock import NEVER, Defer, Later, Timer
+from lb.tracker import NOT_READY, PENDING
 
 log = logging.getLogger("activator.knative")
 
@@ -49,15 +51,20 @@ SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 _REVISION: Final = "revision"
 _ENDPOINTS: Final = "endpoints"
 
+_UNPROVEN: Final = frozenset({PENDING, NOT_READY})  # states of pods that do not answer, or are not to be asked
+
 PRIVATE: Final = "Private"
 PUBLIC: Final = "Public"
 
 
+def _ignore(key: str) -> None:
+    pass
+
+
 class KnativeSource:
-    """`submit` takes changes; `defer` runs a callable in the loop's next turn; `healthy(key)` names the pods of a
-    revision that are to be shared out; `settled(settings)` is called with new settings; `tls_of(namespace)` says how
-    to connect to its pods; `panicked(key, what, error, now_s)` is called with errors of ours and returns how long to
-    wait; `later` is the loop's `call_later`.
+    """`submit` takes changes; `defer` runs a callable in the loop's next turn; `settled(settings)`
+    is called with new settings; `tls_of(namespace)` says how to connect to its pods; `panicked(key, what, error,
+    now_s)` is called with errors of ours and returns how long to wait; `later` is the loop's `call_later`.
     """
 
     def __init__(
@@ -67,7 +74,6 @@ class KnativeSource:
         shares: bool,
         submit: Callable[[Change], None],
         defer: Defer,
-        healthy: Callable[[str], frozenset[str]],
         settled: Callable[[ClusterSettings], None],
         tls_of: Callable[[str], PodTls | None],
         controllers: Controllers,
@@ -79,7 +85,6 @@ class KnativeSource:
         self._shares = shares
         self._submit = submit
         self._defer = defer
-        self._healthy = healthy
         self._settled = settled
         self._tls_of = tls_of
         self._controllers = controllers
@@ -88,10 +93,12 @@ class KnativeSource:
         for name in (_REVISION, _ENDPOINTS):
             controllers.register(name)
         self.settings = ClusterSettings()
+        self.worked_out: Callable[[str], None] = _ignore  # what is known of this revision may be other than before
+        self.answers = PodAnswers(self._turned)
         self.revisions: dict[str, RevisionBackends] = {}
         self._maps: dict[str, Mapping[str, str]] = {}  # ConfigMaps by name
         self._dirty: dict[str, tuple[str, float]] = {}  # by revision: what changed of it first, and when
-        self._again: dict[str, Timer] = {}  # by revision that could not be worked out: when that is tried again
+        self._again: dict[str, Timer] = {}  # by revision that is worked out again by itself: when
         self._deferred = False
         self.revision_objects = RevisionObjects(self)
         self.slice_objects = SliceObjects(self)
@@ -122,6 +129,11 @@ class KnativeSource:
         for key in self.revisions:
             self.mark(key, _REVISION)
 
+    def is_failing(self, key: str) -> bool:
+        """The conditions of this revision say that it cannot start."""
+        backends = self.revisions.get(key)
+        return backends is not None and backends.failing
+
     def is_behind(self) -> bool:
         """Something was filed whose changes have not been worked out."""
         return bool(self._dirty)
@@ -142,6 +154,7 @@ class KnativeSource:
         self._no_more(key)
         self._submit(RevisionGone(key))
         self.forget_if_empty(key)
+        self.worked_out(key)
 
     def forget_if_empty(self, key: str) -> None:
         """Nothing is known of it any more."""
@@ -168,6 +181,21 @@ class KnativeSource:
             self._settled(settings)
             self.mark_all()
 
+    def applied(self, effect: Effect) -> None:
+        """The model is as this says."""
+        self.answers.applied(effect)
+        if self._shares and type(effect) is SetPod:
+            backends = self.revisions.get(effect.key)
+            # One that does not answer any more is left out in time, one that was left out is shared out again.
+            if backends is not None and (backends.leaves_out or effect.state in _UNPROVEN):
+                self.mark(effect.key)
+
+    def requests_wait(self, key: str, waits: bool) -> None:
+        """Whether requests of this revision wait for a pod."""
+        backends = self.revisions.get(key)
+        if backends is not None and backends.requests_wait(waits, self._controllers.now()):
+            self.mark(key)
+
     # --- changes ---
 
     def flush(self) -> None:
@@ -181,13 +209,18 @@ class KnativeSource:
                 continue
             try:
                 with self._controllers.reconcile(controller):
-                    for change in backends.changes(self._make, self.settings.mesh_mode, self._healthy(key)):
+                    mode, now_s = self.settings.mesh_mode, self._controllers.now()
+                    for change in backends.changes(self._make, mode, self.answers, now_s):
                         self._submit(change)
             except Exception as error:  # a defect: of this revision only
                 backends.forget_submitted()  # some of it may have been worked out, and not been submitted
                 self._try_again(key, controller, error)
             else:
                 self._no_more(key)
+                if backends.due_s != NEVER:
+                    due_s = max(backends.due_s - self._controllers.now(), 0.0)
+                    self._again[key] = self._later(due_s, partial(self._look_when_due, key))
+            self.worked_out(key)
 
     def _try_again(self, key: str, controller: str, error: Exception) -> None:
         self._no_more(key)
@@ -199,11 +232,22 @@ class KnativeSource:
         del self._again[key]
         self.mark(key, controller, again=True)
 
+    def _look_when_due(self, key: str) -> None:
+        del self._again[key]
+        self.mark(key)
+
     def _no_more(self, key: str) -> None:
-        """It is not to be tried again by itself."""
+        """It is not to be worked out again by itself."""
         timer = self._again.pop(key, None)
         if timer is not None:
             timer.cancel()
+
+    def _turned(self, key: str) -> None:
+        """The first pod of a revision answers, or the last one that did no longer does."""
+        backends = self.revisions.get(key)
+        if backends is not None and (self._shares or backends.failing):
+            self.mark(key)
+        self.worked_out(key)
 
     def _make(self, revision: Revision) -> RevisionSpec:
         return self._maker.make(revision, self.settings, self._tls_of(revision.metadata.namespace))

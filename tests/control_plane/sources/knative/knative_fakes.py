@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
 
-from activator.config.model import PodTls
+from activator.config.model import Health, PodTls
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
+from activator.control_plane.sources.knative.mesh_fallback import MeshFallback
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.knative.source import KnativeSource
 from activator.control_plane.sources.kubernetes.objects import ConfigMap, Endpoints, EndpointSlice, Revision, Service
-from activator.messages import Change, Probed, StartProbe
+from activator.messages import Change, Effect, Probed, StartProbe
 from lb.registry import default_name, names
 from lb.tracker import READY, RECOVERING
 from tests.control_plane.state.state_fakes import Joined
@@ -22,6 +25,8 @@ NAMESPACE = "default"
 NAME = "hello-00001"
 KEY = f"{NAMESPACE}/{NAME}"
 OWN_IP = "10.9.0.1"
+
+PATIENCE_S = 0.3  # how long pods that are ready may not answer before a mesh is looked for
 
 ENVIRONMENT = KnativeEnvironment("activator-1", OWN_IP, "knative-serving")
 
@@ -42,6 +47,7 @@ def revision(
     containers: list[dict[str, Any]] | None = None,
     uid: str = "",
     belongs_to: dict[str, str] | None = None,
+    conditions: list[dict[str, str]] | None = None,
     **spec: Any,
 ) -> Revision:
     containers = containers or [{"name": "user", "ports": ports or [{"containerPort": 8080}]}]
@@ -50,7 +56,7 @@ def revision(
     if belongs_to is not None:
         metadata["labels"] = belongs_to
     fields = {"containerConcurrency": limit, "timeoutSeconds": 300, "containers": containers, **spec}
-    made: Revision = _made(Revision, metadata=metadata, spec=fields)
+    made: Revision = _made(Revision, metadata=metadata, spec=fields, status={"conditions": conditions})
     return made
 
 
@@ -129,7 +135,7 @@ def config_map(name: str, **data: str) -> ConfigMap:
 class Cluster:
     """A source, a state worker and a data plane; `turn` lets all of them work, and `answering` says which pods do."""
 
-    def __init__(self, shares: bool = False) -> None:
+    def __init__(self, shares: bool = False, health: Health | None = None, own_ip: str = OWN_IP) -> None:
         self.joined = Joined()
         self.told: list[Change] = []
         self.settings: list[ClusterSettings] = []
@@ -138,20 +144,24 @@ class Cluster:
         self.asked: list[str] = []
         self.tls: PodTls | None = None
         self.controllers = Controllers(self.joined.clock.now)
-        maker = SpecMaker("cluster.local", 0.5, default_name, frozenset(names()))
+        maker = SpecMaker("cluster.local", 0.5, health or Health(), default_name, frozenset(names()))
         self.source = KnativeSource(
-            ENVIRONMENT,
+            KnativeEnvironment("activator-1", own_ip, "knative-serving"),
             maker,
             shares,
             self._submit,
             self.deferred.append,
-            self._healthy,
             self.settings.append,
             lambda _namespace: self.tls,
             self.controllers,
             self.joined.worker.supervision.panicked,
             self.joined.clock.call_later,
         )
+        self.joined.applied = self._applied
+        self.says: dict[str, tuple[int, str]] = {}  # what an address answers to a question about a mesh
+        self.questions: list[str] = []
+        self.fallback = MeshFallback(self.source, self.joined.clock.now, self._say, PATIENCE_S, self._start)
+        self.source.worked_out = self.fallback.heed
         self.probes: dict[str, StartProbe] = {}
 
     def see(self, *objects: Any, old: Any = None) -> None:
@@ -195,6 +205,9 @@ class Cluster:
                 run()
             self.joined.do()
             self._answer()
+            self.fallback.look()
+            for key, throttler in self.joined.tables.throttlers.items():
+                self.source.requests_wait(key, throttler.line.length > 0)
 
     def answer(self, *ips: str) -> None:
         """These pods answer from now on."""
@@ -217,11 +230,17 @@ class Cluster:
         self.told.append(change)
         self.joined.worker.submit(change)
 
-    def _healthy(self, key: str) -> frozenset[str]:
-        record = self.joined.worker.model.revisions.get(key)
-        if record is None:
-            return frozenset()
-        return frozenset(identity for identity, pod in record.pods.items() if pod.state() in (READY, RECOVERING))
+    def _applied(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self.source.applied(effect)
+
+    async def _say(self, address: str) -> tuple[int, str]:
+        self.questions.append(address)
+        return self.says.get(address, (0, ""))
+
+    def _start(self, _name: str, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Runs it to its end, at once."""
+        asyncio.run(coroutine)
 
     def _answer(self) -> None:
         """Probes that are under way find out."""
@@ -236,4 +255,3 @@ class Cluster:
             if order.address.rpartition(":")[0].strip("[]") in self.answering:
                 del self.probes[identity]
                 self.joined.do(Probed(order.key, identity))
-                self.source.mark(order.key)

@@ -41,6 +41,7 @@ def test_without_any_of_the_three_it_is_not_knatives(missing: str) -> None:
 
 def test_every_mistake_is_told() -> None:
     mistakes = {"POD_IP": "x", "PROBE_TIMEOUT": "soon", "MAX_IDLE_PROXY_CONNS": "-1", "METRICS_PROMETHEUS_PORT": "80"}
+    mistakes["ACTIVATOR_TLS_MIN_VERSION"] = "1.1"
     with pytest.raises(ConfigError) as refused:
         read_environment({**MANIFEST, **mistakes})
     assert [problem.partition(":")[0] for problem in refused.value.problems] == [
@@ -48,7 +49,16 @@ def test_every_mistake_is_told() -> None:
         "MAX_IDLE_PROXY_CONNS",
         "PROBE_TIMEOUT",
         "METRICS_PROMETHEUS_PORT",
+        "ACTIVATOR_TLS_MIN_VERSION",
     ]
+
+
+def test_of_knatives_variables_about_tls_one_counts_and_the_others_are_told() -> None:
+    environment = read_environment({**MANIFEST, "ACTIVATOR_TLS_MIN_VERSION": "1.2"})
+    assert (environment.tls_min_version, environment.tls_ignored) == ("1.2", ())
+    others = ("ACTIVATOR_TLS_MAX_VERSION", "ACTIVATOR_TLS_CIPHER_SUITES", "ACTIVATOR_TLS_CURVE_PREFERENCES")
+    environment = read_environment({**MANIFEST, **dict.fromkeys(others, "x")})
+    assert (environment.tls_min_version, environment.tls_ignored) == ("1.3", others)
 
 
 def test_the_clusters_domain_out_of_resolv_conf(tmp_path: Path) -> None:

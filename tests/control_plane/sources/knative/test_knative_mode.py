@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+from msgspec.structs import replace
+
 from activator.config.model import Config, Kubernetes
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.scaling.concurrency import POKE_INTERVAL_S
+from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.mode import KnativeMode
 from activator.control_plane.sources.knative.source import REVISION_LABEL
 from activator.control_plane.sources.kubernetes.resources import Scope
@@ -30,14 +34,15 @@ from tests.manual_clock import ManualClock
 class World:
     """The mode and a state worker; nobody watches, and no data plane carries anything."""
 
-    def __init__(self, sharing: str, tasks: TaskGroupOwner) -> None:
+    def __init__(self, sharing: str, tasks: TaskGroupOwner, environment: KnativeEnvironment = ENVIRONMENT) -> None:
         self.clock = ManualClock()
+        self.hurried: list[str] = []
         self.worker = StateWorker(self.clock.now, self._applied, lambda _orders: None, lambda _source, _key: None)
         self.mode = KnativeMode(
-            ENVIRONMENT,
+            environment,
             Config(kubernetes=Kubernetes(sharing=sharing)),
             self.worker.submit,
-            self.worker.model,
+            self.hurried.append,
             self.clock.now,
             Rng(1),
             tasks,
@@ -109,7 +114,8 @@ def test_shares_are_of_the_pods_that_have_answered_be_they_in_quarantine() -> No
             world.worker.submit(Probed(KEY, pod))
         world.settle()
         assert world.limits() == [1, 1, 0, 0]
-        world.worker.submit(PodRefused(KEY, "pod-10.0.0.1", 1, True))
+        epoch = world.worker.model.revisions[KEY].pods["pod-10.0.0.1"].epoch
+        world.worker.submit(PodRefused(KEY, "pod-10.0.0.1", epoch, True))
         world.settle()
         assert world.limits() == [1, 1, 0, 0]
 
@@ -122,17 +128,53 @@ def test_a_report_or_a_look_that_raises_is_counted_and_the_next_one_comes_all_th
         tasks = TaskGroupOwner(lambda name, _error: failures.append(name))
         mode = World("none", tasks).mode
         mode._awaited = None  # type: ignore[assignment]
+        mode.fallback._changed = None  # type: ignore[assignment]
         mode.reporter._entries = None  # type: ignore[assignment]
-        running = [tasks.start("mesh", mode._look_for_meshes()), tasks.start("reports", mode._report())]
+        running = [
+            tasks.start("mesh", mode._look_for_meshes()),
+            tasks.start("scale fallback", mode._look_after_the_autoscaler()),
+            tasks.start("reports", mode._report()),
+        ]
         async with asyncio.timeout(60.0):
-            while min(failures.count("mesh"), failures.count("reports")) < 2:
+            while min(failures.count(name) for name in ("mesh", "reports", "scale fallback")) < 2:
                 await pause(0.05)
         assert not any(one.done() for one in running)
         await tasks.close()
         await mode.close()
         return failures
 
-    assert set(asyncio.run(main())) == {"mesh", "reports"}
+    assert set(asyncio.run(main())) == {"mesh", "reports", "scale fallback"}
+
+
+def test_requests_of_a_revision_that_cannot_start_have_its_pods_probed_at_once_though_they_are_refused() -> None:
+    def scenario(world: World) -> None:
+        failed = {"type": "ContainerHealthy", "status": "False", "reason": "ContainerMissing", "message": ""}
+        world.mode.source.revision_objects.changed(None, revision(conditions=[failed]))
+        world.settle()
+        for key in (KEY, "default/other"):
+            world.mode.receive_load(Load(key, 0, 0, 1, 0, 0.0, world.clock.now()))
+        assert world.hurried == [KEY]
+
+    run(scenario)
+
+
+def test_the_probe_timeout_of_the_environment_is_that_of_the_questions_about_a_mesh() -> None:
+    async def main() -> tuple[float, list[float]]:
+        tasks = TaskGroupOwner(lambda _name, _error: None)
+        world = World("none", tasks, replace(ENVIRONMENT, probe_timeout_s=0.7))
+        mode, source = world.mode, world.mode.source
+        source.revision_objects.changed(None, revision())
+        source.slice_objects.changed(None, endpoint_slice(endpoint("10.0.0.1")))
+        world.settle()
+        dues = [mode.fallback.look()]
+        world.clock.pass_time(0.6)
+        dues.append(mode.fallback.look())
+        await mode.close()
+        await tasks.close()
+        return mode._asker.timeout_s, dues
+
+    timeout_s, dues = asyncio.run(main())
+    assert timeout_s == 0.7 and dues == pytest.approx([0.7, 0.1])
 
 
 class Looker:
@@ -171,7 +213,8 @@ def test_who_waits_for_a_pod_is_told_of_at_once_and_looked_for_every_second_unti
         world.worker.submit(Probed(KEY, "pod-10.0.0.1"))
         world.settle()
         assert (load(2), looker.hurried) == (0, [])
-        world.worker.submit(PodRefused(KEY, "pod-10.0.0.1", 1, True))
+        epoch = world.worker.model.revisions[KEY].pods["pod-10.0.0.1"].epoch
+        world.worker.submit(PodRefused(KEY, "pod-10.0.0.1", epoch, True))
         world.settle()
         load(1)
         assert len(looker.hurried) == 1

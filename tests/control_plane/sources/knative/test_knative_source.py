@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from activator.config.model import PROBE_QUEUE_PROXY, PodTls
+from activator.config.model import PROBE_QUEUE_PROXY, Duration, Health, PodTls
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.control_plane.sources.knative.revision_specs import believes_queue_proxy, max_scale_of, protocol_of
-from activator.control_plane.state.health import POD_STALE_AFTER_S
 from activator.control_plane.state.supervision import (
     PANIC_BACKOFF_FACTOR,
     PANIC_BACKOFF_INITIAL_S,
@@ -21,6 +20,7 @@ from tests.control_plane.sources.knative.knative_fakes import (
     KEY,
     NAME,
     OWN_IP,
+    PATIENCE_S,
     Cluster,
     config_map,
     endpoint,
@@ -80,6 +80,13 @@ def test_when_an_open_port_is_all_that_queue_proxy_looks_for(
     cluster.see(revision(containers=[*beside, serving]))
     found = cluster.joined.throttler(KEY).spec.probe
     assert (found.port, found.port_suffices) == (8080, suffices)
+
+
+def test_what_the_configuration_says_of_health_counts_for_the_revisions_of_a_cluster_too() -> None:
+    cluster = Cluster(health=Health(strikes=7, ejection_share=0.2, stale_after=Duration(60.0)))
+    cluster.see(revision())
+    spec = cluster.joined.throttler(KEY).spec
+    assert (spec.strikes, spec.ejection_share, spec.stale_after_s) == (7, 0.2, 60.0)
 
 
 def test_the_limit_is_live() -> None:
@@ -259,7 +266,7 @@ def test_with_an_exec_probe_kubernetes_has_the_say_however_long_it_takes(was_rea
     cluster.see(revision(containers=exec_probe), before)
     cluster.see(after, old=before)
     for _ in range(3):
-        cluster.joined.clock.pass_time(POD_STALE_AFTER_S)
+        cluster.joined.clock.pass_time(float(Health().stale_after))
         cluster.joined.do(Sweep(KEY))
         cluster.turn()
         assert cluster.slots() == {"pod-10.0.0.1": "not_ready"}
@@ -577,11 +584,41 @@ def test_mode_disabled_takes_kubernetes_word() -> None:
     cluster = Cluster()
     cluster.see(config_map("config-network", mesh_compatibility_mode="disabled"))
     cluster.see(revision(), service(), endpoint_slice(endpoint("10.0.0.1"), endpoint("10.0.0.2", ready=False)))
-    assert cluster.ready() == ["10.0.0.1:8012"] and cluster.asked == []
+    assert cluster.ready() == ["10.0.0.1:8012"]
+    assert cluster.asked == ["10.0.0.2:8012"], "the other may answer before Kubernetes says so"
+
+
+def test_in_mode_disabled_a_pod_that_answers_is_used_before_kubernetes_calls_it_ready() -> None:
+    """As in probePodIPs of pkg/activator/net/revision_backends.go: only what is ready already is not asked."""
+    cluster = Cluster()
+    cluster.see(config_map("config-network", mesh_compatibility_mode="disabled"))
+    before = endpoint_slice(endpoint("10.0.0.1", ready=False))
+    cluster.see(revision(), before)
+    assert cluster.ready() == []
+    cluster.answer("10.0.0.1")
+    assert cluster.ready() == ["10.0.0.1:8012"]
+    cluster.answering.clear()
+    ready, after = endpoint_slice(endpoint("10.0.0.1")), endpoint_slice(endpoint("10.0.0.1", ready=False))
+    cluster.see(ready, old=before)
+    assert cluster.ready() == ["10.0.0.1:8012"] and len(cluster.asked) == 1
+    cluster.see(after, old=ready)
+    assert cluster.ready() == [] and len(cluster.asked) == 2, "ready, then not: asked anew"
+    cluster.see(ready, old=after)
+    assert cluster.ready() == ["10.0.0.1:8012"]
+
+
+def test_in_mode_disabled_with_an_exec_probe_a_pod_that_is_not_ready_is_not_asked() -> None:
+    cluster = Cluster()
+    cluster.answer("10.0.0.1")
+    cluster.see(config_map("config-network", mesh_compatibility_mode="disabled"))
+    containers = [{"name": "user", "readinessProbe": {"exec": {"command": ["x"]}}}]
+    cluster.see(revision(containers=containers), endpoint_slice(endpoint("10.0.0.1", ready=False)))
+    assert cluster.ready() == [] and cluster.asked == []
 
 
 def test_mode_enabled_takes_the_service_even_if_pods_answer() -> None:
     cluster = Cluster()
+    cluster.says["10.96.0.5:80"] = (200, "queue")
     cluster.answer("10.0.0.1", "10.0.0.2")
     cluster.see(config_map("config-network", mesh_compatibility_mode="enabled"))
     known = endpoint_slice(endpoint("10.0.0.1"), endpoint("10.0.0.2"), endpoint("10.0.0.3", ready=False))
@@ -594,6 +631,7 @@ def test_mode_enabled_takes_the_service_even_if_pods_answer() -> None:
 def test_with_tls_the_service_is_spoken_to_on_its_own_port() -> None:
     cluster = Cluster()
     cluster.tls = PodTls(server_name="data-plane.knative.dev")
+    cluster.says["10.96.0.5:80"] = (200, "queue")
     cluster.see(config_map("config-network", mesh_compatibility_mode="enabled"))
     cluster.see(revision(limit=10), service(), endpoint_slice(endpoint("10.0.0.1")))
     assert cluster.limits() == {"10.96.0.5:443": 10}
@@ -602,10 +640,10 @@ def test_with_tls_the_service_is_spoken_to_on_its_own_port() -> None:
 def test_that_pods_were_behind_a_mesh_is_not_believed_of_a_successors() -> None:
     cluster = Cluster()
     known = endpoint_slice(endpoint("10.0.0.1"))
+    cluster.says.update({"10.96.0.5:80": (200, "queue"), "10.96.0.2:80": (200, "queue")})
     cluster.see(revision(), service(), known)
     folder = cluster.source.revisions[KEY]
-    folder.by_service = True
-    cluster.source.mark(KEY)
+    cluster.joined.clock.pass_time(PATIENCE_S)
     cluster.turn()
     assert cluster.ready() == ["10.96.0.5:80"]
     cluster.miss(revision())
@@ -620,6 +658,15 @@ def test_that_pods_were_behind_a_mesh_is_not_believed_of_a_successors() -> None:
     assert cluster.ready() == ["10.0.0.2:8012"]
 
 
+def test_a_probe_through_a_mesh_names_the_private_service_also_of_a_long_name() -> None:
+    cluster = Cluster()
+    cluster.see(config_map("config-network", enable_mesh_pod_addressability="true"))
+    cluster.see(revision("f" * 63), revision("f" * 55))
+    hosts = [cluster.joined.throttler(f"default/{'f' * count}").spec.probe.host for count in (63, 55)]
+    digest = "105d7597f637e83cc711605ac3ea4957"  # of the 63 letters
+    assert hosts == [f"{'f' * 23}{digest}-private.default", f"{'f' * 55}-private.default"]
+
+
 # --- shares ---
 
 
@@ -632,7 +679,7 @@ def test_a_share_by_the_place_among_the_public_endpoints() -> None:
     pods = [f"10.0.0.{number}" for number in range(1, 4)]
     cluster.answer(*pods)
     cluster.see(revision(limit=10), endpoint_slice(*(endpoint(ip) for ip in pods)))
-    assert len(capacity(cluster)) == 3, "the index is not known: every pod is ours"
+    assert capacity(cluster) == {}, "the index is not known"
     first = public(OWN_IP, "10.9.0.2")
     cluster.see(first)
     assert capacity(cluster) == {"10.0.0.1:8012": 10, "10.0.0.3:8012": 10}

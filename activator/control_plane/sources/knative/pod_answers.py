@@ -1,0 +1,108 @@
+"""Which pods of each revision have answered, kept up to date from the effects of the state worker.
+
+Rules
+  1. An effect costs a step, and so does a question: nothing here walks the pods of a revision, which may be thousands
+     that are all asked every few milliseconds.
+  2. A Service that stands for its pods (`cluster_pod`) takes requests as a pod does, but its answer says nothing about
+     theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from activator.messages import DropRevision, Effect, PlacePod, RebuildRevision, SetPod, WithdrawPod
+from lb.tracker import QUARANTINED, READY, RECOVERING
+
+_CLUSTER: Final = "cluster-ip/"
+_UP: Final = frozenset({READY, RECOVERING})  # may be picked
+_PROVEN: Final = frozenset({READY, RECOVERING, QUARANTINED})  # has answered
+_NONE: Final[frozenset[str]] = frozenset()
+
+
+def cluster_pod(address: str) -> str:
+    """The identity of the Service at this address, in place of its pods."""
+    return _CLUSTER + address
+
+
+class _Known:
+    """Of one revision: identities."""
+
+    def __init__(self) -> None:
+        self.up: set[str] = set()  # pods that may be picked
+        self.proven: set[str] = set()  # pods that have answered, be they in quarantine
+        self.services: set[str] = set()  # Services that may be picked
+
+
+class PodAnswers:
+    """`turned(key)` is called when the first pod of a revision answers, or its Service, and when the last that did does
+    no more.
+    """
+
+    def __init__(self, turned: Callable[[str], None]) -> None:
+        self._turned = turned
+        self._known: dict[str, _Known] = {}
+
+    def applied(self, effect: Effect) -> None:
+        """The model is as this says."""
+        if type(effect) is SetPod or type(effect) is PlacePod:
+            self._is(effect.key, effect.identity, effect.state)
+        elif type(effect) is WithdrawPod:
+            self._is(effect.key, effect.identity, None)
+        elif type(effect) is DropRevision:
+            self._forget(effect.key)
+        elif type(effect) is RebuildRevision:
+            self._rebuilt(effect)
+
+    def has_answer(self, key: str) -> bool:
+        """Whether requests can go somewhere: to a pod, or to the Service."""
+        known = self._known.get(key)
+        return known is not None and bool(known.up or known.services)
+
+    def has_pod(self, key: str) -> bool:
+        """Whether a pod may be picked."""
+        known = self._known.get(key)
+        return known is not None and bool(known.up)
+
+    def proven(self, key: str) -> AbstractSet[str]:
+        """The pods that have answered, also those in quarantine: other activators know nothing of ours."""
+        known = self._known.get(key)
+        return _NONE if known is None else known.proven
+
+    def _is(self, key: str, identity: str, state: int | None) -> None:
+        known = self._known.get(key)
+        if known is None:
+            if state not in _PROVEN:
+                return
+            known = self._known[key] = _Known()
+        before = (bool(known.up), bool(known.services))
+        if identity.startswith(_CLUSTER):
+            _put(known.services, identity, state in _UP)
+        else:
+            _put(known.up, identity, state in _UP)
+            _put(known.proven, identity, state in _PROVEN)
+        if not known.proven and not known.services:
+            del self._known[key]
+        if before != (bool(known.up), bool(known.services)):
+            self._turned(key)
+
+    def _forget(self, key: str) -> None:
+        known = self._known.pop(key, None)
+        if known is not None and (known.up or known.services):
+            self._turned(key)
+
+    def _rebuilt(self, effect: RebuildRevision) -> None:
+        """All of it anew: some effects before it may have been lost."""
+        key = effect.spec.key
+        self._forget(key)
+        for pod in effect.pods:
+            self._is(key, pod.identity, pod.state)
+
+
+def _put(identities: set[str], identity: str, is_in: bool) -> None:
+    if is_in:
+        identities.add(identity)
+    else:
+        identities.discard(identity)
