@@ -1,0 +1,57 @@
+"""Which pods of a revision are at which address.
+
+Nearly always that is one, so only where there are more is a list kept.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+
+@final
+class AddressIndex:
+    """Identities by address, in order of arrival."""
+
+    __slots__ = ("_more", "_one")
+
+    def __init__(self) -> None:
+        self._one: dict[str, str] = {}
+        self._more: dict[str, tuple[str, ...]] = {}
+
+    def is_free(self, address: str) -> bool:
+        return address not in self._one and address not in self._more
+
+    def is_shared(self, address: str) -> bool:
+        """More than one pod is there."""
+        return address in self._more
+
+    def at(self, address: str) -> tuple[str, ...]:
+        """The pods there, the one that came last at the end."""
+        more = self._more.get(address)
+        if more is not None:
+            return more
+        one = self._one.get(address)
+        return () if one is None else (one,)
+
+    def arrived(self, identity: str, address: str) -> None:
+        """Without effect where it is there already."""
+        if self.is_free(address):
+            self._one[address] = identity
+            return
+        here = self.at(address)
+        if identity not in here:
+            self._one.pop(address, None)
+            self._more[address] = (*here, identity)
+
+    def left(self, identity: str, address: str) -> None:
+        """Without effect where it is not there."""
+        if not self.is_shared(address):
+            if self._one.get(address) == identity:
+                del self._one[address]
+            return
+        rest = tuple([other for other in self._more[address] if other != identity])
+        if len(rest) > 1:
+            self._more[address] = rest
+        else:
+            del self._more[address]
+            self._one[address] = rest[0]
