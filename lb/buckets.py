@@ -22,7 +22,7 @@ from typing import final
 from mypy_extensions import i64
 
 from lb.bitmap import NONE, Bitmap
-from lb.ring import Load, link, stand_alone, unlink
+from lb.ring import Load, link, stand_alone, stands_between, unlink
 from lb.rooms import RoomStructure
 from lb.tracker import PodTracker
 
@@ -80,6 +80,16 @@ class RoomBuckets(RoomStructure):
         tracker.room_load.count -= 1
         tracker.room_load = tracker.room_load.lower
         self._count_in(tracker)
+
+    def size(self) -> i64:
+        return self._count
+
+    def holds(self, tracker: PodTracker) -> bool:
+        if tracker.room_next is tracker:
+            stands = self._count == 1 and self.lowest.head is tracker
+        else:
+            stands = self._count > 1 and stands_between(tracker)
+        return stands and tracker.room_load.load == tracker.in_flight
 
     def members(self) -> list[PodTracker] | None:
         self._marked.check_invariants()

@@ -35,6 +35,7 @@ POINT_MASK: Final = (1 << POINT_BITS) - 1
 FARTHEST: Final = 1 << POINT_BITS  # farther than any two points are apart
 _HASH_SPARE_BITS: Final = 14  # of the 62
 _POSITION_BITS_MIN: Final = 5
+_LOOKS_MAX: Final = 64  # of a check of one pod, where many stand at one position: one address has one point
 
 
 @final
@@ -108,6 +109,19 @@ class RoomCircle(RoomStructure):
         while index < self.array.count:
             self._place(self.array.pods[index])
             index += 1
+
+    def size(self) -> i64:
+        return self.array.count
+
+    def holds(self, tracker: PodTracker) -> bool:
+        if not self.array.holds(tracker):
+            return False
+        node = self._heads[tracker.room_point >> (POINT_BITS - self._bits)]
+        looks: i64 = _LOOKS_MAX
+        while node.slot != NOWHERE.slot and node is not tracker and looks > 0:
+            looks -= 1
+            node = node.room_next
+        return node.slot != NOWHERE.slot
 
     def members(self) -> list[PodTracker] | None:
         found: list[PodTracker] = []

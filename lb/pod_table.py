@@ -1,4 +1,4 @@
-"""The read-only view of a table: for policies, slow start, statistics and checks.
+"""The read-only view of a table: for policies, slow start and checks.
 
 Rules
   1. Users of this class only read. `TrackerTable` (lb/table.py), which derives from it, writes.
@@ -25,6 +25,7 @@ class PodTable:
         self.in_flight: i64 = 0
         self.capacity: i64 = 0
         self.room: i64 = 0  # how many pods a pick could return
+        self.draining: i64 = 0  # slots whose pod drains
         # Since the table was made.
         self.tables_full: i64 = 0
         self.bad_picks: i64 = 0  # of a policy: a pod that may not be picked, or none though one has room
@@ -39,6 +40,11 @@ class PodTable:
     def used(self) -> int:
         """Slots that hold a pod."""
         return self._array.held
+
+    @property
+    def placed(self) -> int:
+        """Slots that hold a pod that does not drain."""
+        return self._array.held - self.draining
 
     @property
     def capacity_slots(self) -> int:

@@ -50,6 +50,11 @@ def unlink(node: RoomNode) -> None:
     node.room_next.room_prev = node.room_prev
 
 
+def stands_between(node: RoomNode) -> bool:
+    """Whether its neighbours know it; for checks. Of one that was alone, its links lead to itself."""
+    return node.room_next.room_prev is node and node.room_prev.room_next is node
+
+
 def forget(node: RoomNode) -> None:
     """Drop the links of a node that stands in no circle."""
     node.room_next = NOWHERE
@@ -85,3 +90,22 @@ class Newcomer(RoomNode):
 
 
 NO_NEWCOMER: Final[Newcomer] = Newcomer(NOWHERE)
+
+
+class LeaseNode:
+    """A request at a pod, as a link in the chains of whoever grants them: those of its pod, and all of them.
+
+    A slot keeps the newest of its pod's, for its user alone; lb only drops it with the pod.
+    """
+
+    __slots__ = ("is_lease", "newer", "older", "pod_newer", "pod_older")
+
+    def __init__(self) -> None:
+        self.is_lease: bool = False  # else the end of a chain
+        self.older: LeaseNode = self
+        self.newer: LeaseNode = self
+        self.pod_older: LeaseNode = self
+        self.pod_newer: LeaseNode = self
+
+
+NO_LEASE: Final[LeaseNode] = LeaseNode()

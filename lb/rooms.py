@@ -16,7 +16,7 @@ from typing import final
 from mypy_extensions import i64
 
 from lb.bitmap import Bitmap
-from lb.ring import NOWHERE, RoomNode, link, stand_alone, unlink
+from lb.ring import NOWHERE, RoomNode, link, stand_alone, stands_between, unlink
 from lb.rng import Rng
 from lb.tracker import PodTracker
 
@@ -45,6 +45,14 @@ class RoomStructure:
     def members(self) -> list[PodTracker] | None:
         """The pods in the structure, checked for consistency on the way; None if it keeps none."""
         return None
+
+    def size(self) -> i64:
+        """How many pods it holds; -1 if it keeps none."""
+        return -1
+
+    def holds(self, tracker: PodTracker) -> bool:
+        """Whether the pod stands in it, and right; for checks of one pod at a time."""
+        return False
 
 
 @final
@@ -78,6 +86,10 @@ class RoomArray(RoomStructure):
             self.pods[index] = last
             last.room_index = index
 
+    def only(self) -> PodTracker | None:
+        """The one pod; None when there is none."""
+        return self.pods[0] if self.count == 1 else None
+
     def draw_two(self, rng: Rng) -> tuple[PodTracker, PodTracker]:
         """Two different pods, the second drawn from the others than the first; there must be two."""
         first = rng.below(self.count)
@@ -86,13 +98,24 @@ class RoomArray(RoomStructure):
             second += 1
         return self.pods[first], self.pods[second]
 
-    def less_loaded_of_two(self, rng: Rng) -> PodTracker:
-        """Of two that are drawn the one with fewer requests in flight; a tie falls to the first drawn, a fair coin."""
+    def less_loaded_of_two(self, rng: Rng) -> PodTracker | None:
+        """Of two that are drawn the one with fewer requests in flight; a tie falls to the first drawn, a fair coin.
+
+        Of fewer than two, `only`.
+        """
+        if self.count <= 1:
+            return self.only()
         one, other = self.draw_two(rng)
         return other if other.in_flight < one.in_flight else one
 
     def resize(self, slots: i64) -> None:
         del self.pods[self.count :]  # they may be slots that the table has dropped
+
+    def size(self) -> i64:
+        return self.count
+
+    def holds(self, tracker: PodTracker) -> bool:
+        return tracker.room_index < self.count and self.pods[tracker.room_index] is tracker
 
     def members(self) -> list[PodTracker] | None:
         for index in range(self.count):
@@ -125,6 +148,14 @@ class RoomRing(RoomStructure):
         if self.turn.slot == tracker.slot:
             self.turn = tracker.room_next
         unlink(tracker)
+
+    def size(self) -> i64:
+        return self.count
+
+    def holds(self, tracker: PodTracker) -> bool:
+        if tracker.room_next is tracker:
+            return self.count == 1 and self.turn is tracker
+        return self.count > 1 and stands_between(tracker)
 
     def members(self) -> list[PodTracker] | None:
         found: list[PodTracker] = []
@@ -167,6 +198,12 @@ class RoomBitmap(RoomStructure):
 
     def resize(self, slots: i64) -> None:
         self._bitmap.resize(slots)
+
+    def size(self) -> i64:
+        return self._count
+
+    def holds(self, tracker: PodTracker) -> bool:
+        return tracker.slot in self._bitmap
 
     def members(self) -> list[PodTracker] | None:
         self._bitmap.check_invariants()

@@ -3,8 +3,8 @@
 Rules
   1. A slot is enrolled once, when it is given to a pod, and struck off when it is freed; draining slots are enrolled.
   2. Two slots may share an address (an IP is used again while its former pod drains) or an identity (a pod has come
-     back under another address); never both. The newest is found first, the others hang behind it, newest first.
-     A draining slot whose pod comes back into it is the newest again.
+     back under another address); never both. The newest is found first, the others hang behind it, newest first, and
+     drain. A draining slot whose pod comes back into it is the newest again.
   3. Striking an older slot off never hides a newer one, and striking the newest off shows the next older again.
   4. Python never makes a dictionary smaller. So they are copied when at most a quarter of their names is left
      (amortised O(1)).
@@ -66,14 +66,14 @@ class Roster:
         self._strike_identity(tracker)
         self._compact()
 
-    def clear(self, held: list[PodTracker]) -> None:
-        """Strike all pods off at once; `held` are the slots that hold a pod."""
-        for tracker in held:
-            tracker.older_at_address = None
-            tracker.older_of_identity = None
-        self._by_address.clear()
-        self._by_identity.clear()
-        self._names_most = 0
+    def check_pod(self, tracker: PodTracker) -> None:
+        """Its names lead to it, past newer slots that have the same name."""
+        found = self.holder(tracker.identity, tracker.address)
+        assert found is tracker, f"the identity of {tracker!r} leads to {found!r}"
+        found = self._by_address.get(tracker.address)
+        while found is not None and found is not tracker:
+            found = found.older_at_address
+        assert found is tracker, f"the address of {tracker!r} does not lead to it"
 
     def check_invariants(self, held: list[PodTracker]) -> None:
         """`held` are the slots that hold a pod, in any order."""

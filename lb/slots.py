@@ -6,7 +6,8 @@ Rules
   2. The empty slots below `top` are holes; exactly they are in the bitmap. A pod gets the lowest hole, else slot `top`.
      Hence `top` rises only when there are no holes, and its walk down is amortised O(1) per free.
   3. When a slot is given back, fragmentation is (holes + tail) / length. Only above the threshold is the tail trimmed;
-     a hole is never closed, no pod ever moves. A table that had grown then also gives slots back (lb/sizing.py).
+     a hole is never closed, no pod ever moves. A table that had grown then also gives slots back (lb/sizing.py). One
+     without pods gives all of them back when it is told to.
   4. Each use of a slot has its own generation, taken from one counter: a slot that is dropped and made anew does not
      start again.
 
@@ -137,20 +138,30 @@ class SlotArray:
         if kept < len(self.slots):
             self._resize(kept)
 
-    def clear(self) -> None:
-        """Empty every slot and drop them all; leases still out then have an old generation."""
-        self.generation += 1
-        for tracker in self.slots[: self.top]:
-            tracker.vacate(self.generation)
+    def drop(self) -> None:
+        """Drop all slots; none is held."""
+        assert self.held == 0, "slots that hold a pod were dropped"
         self.length = 0
         self.top = 0
-        self.held = 0
         self._holes = Bitmap()
         self.slots.clear()
 
     def pods(self) -> list[PodTracker]:
         """The slots that hold a pod, lowest first."""
         return [tracker for tracker in self.slots[: self.length] if tracker.state != EMPTY]
+
+    def check_slot(self, slot: int) -> None:
+        """What can be said of one slot below `length`, whatever the others are."""
+        tracker = self.slots[slot]
+        assert tracker.slot == slot, f"slot {slot} believes it is {tracker.slot}"
+        assert tracker.generation <= self.generation, f"slot {slot} is ahead of the generations"
+        is_hole = slot in self._holes
+        if tracker.state == EMPTY:
+            assert tracker.is_vacant(), f"the empty slot {slot} refers to something"
+            assert is_hole == (slot < self.top), f"that the empty slot {slot} is a hole is {is_hole}"
+        else:
+            assert slot < self.top, f"slot {slot} is held, and top is {self.top}"
+            assert not is_hole, f"slot {slot} is held, and a hole"
 
     def check_invariants(self) -> None:
         held = [int(tracker.slot) for tracker in self.pods()]

@@ -1,9 +1,9 @@
 """The pods of one revision, their load, and the pick of the pod for the next request.
 
 Rules
-  1. Structure has one writer: `add`, `drain`, `free`, `close` and every `set_…` are called by the state worker alone.
-     The request path calls `pick`, `reserve` and `release`, of a pod on trial `begin_trial` and `end_trial`, and, as
-     its one exception, `suspect`.
+  1. Structure has one writer: `add`, `drain`, `free`, `drop_slots` and every `set_…` are called by the state worker
+     alone. The request path calls `pick`, `reserve` and `release`, of a pod on trial `begin_trial` and `end_trial`,
+     and, as its one exception, `suspect`.
   2. No live pod ever moves (lb/slots.py), so a reference to a slot stays good; its generation says which pod it means.
   3. A slot is freed by `free`, or by `drain` when nothing is in flight. `release` says DRAINED and frees nothing.
   4. A release under a generation that has passed is counted and changes nothing.
@@ -11,10 +11,12 @@ Rules
      a newcomer stands among those of lb/warming.py instead.
   6. A hook of the policy that raises changes nothing: it is counted, and `on_hook_error` is called. An
      exception of `pick` goes to the caller; it leaves the table as it was.
-  7. `in_flight`, `capacity` and `room` are updated by each call; only `check_invariants` counts them anew.
+  7. `in_flight`, `capacity`, `room` and `draining` are updated by each call; only `check_invariants` counts them anew.
+  8. An address has one pod: before another one is added there, the one that has it must drain. Both may be names of one
+     process, so what is still in flight in older slots at the address counts for the limit of the newest.
 
 Cost: pick, reserve, release, suspect, find, set_state, set_limit are O(1); add and free are amortised O(1), with growth
-and trims. set_policy, close and check_invariants walk the table.
+and trims; where slots share an address, O(slots there). set_policy, drop_slots and check_invariants walk the table.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ from typing import Final, final
 
 from mypy_extensions import i64
 
-from lb.invariants import check_table
+from lb.addresses import check_addresses, check_limit, limit_at_address
+from lb.invariants import check_pod, check_room, check_table, check_totals
 from lb.pod_table import PodTable
 from lb.policy import Policy, is_own, overrides
 from lb.roster import Roster
 from lb.sizing import SLOTS_MAX
 from lb.slots import SlotArray, Trim
-from lb.statistics import TableStatistics, describe, measure
 from lb.structures import make_structure
 from lb.tracker import DRAINING, EMPTY, UNLIMITED, PodTracker
 from lb.warming import NO_WARM_UP, WarmUp
@@ -61,7 +63,7 @@ class TrackerTable(PodTable):
         array = SlotArray(max_scale, trailing_fragmentation_threshold, slots_max, first_generation)
         super().__init__(array, make_structure(policy.needs, array.slots))
         self._roster: Roster = Roster()
-        self.closed: bool = False
+        self.abandoned: bool = False
         self.hook_errors: i64 = 0  # since the table was made
         self.on_hook_error: Callable[[Exception], None] | None = None
         # The policy, and which of its hooks do anything.
@@ -138,8 +140,10 @@ class TrackerTable(PodTable):
             self._put_in(tracker)
         if self._policy_sees_release:
             self._notify_release(tracker, latency_s)
-        if in_flight == 0 and tracker.state == DRAINING:
-            return DRAINED
+        if tracker.state == DRAINING:
+            self._limit_newest(tracker.address)
+            if in_flight == 0:
+                return DRAINED
         return RELEASED
 
     def begin_trial(self, tracker: PodTracker) -> None:
@@ -147,7 +151,7 @@ class TrackerTable(PodTable):
 
         Its other requests in flight, from before its quarantine, do not delay the trial, but they count for its limit.
         """
-        assert tracker.trials < tracker.in_flight, "a trial is one of the requests in flight"
+        assert i64(tracker.trials) < tracker.in_flight, "a trial is one of the requests in flight"
         tracker.trials += 1
         self._settle(tracker)
 
@@ -191,10 +195,12 @@ class TrackerTable(PodTable):
 
         A pod that still holds a slot at this address, draining or not, keeps it with its requests in flight.
         """
-        assert not self.closed, "a pod was added to a closed table"
+        assert not self.abandoned, "a pod was added to an abandoned table"
         _assert_settable(state)
         _assert_possible(limit)
         tracker = self._roster.holder(identity, address)
+        newest = self._roster.at(address)
+        assert newest is None or newest is tracker or newest.state == DRAINING, f"{newest!r} has the address"
         is_news = tracker is None or tracker.state == DRAINING
         if tracker is None:
             tracker = self._take_slot(identity, address)
@@ -205,6 +211,14 @@ class TrackerTable(PodTable):
         self._write(tracker, state, limit)
         if is_news:
             self._notify_policy(tracker)
+        return tracker
+
+    def add_leaving(self, identity: str, address: str) -> PodTracker | None:
+        """A slot for requests in flight at a pod that has left, for `reserve`; then `drain` it. It is never picked."""
+        tracker = self._take_slot(identity, address)
+        if tracker is not None:
+            tracker.state = DRAINING
+            self.draining += 1
         return tracker
 
     def find(self, address: str) -> PodTracker | None:
@@ -219,16 +233,14 @@ class TrackerTable(PodTable):
         """Any state but EMPTY and DRAINING, which `free` and `drain` bring about; suspicion ends."""
         assert tracker.state != EMPTY, "an empty slot has no state to set"
         assert tracker.state != DRAINING, f"only an add brings back {tracker!r}"
-        self._write(tracker, state, tracker.limit)
+        self._write(tracker, state, tracker.own_limit)
 
     def set_limit(self, tracker: PodTracker, limit: int) -> None:
         """A new limit, also below what is in flight: running work then drains down."""
         assert tracker.state != EMPTY, "an empty slot has no limit"
         _assert_possible(limit)
-        before = tracker.capacity()
-        tracker.limit = limit
-        self.capacity += tracker.capacity() - before
-        self._settle(tracker)
+        tracker.own_limit = limit
+        self._limit(tracker)
 
     def set_weight(self, tracker: PodTracker, weight: int) -> None:
         """The share the pod should have where the policy looks at weights; 0: only when no other has room."""
@@ -245,6 +257,7 @@ class TrackerTable(PodTable):
         if tracker.state != DRAINING:
             self._retire(tracker)
         if tracker.in_flight > 0:
+            self._limit_newest(tracker.address)
             return False
         self._vacate(tracker)
         return True
@@ -256,21 +269,23 @@ class TrackerTable(PodTable):
             self._retire(tracker)
         self._vacate(tracker)
 
-    def close(self) -> None:
-        """Free every slot; nothing can be added any more. No hook of the policy is called."""
-        self.closed = True
-        for tracker in self._array.pods():
-            self._leave_room(tracker)
-        self._roster.clear(self._array.pods())
-        self._array.clear()
-        self.warm_up = NO_WARM_UP
-        self.slow_starts = False
-        self.in_flight = 0
-        self.capacity = 0
+    def drop_slots(self) -> bool:
+        """Give back the memory of a table without pods: the next pod makes slots anew. False: there is nothing to give.
+
+        A table that keeps its high-water mark for good (threshold 1) keeps its slots, too.
+        """
+        if self.used != 0 or not self.slots or self._array.threshold == 1.0:
+            return False
+        self._array.drop()
+        self._roster = Roster()
+        self.structure = make_structure(self.policy.needs, self.slots)
+        if self.slow_starts:
+            self.warm_up.set_needs(self.policy.needs, 0)
+        return True
 
     def abandon(self) -> None:
         """Give up a table that is not to be trusted: every release that still comes is late. It counts on nothing."""
-        self.closed = True
+        self.abandoned = True
         for tracker in self.slots:
             tracker.vacate(tracker.generation + 1)
 
@@ -329,16 +344,38 @@ class TrackerTable(PodTable):
     def on_trim(self, hook: Callable[[Trim], None] | None) -> None:
         self._array.on_trim = hook
 
-    def statistics(self) -> TableStatistics:
-        return measure(self, self.policy.name)
-
     def __repr__(self) -> str:
-        return describe(self.statistics())
+        return (
+            f"<TrackerTable {self.policy.name}: {self.used} used, {self.capacity_slots - self.used} free, high-water "
+            f"{self.length} ({self.holes} holes, {self.trailing} trailing), {self.room} with room, "
+            f"{self.in_flight} in flight>"
+        )
+
+    def check_room(self) -> None:
+        """AssertionError with a sentence if `room` is not what the room structure counts; no slot is looked at."""
+        check_room(self, self.warm_up if self.slow_starts else None)
+
+    def check_totals(self, held: int, capacity: int, draining: int) -> None:
+        """AssertionError with a sentence if these, counted by the caller, are not what the table says."""
+        check_totals(self, held, capacity, draining)
+
+    def check_slot(self, slot: int) -> None:
+        """All that can be said of one slot below `length`: AssertionError with a sentence if it does not hold.
+
+        For who cannot walk a whole table in one turn, as `check_invariants` does: it may change between two calls.
+        """
+        self._array.check_slot(slot)
+        tracker = self.slots[slot]
+        if tracker.state != EMPTY:
+            self._roster.check_pod(tracker)
+            check_limit(tracker)
+        check_pod(self, tracker, self.warm_up if self.slow_starts else None)
 
     def check_invariants(self) -> None:
         """Count everything anew; AssertionError with a sentence if anything differs from what is kept."""
         self._array.check_invariants()
         self._roster.check_invariants(self._array.pods())
+        check_addresses(self._array.pods())
         check_table(self, self._array.pods(), self.warm_up if self.slow_starts else None)
 
     # One step of structure each; every public writer above is made of them.
@@ -361,8 +398,11 @@ class TrackerTable(PodTable):
         _assert_possible(limit)
         before = tracker.capacity()
         was_routable = tracker.is_routable()
+        if tracker.state == DRAINING:
+            self.draining -= 1
         tracker.state = state
-        tracker.limit = limit
+        tracker.own_limit = limit
+        tracker.limit = limit_at_address(tracker)
         tracker.suspect_until_s = 0.0
         self.capacity += tracker.capacity() - before
         if self.slow_starts and tracker.is_routable() and not was_routable:
@@ -375,6 +415,7 @@ class TrackerTable(PodTable):
         self.capacity -= tracker.capacity()
         was_routable = tracker.is_routable()
         tracker.state = DRAINING
+        self.draining += 1
         self._settle(tracker)
         if self.slow_starts and was_routable:
             self.warm_up.leave(self, tracker)
@@ -408,9 +449,25 @@ class TrackerTable(PodTable):
         if self.on_hook_error is not None:
             self.on_hook_error(error)
 
+    def _limit_newest(self, address: str) -> None:
+        """Less or more may be in flight in older slots at the address."""
+        newest = self._roster.at(address)
+        if newest is not None and newest.older_at_address is not None:
+            self._limit(newest)
+
+    def _limit(self, tracker: PodTracker) -> None:
+        before = tracker.capacity()
+        tracker.limit = limit_at_address(tracker)
+        self.capacity += tracker.capacity() - before
+        self._settle(tracker)
+
     def _vacate(self, tracker: PodTracker) -> None:
         self.in_flight -= tracker.in_flight
+        self.draining -= 1
+        newest = self._roster.at(tracker.address)
         self._roster.strike(tracker)
+        if newest is not None and newest is not tracker:
+            self._limit(newest)
         slots_before = len(self.slots)
         self._array.give_back(tracker)
         if len(self.slots) != slots_before:

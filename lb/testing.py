@@ -310,7 +310,11 @@ class PolicyContract:
                 tracker, generation = running.pop(rng.below(len(running)))
                 table.release(tracker, generation, 0.001 * float(rng.below(100)))
             table.check_invariants()
-        table.close()
+        for tracker in table.slots[: table.length]:
+            if tracker.identity:
+                table.free(tracker)
+        table.drop_slots()
+        table.check_invariants()
 
     def disturb(self, table: TrackerTable, rng: Rng, step: int) -> None:
         """One thing that the state worker, or the failure of a pod, may do."""

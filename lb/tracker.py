@@ -4,7 +4,7 @@ Rules
   1. A slot object is made once and never replaced or moved; `slot` is its fixed place in the table.
   2. `generation` says which use of the slot this is. It moves on when the slot is given to a pod and again when it is
      freed, and no two uses within one table share a number. A lease keeps the generation it was granted under.
-  3. All code may read; only the table writes, except `attachment`, which belongs to the data path.
+  3. All code may read; only the table writes, except `attachment`, `leases` and `epoch`, which are the data path's.
   4. The fields under "room structure" belong to the structures (lb/rooms.py and its kin), those under "slow start" to
      lb/warming.py, those under "policy" to the policy of the table. They are fields of the pod (an intrusive structure)
      so that a pick, a reserve and a release neither allocate nor look anything up.
@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from mypy_extensions import i64
+from mypy_extensions import i32, i64
 
-from lb.ring import NO_LOAD, NO_NEWCOMER, NOWHERE, Load, Newcomer, RoomNode, forget
+from lb.ring import NO_LEASE, NO_LOAD, NO_NEWCOMER, NOWHERE, LeaseNode, Load, Newcomer, RoomNode, forget
 
 EMPTY: Final = 0  # no pod in the slot
 PENDING: Final = 1  # known, not proven
@@ -39,16 +39,19 @@ class PodTracker(RoomNode):
     __slots__ = (
         "address",
         "attachment",
+        "epoch",
         "generation",
         "has_room",
         "identity",
         "in_flight",
         "latency_at_s",
         "latency_s",
+        "leases",
         "limit",
         "newcomer",
         "older_at_address",
         "older_of_identity",
+        "own_limit",
         "room_index",
         "room_load",
         "room_point",
@@ -68,18 +71,22 @@ class PodTracker(RoomNode):
         self.identity: str = ""
         self.address: str = ""  # canonical ip:port
         self.state: i64 = EMPTY
-        self.limit: i64 = 0
+        self.limit: i64 = 0  # less than its own while older slots at its address have requests in flight (lb/table.py)
+        self.own_limit: i64 = 0
         self.in_flight: i64 = 0
         self.weight: i64 = 1  # the share it should have, where the policy is `weighted`
         self.suspect_until_s: float = 0.0  # 0.0: not suspected
-        self.trials: i64 = 0  # trials in flight; the next one waits for their end
         self.attachment: object | None = None  # what the data path hangs on the pod; dropped when the slot is freed
+        self.leases: LeaseNode = NO_LEASE  # the newest of the requests at the pod; the data path's, as `attachment` is
+        self.epoch: i64 = 0  # which of the pod's states this is, as whoever decides about it counts them
         # The next older slot of the same address, of the same identity (lb/roster.py).
         self.older_at_address: PodTracker | None = None
         self.older_of_identity: PodTracker | None = None
         # Room structure.
         self.has_room: bool = False  # a pick could return it; exactly then it stands in the table's room structure
         self.warming: bool = False  # slow start: it stands among the newcomers instead
+        # Trials in flight; the next one waits for their end. 32 bits beside the two flags save 16 bytes a slot.
+        self.trials: i32 = 0
         self.room_index: i64 = 0
         self.room_load: Load = NO_LOAD  # its load in lb/buckets.py
         self.room_point: i64 = 0  # where it stands in lb/circle.py, by its address; 0: not worked out yet
@@ -111,11 +118,14 @@ class PodTracker(RoomNode):
         self.address = ""
         self.state = EMPTY
         self.limit = 0
+        self.own_limit = 0
         self.in_flight = 0
         self.trials = 0
         self.weight = 1
         self.suspect_until_s = 0.0
         self.attachment = None
+        self.leases = NO_LEASE
+        self.epoch = 0
         self.warming = False
         self.newcomer = NO_NEWCOMER
         self.room_point = 0
@@ -133,10 +143,11 @@ class PodTracker(RoomNode):
 
     def is_vacant(self) -> bool:
         """Whether nothing of a pod is left in the slot."""
-        names = self.identity == "" and self.address == "" and self.attachment is None
+        names = self.identity == "" and self.address == "" and self.attachment is None and self.epoch == 0
         links = self.room_next is NOWHERE and self.room_prev is NOWHERE and self.room_load is NO_LOAD
         older = self.older_at_address is None and self.older_of_identity is None
         learnt = self.latency_s == 0.0 and self.room_point == 0 and self.weight == 1 and not self.warming
+        links = links and self.leases is NO_LEASE
         return names and links and older and learnt and self.in_flight == 0 and self.trials == 0 and not self.has_room
 
     def __repr__(self) -> str:

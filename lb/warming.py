@@ -160,6 +160,14 @@ class WarmUp:
             return 1.0
         return max(age_s / whole_s, RAMP_LEAST)
 
+    def check_pod(self, tracker: PodTracker) -> None:
+        """What can be said of one slot, whatever the others are."""
+        stands = self._circle.holds(tracker) if self._by_key else self._weights.holds(tracker)
+        stands_here = tracker.warming and tracker.has_room
+        assert stands == stands_here, f"that it stands among the newcomers with room is {stands} of {tracker!r}"
+        assert not tracker.warming or tracker.is_routable(), f"the newcomer {tracker!r} is not routable"
+        assert not tracker.warming or tracker.newcomer.pod is tracker, f"the age of {tracker!r} is another pod's"
+
     def check_invariants(self, pods: list[PodTracker]) -> None:
         """`pods` are the slots that hold one."""
         newcomers = [tracker for tracker in pods if tracker.warming]

@@ -99,6 +99,12 @@ class RoomWeights(RoomStructure):
         for one in self._classes:
             one.array.resize(slots)
 
+    def size(self) -> i64:
+        return self.count
+
+    def holds(self, tracker: PodTracker) -> bool:
+        return self._classes[_class_of(tracker.weight if self._by_weight else 1)].array.holds(tracker)
+
     def members(self) -> list[PodTracker] | None:
         found: list[PodTracker] = []
         total = 0

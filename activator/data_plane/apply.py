@@ -18,6 +18,8 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from activator.config.specs import RevisionSpec
+from activator.data_plane.drains import Drains
+from activator.data_plane.empty_tables import EmptyTables
 from activator.data_plane.headers.affinity import Affinity
 from activator.data_plane.rebuild import highest_generation, replace_table
 from activator.data_plane.throttle.budget import HeldBudget
@@ -38,7 +40,6 @@ from activator.messages import (
     WithdrawPod,
 )
 from activator.runtime.clock import Deadline, Defer, Now, TimingWheel
-from activator.runtime.errors import Reason
 from lb.policy import Policy
 from lb.slots import Trim
 from lb.table import TrackerTable
@@ -72,6 +73,10 @@ class TableHooks:
 
     def pod_withdrawn(self, attachment: object) -> None:
         """Close the pool."""
+        raise NotImplementedError
+
+    def address_taken(self, attachment: object) -> None:
+        """Another pod is at the address of this one, which drains: it may be gone, and may not."""
         raise NotImplementedError
 
     def pod_drained(self, key: str, identity: str) -> None:
@@ -119,7 +124,8 @@ class RevisionTables:
         self.dropped: dict[int, RevisionThrottler] = {}  # whose last request has not ended, by incarnation
         self._incarnation: int = 0  # of the throttler that was made last
         self._active: dict[str, RevisionThrottler] = {}  # that had a request since they were last reported
-        self._drains: dict[PodTracker, _Drain] = {}  # each pod's latest, until its time is up
+        self._drains = Drains(wheel, now, defer, self._drain_expired)
+        self._empty = EmptyTables(wheel, now)
         self.distrusted: dict[str, str] = {}  # revisions that are not to be trusted, and why
         self.applied: dict[str, int] = {}  # by revision: effects since its table was made
         self._changed: set[str] = set()  # since the last audit
@@ -157,11 +163,11 @@ class RevisionTables:
             throttler.fail(f"its table is made anew after an internal error ({cause})")
         self._hooks.broken(key, cause, kind)
 
-    def take_changed(self) -> list[str]:
+    def take_changed(self) -> set[str]:
         """The revisions to audit: they had a request, or were changed, since the last call."""
-        changed = self._changed | self._active.keys()
-        self._changed = set()
-        return list(changed)
+        changed, self._changed = self._changed, set()
+        changed.update(self._active)
+        return changed
 
     def restructured(self, key: str) -> bool:
         """Whether effects have been applied since this was last asked."""
@@ -301,9 +307,7 @@ class RevisionTables:
         self._generation = max(self._generation, highest_generation(throttler.table))
         removal = replace_table(throttler, self._new_table(effect.spec), effect.pods)
         for tracker in removal.abandoned:
-            former = self._drains.pop(tracker, None)
-            if former is not None:
-                self._wheel.cancel(former)
+            self._drains.forget(tracker)
         self._set_revision(effect.spec)
         for pod in effect.pods:
             self._settle_pod(throttler, pod, removal.attachments.pop((pod.identity, pod.address), None))
@@ -344,14 +348,23 @@ class RevisionTables:
 
     def _place_pod(self, throttler: RevisionThrottler, effect: PlacePod) -> RevisionThrottler | None:
         table = throttler.table
+        other = table.find(effect.address)
+        if other is not None and other.identity != effect.identity and other.state != DRAINING:
+            self._drain(throttler, other, throttler.spec.drain_timeout_s)  # an address has one pod: the newest
         held = table.find_identity(effect.identity)
         before = EMPTY if held is None else held.state
         tracker = table.add(effect.identity, effect.address, effect.limit, effect.state)
         if tracker is None:
             self._hooks.pod_unplaced(effect.key, effect.identity)
             return None
+        older = tracker.older_at_address
+        while older is not None:
+            if older.in_flight > 0 and older.attachment is not None:
+                self._hooks.address_taken(older.attachment)
+            older = older.older_at_address
         self._moved(before, effect.state)
         table.set_weight(tracker, effect.weight)
+        tracker.epoch = effect.epoch
         self._hooks.pod_placed(tracker, throttler.spec)
         throttler.pod_placed()
         return self._noticed(throttler, effect.state, effect.limit)
@@ -364,6 +377,7 @@ class RevisionTables:
         throttler.table.set_limit(tracker, effect.limit)
         self._moved(tracker.state, effect.state)
         throttler.table.set_state(tracker, effect.state)
+        tracker.epoch = effect.epoch
         return self._noticed(throttler, effect.state, effect.limit)
 
     def _noticed(self, throttler: RevisionThrottler, state: int, limit: int) -> RevisionThrottler | None:
@@ -378,29 +392,22 @@ class RevisionTables:
         if tracker is None or tracker.state == DRAINING:
             return
         self._drain(throttler, tracker, effect.drain_timeout_s)
-        if table.capacity == 0 and not _any_placed(table):
+        if table.capacity == 0 and table.placed == 0:
             throttler.was_ready = False  # at zero again: what waits next waits for a start
 
     def _drain(self, throttler: RevisionThrottler, tracker: PodTracker, timeout_s: float) -> None:
         identity = tracker.identity
         attachment = tracker.attachment
-        generation = tracker.generation
         self._moved(tracker.state, DRAINING)
         freed = throttler.table.drain(tracker)
         if attachment is not None:
             self._hooks.pod_withdrawn(attachment)
         if freed:
-            self._moved(DRAINING, EMPTY)
-            self._hooks.pod_drained(throttler.key, identity)
+            self._slot_freed(throttler, tracker, identity)
             return
         if throttler.removed and tracker.in_flight == 0:
             return  # all that it carried waited for a connection, and has left as the pool was closed
-        former = self._drains.get(tracker)
-        if former is not None:  # the pod has flapped: this drain has all of its time
-            self._wheel.cancel(former)
-        drain = _Drain(self, throttler, identity, tracker, generation)
-        self._drains[tracker] = drain
-        self._wheel.arm(drain, self._now() + timeout_s)
+        self._drains.begin(throttler, tracker, timeout_s)
 
     def _moved(self, before: int, after: int) -> None:
         if before != after:
@@ -414,34 +421,18 @@ class RevisionTables:
         if tracker.generation == effect.generation and tracker.state == DRAINING:
             identity = tracker.identity
             table.free(tracker)
-            self._moved(DRAINING, EMPTY)
-            self._hooks.pod_drained(throttler.key, identity)
+            self._slot_freed(throttler, tracker, identity)
 
-    def drain_expired(self, throttler: RevisionThrottler, identity: str, tracker: PodTracker, generation: int) -> None:
-        """The drain of this pod has taken too long: end its requests, then its slot is freed."""
-        self._drains.pop(tracker, None)
-        if tracker.generation != generation or tracker.state != DRAINING:
-            return
-        throttler.revoke(identity, Reason.POD_REMOVED, "", tracker.address)
+    def _slot_freed(self, throttler: RevisionThrottler, tracker: PodTracker, identity: str) -> None:
+        self._moved(DRAINING, EMPTY)
+        throttler.pod_left(tracker)
+        self._empty.slot_freed(throttler)
+        self._hooks.pod_drained(throttler.key, identity)
+
+    def _drain_expired(self, throttler: RevisionThrottler, tracker: PodTracker) -> None:
+        """Its drain has taken too long, and its requests have been ended: the slot is to be freed."""
         if not throttler.removed:  # else the slot goes with its table
-            self._hooks.drain_expired(throttler.key, tracker.slot, generation)
-
-
-class _Drain(Deadline):
-    """The drain of one pod; whatever happened to the slot meanwhile is seen by its generation."""
-
-    def __init__(
-        self, tables: RevisionTables, throttler: RevisionThrottler, identity: str, tracker: PodTracker, generation: int
-    ) -> None:
-        super().__init__()
-        self._tables = tables
-        self._throttler = throttler
-        self._identity = identity
-        self._tracker = tracker
-        self._generation = generation
-
-    def expired(self, now_s: float) -> None:
-        self._tables.drain_expired(self._throttler, self._identity, self._tracker, self._generation)
+            self._hooks.drain_expired(throttler.key, tracker.slot, tracker.generation)
 
 
 class _Suspicion(Deadline):
@@ -469,13 +460,9 @@ def load_of(throttler: RevisionThrottler, now_s: float) -> Load:
     return Load(
         throttler.key,
         throttler.table.in_flight,
-        throttler.line.length,
+        throttler.line.length + throttler.gathering,
         throttler.requests_total,
         concurrency,
         seconds,
         now_s,
     )
-
-
-def _any_placed(table: TrackerTable) -> bool:
-    return any(tracker.state not in {EMPTY, DRAINING} for tracker in table.slots[: table.length])

@@ -2,28 +2,55 @@
 
 Rules
   1. It looks at revisions that had a request or whose structure was changed since its last look, and at no others:
-     idle revisions cost nothing. A look is cut into turns of the loop of AUDIT_SLOTS_PER_TURN slots.
-  2. It changes nothing. What it finds goes to the state worker as a change, which repairs it, counts it by its kind and
+     idle revisions cost nothing.
+  2. A look takes as many turns of the loop as it needs: AUDIT_STEPS_PER_TURN, each a slot or a lease. Between two turns
+     the table lives, so what is compared in one turn belongs to one slot: its state, its place among those with room,
+     its names, its leases. What is in flight altogether is what leases are open, and who has room is whom the room
+     structure counts: no walk. The sums that only effects change are compared if none has come since the look began.
+     A look at a table that is replaced meanwhile ends.
+  3. It changes nothing. What it finds goes to the state worker as a change, which repairs it, counts it by its kind and
      logs what was found.
-  3. An exception during a check makes that revision distrusted; the others are checked all the same.
-  4. It runs between two callbacks of the loop, where everything must add up: there is no "not yet".
+  4. An exception during a check makes that revision distrusted; the others are checked all the same.
+  5. It runs between two callbacks of the loop, where everything must add up: there is no "not yet".
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Final, final
 
 from activator.data_plane.apply import RevisionTables
+from activator.data_plane.throttle.leases import newest_of, next_older
 from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
 from activator.messages import Change, LeasesForsaken, LineStuck, RevisionBroken, SlotForgotten, SlotView, TableSeen
 from activator.runtime.clock import Deadline, Defer, Now, TimingWheel
+from lb.table import TrackerTable
 from lb.tracker import DRAINING, EMPTY, PodTracker
 
 AUDIT_INTERVAL_S: Final = 3.0  # how often what has changed is compared with what should be
-AUDIT_SLOTS_PER_TURN: Final = 4_096  # before the loop is given a turn
+AUDIT_STEPS_PER_TURN: Final = 128  # slots and leases, 0.1 ms with a request at each pod
+LOOK_STEPS: Final = 4  # what a revision costs beside its slots
 
 FORSAKEN_NAMED_MAX: Final = 5  # pods, in one line of the log
+
+
+@final
+class Look:
+    """How far the auditor has come with one revision, and what it has found."""
+
+    def __init__(self, throttler: RevisionThrottler, applied: int, shows: bool) -> None:
+        self.throttler = throttler
+        self.table: TrackerTable = throttler.table
+        self.applied = applied  # effects, when the look began
+        self.shows = shows  # the model is to compare what is seen with what should be there
+        self.slot: int = 0  # the next one
+        # Of those below.
+        self.held: int = 0
+        self.capacity: int = 0
+        self.draining: int = 0
+        self.forsaken: int = 0  # leases without a request
+        self.forsaken_at: list[str] = []  # some of their pods
+        self.seen: list[SlotView] = []
 
 
 class Auditor(Deadline):
@@ -43,7 +70,10 @@ class Auditor(Deadline):
         self._now = now
         self._send = send
         self._defer = defer
-        self._due: list[str] = []
+        self._due: set[str] = set()
+        self._look: Look | None = None
+        self._left: int = 0  # steps of this turn
+        self._deferred: bool = False  # the next turn goes on with them
         self.looked_total: int = 0  # revisions
 
     def arm(self) -> None:
@@ -53,73 +83,135 @@ class Auditor(Deadline):
         self.arm()
         for key, cause in self._tables.distrusted.items():
             self._send(RevisionBroken(key, cause))  # what was sent before may have been set aside
-        if not self._due:
+        if not self._due and self._look is None:
             self._due = self._tables.take_changed()
+        if not self._deferred:  # also where something raised in the middle of the round before
             self._continue()
 
-    def _continue(self) -> None:
-        slots = 0
-        while self._due:
-            throttler = self._tables.throttlers.get(self._due.pop())
-            if throttler is None or throttler.key in self._tables.distrusted:
-                continue
-            self.look_at(throttler)
-            slots += throttler.table.length
-            if slots >= AUDIT_SLOTS_PER_TURN and self._due:
-                self._defer(self._continue)
-                return
-
     def look_at(self, throttler: RevisionThrottler) -> None:
-        """One revision, whole; one that cannot even be looked at is not to be trusted."""
+        """One revision, whole, in this turn."""
+        look = self._begin(throttler)
+        while look is not None:
+            self._left = AUDIT_STEPS_PER_TURN
+            look = self._go_on(look)
+
+    def _continue(self) -> None:
+        self._deferred = False
+        self._left = AUDIT_STEPS_PER_TURN
+        while self._left > 0:
+            if self._look is not None:
+                self._look = self._go_on(self._look)
+            elif self._due:
+                throttler = self._tables.throttlers.get(self._due.pop())
+                if throttler is not None and throttler.key not in self._tables.distrusted:
+                    self._look = self._begin(throttler)
+            else:
+                return
+        self._defer(self._continue)
+        self._deferred = True
+
+    def _begin(self, throttler: RevisionThrottler) -> Look | None:
         self.looked_total += 1
+        self._left -= LOOK_STEPS
         try:
-            throttler.table.check_invariants()
-            self._compare(throttler)
+            throttler.table.check_room()
+            wrong = _late_leases(throttler)
+            if wrong:
+                self._send(RevisionBroken(throttler.key, wrong, "ledger"))
+                return None
+            if throttler.is_stuck():
+                self._send(LineStuck(throttler.key))
+            shows = self._tables.restructured(throttler.key)
+            return Look(throttler, self._tables.applied.get(throttler.key, 0), shows)
         except Exception as error:
-            self._tables.distrust(throttler.key, f"{type(error).__name__}: {error}", "invariant")
+            self._distrust(throttler, error)
+            return None
 
-    def _compare(self, throttler: RevisionThrottler) -> None:
-        key = throttler.key
-        wrong = _ledger(throttler)
-        if wrong:
-            self._send(RevisionBroken(key, wrong, "ledger"))
-            return
-        forsaken = throttler.forsaken()
-        if forsaken:
-            pods = ", ".join(sorted({lease.identity for lease in forsaken})[:FORSAKEN_NAMED_MAX])
-            self._send(LeasesForsaken(key, f"{len(forsaken)} leases without a request at {pods}"))
-        if throttler.is_stuck():
-            self._send(LineStuck(key))
-        now_s = self._now()
-        for tracker in _pods(throttler):
-            if 0.0 < tracker.suspect_until_s < now_s - SUSPECT_S:
-                self._send(SlotForgotten(key, tracker.identity))
-        if self._tables.restructured(key):
-            self._send(TableSeen(key, self._tables.applied.get(key, 0), _view(throttler)))
+    def _go_on(self, look: Look) -> Look | None:
+        """With a revision, until the turn has been long enough; None when it is done."""
+        throttler = look.throttler
+        if throttler.table is not look.table or throttler.removed or throttler.key in self._tables.distrusted:
+            return None  # what it is now is looked at the next time
+        try:
+            while look.slot < look.table.length:
+                if self._left <= 0:
+                    return look
+                wrong = self._check_slot(look)
+                if wrong:
+                    self._send(RevisionBroken(throttler.key, wrong, "ledger"))
+                    return None
+                look.slot += 1
+            self._end(look)
+        except Exception as error:
+            self._distrust(throttler, error)
+        return None
 
-
-def _ledger(throttler: RevisionThrottler) -> str:
-    """What is wrong between the open leases and what the slots say is in flight; empty: nothing."""
-    counted: dict[PodTracker, int] = {}
-    for lease in throttler.leases:
-        if lease.tracker.generation == lease.generation:
-            counted[lease.tracker] = counted.get(lease.tracker, 0) + 1
-    for tracker in throttler.table.slots[: throttler.table.length]:
-        leases = counted.get(tracker, 0)
-        if tracker.in_flight != leases:
+    def _check_slot(self, look: Look) -> str:
+        """What is wrong between the leases at a pod and what its slot says is in flight; empty: nothing."""
+        look.table.check_slot(look.slot)
+        tracker = look.table.slots[look.slot]
+        leases = 0
+        lease = newest_of(tracker)
+        while lease is not None:
+            leases += 1
+            assert lease.generation == tracker.generation, f"the lease of {lease.identity} is at another pod"
+            if not lease.holder.is_served(lease):
+                look.forsaken += 1
+                if lease.identity not in look.forsaken_at and len(look.forsaken_at) < FORSAKEN_NAMED_MAX:
+                    look.forsaken_at.append(lease.identity)
+            lease = next_older(lease)
+        self._left -= 1 + leases
+        if leases != tracker.in_flight:
             return f"{tracker.identity} has {leases} leases and {tracker.in_flight} in flight"
-    return ""
+        if tracker.state == EMPTY:
+            return ""
+        look.held += 1
+        if tracker.state == DRAINING:
+            look.draining += 1
+        else:
+            look.capacity += tracker.capacity()
+            self._see(look, tracker)
+        return ""
+
+    def _see(self, look: Look, tracker: PodTracker) -> None:
+        if 0.0 < tracker.suspect_until_s < self._now() - SUSPECT_S:
+            self._send(SlotForgotten(look.throttler.key, tracker.identity))
+        if look.shows:
+            one = SlotView(
+                tracker.identity,
+                tracker.address,
+                int(tracker.state),
+                int(tracker.own_limit),
+                int(tracker.weight),
+                int(tracker.epoch),
+            )
+            look.seen.append(one)
+
+    def _end(self, look: Look) -> None:
+        key = look.throttler.key
+        if look.forsaken:
+            pods = ", ".join(sorted(look.forsaken_at))
+            self._send(LeasesForsaken(key, f"{look.forsaken} leases without a request at {pods}"))
+        if self._tables.applied.get(key, 0) != look.applied:
+            return  # effects have come since the look began: the next one is after them
+        look.table.check_totals(look.held, look.capacity, look.draining)
+        if look.shows:
+            self._send(TableSeen(key, look.applied, tuple(look.seen)))
+
+    def _distrust(self, throttler: RevisionThrottler, error: Exception) -> None:
+        self._tables.distrust(throttler.key, f"{type(error).__name__}: {error}", "invariant")
 
 
-def _pods(throttler: RevisionThrottler) -> list[PodTracker]:
-    table = throttler.table
-    return [one for one in table.slots[: table.length] if one.state != EMPTY and one.state != DRAINING]
-
-
-def _view(throttler: RevisionThrottler) -> tuple[SlotView, ...]:
-    return tuple(
-        [
-            SlotView(one.identity, one.address, int(one.state), int(one.limit), int(one.weight))
-            for one in _pods(throttler)
-        ]
-    )
+def _late_leases(throttler: RevisionThrottler) -> str:
+    """What is wrong between the number of open leases and what is in flight; empty: nothing."""
+    leases = throttler.leases.count
+    in_flight = throttler.table.in_flight
+    if leases == in_flight:
+        return ""
+    late = 0  # after a request that kept its slot when it was told to give it back
+    for lease in throttler.leases:
+        if lease.tracker.generation != lease.generation:
+            late += 1
+    if leases - late == in_flight:
+        return ""
+    return f"there are {leases} leases, {late} of them late, and {in_flight} in flight"

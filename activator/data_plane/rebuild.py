@@ -15,7 +15,7 @@ from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.messages import PlacePod
 from lb.table import TrackerTable
-from lb.tracker import DRAINING, EMPTY, PENDING, PodTracker
+from lb.tracker import DRAINING, EMPTY, PodTracker
 
 Name = tuple[str, str]  # identity, address
 
@@ -69,7 +69,7 @@ def _place_leaving(
         name = (lease.identity, lease.address)
         if not _is_counted(lease) or name in staying or name in homes:
             continue
-        home = table.add(lease.identity, lease.address, 0, PENDING)
+        home = table.add_leaving(lease.identity, lease.address)
         if home is not None:
             homes[name] = home
             removal.leaving.append(home)
@@ -81,6 +81,7 @@ def _place(table: TrackerTable, pods: tuple[PlacePod, ...], homes: dict[Name, Po
         tracker = table.add(pod.identity, pod.address, pod.limit, pod.state)
         if tracker is not None:
             table.set_weight(tracker, pod.weight)
+            tracker.epoch = pod.epoch
             homes[pod.identity, pod.address] = tracker
 
 

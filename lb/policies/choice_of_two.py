@@ -26,8 +26,4 @@ class ChoiceOfTwo(Policy):
     def pick(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
         structure = table.structure
         assert isinstance(structure, RoomArray)
-        pods = structure.pods
-        count = structure.count
-        if count <= 1:
-            return pods[0] if count == 1 else None
         return structure.less_loaded_of_two(self.rng)

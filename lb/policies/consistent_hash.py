@@ -31,10 +31,7 @@ class ConsistentHash(Policy):
     def pick(self, table: PodTable, key: i64, now_s: float) -> PodTracker | None:
         structure = table.structure
         assert isinstance(structure, RoomCircle)
-        pods = structure.array.pods
-        count = structure.array.count
-        if count <= 1:
-            return pods[0] if count == 1 else None
-        if key != 0:
-            return structure.nearest(key)
-        return structure.array.less_loaded_of_two(self.rng)
+        array = structure.array
+        if key == 0 or array.count <= 1:
+            return array.less_loaded_of_two(self.rng)
+        return structure.nearest(key)

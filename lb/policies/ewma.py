@@ -49,10 +49,8 @@ class Ewma(Policy):
         self._now_s = now_s
         structure = table.structure
         assert isinstance(structure, RoomArray)
-        pods = structure.pods
-        count = structure.count
-        if count <= 1:
-            return pods[0] if count == 1 else None
+        if structure.count <= 1:
+            return structure.only()
         one, other = structure.draw_two(self.rng)
         if _is_untried(one):
             return one

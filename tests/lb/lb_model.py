@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -34,6 +34,7 @@ class ModelPod:
     state: int
     limit: int
     age: int
+    others: dict[int, ModelPod] = field(repr=False)  # all pods of the table
     in_flight: int = 0
     trials: int = 0
     suspect: bool = False
@@ -48,10 +49,17 @@ class ModelPod:
 
     def has_room(self) -> bool:
         bars = self.state == RECOVERING and self.trials > 0
-        return self.is_routable() and self.in_flight < self.limit and not self.suspect and not bars
+        return self.is_routable() and self.in_flight < self.left() and not self.suspect and not bars
+
+    def left(self) -> int:
+        """What the older pods at the address leave of its limit."""
+        if self.limit >= UNLIMITED:
+            return self.limit
+        older = (pod for pod in self.others.values() if pod.address == self.address and pod.age < self.age)
+        return max(self.limit - sum(pod.in_flight for pod in older), 0)
 
     def capacity(self) -> int:
-        return self.limit if self.state == READY else min(self.limit, 1) if self.state == RECOVERING else 0
+        return self.left() if self.state == READY else min(self.left(), 1) if self.state == RECOVERING else 0
 
 
 @dataclass
@@ -104,6 +112,9 @@ class TableMachine(RuleBasedStateMachine):
 
     @rule(identity=identities, address=addresses, limit=limits, state=states)
     def add(self, identity: str, address: str, limit: int, state: int) -> None:
+        for slot, other in sorted(self.pods.items()):
+            if other.address == address and other.identity != identity and other.state != DRAINING:
+                self._drain(slot, other)
         tracker = self.table.add(identity, address, limit, state)
         for slot, pod in self.pods.items():
             if (pod.identity, pod.address) == (identity, address):
@@ -126,7 +137,7 @@ class TableMachine(RuleBasedStateMachine):
             self.slots = grown_slots(self.slots, self.max_scale, self.slots_max)
         self.length = max(self.length, free[0] + 1)
         self.age += 1
-        self.pods[free[0]] = ModelPod(identity, address, PENDING, limit, self.age)
+        self.pods[free[0]] = ModelPod(identity, address, PENDING, limit, self.age, self.pods)
         self._set_state(self.pods[free[0]], state)
 
     @rule(start=st.integers(0, 50), count=st.integers(2, 70))
@@ -162,11 +173,7 @@ class TableMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.pods)
     @rule(index=indexes)
     def drain(self, index: int) -> None:
-        slot, pod = self._one(index)
-        assert self.table.drain(self.table.slots[slot]) == (pod.in_flight == 0)
-        self._left(pod, DRAINING)
-        if pod.in_flight == 0:
-            self._gone(slot)
+        self._drain(*self._one(index))
 
     @precondition(lambda self: self.pods)
     @rule(index=indexes)
@@ -175,6 +182,13 @@ class TableMachine(RuleBasedStateMachine):
         self.table.free(self.table.slots[slot])
         self._left(pod, DRAINING)
         self._gone(slot)
+
+    @rule()
+    def drop_slots(self) -> None:
+        gives = not self.pods and self.slots > 0 and self.threshold < 1.0
+        assert self.table.drop_slots() == gives
+        if gives:
+            self.slots = self.length = 0
 
     @rule(threshold=st.sampled_from((0.0, 0.4, 0.5, 1.0)))
     def set_threshold(self, threshold: float) -> None:
@@ -320,6 +334,9 @@ class TableMachine(RuleBasedStateMachine):
         if hasattr(self, "table"):
             type(self).steps += 1  # invariants are checked once after each rule
             self.table.check_invariants()
+            self.table.check_room()
+            for slot in range(self.table.length):
+                self.table.check_slot(slot)
             self.oracle.observe(self.table)
 
     @invariant()
@@ -339,7 +356,8 @@ class TableMachine(RuleBasedStateMachine):
         for slot, pod in self.pods.items():
             tracker = table.slots[slot]
             assert (tracker.identity, tracker.address, tracker.state) == (pod.identity, pod.address, pod.state)
-            assert (tracker.limit, tracker.in_flight, tracker.trials) == (pod.limit, pod.in_flight, pod.trials)
+            assert (tracker.own_limit, tracker.in_flight, tracker.trials) == (pod.limit, pod.in_flight, pod.trials)
+            assert tracker.limit == pod.left() or pod.state == DRAINING
             assert (tracker.suspect_until_s != 0.0) == pod.suspect or pod.state == DRAINING
             assert (tracker.weight, tracker.warming) == (pod.weight, pod.warming)
             if pod.warming and pod.from_s is not None:
@@ -359,9 +377,11 @@ class TableMachine(RuleBasedStateMachine):
             return
         type(self).grown += self.table.grown
         type(self).trims_seen += self.table.trims
-        self.table.close()
+        for slot in self.pods:
+            self.table.free(self.table.slots[slot])
+        assert self.table.drop_slots() == (self.slots > 0 and self.threshold < 1.0)
         self.table.check_invariants()
-        assert (self.table.capacity_slots, self.table.in_flight, self.table.room) == (0, 0, 0)
+        assert (self.table.in_flight, self.table.room, self.table.used) == (0, 0, 0)
         for lease in self.leases:
             assert self.table.release(lease.tracker, lease.generation, 0.0) == LATE
 
@@ -442,6 +462,13 @@ class TableMachine(RuleBasedStateMachine):
             pod.trials += 1
             lease.trial = True
         self.leases.append(lease)
+
+    def _drain(self, slot: int, pod: ModelPod) -> None:
+        assert self.table.drain(self.table.slots[slot]) == (pod.in_flight == 0)
+        self._left(pod, DRAINING)
+        if pod.in_flight == 0:
+            self._gone(slot)
+        self.oracle.observe(self.table)
 
     def _gone(self, slot: int) -> None:
         del self.pods[slot]

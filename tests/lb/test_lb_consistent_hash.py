@@ -143,15 +143,19 @@ def test_a_request_without_a_key_goes_to_the_less_loaded_of_two() -> None:
     assert {table.pick(0, 0.0) for _ in range(50)} == {table.slots[1]}
 
 
-def test_two_pods_at_one_address() -> None:
-    """The older may still be ready while the newer is: one point, and both are found when the other is full."""
-    table = TrackerTable(create("consistent-hash", Rng(1)), 4)
-    for identity in ("old", "new"):
-        table.add(identity, "10.0.0.1:80", 1, READY)
-    table.add("other", "10.0.0.2:80", 0, READY)
-    table.check_invariants()
-    assert {grant(table, 5), grant(table, 5)} == set(table.slots[:2])
-    table.check_invariants()
+def test_two_pods_with_one_point() -> None:
+    """As of two addresses with one hash: both are found, the lower slot first."""
+    circle = RoomCircle()
+    circle.resize(4)
+    pods = [PodTracker(slot, 1) for slot in range(2)]
+    for pod in reversed(pods):
+        pod.address = "10.0.0.1:80"
+        circle.insert(pod)
+    assert circle.members() == pods
+    for pod in pods:
+        assert circle.nearest(5) is pod
+        circle.remove(pod)
+    assert circle.nearest(5) is None
 
 
 @given(

@@ -191,7 +191,7 @@ def test_newcomers_stay_new_under_another_policy() -> None:
     assert table.warm_up.ramp(newcomer, 25.0) == 0.5
 
 
-def test_a_newcomer_of_a_closed_or_trimmed_table_leaves_nothing_behind() -> None:
+def test_a_newcomer_of_an_emptied_or_trimmed_table_leaves_nothing_behind() -> None:
     table = made("consistent-hash", 2)
     for number in range(2, 90):
         add(table, number)
@@ -199,7 +199,10 @@ def test_a_newcomer_of_a_closed_or_trimmed_table_leaves_nothing_behind() -> None
         table.free(tracker)
     table.check_invariants()
     add(table, 2)
-    table.close()
+    table.check_invariants()
+    for tracker in table.slots[:3]:
+        table.free(tracker)
+    assert table.drop_slots()
     table.check_invariants()
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import gc
+import tracemalloc
 import weakref
+from collections.abc import Callable
 
 import pytest
 
-from lb.registry import create
+from lb.registry import BUILT_IN, create
 from lb.rng import Rng
 from lb.table import DRAINED, LATE, RELEASED, TrackerTable
 from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, READY, RECOVERING, UNLIMITED, PodTracker
@@ -89,6 +91,81 @@ def test_older_holder_shows_again_when_the_newer_is_gone() -> None:
     table.free(new)
     assert table.find("10.0.0.1:8012") is old
     assert table.add("old", "10.0.0.1:8012", 1, READY) is old
+    table.check_invariants()
+
+
+def test_what_is_in_flight_in_older_slots_at_an_address_counts_for_the_limit_of_the_newest() -> None:
+    table = make_table()
+    old = enter(table, "old", "10.0.0.1:80", 3)
+    table.reserve(old)
+    leave(table, old)
+    new = enter(table, "new", "10.0.0.1:80", 3)
+    other = enter(table, "other", "10.0.0.2:80", 3)
+    assert (new.limit, new.own_limit, other.limit, table.capacity) == (1, 3, 3, 4)
+    table.reserve(new)
+    assert (new.has_room, other.has_room) == (False, True)
+    assert table.release(old, old.generation, 0.0) == RELEASED
+    assert (new.limit, new.has_room, table.capacity) == (2, True, 5)
+    leave(table, new)
+    assert (new.in_flight, old.in_flight) == (2, 1)
+    newer = enter(table, "newer", "10.0.0.1:80", 4)
+    assert newer.limit == 1, "of 4: one in the oldest, two in the one after it"
+    table.set_limit(newer, 2)
+    assert (newer.limit, newer.has_room) == (0, False)
+    table.set_state(newer, NOT_READY)
+    table.set_state(newer, READY)
+    assert (newer.limit, newer.own_limit) == (0, 2), "it is its own limit that is kept"
+    table.free(new)
+    assert (newer.limit, table.capacity) == (1, 4), "whatever was in flight there has been given up"
+    assert table.release(old, old.generation, 0.0) == DRAINED
+    assert newer.limit == 2
+    assert table.drain(old)
+    table.check_invariants()
+
+
+def test_a_pod_that_comes_back_to_its_address_counts_what_the_one_after_it_has_in_flight() -> None:
+    table = make_table()
+    first = enter(table, "first", "10.0.0.1:80", 2)
+    leave(table, first)
+    second = enter(table, "second", "10.0.0.1:80", 2)
+    leave(table, second)
+    assert enter(table, "first", "10.0.0.1:80", 2) is first
+    assert (first.in_flight, first.limit, first.has_room) == (1, 1, False)
+    assert table.release(second, second.generation, 0.0) == DRAINED
+    assert (first.limit, first.has_room) == (2, True)
+    table.check_invariants()
+
+
+def test_a_pod_without_a_limit_has_none_beside_others_at_its_address() -> None:
+    table = make_table()
+    leave(table, enter(table, "old", "10.0.0.1:80", UNLIMITED))
+    new = enter(table, "new", "10.0.0.1:80", UNLIMITED)
+    assert new.limit == table.capacity == UNLIMITED
+
+
+def test_no_pod_is_added_where_another_one_is() -> None:
+    table = make_table()
+    old = enter(table, "old", "10.0.0.1:80")
+    for state in (READY, NOT_READY):
+        table.set_state(old, state)
+        with pytest.raises(AssertionError, match="has the address"):
+            table.add("new", "10.0.0.1:80", 1, PENDING)
+    assert table.find("10.0.0.1:80") is old
+    table.check_invariants()
+
+
+def test_a_slot_for_requests_of_a_pod_that_has_left_is_never_picked() -> None:
+    table = make_table()
+    leaving = table.add_leaving("old", "10.0.0.1:80")
+    new = enter(table, "new", "10.0.0.1:80", 2)
+    assert leaving is not None and table.pick(0, 0.0) is new
+    table.reserve(leaving)
+    assert not table.drain(leaving)
+    assert (new.limit, table.capacity) == (1, 1)
+    table.check_invariants()
+    assert table.release(leaving, leaving.generation, 0.0) == DRAINED
+    assert table.drain(leaving)
+    assert (new.limit, table.used) == (2, 1)
     table.check_invariants()
 
 
@@ -233,29 +310,11 @@ def test_draining_pod_is_freed_by_the_worker_after_its_last_release() -> None:
     assert tracker.state == EMPTY
 
 
-def test_close_frees_everything_also_what_drains() -> None:
-    table = make_table()
-    pods = fill(table, 3)
-    leases = []
-    for tracker in pods:
-        table.reserve(tracker)
-        leases.append((tracker, tracker.generation))
-        tracker.attachment = object()
-    table.drain(pods[1])
-    table.close()
-    table.check_invariants()
-    assert (table.capacity_slots, table.length, table.in_flight, table.capacity, table.room) == (0, 0, 0, 0, 0)
-    assert all(tracker.attachment is None for tracker in pods)
-    assert [table.release(tracker, generation, 0.0) for tracker, generation in leases] == [LATE] * 3
-    with pytest.raises(AssertionError, match="closed"):
-        add(table, 1)
-
-
 class Attached:
     """Something of the data path's that can be watched going."""
 
 
-def test_a_table_closed_while_pods_drain_leaves_nothing_behind() -> None:
+def test_an_abandoned_table_leaves_nothing_behind() -> None:
     table = make_table(policy="least-connections")
     leases = []
     watched = []
@@ -267,16 +326,100 @@ def test_a_table_closed_while_pods_drain_leaves_nothing_behind() -> None:
         table.drain(tracker)
     del tracker
     assert table.used == 5
-    table.close()
+    table.abandon()
     assert [one() for one in watched] == [None] * 5, "kept alive, and not only by a cycle"
-    assert table.find_identity("pod-1") is None
     assert [table.release(tracker, generation, 0.0) for tracker, generation in leases] == [LATE] * 5
-    assert all(tracker.is_vacant() for tracker, _ in leases)
+    assert all(tracker.state == EMPTY and tracker.attachment is None for tracker, _ in leases)
+    with pytest.raises(AssertionError, match="abandoned"):
+        add(table, 9)
     gc.collect()
     before = sum(isinstance(one, PodTracker) for one in gc.get_objects())
     del table, leases
     gc.collect()
-    assert sum(isinstance(one, PodTracker) for one in gc.get_objects()) == before - 5
+    assert sum(isinstance(one, PodTracker) for one in gc.get_objects()) <= before - 5
+
+
+# At zero.
+
+
+@pytest.mark.parametrize("slow_start_s", [0.0, 30.0])
+@pytest.mark.parametrize("max_scale", [0, 1_000])
+@pytest.mark.parametrize("policy", list(BUILT_IN))
+def test_a_table_at_zero_gives_all_of_its_memory_back(policy: str, max_scale: int, slow_start_s: float) -> None:
+    """What it takes then is what it took before its first pod, whatever it carried in between."""
+
+    def made() -> TrackerTable:
+        table = make_table(policy=policy, max_scale=max_scale)
+        table.set_slow_start(slow_start_s)
+        return table
+
+    def lived() -> TrackerTable:
+        table = made()
+        pods = [add(table, number, limit=UNLIMITED) for number in range(200)]
+        for number in range(3_000):
+            tracker = table.pick(number + 1 if table.policy.wants_key else 0, 1.0)
+            assert tracker is not None
+            table.reserve(tracker)
+            if number % 3:
+                table.release(tracker, tracker.generation, 0.01)
+        for tracker in pods:
+            table.free(tracker)
+        return table
+
+    def size(make: Callable[[], TrackerTable]) -> int:
+        gc.collect()
+        before = tracemalloc.get_traced_memory()[0]
+        table = make()
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+        assert table.used == 0
+        return taken
+
+    def dropped() -> TrackerTable:
+        table = lived()
+        assert table.drop_slots() and not table.drop_slots()
+        table.check_invariants()
+        return table
+
+    tracemalloc.start()
+    try:
+        size(lived)  # what is made once in a process
+        fresh, empty, given_back = size(made), size(lived), size(dropped)
+    finally:
+        tracemalloc.stop()
+    assert empty > fresh + 10_000
+    assert given_back < fresh + 500, f"{fresh} bytes before, {empty} at zero, {given_back} given back"
+
+
+def test_a_table_that_gave_its_slots_back_goes_on_from_its_generation() -> None:
+    table = make_table(max_scale=10)
+    tracker = add(table, 1)
+    table.reserve(tracker)
+    generation = tracker.generation
+    table.free(tracker)
+    assert table.drop_slots()
+    assert (table.capacity_slots, table.length, table.used) == (0, 0, 0)
+    again = add(table, 1)
+    assert again is not tracker and again.generation > generation
+    assert table.capacity_slots == 20
+    assert table.release(tracker, generation, 0.0) == LATE
+    assert table.in_flight == 0
+    table.check_invariants()
+    assert table.pick(0, 0.0) is again
+
+
+def test_slots_are_not_given_back_while_a_pod_holds_one_or_where_the_mark_is_kept_for_good() -> None:
+    table = make_table()
+    assert not table.drop_slots(), "none are made yet"
+    tracker = add(table, 1)
+    table.reserve(tracker)
+    table.drain(tracker)
+    assert not table.drop_slots(), "it drains"
+    table.free(tracker)
+    table.set_threshold(1.0)
+    assert not table.drop_slots()
+    table.set_threshold(0.5)
+    assert table.drop_slots()
 
 
 # Programmers' mistakes.
@@ -319,7 +462,7 @@ def test_check_invariants_finds_a_ledger_that_was_tampered_with() -> None:
 # What there is to see.
 
 
-def test_repr_and_statistics() -> None:
+def test_repr() -> None:
     table = make_table(max_scale=4)
     pods = fill(table, 4)
     table.reserve(pods[0])
@@ -328,9 +471,6 @@ def test_repr_and_statistics() -> None:
         "<TrackerTable round-robin: 3 used, 5 free, high-water 4 (1 holes, 0 trailing), 3 with room, 1 in flight>"
     )
     assert repr(table) == expected
-    numbers = table.statistics()
-    assert (numbers.used, numbers.free, numbers.high_water, numbers.slots) == (3, 5, 4, 8)
-    assert (numbers.capacity, numbers.fragmentation, numbers.policy) == (6, 0.25, "round-robin")
     assert repr(pods[0]) == "<PodTracker 0.1 pod-0 at 10.0.0.0:8012 ready, 1 of 2 in flight>"
     assert repr(pods[1]) == "<PodTracker 1 empty>"
 

@@ -1,6 +1,7 @@
 """From a pod's old record and its new one to what has to be done; here and nowhere else.
 
-A transition that the table of `lifecycle.py` does not have is refused: the record stays as it was.
+A transition that the table of `lifecycle.py` does not have is a defect of the caller: it is refused and counted, and
+the record stays as it was. With each state, and each slot, a pod has a new epoch.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from activator.control_plane.state.lifecycle import is_legal
-from activator.control_plane.state.model import Reduction
+from activator.control_plane.state.model import Reduction, Step
 from activator.control_plane.state.records import PodRecord, RevisionRecord
 from activator.messages import PlacePod, SetPod, StartProbe, StopProbe, WithdrawPod
 from lb.tracker import DRAINING, EMPTY
@@ -22,7 +23,7 @@ def put(
     now_s: float,
     reduction: Reduction,
 ) -> None:
-    """Write `new` in place of `old` (None: no pod), with all that follows from it, because of `event`."""
+    """Write `new` in place of `old` (None: no pod), because of `event`; what follows from it is for `conclude`."""
     before = EMPTY if old is None else old.state()
     after = EMPTY if new is None else new.state()
     moved = old is not None and new is not None and old.address != new.address
@@ -31,52 +32,76 @@ def put(
         reduction.refused = True
         return
     identity = new.identity if new is not None else old.identity if old is not None else ""
-    if new is not None and before != after and new.since_s != now_s:
-        new = replace(new, since_s=now_s)
+    if new is not None and old is not None and not moved and before != after:
+        # Strikes are in a row: they do not outlast the pod's stay in the table.
+        strikes = 0 if after == DRAINING else new.strikes
+        new = replace(new, since_s=now_s, strikes=strikes, epoch=reduction.next_epoch())
     reduction.pods[(revision.spec.key, identity)] = new
-    _effects(revision, identity, old, new, before, after, moved, reduction)
-    _probes(revision, identity, old, new, moved, reduction)
+    step = reduction.steps.get(identity)
+    if step is None:
+        reduction.steps[identity] = Step(old, new, before, after)
+    else:
+        step.new = new
+        step.after = after
+    if moved or _is_in_table(before) != _is_in_table(after):
+        _touch(revision, old, new, reduction)
 
 
-def _effects(
-    revision: RevisionRecord,
-    identity: str,
-    old: PodRecord | None,
-    new: PodRecord | None,
-    before: int,
-    after: int,
-    moved: bool,
-    reduction: Reduction,
-) -> None:
-    had = before != EMPTY and before != DRAINING
-    has = after != EMPTY and after != DRAINING
-    if had and (not has or moved):
-        reduction.effects.append(WithdrawPod(revision.spec.key, identity, revision.spec.drain_timeout_s))
-    if new is None or not has:
+def _touch(revision: RevisionRecord, old: PodRecord | None, new: PodRecord | None, reduction: Reduction) -> None:
+    """Note the addresses at which it may have to be settled anew who has them."""
+    if old is not None and revision.addresses.is_shared(old.address):
+        reduction.touched.append(old.address)
+    if new is None or (old is not None and old.address == new.address):
         return
-    if not had or moved:
-        limit = revision.limit_of(new)
-        reduction.effects.append(PlacePod(revision.spec.key, identity, new.address, after, limit, new.weight))
-    elif old is not None and not new.unplaced and (before != after or _is_set_otherwise(old, new)):
-        limit = revision.limit_of(new)
-        reduction.effects.append(SetPod(revision.spec.key, identity, after, limit, new.weight))
+    if revision.addresses.is_free(new.address) and new.address not in reduction.arrivals:
+        reduction.arrivals.add(new.address)
+    else:
+        reduction.touched.append(new.address)
+
+
+def conclude(revision: RevisionRecord, reduction: Reduction) -> None:
+    """What has to be done: pods leave first, so that their slots and addresses are free."""
+    for identity, step in reduction.steps.items():
+        _withdraw(revision, identity, step, reduction)
+    for identity, step in reduction.steps.items():
+        _place_or_set(revision, identity, step, reduction)
+        _probes(revision, identity, step, reduction)
+
+
+def _is_in_table(state: int) -> bool:
+    return state != EMPTY and state != DRAINING
+
+
+def _withdraw(revision: RevisionRecord, identity: str, step: Step, reduction: Reduction) -> None:
+    if _is_in_table(step.before) and (not _is_in_table(step.after) or _has_moved(step)):
+        reduction.effects.append(WithdrawPod(revision.spec.key, identity, revision.spec.drain_timeout_s))
+
+
+def _place_or_set(revision: RevisionRecord, identity: str, step: Step, reduction: Reduction) -> None:
+    old, new, after = step.old, step.new, step.after
+    if new is None or not _is_in_table(after):
+        return
+    key = revision.spec.key
+    limit = revision.limit_of(new)
+    if not _is_in_table(step.before) or _has_moved(step):
+        reduction.effects.append(PlacePod(key, identity, new.address, after, limit, new.weight, new.epoch))
+    elif old is not None and not new.unplaced and (old.epoch != new.epoch or _is_set_otherwise(old, new)):
+        reduction.effects.append(SetPod(key, identity, after, limit, new.weight, new.epoch))
+
+
+def _has_moved(step: Step) -> bool:
+    return step.old is not None and step.new is not None and step.old.address != step.new.address
 
 
 def _is_set_otherwise(old: PodRecord, new: PodRecord) -> bool:
     return old.weight != new.weight or old.limit != new.limit
 
 
-def _probes(
-    revision: RevisionRecord,
-    identity: str,
-    old: PodRecord | None,
-    new: PodRecord | None,
-    moved: bool,
-    reduction: Reduction,
-) -> None:
+def _probes(revision: RevisionRecord, identity: str, step: Step, reduction: Reduction) -> None:
+    old, new = step.old, step.new
     probed = old is not None and old.wants_probe()
     wanted = new is not None and new.wants_probe()
-    if probed and (moved or not wanted):
+    if probed and (not wanted or _has_moved(step)):
         reduction.probes.append(StopProbe(revision.spec.key, identity))
         probed = False
     if new is not None and wanted and not probed:
@@ -90,9 +115,10 @@ def start_probe(revision: RevisionRecord, pod: PodRecord) -> StartProbe:
 
 def place(revision: RevisionRecord, pod: PodRecord) -> PlacePod:
     """The effect that gives the pod a slot."""
-    return PlacePod(revision.spec.key, pod.identity, pod.address, pod.state(), revision.limit_of(pod), pod.weight)
+    limit = revision.limit_of(pod)
+    return PlacePod(revision.spec.key, pod.identity, pod.address, pod.state(), limit, pod.weight, pod.epoch)
 
 
 def set_pod(revision: RevisionRecord, pod: PodRecord) -> SetPod:
     """The effect that makes its slot be what the record says."""
-    return SetPod(revision.spec.key, pod.identity, pod.state(), revision.limit_of(pod), pod.weight)
+    return SetPod(revision.spec.key, pod.identity, pod.state(), revision.limit_of(pod), pod.weight, pod.epoch)

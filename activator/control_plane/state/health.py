@@ -7,8 +7,8 @@ Rules
   1. A refused connection is certain: the pod is out at once, even the last one. Silence and breakage are uncertain: out
      after so many strikes in a row, only a share of the pods at once, never the last that is ready.
   2. There is one way back: a probe is answered, then one trial request at a time.
-  3. Nothing here checks the state of a pod before it acts: what comes too late is no legal transition, and the table
-     refuses it (lifecycle.py).
+  3. What comes too late is stale: a report of a pod that is gone, or has another state or another slot since (its epoch
+     is another one), and an answer to a probe that nobody waits for. It is counted and not acted on.
   4. No pod is dropped for its age while a source lists it: it is asked again, unless its source itself decides whether
      it answers.
 """
@@ -25,17 +25,16 @@ from activator.control_plane.state.lifecycle import ANSWERED, DEAD, EXPIRED, SER
 from activator.control_plane.state.model import Reduction
 from activator.control_plane.state.records import PodRecord, RevisionRecord
 from activator.messages import PUSH, PodRefused, PodServed, PodStatus, Probed, Sweep, TrialEnded
-from lb.tracker import DRAINING, NOT_READY, QUARANTINED, READY, RECOVERING
+from lb.tracker import NOT_READY
 
 PUSH_FRESH_S: Final = 60.0  # how long a pod's report of itself overrides what others report of it
 PUSH_PROVISIONAL_S: Final = 60.0  # how long a pod that only reports itself may stay
-POD_STALE_AFTER_S: Final = 600.0  # a not-ready pod that no listing source asserts
 
 
 def probed(revision: RevisionRecord, change: Probed, now_s: float, reduction: Reduction) -> None:
     old = revision.pods.get(change.identity)
-    if old is None or (change.address and change.address != old.address):
-        reduction.refused = True
+    if old is None or (change.address and change.address != old.address) or not old.wants_probe():
+        reduction.stale = True
         return
     if old.quarantined:
         new = replace(old, quarantined=False, recovering=True, doubted=False)
@@ -45,12 +44,15 @@ def probed(revision: RevisionRecord, change: Probed, now_s: float, reduction: Re
 
 
 def pod_refused(revision: RevisionRecord, change: PodRefused, now_s: float, reduction: Reduction) -> None:
-    old = revision.pods.get(change.identity)
+    old = _reported(revision, change.identity, change.epoch, reduction)
     if old is None:
-        reduction.refused = True
         return
     strikes = old.strikes + 1
-    if change.dead or old.recovering or (strikes >= revision.spec.strikes and _may_eject(revision, old)):
+    if (
+        change.dead
+        or old.recovering
+        or (strikes >= revision.spec.strikes and revision.tally.may_eject(old, revision.spec.ejection_share))
+    ):
         new = replace(old, quarantined=True, recovering=False, strikes=0, cause=_cause(old, change, strikes))
         put(revision, old, new, DEAD if change.dead else STRUCK, now_s, reduction)
         return
@@ -60,18 +62,16 @@ def pod_refused(revision: RevisionRecord, change: PodRefused, now_s: float, redu
 
 
 def pod_served(revision: RevisionRecord, change: PodServed, now_s: float, reduction: Reduction) -> None:
-    old = revision.pods.get(change.identity)
-    if old is None:
-        reduction.refused = True
-    elif old.strikes:
+    old = _reported(revision, change.identity, change.epoch, reduction)
+    if old is not None and old.strikes:
         put(revision, old, replace(old, strikes=0), SERVED, now_s, reduction)
 
 
 def trial_ended(revision: RevisionRecord, change: TrialEnded, now_s: float, reduction: Reduction) -> None:
-    old = revision.pods.get(change.identity)
+    old = _reported(revision, change.identity, change.epoch, reduction)
     if old is None:
-        reduction.refused = True
-    elif change.succeeded:
+        return
+    if change.succeeded:
         new = replace(old, recovering=False, proven=True, strikes=0, cause="")
         put(revision, old, new, TRIAL_PASSED, now_s, reduction)
     else:
@@ -86,14 +86,23 @@ def sweep(revision: RevisionRecord, change: Sweep, now_s: float, reduction: Redu
         if not old.ages():
             continue
         calm = False
-        new = _grown_older(old, now_s)
+        new = _grown_older(old, revision.spec.stale_after_s, now_s)
         if new is not old:
             put(revision, old, new, EXPIRED, now_s, reduction)
     if calm:
         reduction.calm = revision.spec.key
 
 
-def _grown_older(pod: PodRecord, now_s: float) -> PodRecord | None:
+def _reported(revision: RevisionRecord, identity: str, epoch: int, reduction: Reduction) -> PodRecord | None:
+    """The pod that a report is about; None: it comes late."""
+    pod = revision.pods.get(identity)
+    if pod is None or pod.epoch != epoch:
+        reduction.stale = True
+        return None
+    return pod
+
+
+def _grown_older(pod: PodRecord, stale_after_s: float, now_s: float) -> PodRecord | None:
     listed = pod.is_listed()
     if PUSH in pod.claims:
         if not listed and now_s - pod.first_seen_s >= PUSH_PROVISIONAL_S:
@@ -102,7 +111,7 @@ def _grown_older(pod: PodRecord, now_s: float) -> PodRecord | None:
         if now_s - pod.pushed_s >= fresh_s:
             claims = {source: status for source, status in pod.claims.items() if source != PUSH}
             return replace(pod, claims=claims, pushed_s=0.0) if listed else None
-    if pod.state() == NOT_READY and now_s - pod.since_s >= POD_STALE_AFTER_S:
+    if 0.0 < stale_after_s <= now_s - pod.since_s and pod.state() == NOT_READY:
         if not listed:
             return None
         if PUSH not in pod.claims and pod.probe:
@@ -123,19 +132,3 @@ def _cause(pod: PodRecord, change: PodRefused, strikes: int) -> str:
     if pod.recovering:
         return "failed its trial" + met
     return f"{strikes} strikes in a row" + (f", the last{met}" if met else "")
-
-
-def _may_eject(revision: RevisionRecord, pod: PodRecord) -> bool:
-    ready = 0
-    out = 0
-    known = 0
-    for other in revision.pods.values():
-        state = other.state()
-        if state == DRAINING:
-            continue
-        known += 1
-        if state in (QUARANTINED, RECOVERING):
-            out += 1
-        elif state == READY and other.identity != pod.identity and other.limit != 0:
-            ready += 1
-    return ready > 0 and out < max(1, int(known * revision.spec.ejection_share))

@@ -1,8 +1,8 @@
 """The states of a pod and every legal transition between them, as one table.
 
 Rules
-  1. `TRANSITIONS` is all there is: `reduce` asks `is_legal` before it writes a record, and what is not in the table is
-     counted and refused.
+  1. `TRANSITIONS` is all there is: `reduce` asks `is_legal` before it writes a record. What is not in the table is a
+     defect of ours: it is refused, counted and logged. (What only comes late is recognised before: health.py.)
   2. The section "States" of docs/state-worker.md is made from the table (`make docs`); a test compares them.
 """
 
@@ -23,8 +23,10 @@ SERVED: Final = "served"  # a request was answered after strikes
 TRIAL_PASSED: Final = "trial passed"
 TRIAL_FAILED: Final = "trial failed"
 EXPIRED: Final = "expired"  # a pod's report of itself has grown old, or no source has asserted it for long
+OUSTED: Final = "ousted"  # another pod has come to its address
+RETURNED: Final = "returned"  # that one has left the address
 
-EVENTS: Final = (SEEN, GONE, ANSWERED, DEAD, STRUCK, SERVED, TRIAL_PASSED, TRIAL_FAILED, EXPIRED)
+EVENTS: Final = (SEEN, GONE, ANSWERED, DEAD, STRUCK, SERVED, TRIAL_PASSED, TRIAL_FAILED, EXPIRED, OUSTED, RETURNED)
 
 
 class Transition(NamedTuple):
@@ -36,6 +38,7 @@ class Transition(NamedTuple):
     why: str
 
 
+_NEWER: Final = "a newer pod is at its address"
 _HELD: Final = (QUARANTINED, RECOVERING)  # what we found out ourselves outlives what sources say meanwhile
 
 TRANSITIONS: Final = (
@@ -60,8 +63,10 @@ TRANSITIONS: Final = (
         READY, STRUCK, (READY, QUARANTINED), "inferred: after so many strikes, within the share, never the last"
     ),
     Transition(RECOVERING, STRUCK, (QUARANTINED,), "the trial has failed"),
+    Transition(PENDING, SERVED, (PENDING,), "its strikes are forgotten"),
     Transition(READY, SERVED, (READY,), "its strikes are forgotten"),
-    Transition(RECOVERING, TRIAL_PASSED, (READY,), "it takes requests again"),
+    Transition(NOT_READY, SERVED, (NOT_READY,), "its strikes are forgotten"),
+    Transition(RECOVERING, TRIAL_PASSED, (READY, PENDING), "it takes requests again, unless it says that it starts"),
     Transition(RECOVERING, TRIAL_FAILED, (QUARANTINED,), "it is probed again"),
     Transition(PENDING, EXPIRED, (EMPTY, PENDING, READY, NOT_READY), "its own report is old: the other sources decide"),
     Transition(READY, EXPIRED, (EMPTY, READY, PENDING, NOT_READY), "its own report is old: the other sources decide"),
@@ -73,6 +78,9 @@ TRANSITIONS: Final = (
     ),
     Transition(RECOVERING, EXPIRED, (EMPTY, RECOVERING, NOT_READY, PENDING), "its own report is old"),
     Transition(DRAINING, EXPIRED, (EMPTY, DRAINING, READY, PENDING, NOT_READY, *_HELD), "its own report is old"),
+    *(Transition(state, OUSTED, (DRAINING,), _NEWER) for state in (PENDING, READY, NOT_READY, QUARANTINED, RECOVERING)),
+    Transition(DRAINING, OUSTED, (DRAINING,), _NEWER),
+    Transition(DRAINING, RETURNED, (DRAINING, PENDING, READY, NOT_READY, *_HELD), "the newer one has left the address"),
 )
 
 _LEGAL: Final = frozenset((one.state, one.event, to) for one in TRANSITIONS for to in one.to)

@@ -7,7 +7,7 @@ that cannot be reduced leaves the model as it was.
 from __future__ import annotations
 
 from activator.control_plane.state.records import PodRecord, RevisionRecord
-from activator.messages import Effect, Listed, ProbeOrder, RebuildRevision
+from activator.messages import Change, Effect, Listed, ProbeOrder, RebuildRevision
 
 
 class Model:
@@ -17,27 +17,54 @@ class Model:
         self.revisions: dict[str, RevisionRecord] = {}
         self.aging: set[str] = set()  # revisions with pods of which time alone may change something
         self.sent: dict[str, int] = {}  # by revision: effects since its table was made
+        self.epoch: int = 0  # the latest that was given to any pod
         # By revision: a list that its pods are as it says; gone with the next change of any of them.
         self.lists: dict[str, Listed] = {}
 
 
-class Reduction:
-    """What one change comes to: records to write, and messages to send. None stands for "remove"."""
+class Step:
+    """What becomes of one pod: its record as it is in the model, and as it will be, and the states of both."""
 
-    def __init__(self) -> None:
+    def __init__(self, old: PodRecord | None, new: PodRecord | None, before: int, after: int) -> None:
+        self.old = old
+        self.new = new
+        self.before = before
+        self.after = after
+
+
+class Reduction:
+    """What one change comes to: records to write, and messages to send. None stands for "remove".
+
+    `epoch`: the model's.
+    """
+
+    def __init__(self, epoch: int = 0) -> None:
+        self.epoch = epoch
         self.revisions: dict[str, RevisionRecord | None] = {}
         self.pods: dict[tuple[str, str], PodRecord | None] = {}
+        self.steps: dict[str, Step] = {}  # by identity: of these pods those from which effects follow
+        self.arrivals: set[str] = set()  # addresses at which there was nobody before
+        self.touched: list[str] = []  # addresses of several pods of which one comes, leaves, or is about to
+        self.ousted: list[tuple[str, str, str]] = []  # an address, the pod that had it, and the one that has it now
         self.effects: list[Effect] = []
         self.probes: list[ProbeOrder] = []
         self.refused: bool = False  # the change made no sense in this state, and was not acted on
-        self.illegal: list[tuple[int, str, int]] = []  # transitions that are not in the table: refused, to be counted
+        self.stale: bool = False  # it was about a pod that is gone, or as it was before: not acted on either
+        self.illegal: list[tuple[int, str, int]] = []  # transitions that are not in the table: defects, refused
         self.mismatches: list[tuple[str, str]] = []  # what the auditor found: its kind, and what it was
         self.calm: str = ""  # a revision in which nothing ages any more
+        self.again: Change | None = None  # what is left of the change: it is to wait behind the others
         self.listed: Listed | None = None  # once this is written, the pods are as this list says
+
+    def next_epoch(self) -> int:
+        """A number that no pod has had."""
+        self.epoch += 1
+        return self.epoch
 
 
 def commit(model: Model, reduction: Reduction) -> None:
     """Write the records of a reduction."""
+    model.epoch = reduction.epoch  # first: no epoch is given twice
     for key, revision in reduction.revisions.items():
         if revision is None:
             model.revisions.pop(key, None)
@@ -52,12 +79,9 @@ def commit(model: Model, reduction: Reduction) -> None:
         record = model.revisions.get(key)
         if record is None:
             continue
-        if pod is None:
-            record.pods.pop(identity, None)
-        else:
-            record.pods[identity] = pod
-            if pod.ages():
-                model.aging.add(key)
+        _write_pod(record, identity, pod)
+        if pod is not None and pod.ages():
+            model.aging.add(key)
     if reduction.listed is not None:
         model.lists[reduction.listed.key] = reduction.listed
     sent = model.sent
@@ -67,3 +91,15 @@ def commit(model: Model, reduction: Reduction) -> None:
     for key, revision in reduction.revisions.items():
         if revision is None:
             sent.pop(key, None)
+
+
+def _write_pod(record: RevisionRecord, identity: str, pod: PodRecord | None) -> None:
+    old = record.pods.get(identity)
+    if old is not None and (pod is None or pod.address != old.address):
+        record.addresses.left(identity, old.address)
+    if pod is None:
+        record.tally.removed(record.pods.pop(identity, None))
+    else:
+        if old is None or pod.address != old.address:
+            record.addresses.arrived(identity, pod.address)
+        record.pods[identity] = record.tally.exchanged(old, pod)

@@ -10,8 +10,7 @@ come after.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
-from typing import Final
+from typing import Final, final
 
 from activator.messages import (
     Change,
@@ -66,18 +65,35 @@ def _may_be_dropped(change: Change) -> bool:
     return isinstance(change, PodSeen) and change.status is not PodStatus.DRAINING
 
 
+@final
+class _Entry:
+    """A change in the queue, and the ones that came right before and after it."""
+
+    __slots__ = ("change", "key", "newer", "older")
+
+    def __init__(self, key: FoldKey, change: Change) -> None:
+        self.key = key
+        self.change = change
+        self.older: _Entry | None = None
+        self.newer: _Entry | None = None
+
+
 class ChangeQueue:
     """First in, first out, by first arrival of each key. `superseded` is called with what a list replaces."""
 
     def __init__(self, changes_max: int, superseded: Callable[[FoldKey], None] | None = None) -> None:
         self._changes_max = changes_max
         self._superseded = superseded
-        self._changes: dict[FoldKey, Change] = {}
+        self._entries: dict[FoldKey, _Entry] = {}
+        # In order of arrival by links: whoever asks a dictionary for its first keys walks past all that were deleted
+        # before them, 9 us a change where 100,000 wait.
+        self._oldest: _Entry | None = None
+        self._newest: _Entry | None = None
         self._of_revisions: dict[str, dict[FoldKey, None]] = {}  # the keys of each
         self.folded_total: int = 0
 
     def __len__(self) -> int:
-        return len(self._changes)
+        return len(self._entries)
 
     def put(self, change: Change) -> bool:
         """False when the queue is full and the change may be dropped: its source must then list anew."""
@@ -86,48 +102,74 @@ class ChangeQueue:
             self._supersede(list(self._of_revisions.get(change.key, ())))
         elif type(change) is Listed:  # also where it folds: what was said between the two lists is older than it
             self._supersede(self._pods_of(change))
-        before = self._changes.get(key)
-        if before is not None:
+        entry = self._entries.get(key)
+        if entry is not None:
             self.folded_total += 1
+            before = entry.change
             if not (type(before) is RevisionBroken and before.kind):
-                self._changes[key] = change
+                entry.change = change
             return True
-        if len(self._changes) >= self._changes_max and _may_be_dropped(change):
+        if len(self._entries) >= self._changes_max and _may_be_dropped(change):
             return False
-        self._changes[key] = change
+        self._append(_Entry(key, change))
         self._of_revisions.setdefault(key[0], {})[key] = None
         return True
 
+    def put_rest(self, change: Change) -> None:
+        """What is left of a change that was taken, behind all others; a newer one of its kind takes its place."""
+        if fold_key(change) not in self._entries:
+            self.put(change)
+
     def take(self, count: int) -> list[Change]:
         """The oldest `count` changes, out of the queue."""
-        changes = self._changes
-        if count >= len(changes):
-            self._changes, self._of_revisions = {}, {}
-            return list(changes.values())
-        return [self._pop(key) for key in list(islice(changes, count))]
+        taken: list[Change] = []
+        while self._oldest is not None and len(taken) < count:
+            taken.append(self._pop(self._oldest))
+        return taken
 
     def take_of(self, revision: str) -> list[Change]:
         """All that is said of one revision, the oldest first, out of the queue."""
-        return [self._pop(key) for key in list(self._of_revisions.get(revision, ()))]
+        return [self._pop(self._entries[key]) for key in list(self._of_revisions.get(revision, ()))]
 
-    def _pop(self, key: FoldKey) -> Change:
+    def _append(self, entry: _Entry) -> None:
+        self._entries[entry.key] = entry
+        older = self._newest
+        entry.older = older
+        if older is None:
+            self._oldest = entry
+        else:
+            older.newer = entry
+        self._newest = entry
+
+    def _pop(self, entry: _Entry) -> Change:
+        older, newer = entry.older, entry.newer
+        if older is None:
+            self._oldest = newer
+        else:
+            older.newer = newer
+        if newer is None:
+            self._newest = older
+        else:
+            newer.older = older
+        key = entry.key
+        del self._entries[key]
         of_revision = self._of_revisions[key[0]]
         del of_revision[key]
         if not of_revision:
             del self._of_revisions[key[0]]
-        return self._changes.pop(key)
+        return entry.change
 
     def _pods_of(self, listed: Listed) -> list[FoldKey]:
         """What the source of the list has said of the revision's pods one by one."""
         return [
             key
             for key in self._of_revisions.get(listed.key, ())
-            if isinstance(change := self._changes[key], (PodSeen, PodGone)) and change.source == listed.source
+            if isinstance(change := self._entries[key].change, (PodSeen, PodGone)) and change.source == listed.source
         ]
 
     def _supersede(self, stale: list[FoldKey]) -> None:
         for key in stale:
-            self._pop(key)
+            self._pop(self._entries[key])
             self.folded_total += 1
             if self._superseded is not None:
                 self._superseded(key)

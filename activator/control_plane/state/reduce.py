@@ -3,7 +3,8 @@
 Rules
   1. Nothing here writes the model, reads a clock or does I/O; so an exception leaves everything as it was.
   2. A handler works out the pod's new record; what has to be *done* follows from the difference between the old record
-     and the new one (`difference.py`), if the table of transitions allows it (`lifecycle.py`).
+     and the new one (`difference.py`), if the table of transitions allows it (`lifecycle.py`). Between the two, each
+     address that pods came to or left is settled (`addresses.py`).
   3. Listing sources decide whether a pod exists; what it says of itself (push) decides whether it is ready while that
      is fresh; what we found out ourselves decides between READY, QUARANTINED and RECOVERING (`health.py`).
 """
@@ -16,7 +17,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from activator.control_plane.state import health, repair
-from activator.control_plane.state.difference import place, put, set_pod, start_probe
+from activator.control_plane.state.addresses import settle_addresses
+from activator.control_plane.state.difference import conclude, place, put, set_pod, start_probe
 from activator.control_plane.state.lifecycle import GONE, SEEN
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.records import PodRecord, RevisionRecord
@@ -54,7 +56,7 @@ from lb.tracker import DRAINING
 
 def reduce(model: Model, change: Change, now_s: float) -> Reduction:
     """Raises whatever a defect raises; the worker sets the change aside."""
-    reduction = Reduction()
+    reduction = Reduction(model.epoch)
     if type(change) is RevisionSet:
         _revision_set(model, change, reduction)
         return reduction
@@ -68,6 +70,10 @@ def reduce(model: Model, change: Change, now_s: float) -> Reduction:
         _listed(revision, change, model.lists.get(change.key), now_s, reduction)
     else:
         _HANDLERS[type(change)](revision, change, now_s, reduction)
+    if reduction.steps:
+        if reduction.touched:
+            settle_addresses(revision, reduction, now_s)
+        conclude(revision, reduction)
     return reduction
 
 
@@ -79,7 +85,7 @@ def _revision_set(model: Model, change: RevisionSet, reduction: Reduction) -> No
     old = model.revisions.get(spec.key)
     if old is not None and old.spec == spec:
         return
-    new = RevisionRecord(spec, {} if old is None else old.pods, "" if old is None else old.failure)
+    new = RevisionRecord(spec, {}) if old is None else replace(old, spec=spec)
     reduction.revisions[spec.key] = new
     reduction.effects.append(SetRevision(spec))
     if old is None:
@@ -130,6 +136,7 @@ def _pod_seen(revision: RevisionRecord, change: PodSeen, now_s: float, reduction
             weight=change.weight,
             limit=change.limit,
             restarts=change.restarts,
+            epoch=reduction.next_epoch(),
             since_s=now_s,
             first_seen_s=now_s,
             pushed_s=pushed_s,
@@ -160,12 +167,19 @@ def _as_seen(old: PodRecord, change: PodSeen) -> PodRecord:
         limit=change.limit,
         probe=change.probe or (old.probe and len(old.claims) > 1),  # of the only source the newest word counts
         restarts=max(old.restarts, change.restarts),
+        doubted=old.doubted and not _is_called_ready(old, change),
     )
     if 0 <= old.restarts < change.restarts:
         # Another program at the same address, under the same name: what was found out is about the one before, but
         # for a quarantine, which ends as every quarantine does.
         return replace(new, proven=False, strikes=0, doubted=not old.quarantined and not old.recovering)
     return new
+
+
+def _is_called_ready(old: PodRecord, change: PodSeen) -> bool:
+    """Its source has called it something else, and now says that it is ready, and that this is not to be asked."""
+    ready = PodStatus.READY
+    return change.status is ready and not change.probe and old.claims.get(change.source) is not ready
 
 
 def _self_reported(old: PodRecord, status: PodStatus, now_s: float) -> PodRecord:
@@ -227,11 +241,11 @@ def _news(before: tuple[PodSeen, ...], after: tuple[PodSeen, ...]) -> list[PodSe
 def _slot_drained(revision: RevisionRecord, change: SlotDrained, now_s: float, reduction: Reduction) -> None:
     key = change.key
     reduction.effects.append(FreeSlot(key, change.slot, change.generation))
-    for pod in revision.pods.values():
-        if pod.unplaced and pod.state() != DRAINING:
-            reduction.pods[(key, pod.identity)] = replace(pod, unplaced=False)
-            reduction.effects.append(place(revision, pod))
-            return
+    for identity in revision.tally.unplaced:  # the first
+        pod = revision.pods[identity]
+        reduction.pods[(key, identity)] = replace(pod, unplaced=False)
+        reduction.effects.append(place(revision, pod))
+        return
 
 
 def _pod_unplaced(revision: RevisionRecord, change: PodUnplaced, now_s: float, reduction: Reduction) -> None:

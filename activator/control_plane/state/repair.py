@@ -29,6 +29,8 @@ from lb.tracker import DRAINING, STATE_NAMES
 # Of kinds: what the table says of itself, its leases, what is at pods, the model's view of it, its line, its suspects.
 MISMATCHES: Final = ("invariant", "ledger", "upstream", "missing", "surplus", "state", "line", "suspect")
 
+COMPARED_AT_ONCE: Final = 100  # slots of a table with the model, 0.1 ms
+
 
 def revision_broken(revision: RevisionRecord, change: RevisionBroken, now_s: float, reduction: Reduction) -> None:
     pods = _placed(revision)
@@ -61,25 +63,41 @@ def slot_forgotten(revision: RevisionRecord, change: SlotForgotten, now_s: float
 
 
 def table_seen(model: Model, revision: RevisionRecord, change: TableSeen, reduction: Reduction) -> None:
-    """Compare a table with the model; a view from before effects that are still under way is ignored."""
+    """Compare a table with the model, COMPARED_AT_ONCE slots; the rest is a change of its own.
+
+    A view from before effects that are still under way is ignored.
+    """
     key = change.key
     if model.sent.get(key, 0) != change.applied:
         return
-    seen = {(slot.identity, slot.address): slot for slot in change.slots}
+    compared = min(change.compared + COMPARED_AT_ONCE, len(change.slots))
+    matched = change.matched
+    for slot in change.slots[change.compared : compared]:
+        pod = revision.pods.get(slot.identity)
+        if pod is None or pod.state() == DRAINING or pod.address != slot.address:
+            reduction.mismatches.append(("surplus", f"{slot.identity} at {slot.address} is not in the model"))
+            reduction.effects.append(WithdrawPod(key, slot.identity, revision.spec.drain_timeout_s))
+        elif not pod.unplaced:
+            matched += 1
+            limit = revision.limit_of(pod)
+            if slot != SlotView(pod.identity, pod.address, pod.state(), limit, pod.weight, pod.epoch):
+                found = f"{pod.identity} is {STATE_NAMES[slot.state]} with limit {slot.limit} and weight {slot.weight}"
+                found += "" if slot.epoch == pod.epoch else f", as of epoch {slot.epoch}, not {pod.epoch}"
+                reduction.mismatches.append(("state", found))
+                reduction.effects.append(set_pod(revision, pod))
+    if compared < len(change.slots):
+        reduction.again = replace(change, compared=compared, matched=matched)
+    elif matched < revision.tally.known - len(revision.tally.unplaced):
+        _place_missing(revision, change, reduction)
+
+
+def _place_missing(revision: RevisionRecord, change: TableSeen, reduction: Reduction) -> None:
+    """Walks all of it: only a defect leads here."""
+    seen = {(slot.identity, slot.address) for slot in change.slots}
     for pod in _placed(revision):
-        slot = seen.pop((pod.identity, pod.address), None)
-        if pod.unplaced:
-            continue
-        if slot is None:
+        if not pod.unplaced and (pod.identity, pod.address) not in seen:
             reduction.mismatches.append(("missing", f"{pod.identity} has no slot"))
             reduction.effects.append(place(revision, pod))
-        elif slot != SlotView(pod.identity, pod.address, pod.state(), revision.limit_of(pod), pod.weight):
-            found = f"{pod.identity} is {STATE_NAMES[slot.state]} with limit {slot.limit} and weight {slot.weight}"
-            reduction.mismatches.append(("state", found))
-            reduction.effects.append(set_pod(revision, pod))
-    for identity, address in seen:
-        reduction.mismatches.append(("surplus", f"{identity} at {address} is not in the model"))
-        reduction.effects.append(WithdrawPod(key, identity, revision.spec.drain_timeout_s))
 
 
 def _placed(revision: RevisionRecord) -> list[PodRecord]:

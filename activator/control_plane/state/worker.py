@@ -145,7 +145,8 @@ class StateWorker:
         self.parked: dict[str, Parked] = {}
         self.supervision = Supervision(rng)
         self.turned_s: float = now()  # the last turn, for liveness
-        self.illegal_totals: dict[tuple[int, str, int], int] = {}  # transitions that were refused
+        self.illegal_totals: dict[tuple[int, str, int], int] = {}  # transitions that were refused: defects
+        self.stale_total: int = 0  # changes that came late
         self.mismatch_totals: dict[str, int] = {}  # by kind: what the auditor found and a change repaired
         self.rebuilds_total: int = 0
         self.changes_total: int = 0
@@ -295,10 +296,18 @@ class StateWorker:
         for kind, found in reduction.mismatches:
             self.mismatch_totals[kind] = self.mismatch_totals.get(kind, 0) + 1
             log.warning("the auditor found in %s (%s), repaired: %s", key, kind, found)
+        if reduction.again is not None:
+            self.queue.put_rest(reduction.again)
         for transition in reduction.illegal:
             self.illegal_totals[transition] = self.illegal_totals.get(transition, 0) + 1
+            log.error("a defect: %r asks for a transition that there is not: %r", change, transition)
+        for address, older, newer in reduction.ousted:
+            log.info("%s: %s has the address %s now, %s leaves it", key, newer, address, older)
         if type(change) is RevisionGone:
             self.supervision.forget(key)
+        if reduction.stale:
+            self.stale_total += 1
+            return Outcome.REFUSED
         if reduction.refused:
             self.refused_total += 1
             return Outcome.REFUSED

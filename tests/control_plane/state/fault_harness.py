@@ -23,14 +23,11 @@ from activator.messages import (
     Change,
     Listed,
     PodGone,
-    PodRefused,
-    PodServed,
     PodStatus,
     Probed,
     RevisionSet,
     SlotDrained,
     Sweep,
-    TrialEnded,
 )
 from lb.tracker import DRAINING, EMPTY, STATE_NAMES
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
@@ -98,9 +95,10 @@ class Story:
     def happen(self) -> None:
         self.tell(seen("p4"))
         self.tell(seen("p4", PodStatus.NOT_READY), seen("o2", key=OTHER))
-        self.tell(PodRefused(KEY, "p1", 1, True), PodRefused(KEY, "p3", 1, False))
-        self.tell(Probed(KEY, "p1"), PodServed(KEY, "p3", 1))
-        self.tell(TrialEnded(KEY, "p1", 1, True), RevisionSet(replace(SPEC, container_concurrency=3)))
+        found = self.joined.found
+        self.tell(*found("dead", "p1"), *found("struck", "p3"))
+        self.tell(Probed(KEY, "p1"), *found("served", "p3"))
+        self.tell(*found("passed", "p1"), RevisionSet(replace(SPEC, container_concurrency=3)))
         self.tell(PodGone(KEY, "list", "p2"), PodGone(OTHER, "list", "o2"))
         self.joined.tables.distrust(KEY, "told so")
         self.tell(Sweep(KEY), seen("p2"))
@@ -114,7 +112,7 @@ class Story:
             pods = self.joined.worker.model.revisions[KEY].pods.values()
             self.tell(*(Probed(KEY, pod.identity) for pod in pods if pod.wants_probe()))
             pods = self.joined.worker.model.revisions[KEY].pods.values()
-            self.tell(*(TrialEnded(KEY, pod.identity, 1, True) for pod in pods if pod.recovering))
+            self.tell(*(report for pod in pods for report in self.joined.found("passed", pod.identity)))
             for key in (KEY, OTHER):
                 self.joined.tables._changed.add(key)
                 self.joined.tables._restructured.add(key)
@@ -158,6 +156,7 @@ def told(at: int) -> tuple[Story, Injector]:
 def check(story: Story, calm: Story) -> None:
     assert not story.joined.tables.distrusted
     assert not story.joined.worker.parked
+    assert story.joined.worker.illegal_totals == {}
     for key in (KEY, OTHER):
         throttler = story.joined.throttler(key)
         throttler.table.check_invariants()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from activator.config.specs import RevisionSpec
 from activator.control_plane.state.worker import Reduce, StateWorker
 from activator.data_plane.apply import RevisionTables, TableHooks
@@ -13,11 +15,14 @@ from activator.messages import (
     Effect,
     Load,
     PodDrained,
+    PodRefused,
     PodSeen,
+    PodServed,
     PodStatus,
     ProbeOrder,
     RevisionBroken,
     ToControl,
+    TrialEnded,
     decode,
     encode,
 )
@@ -26,7 +31,7 @@ from lb.policy import Policy
 from lb.registry import create
 from lb.rng import Rng
 from lb.slots import Trim
-from lb.tracker import EMPTY, STATE_NAMES, PodTracker
+from lb.tracker import EMPTY, READY, RECOVERING, STATE_NAMES, PodTracker
 from tests.data_plane.throttle.throttle_fakes import Heard, Request, asking
 from tests.manual_clock import ManualClock
 
@@ -40,6 +45,7 @@ class Pool:
     def __init__(self, identity: str) -> None:
         self.identity = identity
         self.closed = False
+        self.watched = 0
 
 
 class Hooks(TableHooks):
@@ -74,6 +80,10 @@ class Hooks(TableHooks):
         assert isinstance(attachment, Pool)
         attachment.closed = True
 
+    def address_taken(self, attachment: object) -> None:
+        assert isinstance(attachment, Pool)
+        attachment.watched += 1
+
     def pod_drained(self, key: str, identity: str) -> None:
         self.drained.append(identity)
 
@@ -102,6 +112,7 @@ class Joined:
         self.hooks = Hooks()
         self.errors: list[Exception] = []
         self.probes: list[ProbeOrder] = []
+        self.applied: Callable[[list[Effect]], None] = lambda _effects: None  # what the sources are told
         self.dirty: list[tuple[str, str]] = []  # sources that were asked to say a revision anew
         wheel = TimingWheel(self.clock.now, self.clock.call_later, self.errors.append)
         self.tables = RevisionTables(self.clock.now, wheel, self.clock.defer, self.heard, self.hooks, HeldBudget())
@@ -115,6 +126,7 @@ class Joined:
         carried: list[Effect] = [decode(encode(effect)) for effect in effects]  # type: ignore[misc]
         assert carried == effects
         self.tables.apply(carried)
+        self.applied(effects)
 
     def source_dirty(self, source: str, key: str) -> None:
         self.dirty.append((source, key))
@@ -128,6 +140,35 @@ class Joined:
                 assert not isinstance(message, Load | PodDrained)
                 self.worker.submit(message)
             self.hooks.told.clear()
+
+    def epoch(self, identity: str, key: str = KEY) -> int:
+        """Of the pod, as the data plane knows it; 0: it does not."""
+        tracker = self.tables.throttlers[key].table.find_identity(identity)
+        return 0 if tracker is None else int(tracker.epoch)
+
+    def refused(self, identity: str, dead: bool, reason: str = "", key: str = KEY) -> PodRefused:
+        """What the data plane reports where a dial to the pod is refused now (`dead`), or its connection breaks."""
+        return PodRefused(key, identity, self.epoch(identity, key), dead, reason)
+
+    def served(self, identity: str) -> PodServed:
+        """What it reports where the pod answers now, after strikes."""
+        return PodServed(KEY, identity, self.epoch(identity))
+
+    def trial(self, identity: str, passed: bool) -> TrialEnded:
+        """What it reports where a trial of the pod ends now."""
+        return TrialEnded(KEY, identity, self.epoch(identity), passed)
+
+    def found(self, kind: str, identity: str) -> list[Change]:
+        """What the data plane reports of the pod now: nothing where it is not in a state to be judged."""
+        tracker = self.throttler().table.find_identity(identity)
+        state = EMPTY if tracker is None else int(tracker.state)
+        if kind == "served" and state != EMPTY:
+            return [self.served(identity)]
+        if kind in {"dead", "struck"} and state in {READY, RECOVERING}:
+            return [self.refused(identity, kind == "dead")]
+        if kind in {"passed", "failed"} and state == RECOVERING:
+            return [self.trial(identity, kind == "passed")]
+        return []
 
     def throttler(self, key: str = KEY) -> RevisionThrottler:
         return self.tables.throttlers[key]

@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from msgspec.structs import replace
 
 from activator.config.specs import RevisionSpec
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
+from activator.control_plane.state.repair import COMPARED_AT_ONCE
 from activator.control_plane.state.supervision import PANIC_BACKOFF_MAX_S
 from activator.control_plane.state.worker import StateWorker
-from activator.data_plane.audit import AUDIT_INTERVAL_S
+from activator.data_plane.audit import AUDIT_INTERVAL_S, AUDIT_STEPS_PER_TURN, LOOK_STEPS
+from activator.data_plane.plane import LOAD_REPORT_INTERVAL_S, _LoadReport
 from activator.data_plane.throttle.lease import Lease
-from activator.messages import Change, Effect, PodRefused, RevisionBroken, RevisionSet, SetPod
+from activator.messages import (
+    Change,
+    Effect,
+    PodGone,
+    PodStatus,
+    RevisionBroken,
+    RevisionGone,
+    RevisionSet,
+    SetPod,
+    SlotView,
+    TableSeen,
+)
 from activator.runtime.errors import Reason
-from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
+from lb.tracker import READY
+from tests.control_plane.state.state_fakes import KEY, SPEC, Hooks, Joined, seen
 from tests.data_plane.throttle.throttle_fakes import Request
 
 
@@ -86,6 +102,13 @@ class Forgetful(Request):
             super().revoked(reason, detail)
 
 
+class Unreadable(Request):
+    """Cannot say whether it is served."""
+
+    def is_served(self, lease: Lease) -> bool:
+        raise RuntimeError("injected")
+
+
 @pytest.mark.parametrize("hears", [False, True])
 def test_a_slot_held_for_a_request_that_is_at_no_pod_is_taken_back(hears: bool) -> None:
     joined, requests = with_requests(3)
@@ -116,19 +139,23 @@ def test_a_broken_invariant_condemns_the_revision() -> None:
 
 
 def test_a_revision_that_cannot_be_looked_at_is_condemned_and_the_others_go_on_being_looked_at() -> None:
-    joined, requests = with_requests(5)
+    joined, requests = with_requests(4)
+    unreadable = Unreadable(joined.throttler())
+    requests.append(Request(joined.throttler()))
     others = [f"ns/other{number}" for number in range(3)]
     joined.do(*(RevisionSet(RevisionSpec(key=key)) for key in others))
     assert audited(joined) == {}
-    leases = joined.throttler().leases
-    leases[None] = requests[0]  # type: ignore[index]
+    requests.pop(0).release()
+    unreadable.ask(joined.clock.now())
+    requests[-1].ask(joined.clock.now())
+    assert (unreadable.ends, requests[-1].ends) == (["granted"], [])
     for key in (KEY, *others):
         joined.tables.activated(key)
     joined.auditor.expired(joined.clock.now())
     assert KEY in joined.tables.distrusted
-    assert requests[4].ends == ["revision_failed"]
+    assert requests[-1].ends == ["revision_failed"]
     assert joined.auditor.looked_total == 8, "one that raised has not ended the looking"
-    del leases[None]  # type: ignore[arg-type]
+    unreadable.release()
     joined.do()
     assert (KEY in joined.tables.distrusted, joined.throttler().failure) == (False, None)
     assert audited(joined) == {"invariant": 1}
@@ -211,13 +238,57 @@ def test_a_table_that_is_not_what_the_model_says_is_repaired() -> None:
     joined = Losing()
     joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"))
     joined.losing = True
-    joined.do(seen("p3"), PodRefused(KEY, "p1", 1, True))
+    joined.do(seen("p3"), joined.refused("p1", True))
     del joined.worker.model.revisions[KEY].pods["p2"]
     assert joined.slots() == {"p1": "ready", "p2": "ready"}
     joined.losing = False
     assert audited(joined) == {"missing": 1, "state": 1, "surplus": 1}
     assert joined.slots() == {"p1": "quarantined", "p3": "ready"}
     assert audited(joined) == {"missing": 1, "state": 1, "surplus": 1}
+
+
+def test_a_large_table_is_compared_with_the_model_in_parts() -> None:
+    """What one part repairs ends the comparison: the next look goes on."""
+    joined = large()
+    pods = joined.worker.model.revisions[KEY].pods
+    pods["p5"] = replace(pods["p5"], weight=7)
+    pods["p250"] = replace(pods["p250"], weight=7)
+    record = joined.worker.model.revisions[KEY]
+    record.tally.removed(pods.pop("p300"))
+    for number in (0, COMPARED_AT_ONCE + 1, PODS - 1):
+        tracker = joined.throttler().table.find_identity(f"p{number}")
+        assert tracker is not None
+        joined.throttler().table.free(tracker)
+    found: dict[str, int] = {}
+    for _ in range(5):
+        joined.tables._changed.add(KEY)
+        joined.tables._restructured.add(KEY)
+        found = audited(joined)
+    assert found == {"state": 2, "surplus": 1, "missing": 3}
+    table = joined.throttler().table
+    assert (table.placed, table.find_identity("p300")) == (PODS - 1, None)
+    table.check_invariants()
+
+
+def test_a_newer_view_takes_the_place_of_what_is_left_of_an_older_one() -> None:
+    joined = large()
+    model = joined.worker.model
+    pods = model.revisions[KEY].pods
+    slots = tuple(
+        SlotView(f"p{number}", f"10.0.{number // 250}.{number % 250}:80", READY, 2, 1, pods[f"p{number}"].epoch)
+        for number in range(PODS)
+    )
+    view = TableSeen(KEY, model.sent[KEY], slots)
+    first = reduce(model, view, 0.0).again
+    assert isinstance(first, TableSeen) and (first.compared, first.matched) == (COMPARED_AT_ONCE, COMPARED_AT_ONCE)
+    joined.worker.queue.put(view)
+    joined.worker.queue.put_rest(first)
+    assert joined.worker.queue.take(5) == [view]
+    joined.worker.queue.put_rest(first)
+    assert joined.worker.queue.take(5) == [first]
+    joined.do(seen("p0", PodStatus.NOT_READY, address="10.0.0.0:80"))
+    late = reduce(model, first, 0.0)
+    assert (late.again, late.mismatches, late.effects) == (None, [], []), "it is not what the model speaks of"
 
 
 def test_a_view_from_before_effects_that_are_under_way_says_nothing() -> None:
@@ -254,22 +325,230 @@ def test_effects_that_cannot_be_sent_cost_a_rebuild_and_nothing_else() -> None:
     assert audited(joined) == {}
 
 
-def test_a_look_at_many_is_cut_into_turns() -> None:
+PODS = 3 * AUDIT_STEPS_PER_TURN
+
+
+def large() -> Joined:
+    """One revision that takes several turns to look at, with a request at every third pod."""
     joined = Joined()
-    joined.do(*(RevisionSet(replace(SPEC, key=f"ns/r{number}", max_scale=3000)) for number in range(3)))
-    joined.do(*(seen(f"p{pod}", key=f"ns/r{number}") for number in range(3) for pod in range(2500)))
+    joined.do(RevisionSet(replace(SPEC, max_scale=PODS)))
+    joined.do(*(seen(f"p{pod}", address=f"10.0.{pod // 250}.{pod % 250}:80") for pod in range(PODS)))
+    assert audited(joined) == {}
+    return joined
+
+
+def turns(joined: Joined) -> int:
+    """How many a look takes; each message is delivered in the turn after it was sent."""
+    joined.tables.activated(KEY)
     joined.auditor.expired(joined.clock.now())
-    assert joined.auditor.looked_total == 2
+    count = 1
+    while joined.clock.turn():
+        count += 1
+    joined.do()
+    return count
+
+
+def test_a_look_at_a_large_revision_is_cut_into_turns() -> None:
+    joined = large()
+    assert turns(joined) == 4
+    joined.do(seen("p0", PodStatus.NOT_READY, address="10.0.0.0:80"))
+    assert turns(joined) == 4
+    assert joined.worker.mismatch_totals == {}
+
+
+def test_a_look_at_many_revisions_is_cut_into_turns() -> None:
+    joined = Joined()
+    count = AUDIT_STEPS_PER_TURN
+    joined.do(*(RevisionSet(replace(SPEC, key=f"ns/r{number}")) for number in range(count)))
+    joined.auditor.expired(joined.clock.now())
+    per_turn = AUDIT_STEPS_PER_TURN // LOOK_STEPS
+    assert joined.auditor.looked_total == per_turn
     assert joined.clock.turn() == 1
-    assert joined.auditor.looked_total == 3
+    assert joined.auditor.looked_total == 2 * per_turn
+    while joined.clock.turn():
+        pass
+    assert joined.auditor.looked_total == count
+
+
+@pytest.mark.parametrize("slot", [0, 2 * AUDIT_STEPS_PER_TURN, PODS - 1])
+@pytest.mark.parametrize("kind", ["invariant", "ledger", "upstream"])
+def test_what_is_wrong_is_found_in_whichever_turn_it_is_met(kind: str, slot: int) -> None:
+    joined = large()
+    table = joined.throttler().table
+    tracker = table.slots[slot]
+    other = table.slots[slot - 1 if slot else 1]
+    if kind == "invariant":
+        table.structure.remove(tracker)
+        table.structure.insert(tracker)
+        tracker.trials = 1
+    elif kind == "ledger":  # in sum it is right
+        table.reserve(tracker)
+        lease = Lease(other, 0.0)
+        joined.throttler().leases.open(lease, Request(joined.throttler()))
+    else:
+        forgetful = Forgetful(joined.throttler())
+        forgetful.forgets = True
+        table.reserve(tracker)
+        forgetful.granted(Lease(tracker, 0.0))
+        assert forgetful.lease is not None
+        joined.throttler().leases.open(forgetful.lease, forgetful)
+    turns(joined)
+    assert joined.worker.mismatch_totals == {kind: 1}
+    assert turns(joined) == 4
+    assert joined.worker.mismatch_totals == {kind: 1}, "it is repaired"
+
+
+def test_what_happens_between_two_turns_of_a_look_is_no_mismatch() -> None:
+    """Requests come and go, pods come and go, and their slots are other pods', in all turns of the look."""
+    joined = large()
+    held: list[Request] = []
+    joined.tables.activated(KEY)
+    joined.auditor.expired(joined.clock.now())
+    step = 0
+    while True:
+        for number in range(40):
+            pod = (step * 37 + number * 11) % PODS
+            address = f"10.0.{pod // 250}.{pod % 250}:80"
+            joined.do(PodGone(KEY, "list", f"p{pod}") if number % 3 == 0 else seen(f"p{pod}", address=address))
+            held.append(joined.ask())
+            if number % 2:
+                held.pop((step + number) % len(held)).release()
+        step += 1
+        if not joined.clock.turn():
+            break
+    assert step > 3
+    joined.do()
+    assert joined.worker.mismatch_totals == {} and not joined.tables.distrusted
+    assert audited(joined) == {}
+
+
+def test_a_wrong_sum_is_found_by_the_first_look_that_no_effect_interrupts() -> None:
+    joined = large()
+    joined.throttler().table.capacity += 1
+    joined.tables.activated(KEY)
+    joined.auditor.expired(joined.clock.now())
+    joined.do(seen("p0", PodStatus.NOT_READY, address="10.0.0.0:80"))
+    while joined.clock.turn():
+        pass
+    joined.do()
+    assert joined.worker.mismatch_totals == {}
+    turns(joined)
+    assert joined.worker.mismatch_totals == {"invariant": 1}
+    assert joined.throttler().table.capacity == 2 * (PODS - 1)
+
+
+def test_a_look_ends_with_the_table_that_it_looked_at() -> None:
+    joined = large()
+    joined.tables.activated(KEY)
+    joined.auditor.expired(joined.clock.now())
+    joined.do(RevisionBroken(KEY, "told so"))
+    joined.clock.turn()
+    joined.do(RevisionSet(replace(SPEC, key="ns/other")))
+    assert audited(joined) == {}
+    joined.auditor.expired(joined.clock.now())
+    joined.do(RevisionGone(KEY))
+    while joined.clock.turn():
+        pass
+    assert joined.worker.mismatch_totals == {}
+
+
+def test_a_request_that_kept_its_slot_after_its_pod_was_freed_is_no_mismatch() -> None:
+    joined, requests = with_requests(3)
+    lease = requests[0].lease
+    assert lease is not None
+    joined.throttler().table.drain(lease.tracker)
+    joined.throttler().table.free(lease.tracker)
+    joined.do(PodGone(KEY, "list", lease.identity))
+    assert audited(joined) == {}
+    for request in requests:
+        request.release()
 
 
 def test_what_is_repaired_is_what_the_model_says() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
-    joined.tables.apply([SetPod(KEY, "p1", 3, 1, 9)])
+    joined.tables.apply([SetPod(KEY, "p1", 3, 1, 9, joined.epoch("p1"))])
     joined.tables.applied[KEY] -= 1
     assert audited(joined) == {"state": 1}
     tracker = joined.throttler().table.find_identity("p1")
     assert tracker is not None
     assert (int(tracker.state), int(tracker.limit), int(tracker.weight)) == (2, 2, 1)
+
+
+class Deaf(Hooks):
+    """Cannot be told that a revision is broken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.failures = [RuntimeError("nor that it cannot")]
+
+    def broken(self, key: str, cause: str, kind: str) -> None:
+        raise self.failures.pop()
+
+
+def test_an_auditor_that_raises_in_the_middle_of_a_round_goes_on_with_the_next() -> None:
+    joined = Joined()
+    keys = [f"ns/r{number}" for number in range(3)]
+    joined.do(*(RevisionSet(replace(SPEC, key=key)) for key in keys))
+    told, failures = joined.auditor._send, [RuntimeError("what it found cannot be sent")]
+
+    def send(change: Change) -> None:
+        if failures:
+            raise failures.pop()
+        told(change)
+
+    joined.auditor._send = send
+    joined.tables._hooks = deaf = Deaf()
+    with pytest.raises(RuntimeError, match="nor that it cannot"):
+        joined.auditor.expired(joined.clock.now())
+    assert (joined.auditor.looked_total, failures) == (1, [])
+    deaf.failures.clear()
+    joined.tables.distrusted.clear()
+    joined.auditor.expired(joined.clock.now())
+    assert joined.auditor.looked_total == 3
+
+
+def test_loads_that_cannot_be_sent_are_sent_the_next_time() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    joined.tables.activated(KEY)
+    sent: list[object] = []
+    failures = [RuntimeError("injected")]
+
+    def send(message: object) -> None:
+        if failures:
+            raise failures.pop()
+        sent.append(message)
+
+    data = SimpleNamespace(wheel=joined.tables._wheel, tables=joined.tables)
+    _LoadReport(data, joined.clock.now, send).arm()  # type: ignore[arg-type]
+    request = joined.ask()
+    joined.clock.pass_time(LOAD_REPORT_INTERVAL_S + 0.05)
+    assert len(joined.errors) == 1 and sent == []
+    joined.clock.pass_time(LOAD_REPORT_INTERVAL_S + 0.05)
+    assert len(sent) == 1
+    request.release()
+
+
+@pytest.mark.parametrize("reason", [Reason.CONNECT_FAILED, Reason.CONNECT_TIMEOUT])
+@pytest.mark.parametrize("apart", [False, True], ids=("in one batch", "the second after the decision"))
+def test_two_dials_that_fail_at_one_pod_are_no_mismatch(reason: Reason, apart: bool) -> None:
+    joined, requests = with_requests(4)
+    joined.heard.on_refused = joined.tables.suspected
+    failed = [one for one in requests if one.lease is not None and one.lease.identity == "p1"]
+    assert len(failed) == 2
+    for request in failed:
+        assert request.lease is not None
+        joined.throttler().pod_failed(request.lease, reason)
+        if apart:
+            joined.do(*joined.heard.reports)
+            joined.heard.reports.clear()
+    joined.do(*joined.heard.reports)
+    for request in requests:
+        request.release(succeeded=False)
+    for _ in range(4):
+        joined.clock.pass_time(AUDIT_INTERVAL_S)
+        joined.tables.activated(KEY)
+        assert audited(joined) == {}
+    assert joined.slots() == {"p1": "quarantined" if reason is Reason.CONNECT_FAILED else "ready", "p2": "ready"}
+    assert joined.worker.illegal_totals == {}

@@ -7,11 +7,8 @@ from msgspec.structs import replace
 
 from activator.control_plane.state.difference import put
 from activator.control_plane.state.lifecycle import (
-    ANSWERED,
-    DEAD,
     EVENTS,
     SEEN,
-    STRUCK,
     TRANSITIONS,
     TRIAL_PASSED,
     is_legal,
@@ -19,7 +16,8 @@ from activator.control_plane.state.lifecycle import (
 )
 from activator.control_plane.state.model import Reduction
 from activator.control_plane.state.records import PodRecord, RevisionRecord
-from activator.messages import PodRefused, PodStatus, Probed, RevisionSet, TrialEnded
+from activator.messages import Change, PodGone, PodStatus, Probed, RevisionSet
+from activator.runtime.errors import Reason
 from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
 from tests.sources import ROOT
@@ -69,15 +67,75 @@ def test_what_is_not_in_the_table_is_refused_and_writes_nothing(before: int, eve
             assert (reduction.pods, reduction.effects, reduction.probes) == ({}, [], [])
 
 
-def test_what_comes_too_late_is_refused_and_counted_as_illegal() -> None:
+MEANWHILE: dict[str, list[Change]] = {
+    "gone": [PodGone(KEY, "list", "p1")],
+    "back": [PodGone(KEY, "list", "p1"), seen("p1")],
+    "moved": [seen("p1", address="10.0.9.1:80")],
+    "moved and back": [seen("p1", address="10.0.9.1:80"), seen("p1")],
+    "not ready": [seen("p1", PodStatus.NOT_READY)],
+    "ready again": [seen("p1", PodStatus.NOT_READY), seen("p1")],
+    "draining": [seen("p1", PodStatus.DRAINING)],
+}
+
+
+@pytest.mark.parametrize("recovering", [False, True], ids=["of a ready pod", "of one on trial"])
+@pytest.mark.parametrize("meanwhile", MEANWHILE)
+def test_what_comes_late_is_stale_and_no_transition(meanwhile: str, recovering: bool) -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"))
+    if recovering:
+        joined.do(joined.refused("p1", True), Probed(KEY, "p1"))
+    late: list[Change] = [joined.refused("p1", True), joined.refused("p1", False), joined.served("p1")]
+    late.extend([joined.trial("p1", passed) for passed in (True, False)])
+    for change in MEANWHILE[meanwhile]:
+        joined.do(change)
+    slots = joined.slots()
+    for report in late:
+        joined.do(report)
+    assert joined.slots() == slots
+    worker = joined.worker
+    assert (worker.stale_total, worker.refused_total, worker.illegal_totals) == (len(late), 0, {})
+
+
+def test_of_several_reports_of_one_state_the_first_counts_and_the_others_are_stale() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"))
+    dead = joined.refused("p1", True)
+    for _ in range(3):
+        joined.do(dead)
+    assert (joined.slots(), joined.worker.stale_total) == ({"p1": "quarantined", "p2": "ready"}, 2)
+    answer = Probed(KEY, "p1", "10.0.0.1:80")
+    joined.do(answer)
+    joined.do(answer, dead)
+    assert (joined.slots(), joined.worker.stale_total) == ({"p1": "recovering", "p2": "ready"}, 4)
+    passed, failed = joined.trial("p1", True), joined.trial("p1", False)
+    for report in (passed, failed, passed):
+        joined.do(report)
+    assert (joined.slots(), joined.worker.stale_total) == ({"p1": "ready", "p2": "ready"}, 6)
+    joined.do(answer)
+    assert (joined.worker.stale_total, joined.worker.illegal_totals) == (7, {})
+
+
+def test_a_refusal_that_comes_late_says_nothing_of_the_pod_where_it_is_now() -> None:
+    """A dial to its former address is refused, the pod moves, and then the report is read."""
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"))
+    request = joined.ask()
+    assert request.lease is not None and request.lease.identity == "p1"
+    joined.throttler().pod_failed(request.lease, Reason.CONNECT_FAILED)
+    (report,) = joined.heard.reports
+    joined.do(seen("p1", address="10.0.9.1:80"), report)
+    assert joined.worker.model.revisions[KEY].pods["p1"].state() == READY
+    assert joined.worker.stale_total == 1
+    table = joined.throttler().table
+    assert all(tracker.suspect_until_s == 0.0 for tracker in table.slots[: table.length] if tracker.is_routable())
+
+
+def test_a_report_that_is_not_late_and_makes_no_sense_is_a_defect(caplog: pytest.LogCaptureFixture) -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
-    joined.do(Probed(KEY, "p1"), TrialEnded(KEY, "p1", 1, True), PodRefused(KEY, "p2", 1, True))
-    assert joined.worker.refused_total == 3
-    assert joined.worker.illegal_totals == {(READY, ANSWERED, READY): 1, (READY, TRIAL_PASSED, READY): 1}
-    joined.do(seen("p1", PodStatus.NOT_READY), PodRefused(KEY, "p1", 1, True), PodRefused(KEY, "p1", 1, False))
-    assert joined.worker.illegal_totals[NOT_READY, DEAD, NOT_READY] == 1
-    assert joined.worker.illegal_totals[NOT_READY, STRUCK, NOT_READY] == 1
-    assert joined.slots() == {"p1": "not_ready"}
-    joined.do(seen("p1"))
-    assert joined.slots() == {"p1": "ready"}, "nothing of it was kept"
+    joined.do(joined.trial("p1", True))
+    assert joined.worker.illegal_totals == {(READY, TRIAL_PASSED, READY): 1}
+    assert (joined.worker.refused_total, joined.worker.stale_total) == (1, 0)
+    assert "a defect" in caplog.text
+    assert joined.slots() == {"p1": "ready"}

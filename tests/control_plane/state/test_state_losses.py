@@ -113,6 +113,7 @@ class World(Joined):
         told_once.source_dirty("", KEY)
         told_once.recover()
         assert self.outcome() == told_once.outcome()
+        assert self.worker.illegal_totals == {}
 
     def outcome(self) -> object:
         throttler = self.tables.throttlers.get(KEY)

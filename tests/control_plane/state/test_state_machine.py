@@ -18,9 +18,7 @@ from activator.messages import (
     Change,
     Listed,
     PodGone,
-    PodRefused,
     PodSeen,
-    PodServed,
     PodStatus,
     PodUnplaced,
     Probed,
@@ -28,12 +26,13 @@ from activator.messages import (
     SlotDrained,
     StartProbe,
     Sweep,
-    TrialEnded,
 )
+from activator.runtime.errors import Reason
 from lb.tracker import DRAINING, EMPTY, STATE_NAMES
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined
 from tests.data_plane.throttle.throttle_fakes import Request
 
+REASONS = (Reason.CONNECT_FAILED, Reason.CONNECT_TIMEOUT, Reason.POD_CLOSED, Reason.FIRST_BYTE_TIMEOUT)
 LISTING = ("list", "watch", "file")
 PODS = [f"p{number}" for number in range(6)]
 ADDRESSES = [f"10.0.0.{number}:80" for number in range(4)]  # fewer than pods: addresses are used again
@@ -57,6 +56,7 @@ class World(Joined):
 
     def __init__(self, trap: Trap) -> None:
         super().__init__(trap)
+        self.heard.on_refused = self.tables.suspected
         self.do(RevisionSet(SPEC))
 
     def settle(self) -> None:
@@ -71,13 +71,9 @@ class World(Joined):
         for name, *rest in self.heard.events:
             if name == "drained":
                 changes.append(SlotDrained(KEY, int(rest[0]), int(rest[1])))
-            elif name == "trial":
-                changes.append(TrialEnded(KEY, rest[0], 0, rest[1] == "True"))
-            elif name == "refused":
-                changes.append(PodRefused(KEY, rest[0], 0, rest[1] == "True"))
-            elif name == "served":
-                changes.append(PodServed(KEY, rest[0], 0))
         self.heard.events.clear()
+        changes.extend(self.heard.reports)
+        self.heard.reports.clear()
         changes.extend(SlotDrained(*expired, forced=True) for expired in self.hooks.expired)
         self.hooks.expired.clear()
         changes.extend(PodUnplaced(KEY, identity) for identity in self.hooks.unplaced)
@@ -90,13 +86,21 @@ class World(Joined):
             pods = self.worker.model.revisions[KEY].pods.values()
             self.do(*(Probed(KEY, pod.identity) for pod in pods if pod.wants_probe()))
             pods = self.worker.model.revisions[KEY].pods.values()
-            self.do(*(TrialEnded(KEY, pod.identity, 0, True) for pod in pods if pod.recovering))
+            self.do(*(report for pod in list(pods) for report in self.found("passed", pod.identity)))
             self.settle()
+
+    def contended(self) -> dict[str, set[str]]:
+        """The addresses at which there are several pods that could have them."""
+        found: dict[str, set[str]] = {}
+        for pod in self.worker.model.revisions[KEY].pods.values():
+            if pod.contends():
+                found.setdefault(pod.address, set()).add(pod.identity)
+        return {address: pods for address, pods in found.items() if len(pods) > 1}
 
     def live(self) -> set[tuple[str, str, str, int]]:
         table = self.throttler().table
         return {
-            (one.identity, one.address, STATE_NAMES[one.state], int(one.limit))
+            (one.identity, one.address, STATE_NAMES[one.state], int(one.own_limit))
             for one in table.slots[: table.length]
             if one.state not in {EMPTY, DRAINING}
         }
@@ -154,16 +158,17 @@ class Disagreement(RuleBasedStateMachine):
 
     # --- what we find out ---
 
-    @rule(pod=st.sampled_from(PODS), kind=st.sampled_from(["dead", "struck", "answered", "passed", "failed", "served"]))
-    def learns(self, pod: str, kind: str) -> None:
-        change: Change = Probed(KEY, pod)
-        if kind in {"dead", "struck"}:
-            change = PodRefused(KEY, pod, 0, kind == "dead")
-        elif kind in {"passed", "failed"}:
-            change = TrialEnded(KEY, pod, 0, kind == "passed")
-        elif kind == "served":
-            change = PodServed(KEY, pod, 0)
-        self.world.do(change)
+    @rule(
+        pod=st.sampled_from(PODS),
+        kind=st.sampled_from(["dead", "struck", "answered", "passed", "failed", "served"]),
+        late=st.booleans(),
+    )
+    def learns(self, pod: str, kind: str, late: bool) -> None:
+        """What is reported is so of the pod as it is now; the report may be read much later, and again."""
+        found = [Probed(KEY, pod)] if kind == "answered" else self.world.found(kind, pod)
+        self.under_way.extend(found)
+        if not late:
+            self.world.do(*found)
         self.world.settle()
 
     # --- requests ---
@@ -180,6 +185,21 @@ class Disagreement(RuleBasedStateMachine):
     def ends(self, data: Any, succeeded: bool) -> None:
         held = [request for request in self.requests if request.lease is not None]
         held[data.draw(st.integers(0, len(held) - 1))].release(succeeded)
+        self.world.settle()
+
+    @precondition(lambda self: any(request.lease is not None for request in self.requests))
+    @rule(data=st.data(), reason=st.sampled_from([None, *REASONS]), late=st.booleans())
+    def fails(self, data: Any, reason: Reason | None, late: bool) -> None:
+        """A request at a pod fails, or its answer begins (None); it goes on to hold its slot."""
+        held = [request.lease for request in self.requests if request.lease is not None]
+        lease = held[data.draw(st.integers(0, len(held) - 1))]
+        if reason is not None:
+            self.world.throttler().pod_failed(lease, reason)
+        elif lease.trial:
+            self.world.throttler().trial_answered(lease)
+        if late:
+            self.under_way.extend(self.world.heard.reports)
+            self.world.heard.reports.clear()
         self.world.settle()
 
     # --- what should not be ---
@@ -223,7 +243,13 @@ class Disagreement(RuleBasedStateMachine):
                 one.do(seen)
             one.settle()
             one.prove()
-        assert world.live() == fresh.live()
+        # Where several pods are at one address, the newest has it; which one that is the fresh world has not seen.
+        contended = fresh.contended()
+        assert world.contended() == contended
+        for address, identities in contended.items():
+            assert len([pod for pod in world.live() if pod[1] == address and pod[0] in identities]) == 1
+        left, expected = ({pod for pod in one.live() if pod[1] not in contended} for one in (world, fresh))
+        assert left == expected, (left, expected, contended)
         assert not world.throttler().is_stuck()
         asked = {order.identity for order in world.probes if isinstance(order, StartProbe)}
         assert {pod.identity for pod in fresh.worker.model.revisions[KEY].pods.values() if pod.wants_probe()} <= asked
@@ -236,11 +262,16 @@ class Disagreement(RuleBasedStateMachine):
     def adds_up(self) -> None:
         world = self.world
         throttler = world.throttler()
+        assert world.worker.illegal_totals == {}, "what is late is recognised before: this is a defect"
         if KEY in world.tables.distrusted:
             return
         throttler.table.check_invariants()
         for tracker in throttler.table.slots[: throttler.table.length]:
             assert 0 <= tracker.in_flight <= SPEC.container_concurrency
+        in_flight: dict[str, int] = {}
+        for tracker in throttler.table.slots[: throttler.table.length]:
+            in_flight[tracker.address] = in_flight.get(tracker.address, 0) + int(tracker.in_flight)
+        assert max(in_flight.values(), default=0) <= SPEC.container_concurrency, "of all names of one address"
         for request in self.requests:
             assert len([end for end in request.ends if end not in {"granted", "revoked"}]) <= 1
             if request.lease is not None:

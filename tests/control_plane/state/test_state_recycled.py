@@ -8,6 +8,7 @@ from __future__ import annotations
 import pytest
 
 from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import newest_of
 from activator.messages import PodGone, RevisionSet, SlotDrained
 from activator.runtime.errors import Reason
 from lb.tracker import READY
@@ -64,9 +65,8 @@ def test_the_line_in_the_access_log_and_the_error_to_the_client(end: str) -> Non
     elif end == "gone":
         exchange.client_gone()
     else:
-        world.throttler.revoke("p2", Reason.POD_REMOVED, "")
-        assert not exchange.over, "it is not at p2"
-        world.throttler.revoke("p1", Reason.POD_REMOVED, "")
+        assert newest_of(lease.tracker) is None, "it is not at p2"
+        world.throttler.revoke(lease, Reason.POD_REMOVED, "")
     assert exchange.over
     (entry,) = logged.entries()
     assert (entry["pod"], entry["address"]) == ("p1", "10.0.0.1:80")

@@ -390,7 +390,7 @@ async def _concurrent_slot_operations(seed: int) -> None:
         """Comes and goes; now and then it only flaps, or another pod takes its address at once."""
         for life in range(6):
             identity = f"pod{number}-{life if rng.random() < 0.7 else 0}"
-            worker.submit(seen(identity, address=f"10.0.{number % 20}.1:80"))
+            worker.submit(seen(identity, address=f"10.0.{number % 80}.1:80"))
             for _ in range(rng.randrange(6)):
                 await asyncio.sleep(0)
             table.check_invariants()

@@ -11,7 +11,6 @@ from activator.messages import (
     Listed,
     PlacePod,
     PodGone,
-    PodRefused,
     PodStatus,
     PodUnplaced,
     Probed,
@@ -25,7 +24,6 @@ from activator.messages import (
     StartProbe,
     StopProbe,
     TableSeen,
-    TrialEnded,
 )
 from activator.runtime.errors import Reason
 from lb.tracker import READY, UNLIMITED
@@ -60,7 +58,7 @@ def test_a_refused_connection_is_known_dead_and_comes_back_through_a_trial() -> 
     assert lease is not None
     joined.throttler().pod_failed(lease, Reason.CONNECT_FAILED)
     request.release(succeeded=False)
-    joined.do(PodRefused(KEY, "p1", lease.generation, True))
+    joined.do(joined.refused("p1", True))
     assert joined.slots() == {"p1": "quarantined"}
     assert joined.probes == [StartProbe(KEY, "p1", "10.0.0.1:80")]
     joined.do(Probed(KEY, "p1"))
@@ -71,7 +69,7 @@ def test_a_refused_connection_is_known_dead_and_comes_back_through_a_trial() -> 
     assert trial.lease is not None
     joined.throttler().trial_answered(trial.lease)
     assert second.ends == ["granted"], "the head of the answer is enough; however long the rest takes"
-    joined.do(TrialEnded(KEY, "p1", 0, True))
+    joined.do(joined.trial("p1", True))
     assert joined.slots() == {"p1": "ready"}
     trial.release()
     second.release()
@@ -83,7 +81,7 @@ def test_what_was_there_before_a_quarantine_neither_bars_its_trial_nor_judges_it
     joined = Joined()
     joined.do(RevisionSet(replace(SPEC, container_concurrency=100)), seen("p1"))
     stream = joined.ask()
-    joined.do(PodRefused(KEY, "p1", 1, True), Probed(KEY, "p1"))
+    joined.do(joined.refused("p1", True), Probed(KEY, "p1"))
     quick = [joined.ask() for _ in range(5)]
     assert [one.ends for one in quick] == [["granted"], [], [], [], []]
     assert stream.lease is not None and quick[0].lease is not None
@@ -93,13 +91,14 @@ def test_what_was_there_before_a_quarantine_neither_bars_its_trial_nor_judges_it
     assert joined.slots() == {"p1": "recovering"}, "the end of what it was before says nothing of what it is"
     joined.throttler().trial_answered(quick[0].lease)
     assert [one.ends for one in quick[1:2]] == [["granted"]]
-    joined.do(TrialEnded(KEY, "p1", 1, True))
+    joined.do(joined.trial("p1", True))
     assert [one.ends for one in quick] == [["granted"]] * 5
 
 
 def test_a_trial_that_its_client_ends_says_nothing_and_the_next_request_is_the_next_trial() -> None:
     joined = Joined()
-    joined.do(RevisionSet(SPEC), seen("p1"), PodRefused(KEY, "p1", 1, True), Probed(KEY, "p1"))
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    joined.do(joined.refused("p1", True), Probed(KEY, "p1"))
     first, second, third = joined.ask(), joined.ask(), joined.ask()
     for reason in (Reason.CLIENT_GONE, Reason.REQUEST_TIMEOUT, Reason.BAD_REQUEST, Reason.DRAINING):
         assert first.lease is not None
@@ -111,13 +110,14 @@ def test_a_trial_that_its_client_ends_says_nothing_and_the_next_request_is_the_n
     assert second.lease is not None
     joined.throttler().pod_failed(second.lease, Reason.POD_CLOSED)
     second.release(succeeded=False)
-    joined.do(TrialEnded(KEY, "p1", 1, False))
+    joined.do(joined.trial("p1", False))
     assert joined.slots() == {"p1": "quarantined"}
 
 
 def test_a_trial_that_takes_long_keeps_nobody_for_long() -> None:
     joined = Joined()
-    joined.do(RevisionSet(SPEC), seen("p1"), PodRefused(KEY, "p1", 1, True), Probed(KEY, "p1"))
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    joined.do(joined.refused("p1", True), Probed(KEY, "p1"))
     slow, second, third = joined.ask(), joined.ask(), joined.ask()
     assert slow.lease is not None and (second.ends, third.ends) == ([], [])
     joined.throttler().trial_takes_long(slow.lease)
@@ -125,11 +125,14 @@ def test_a_trial_that_takes_long_keeps_nobody_for_long() -> None:
     assert (second.ends, third.ends) == (["granted"], []), "one more, within the limit of two"
     assert second.lease is not None
     joined.throttler().trial_answered(second.lease)
-    joined.do(TrialEnded(KEY, "p1", 1, True))
+    late = joined.trial("p1", False)
+    joined.do(joined.trial("p1", True))
     joined.throttler().pod_failed(slow.lease, Reason.POD_CLOSED)
     slow.release(succeeded=False)
-    joined.do(TrialEnded(KEY, "p1", 1, False))
+    assert joined.heard.reports[-1] == joined.refused("p1", False, "pod_closed"), "it is no trial any more"
+    joined.do(late)
     assert joined.slots() == {"p1": "ready"}, "it was late: a trial had passed"
+    assert (joined.worker.stale_total, joined.worker.illegal_totals) == (1, {})
     for one in (second, third):
         one.release()
     joined.slots()
@@ -137,8 +140,9 @@ def test_a_trial_that_takes_long_keeps_nobody_for_long() -> None:
 
 def test_a_failed_trial_goes_back_into_quarantine() -> None:
     joined = Joined()
-    joined.do(RevisionSet(SPEC), seen("p1"), PodRefused(KEY, "p1", 1, True), Probed(KEY, "p1"))
-    joined.do(TrialEnded(KEY, "p1", 1, False))
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    joined.do(joined.refused("p1", True), Probed(KEY, "p1"))
+    joined.do(joined.trial("p1", False))
     assert joined.slots() == {"p1": "quarantined"}
     assert isinstance(joined.probes[-1], StartProbe)
 
@@ -147,10 +151,10 @@ def test_silence_takes_three_strikes_and_never_the_last_pod() -> None:
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
     for _ in range(5):
-        joined.do(PodRefused(KEY, "p1", 1, False))
+        joined.do(joined.refused("p1", False))
     assert joined.slots() == {"p1": "ready"}
     joined.do(seen("p2"))
-    joined.do(PodRefused(KEY, "p1", 1, False))
+    joined.do(joined.refused("p1", False))
     assert joined.slots() == {"p1": "quarantined", "p2": "ready"}
 
 
@@ -162,7 +166,7 @@ def test_a_suspected_pod_is_given_back_to_the_picks_by_the_worker() -> None:
     joined.throttler().pod_failed(request.lease, Reason.CONNECT_TIMEOUT)
     waiting = joined.ask()
     assert waiting.ends == []
-    joined.do(PodRefused(KEY, "p1", 1, False))
+    joined.do(joined.refused("p1", False))
     assert waiting.ends == ["granted"]
 
 
@@ -327,11 +331,11 @@ def test_a_pod_without_a_slot_gets_the_next_that_comes_free() -> None:
     joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"), PodUnplaced(KEY, "p2"))
     model = joined.worker.model
     applied = model.sent[KEY]
-    one = SlotView("p1", "10.0.0.1:80", READY, 2, 1)
+    one = SlotView("p1", "10.0.0.1:80", READY, 2, 1, joined.epoch("p1"))
     assert reduce(model, TableSeen(KEY, applied, (one,)), 0.0).mismatches == [], "that it has none is known"
     rebuild = reduce(model, RevisionBroken(KEY, "lost count"), 0.0)
     assert {name: pod is not None and pod.unplaced for name, pod in rebuild.pods.items()} == {(KEY, "p2"): False}
-    placed = PlacePod(KEY, "p2", "10.0.0.2:80", READY, 2, 1)
+    placed = PlacePod(KEY, "p2", "10.0.0.2:80", READY, 2, 1, joined.epoch("p2"))
     assert reduce(model, SlotDrained(KEY, 9, 9), 0.0).effects == [FreeSlot(KEY, 9, 9), placed]
     joined.do(SlotDrained(KEY, 9, 9))
     assert reduce(model, SlotDrained(KEY, 9, 9), 0.0).effects == [FreeSlot(KEY, 9, 9)], "it has one now"

@@ -1,0 +1,76 @@
+"""How many pods of a revision are in which state, and which of them wait for a slot: counted as records are written.
+
+To count them when it is asked took 3.9 ms of 10,000 pods for each failed request while no more pods may be ejected, and
+0.25 ms for the last request of each pod that leaves (`python -m bench micro --group growth`).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, TypeVar, final
+
+from lb.tracker import DRAINING, EMPTY, QUARANTINED, READY, RECOVERING
+
+
+class Counted(Protocol):
+    """A `PodRecord` (records.py), as it is counted here."""
+
+    @property
+    def identity(self) -> str: ...
+
+    @property
+    def slot_state(self) -> int: ...
+
+    @property
+    def limit(self) -> int: ...
+
+    @property
+    def unplaced(self) -> bool: ...
+
+
+Record = TypeVar("Record", bound=Counted)
+
+
+@final
+class Tally:
+    """Of one revision's pods, without those that drain."""
+
+    def __init__(self) -> None:
+        self.known: int = 0
+        self.ready: int = 0  # READY and ours to use
+        self.out: int = 0  # QUARANTINED or RECOVERING
+        self.unplaced: dict[str, None] = {}  # identities of those for which there was no slot, the first one first
+
+    def exchanged(self, old: Record | None, new: Record) -> Record:
+        """`new`, counted in place of `old`, the record of the same pod."""
+        self.removed(old)
+        state = new.slot_state
+        if state != DRAINING and state != EMPTY:
+            self._count(state, new.limit, 1)
+            if new.unplaced:
+                self.unplaced[new.identity] = None
+        return new
+
+    def removed(self, old: Record | None) -> None:
+        """A record is no more."""
+        if old is None:
+            return
+        state = old.slot_state
+        if state != DRAINING and state != EMPTY:
+            self._count(state, old.limit, -1)
+            if old.unplaced:
+                self.unplaced.pop(old.identity, None)
+
+    def may_eject(self, pod: Counted, share: float) -> bool:
+        """Whether one more may go into quarantine: within the share, and never the last one that is ready."""
+        others = self.ready
+        if pod.slot_state == READY and pod.limit != 0:
+            others -= 1
+        return others > 0 and self.out < max(1, int(self.known * share))
+
+    def _count(self, state: int, limit: int, by: int) -> None:
+        self.known += by
+        if state == READY:
+            if limit != 0:
+                self.ready += by
+        elif state in (QUARANTINED, RECOVERING):
+            self.out += by
