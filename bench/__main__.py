@@ -51,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     micro.add_argument(
         "--group",
         action="append",
-        choices=["policies", "table", "memory", "fragmentation", "state", "telemetry"],
+        choices=["policies", "table", "memory", "fragmentation", "state", "telemetry", "throttle", "growth"],
         help="only these; may be given several times (default: all)",
     )
     micro.add_argument("--world", choices=["both", "compiled", "plain"], default="both", help="(default: both)")
@@ -98,6 +98,11 @@ def _parser() -> argparse.ArgumentParser:
     slow = commands.add_parser("slow", help="pods that answer slowly, with and without keep-alive, beside haproxy")
     slow.set_defaults(handler=_slow)
 
+    commands.add_parser(
+        "slow-clients",
+        help="how long others wait behind a client that uploads or reads slowly, beside haproxy and nginx",
+    ).set_defaults(handler=_slow_clients)
+
     flood = commands.add_parser("flood", help="a flood of pod updates beside requests, and a revision that panics")
     flood.add_argument("--seconds", type=_positive, default=10, help="of the flood (default: 10)")
     flood.add_argument("--updates", type=_positive, default=10_000, help="per second (default: 10,000)")
@@ -117,7 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     report.set_defaults(handler=_report)
 
-    for command in (micro, load, cold, knative, trace, crowd, slow, flood, kube, report):
+    for command in commands.choices.values():
         command.add_argument("--json", metavar="FILE", help="write the figures there too")
     return parser
 
@@ -170,6 +175,12 @@ def _slow(options: argparse.Namespace) -> int:
     from bench import slow_pods
 
     return slow_pods.run(options.json)
+
+
+def _slow_clients(options: argparse.Namespace) -> int:
+    from bench import slow_clients
+
+    return slow_clients.run(options.json)
 
 
 def _kube(options: argparse.Namespace) -> int:

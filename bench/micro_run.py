@@ -29,6 +29,8 @@ GROUPS = {
     "fragmentation": "test_bench_fragmentation.py",
     "state": "test_bench_state.py",
     "telemetry": "test_bench_telemetry.py",
+    "throttle": "test_bench_throttle.py",
+    "growth": "test_bench_growth.py",
 }
 WORLDS = ("both", "compiled", "plain")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench import results
+from bench.growth import LARGE, SMALL
 from bench.results import Result
 from bench.seed_figures import LINES
 
@@ -15,6 +16,7 @@ MEASURED = (
     "Measured by pytest-benchmark, garbage collection as it is; a time is the best round divided by its operations,",
     "loop and calls included (loop_ns, floor_ns: what they cost alone). B/op and blocks/op are what Python's",
     "allocators are asked for, given back at once or not (bench/allocations.py); a dash: no C compiler to count with.",
+    "Of growth, CPU time; linear growth would have a ratio of 100.",
 )
 
 
@@ -74,6 +76,15 @@ def fragmentation(found: list[Result]) -> tuple[list[str], list[list[str]]]:
     return title, rows
 
 
+def growth(found: list[Result]) -> tuple[list[str], list[list[str]]]:
+    """One line for each operation: both figures and their ratio."""
+    rows = []
+    for one in found:
+        cells = [results.figure(float(str(one.params[f"ns_at_{size}"])) / 1e3) for size in (SMALL, LARGE)]
+        rows.append([f"{one.params['operation']}: {one.params['what']}", *cells, results.figure(one.value, 1)])
+    return ["operation, CPU us", f"at {SMALL:,}", f"at {LARGE:,}", "ratio"], rows
+
+
 RENDERERS = {
     "policies": policies,
     "table": plain_list,
@@ -81,6 +92,8 @@ RENDERERS = {
     "fragmentation": fragmentation,
     "state": plain_list,
     "telemetry": plain_list,
+    "throttle": plain_list,
+    "growth": growth,
 }
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -95,12 +96,14 @@ def nginx_upstream(folder: Path, port: int) -> list[str]:
     )
 
 
-def _nginx_proxy(folder: Path, upstream_port: int) -> Started:
+def _nginx_proxy(
+    folder: Path, upstream_port: int, of_server: str = "", location: str = "proxy_max_temp_file_size 0;"
+) -> Started:
     port = free_port()
     command = _nginx(
         folder,
         f"""    upstream up {{
-        server {LOOPBACK}:{upstream_port};
+        server {LOOPBACK}:{upstream_port}{of_server};
         keepalive {POOL_CONNECTIONS};
         keepalive_requests {REQUESTS_PER_CONNECTION_MAX};
         keepalive_timeout 600s;
@@ -116,7 +119,7 @@ def _nginx_proxy(folder: Path, upstream_port: int) -> Started:
             proxy_set_header X-Forwarded-Proto $scheme;
             proxy_set_header X-Forwarded-Host $http_host;
             proxy_set_header X-Request-Id $request_id;
-            proxy_max_temp_file_size 0;
+            {location}
         }}
     }}""",
     )
@@ -126,7 +129,7 @@ def _nginx_proxy(folder: Path, upstream_port: int) -> Started:
 # --- haproxy --------------------------------------------------------------------------------------------------------
 
 
-def _haproxy(folder: Path, upstream_port: int) -> Started:
+def _haproxy(folder: Path, upstream_port: int, of_server: str = "", of_front: str = "") -> Started:
     path = find_program("haproxy")
     assert path is not None
     port = free_port()
@@ -144,13 +147,14 @@ defaults
     http-reuse always
 frontend front
     bind {LOOPBACK}:{port} backlog 1024
+    {of_front}
     http-request set-header X-Forwarded-For %[src]
     http-request set-header X-Forwarded-Proto http
     http-request set-header X-Forwarded-Host %[req.hdr(host)]
     http-request set-header X-Request-Id %[uuid()] unless {{ req.hdr(X-Request-Id) -m found }}
     default_backend back
 backend back
-    server up {LOOPBACK}:{upstream_port}
+    server up {LOOPBACK}:{upstream_port}{of_server}
 """,
         "utf-8",
     )
@@ -194,8 +198,10 @@ http://:{port} {{
 # --- the activator --------------------------------------------------------------------------------------------------
 
 
-def _activator(container_concurrency: int, more: str = "") -> Callable[[Path, int], Started]:
-    """`more`: lines of its configuration beside those that all have; {upstream} in it: where the upstream listens."""
+def _activator(container_concurrency: int, more: str = "", of_revision: str = "") -> Callable[[Path, int], Started]:
+    """`more`: lines of its configuration beside those that all have; {upstream} in it: where the upstream listens.
+    `of_revision`: a line of its revision.
+    """
 
     def prepare(folder: Path, upstream_port: int) -> Started:
         port = free_port()
@@ -209,6 +215,7 @@ revisions:
     hosts: ["*"]
     container_concurrency: {container_concurrency}
     pods: ["{LOOPBACK}:{upstream_port}"]
+    {of_revision}
 {more.replace("{upstream}", f"{LOOPBACK}:{upstream_port}")}
 """,
             "utf-8",
@@ -260,6 +267,21 @@ PEERS = [
     Peer("activator-json-log", None, _activator(0, "access_log: json"), {"access_log": "json"}, only_named=True),
     Peer("activator-traced", None, _activator(0, _TRACED), {"sampling_rate": 0.01}, only_named=True),
 ]
+
+# The same with one request at a time at the upstream.
+ONE_AT_A_TIME = [
+    Peer("haproxy", "haproxy", partial(_haproxy, of_server=" maxconn 1")),
+    Peer(
+        "haproxy-buffer-request",
+        "haproxy",
+        partial(_haproxy, of_server=" maxconn 1", of_front="option http-buffer-request"),
+    ),
+    # Both buffers are on unless switched off, in memory and beyond that in files. It has no line: others get a 502.
+    Peer("nginx", "nginx", partial(_nginx_proxy, of_server=" max_conns=1 max_fails=0", location="")),
+    Peer("activator-no-buffer", None, _activator(1, "", "buffer: {request: 0, response: 0}"), {"buffer": False}),
+    Peer("activator", None, _activator(1)),
+]
+
 GROUPS = {
     "activator": ["activator-cc0", "activator-cc100"],
     # What each of its parts costs.

@@ -112,13 +112,13 @@ class TraceEvents(SlotEvents):
     def departed(self, key: str, identity: str) -> None:
         pass
 
-    def trial_ended(self, key: str, identity: str, generation: int, succeeded: bool) -> None:
+    def trial_ended(self, key: str, identity: str, epoch: int, succeeded: bool) -> None:
         pass
 
-    def refused(self, key: str, identity: str, generation: int, dead: bool, reason: str) -> None:
+    def refused(self, key: str, identity: str, epoch: int, dead: bool, reason: str) -> None:
         pass
 
-    def served(self, key: str, identity: str, generation: int) -> None:
+    def served(self, key: str, identity: str, epoch: int) -> None:
         pass
 
     def failed(self, key: str, error: Exception) -> None:
@@ -461,7 +461,8 @@ class TraceWorld:
         self.table.check_invariants()
         self._must(self.throttler.line.waiters() == sorted(self.model.waiting, key=lambda one: one.arrival), "order")
         held: Counter[tuple[str, int]] = Counter()
-        for lease, waiter in self.throttler.leases.items():
+        for lease in self.throttler.leases:
+            waiter = lease.holder
             self._must(isinstance(waiter, Guest) and waiter.lease is lease, "a lease of another")
             held[lease.identity, lease.generation] += 1
         for pod in self.pods():

@@ -117,20 +117,19 @@ def test_fragmentation(benchmark: BenchmarkFixture, scenario: str, threshold: fl
     life = benchmark.pedantic(live, rounds=1)  # type: ignore[no-untyped-call]
     table = life.table
     table.check_invariants()
-    numbers = table.statistics()
     note(
         benchmark,
         best_ns(lambda: scan(table), 1),
         "ns",
         scenario=scenario,
         threshold=threshold,
-        pods=numbers.used,
-        length=numbers.high_water,
+        pods=table.used,
+        length=table.length,
         length_mean=round(life.lengths / life.changes, 1),
-        holes=numbers.holes,
-        trailing=numbers.trailing,
-        trims=numbers.trims,
-        slots=numbers.slots,
+        holes=table.holes,
+        trailing=table.trailing,
+        trims=table.trims,
+        slots=table.capacity_slots,
         bytes=_bytes_of(live),
         change_ns=round(min(one.seconds for one in lives) / life.changes * 1e9),
     )

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-import lb
 from activator.codec.message import UNKNOWN_LENGTH, Fields, RequestHead
 from activator.config.specs import DisciplineSpec, RevisionSpec
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -55,10 +54,9 @@ def rounds_of(benchmark: BenchmarkFixture) -> Callable[..., Any]:
 
 
 def note(benchmark: BenchmarkFixture, times: int = TIMES, **beside: float) -> None:
-    benchmark.extra_info["world"] = "compiled" if lb.COMPILED else "plain"
     benchmark.extra_info.update(beside)
     if benchmark.stats is not None:
-        benchmark.extra_info["ns"] = round(benchmark.stats.stats.min / times * 1e9, 1)
+        benchmark.extra_info.update(figure=round(benchmark.stats.stats.min / times * 1e9, 1), unit="ns")
 
 
 def make(discipline: str, limit: int, policy: str = "round-robin") -> Drill:
@@ -92,7 +90,7 @@ def full(discipline: str) -> tuple[Drill, list[DrilledWaiter]]:
     return drill, drill.line_up(heads(), WAITERS)
 
 
-@pytest.mark.benchmark(group="throttler, in place")
+@pytest.mark.benchmark(group="throttle")
 @every_discipline
 def test_acquire_and_release_with_room(benchmark: BenchmarkFixture, discipline: str) -> None:
     drill = make(discipline, 10)
@@ -100,7 +98,7 @@ def test_acquire_and_release_with_room(benchmark: BenchmarkFixture, discipline: 
     note(benchmark)
 
 
-@pytest.mark.benchmark(group="throttler, in place")
+@pytest.mark.benchmark(group="throttle")
 @every_discipline
 def test_hand_over_with_ten_thousand_waiting(benchmark: BenchmarkFixture, discipline: str) -> None:
     drills: list[Drill] = []
@@ -117,7 +115,7 @@ def test_hand_over_with_ten_thousand_waiting(benchmark: BenchmarkFixture, discip
     note(benchmark)
 
 
-@pytest.mark.benchmark(group="throttler, in place")
+@pytest.mark.benchmark(group="throttle")
 @every_discipline
 def test_line_up(benchmark: BenchmarkFixture, discipline: str) -> None:
     """Ask, find no room, be sorted by the headers, join; the request object itself included."""
@@ -139,7 +137,7 @@ def test_line_up(benchmark: BenchmarkFixture, discipline: str) -> None:
     note(benchmark)
 
 
-@pytest.mark.benchmark(group="throttler, in place")
+@pytest.mark.benchmark(group="throttle")
 @every_discipline
 def test_cancel_ten_thousand(benchmark: BenchmarkFixture, discipline: str) -> None:
     """Each; times ten thousand is what a crowd that leaves at once costs."""
@@ -159,7 +157,7 @@ def test_cancel_ten_thousand(benchmark: BenchmarkFixture, discipline: str) -> No
         benchmark.extra_info["all_ms"] = round(benchmark.stats.stats.min * 1e3, 2)
 
 
-@pytest.mark.benchmark(group="throttler, in place")
+@pytest.mark.benchmark(group="throttle")
 def test_ten_thousand_deadlines_for_a_rotation(benchmark: BenchmarkFixture) -> None:
     """What 10,000 waiters cost while they wait: one rotation of the wheel, 10.24 s long, looks at each once."""
     now = [0.0]
@@ -180,7 +178,7 @@ def test_ten_thousand_deadlines_for_a_rotation(benchmark: BenchmarkFixture) -> N
         benchmark.extra_info["share_of_a_core"] = round(benchmark.stats.stats.min / (WHEEL_SLOTS * TICK_S), 6)
 
 
-@pytest.mark.benchmark(group="throttler, in place")
+@pytest.mark.benchmark(group="throttle")
 @every_discipline
 def test_bytes_of_a_waiter(benchmark: BenchmarkFixture, discipline: str) -> None:
     """In the throttler alone; what its connection and its head hold comes on top."""
@@ -202,7 +200,7 @@ def test_bytes_of_a_waiter(benchmark: BenchmarkFixture, discipline: str) -> None
         return size_bytes
 
     size_bytes = rounds_of(benchmark)(measure, rounds=1)
-    benchmark.extra_info["bytes_per_waiter"] = round(size_bytes / WAITERS)
+    benchmark.extra_info.update(figure=round(size_bytes / WAITERS), unit="bytes")
     assert size_bytes < 2_000 * WAITERS
 
 

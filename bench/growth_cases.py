@@ -1,0 +1,285 @@
+"""The operations whose cost must not grow: each once made linear by a search, and slow where there was much.
+
+A name ends in `_turn` where the figure is the longest turn of the loop while all of the work is done.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from activator.config.model import Health
+from activator.config.specs import RevisionSpec
+from activator.control_plane.controller_counts import Controllers
+from activator.control_plane.sources.knative.environment import KnativeEnvironment
+from activator.control_plane.sources.knative.revision_specs import SpecMaker
+from activator.control_plane.sources.knative.source import KnativeSource
+from activator.control_plane.sources.kubernetes.objects import EndpointSlice, Revision
+from activator.control_plane.state.queue import ChangeQueue
+from activator.data_plane.throttle.lines import FifoLine
+from activator.data_plane.throttle.waiters import Waiter
+from activator.messages import PodGone, PodRefused, PodStatus, Probed, RevisionSet, SlotDrained
+from bench.growth import Case, Measure, each
+from bench.growth_world import KEY, World, seen, with_pods
+from lb.registry import default_name, names
+from lb.rng import Rng
+
+TIMES: Final = 100  # operations in a round, where they are all alike
+SLICE_PODS: Final = 100  # as Kubernetes fills slices
+
+
+def slot_drained(size: int) -> Measure:
+    world = with_pods(size)
+    changes = [SlotDrained(KEY, 0, -number) for number in range(1, TIMES + 1)]
+    return each(lambda: world.do(changes), TIMES)
+
+
+def strike_beyond_share(size: int) -> Measure:
+    world = with_pods(size, strikes=1, ejection_share=0.0)
+    world.do([PodRefused(KEY, "pod-0", 1, False)])  # one is out, and no other may go
+    changes = [PodRefused(KEY, f"pod-{1 + number % (size - 1)}", 1, False) for number in range(TIMES)]
+    return each(lambda: world.do(changes), TIMES)
+
+
+def not_ready_pod_leaves(size: int) -> Measure:
+    world = with_pods(size, PodStatus.NOT_READY)
+    changes = [PodGone(KEY, "list", f"pod-{number}") for number in range(size)]
+    return each(lambda: world.do(changes), size)
+
+
+def drain_time_outs_turn(size: int) -> Measure:
+    world = with_pods(size)
+    world.take_every_slot()
+    world.do([PodGone(KEY, "list", f"pod-{number}") for number in range(size)])
+    throttler = world.throttler()
+
+    def measure() -> float:
+        longest_ns = world.loop.longest_turn_ns(throttler.spec.drain_timeout_s + 1.0)
+        world.settle()
+        assert (throttler.table.in_flight, throttler.table.used, world.drained) == (0, 0, size)
+        return longest_ns
+
+    return measure
+
+
+def audit_turn(size: int) -> Measure:
+    """One revision, all of it changed since the last look."""
+    world = with_pods(size)
+    world.take_every_slot()
+    return _audit(world, 1)
+
+
+def audit_of_revisions_turn(size: int) -> Measure:
+    """Many, each with few pods and many slots."""
+    world = World()
+    for number in range(size):
+        key = f"ns/rev-{number}"
+        world.worker.submit(RevisionSet(RevisionSpec(key=key, container_concurrency=1, max_scale=10)))
+        world.worker.submit(seen(number, key=key))
+    world.settle()
+    return _audit(world, size)
+
+
+def audit_compared_turn(size: int) -> Measure:
+    """The table that the auditor has seen, compared with the model."""
+    world = with_pods(size)
+    world.loop.defer(lambda: world.auditor.expired(world.loop.now()))
+    world.settle()
+    (seen_table,) = world.found
+
+    def measure() -> float:
+        taken = world.worker.changes_total
+        world.worker.submit(seen_table)
+        world.loop.defer(world.turn_worker)
+        longest_ns = world.loop.longest_turn_ns()
+        assert world.worker.changes_total > taken and not world.worker.mismatch_totals
+        return longest_ns
+
+    return measure
+
+
+def _audit(world: World, revisions: int) -> Measure:
+    def measure() -> float:
+        world.loop.defer(lambda: world.auditor.expired(world.loop.now()))
+        longest_ns = world.loop.longest_turn_ns()
+        assert world.auditor.looked_total == revisions
+        return longest_ns
+
+    return measure
+
+
+def requeue_in_random_order(size: int) -> Measure:
+    """Back into line, and then granted; each."""
+    waiters = [Waiter() for _ in range(size)]
+    for number, waiter in enumerate(waiters, start=1):
+        waiter.arrival = number
+    order = shuffled(waiters)
+    line = FifoLine()
+
+    def operation() -> None:
+        for waiter in order:
+            line.rejoin(waiter)
+        for waiter in waiters:
+            assert line.first() is waiter
+            line.take(waiter)
+
+    return each(operation, size)
+
+
+def change_taken(size: int) -> Measure:
+    """Into the queue and out of it, in small batches; each, of ten times as many as in other cases."""
+    size *= 10
+    changes = [seen(number, key=f"ns/rev-{number % 10}") for number in range(size)]
+    queue = ChangeQueue(size)
+
+    def operation() -> None:
+        for change in changes:
+            queue.put(change)
+        taken = 0
+        while some := queue.take(4):
+            taken += len(some)
+        assert taken == size
+
+    return each(operation, size)
+
+
+def slice_event(size: int) -> Measure:
+    """A pod of one slice turns ready or not; from the event to the table."""
+    world = World()
+    source = _source(world)
+    slices = [_slice(first, range(first, min(first + SLICE_PODS, size)), -1) for first in range(0, size, SLICE_PODS)]
+    source.revision_objects.changed(None, _made(Revision, {"metadata": _metadata("rev"), "spec": {}}))
+    for one in slices:
+        source.slice_objects.changed(None, one)
+    _work(world)
+    assert world.throttler().table.used == size
+    world.worker.submit(Probed(KEY, "pod-0"))
+    first = slices[0]
+    other = _slice(0, range(min(SLICE_PODS, size)), 1)
+    assert first.endpoints != other.endpoints
+
+    def operation() -> None:
+        for number in range(TIMES // 10):
+            before, after = (first, other) if number % 2 == 0 else (other, first)
+            source.slice_objects.changed(before, after)
+            _work(world)
+
+    return each(operation, TIMES // 10)
+
+
+def slice_event_of_a_new_pod(size: int) -> Measure:
+    """A pod comes into one slice, or leaves it; from the event to the table."""
+    world = World()
+    source = _source(world)
+    slices = [_slice(first, range(first, min(first + SLICE_PODS, size)), -1) for first in range(0, size, SLICE_PODS)]
+    source.revision_objects.changed(None, _made(Revision, {"metadata": _metadata("rev"), "spec": {}}))
+    for one in slices:
+        source.slice_objects.changed(None, one)
+    _work(world)
+    first = slices[0]
+    fewer = _slice(0, range(1, min(SLICE_PODS, size)), -1)
+
+    def operation() -> None:
+        for number in range(TIMES // 10):
+            before, after = (first, fewer) if number % 2 == 0 else (fewer, first)
+            source.slice_objects.changed(before, after)
+            _work(world)
+
+    return each(operation, TIMES // 10)
+
+
+def _work(world: World) -> None:
+    world.loop.settle()
+    while world.worker.turn():
+        pass
+
+
+def _source(world: World) -> KnativeSource:
+    def fail(key: str, what: object, error: object, now_s: float) -> float:
+        raise AssertionError(error)
+
+    return KnativeSource(
+        KnativeEnvironment("activator-1", "10.200.0.1", "knative-serving"),
+        SpecMaker("cluster.local", 0.5, Health(), default_name, frozenset(names())),
+        False,
+        world.worker.submit,
+        world.loop.defer,
+        lambda settings: None,
+        lambda namespace: None,
+        Controllers(world.loop.now),
+        fail,
+        world.loop.call_later,
+    )
+
+
+def _metadata(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
+    return {"name": name, "namespace": "ns", "uid": f"uid-{name}", "labels": labels or {}}
+
+
+def _slice(first: int, numbers: range, unready: int) -> EndpointSlice:
+    labels = {"networking.internal.knative.dev/serviceType": "Private", "serving.knative.dev/revision": "rev"}
+    endpoints = [
+        {
+            "addresses": [f"10.{number // 62_500}.{number // 250 % 250}.{number % 250}"],
+            "conditions": {"ready": number != unready, "serving": True, "terminating": False},
+            "targetRef": {"kind": "Pod", "name": f"pod-{number}", "uid": f"pod-{number}"},
+        }
+        for number in numbers
+    ]
+    made = {
+        "metadata": _metadata(f"rev-private-{first:05}", labels),
+        "addressType": "IPv4",
+        "endpoints": endpoints,
+        "ports": [{"name": "http", "port": 8012}],
+    }
+    found: EndpointSlice = _made(EndpointSlice, made)
+    return found
+
+
+def _made(kind: Any, fields: dict[str, Any]) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(fields), type=kind)
+
+
+def rebuild_turn(size: int) -> Measure:
+    """A table made anew, with a request at each pod."""
+    world = with_pods(size)
+    world.take_every_slot()
+    throttler = world.throttler()
+
+    def measure() -> float:
+        before = throttler.table
+        world.tables.distrust(KEY, "told so")
+        world.loop.defer(world.turn_worker)
+        longest_ns = world.loop.longest_turn_ns()
+        assert throttler.table is not before and throttler.failure is None
+        assert (throttler.table.used, throttler.table.in_flight) == (size, size)
+        return longest_ns
+
+    return measure
+
+
+def shuffled(waiters: list[Waiter]) -> list[Waiter]:
+    """In the same random order in each run."""
+    rng = Rng(1)
+    order = list(waiters)
+    for index in range(len(order) - 1, 0, -1):
+        other = int(rng.below(index + 1))
+        order[index], order[other] = order[other], order[index]
+    return order
+
+
+CASES: Final = (
+    Case("slot_drained", "the last request of a leaving pod ends", slot_drained),
+    Case("strike_beyond_share", "a pod is struck while no more may be ejected", strike_beyond_share),
+    Case("not_ready_pod_leaves", "one of many pods that are not ready leaves", not_ready_pod_leaves),
+    Case("drain_time_outs_turn", "the drains of all pods take too long at once", drain_time_outs_turn),
+    Case("audit_turn", "the audit of one large revision", audit_turn),
+    Case("audit_of_revisions_turn", "the audit of many revisions", audit_of_revisions_turn),
+    Case("audit_compared_turn", "a large table is compared with the model", audit_compared_turn),
+    Case("requeue_in_random_order", "a request comes back into line", requeue_in_random_order),
+    Case("change_taken", "a change passes the queue", change_taken),
+    Case("slice_event", "a pod of an EndpointSlice turns ready", slice_event),
+    Case("slice_event_of_a_new_pod", "a pod joins an EndpointSlice", slice_event_of_a_new_pod),
+    Case("rebuild_turn", "a table is made anew", rebuild_turn),
+)

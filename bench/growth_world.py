@@ -1,0 +1,166 @@
+"""A state worker and a data plane joined by calls, without sockets: what the cases of bench/growth_cases.py measure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from activator.config.specs import RevisionSpec
+from activator.control_plane.state.worker import StateWorker
+from activator.data_plane.apply import RevisionTables, TableHooks
+from activator.data_plane.audit import Auditor
+from activator.data_plane.throttle.budget import HeldBudget
+from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.slot_events import SlotEvents
+from activator.data_plane.throttle.waiters import Waiter
+from activator.messages import Change, PodSeen, PodStatus, RevisionBroken, RevisionSet, SlotDrained
+from activator.runtime.clock import TimingWheel
+from activator.runtime.errors import Reason
+from bench.growth import Loop
+from lb.policy import Policy
+from lb.registry import create
+from lb.rng import Rng
+from lb.slots import Trim
+from lb.tracker import PodTracker
+
+KEY = "ns/rev"
+
+
+class Holder(Waiter):
+    """A request at a pod, that gives its slot back when it is told to."""
+
+    def __init__(self, throttler: RevisionThrottler) -> None:
+        super().__init__()
+        self._throttler = throttler
+        self.lease: Lease | None = None
+
+    def granted(self, lease: Lease) -> None:
+        self.lease = lease
+
+    def refused(self, reason: Reason, detail: str) -> None:
+        pass
+
+    def revoked(self, reason: Reason, detail: str) -> None:
+        lease = self.lease
+        assert lease is not None
+        self.lease = None
+        self._throttler.release(lease, 0.0, False)
+
+
+class Events(SlotEvents):
+    """Goes to the worker, as plane.py does it."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def activated(self, key: str) -> None:
+        self._world.tables.activated(key)
+
+    def wanted(self, key: str) -> None:
+        pass
+
+    def drained(self, key: str, slot: int, generation: int) -> None:
+        self._world.worker.submit(SlotDrained(key, slot, generation))
+
+
+class Hooks(TableHooks):
+    """Nobody above but the worker."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def make_policy(self, name: str) -> Policy:
+        return create(name, Rng(1))
+
+    def revision_set(self, throttler: RevisionThrottler) -> None:
+        pass
+
+    def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
+        tracker.attachment = self
+
+    def pod_withdrawn(self, attachment: object) -> None:
+        pass
+
+    def pod_drained(self, key: str, identity: str) -> None:
+        self._world.drained += 1
+
+    def drain_expired(self, key: str, slot: int, generation: int) -> None:
+        self._world.worker.submit(SlotDrained(key, slot, generation, forced=True))
+
+    def trimmed(self, key: str, trim: Trim) -> None:
+        pass
+
+    def failed(self, effect: object, error: Exception) -> None:
+        raise error
+
+    def broken(self, key: str, cause: str, kind: str) -> None:
+        self._world.worker.submit(RevisionBroken(key, cause, kind))
+
+
+class World:
+    """`settle` lets the worker and the loop do all there is to do; `errors` are what must not be."""
+
+    def __init__(self) -> None:
+        self.loop = Loop()
+        self.errors: list[Exception] = []
+        self.drained = 0
+        self.found: list[Change] = []  # by the auditor
+        self.wheel = TimingWheel(self.loop.now, self.loop.call_later, self.errors.append)
+        self.tables = RevisionTables(
+            self.loop.now, self.wheel, self.loop.defer, Events(self), Hooks(self), HeldBudget()
+        )
+        self.auditor = Auditor(self.tables, self.wheel, self.loop.now, self.found.append, self.loop.defer)
+        # Its time passes: it is what ends a batch.
+        self.worker = StateWorker(
+            lambda: self.loop.now() + time.thread_time(), self.tables.apply, lambda orders: None, lambda *dirty: None
+        )
+
+    def do(self, changes: Iterable[Change]) -> None:
+        """Each on its own, as changes come that are far apart."""
+        worker = self.worker
+        for change in changes:
+            worker.submit(change)
+            worker.turn()
+
+    def settle(self) -> None:
+        while self.worker.turn():
+            pass
+        self.loop.settle()
+        assert not self.errors, self.errors
+        assert not self.worker.supervision.panics_total
+
+    def throttler(self, key: str = KEY) -> RevisionThrottler:
+        return self.tables.throttlers[key]
+
+    def take_every_slot(self, key: str = KEY) -> None:
+        """One request for each slot that is free."""
+        throttler = self.throttler(key)
+        while throttler.table.room:
+            holder = Holder(throttler)
+            lease = throttler.try_acquire(holder, self.loop.now())
+            assert lease is not None
+            holder.granted(lease)
+
+    def turn_worker(self) -> None:
+        """The worker has a turn of the loop for each batch, as long as there is something to do."""
+        if self.worker.turn():
+            self.loop.defer(self.turn_worker)
+
+
+def seen(number: int, status: PodStatus = PodStatus.READY, key: str = KEY) -> PodSeen:
+    return PodSeen(
+        key, "list", f"pod-{number}", f"10.{number // 62_500}.{number // 250 % 250}.{number % 250}:80", status
+    )
+
+
+def with_pods(size: int, status: PodStatus = PodStatus.READY, **spec: object) -> World:
+    """One revision of `size` pods of concurrency 1."""
+    world = World()
+    fields: dict[str, object] = {"key": KEY, "container_concurrency": 1, "policy": "round-robin", "max_scale": size}
+    world.worker.submit(RevisionSet(RevisionSpec(**{**fields, **spec})))  # type: ignore[arg-type]
+    for number in range(size):
+        world.worker.submit(seen(number, status))
+    world.settle()
+    assert world.throttler().table.used == size
+    return world
