@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from activator.config.model import Config, Tls
+from activator.config.model import FIXED_KEYS, Config, Tls
 from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources import file
@@ -62,19 +62,6 @@ EXIT_FINE = 0
 EXIT_CUT = 1  # the drain took too long and requests were cut
 EXIT_PANICS = 4  # the state worker failed again and again
 EXIT_NOW = 130  # a second signal
-
-
-# What a reload cannot change.
-_FIXED: Final = (
-    "admin",
-    "workers",
-    "limits",
-    "abort_on_half_close",
-    "trust_revision_headers",
-    "forwarded",
-    "push",
-    "kubernetes",
-)
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -234,7 +221,7 @@ class App:
             return [str(error)]
         self._listeners.change(listeners)
         self.control.configure(config, specs, lists)
-        fixed = self.needs_restart = [one for one in _FIXED if getattr(config, one) != getattr(self.config, one)]
+        fixed = self.needs_restart = [one for one in FIXED_KEYS if getattr(config, one) != getattr(self.config, one)]
         self.config = msgspec.structs.replace(config, **{field: getattr(self.config, field) for field in fixed})
         if fixed:
             log.warning("reloaded, but for a change of %s the program must be started anew", ", ".join(fixed))
@@ -352,7 +339,7 @@ class App:
             environment,
             self.config,
             control.submit,
-            control.worker.model,
+            control.prober.hurry,
             self._now,
             self._rng,
             self._tasks,

@@ -5,8 +5,10 @@ Rules
      `encode` and `decode` prove it in the tests.
   2. *Changes* go to the state worker, from sources (discovery, probes) and from the data plane (what the request path
      has learnt). *Effects* go from the state worker to the data plane; *Load* comes back from it.
-  3. A change names the pod by identity; where it is about a slot, it names the generation too, so that what arrives
-     late is recognised.
+  3. A change names the pod by identity; where it is about a slot, it names the generation of the slot too, and where it
+     was found out of a pod, the pod's epoch: so that what arrives late is recognised. The epoch is a number of the
+     state worker's: each effect that gives a pod a slot or another state carries a new one, and what is reported of the
+     pod names the one that was in force.
 """
 
 from __future__ import annotations
@@ -121,7 +123,7 @@ class PodRefused(Message, frozen=True, tag=True):
 
     key: str
     identity: str
-    generation: int
+    epoch: int
     dead: bool
     reason: str = ""
 
@@ -131,7 +133,7 @@ class PodServed(Message, frozen=True, tag=True):
 
     key: str
     identity: str
-    generation: int
+    epoch: int
 
 
 class TrialEnded(Message, frozen=True, tag=True):
@@ -139,7 +141,7 @@ class TrialEnded(Message, frozen=True, tag=True):
 
     key: str
     identity: str
-    generation: int
+    epoch: int
     succeeded: bool
 
 
@@ -201,14 +203,17 @@ class SlotView(msgspec.Struct, frozen=True):
     state: int
     limit: int
     weight: int
+    epoch: int
 
 
 class TableSeen(Message, frozen=True, tag=True):
-    """All of a table, as it is after `applied` effects."""
+    """All of a table, as it is after `applied` effects; so many slots are compared already, `matched` of them pods."""
 
     key: str
     applied: int
     slots: tuple[SlotView, ...]
+    compared: int = 0
+    matched: int = 0
 
 
 Change = (
@@ -265,6 +270,7 @@ class PlacePod(Message, frozen=True, tag=True):
     state: int
     limit: int
     weight: int
+    epoch: int
 
 
 class SetPod(Message, frozen=True, tag=True):
@@ -273,6 +279,7 @@ class SetPod(Message, frozen=True, tag=True):
     state: int
     limit: int
     weight: int
+    epoch: int
 
 
 class WithdrawPod(Message, frozen=True, tag=True):
@@ -428,6 +435,7 @@ class DataPlaneStatistics(msgspec.Struct, frozen=True):
     exchanges: int = 0  # requests begun and not ended
     held_bytes: int = 0
     held_requests: int = 0
+    file_bytes: int = 0  # of bodies in temporary files
     refused_requests: dict[str, int] = {}  # by reason: before there was a revision
     transitions: dict[tuple[int, int], int] = {}  # of pods, by state before and after (lb.tracker)
     errors_total: int = 0
@@ -485,6 +493,8 @@ class RevisionStatistics(msgspec.Struct, frozen=True):
     client_gone_total: int
     queued: int
     queue_limit: int
+    gathering: int
+    delivering: int
     held_bytes: int
     granted_total: int
     exempted_total: int

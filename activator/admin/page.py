@@ -85,11 +85,14 @@ function shown(revision) {
     figure('requests', revision.requests), figure('failed', failed, failed ? 'bad' : ''),
     figure('pods', revision.slots.length),
     figure('empty slots', Math.round(100 * revision.table.fragmentation) + ' %'));
+  if (revision.gathering + revision.delivering) figures.append(
+    figure('clients that send', revision.gathering), figure('clients that read', revision.delivering));
   made.append(title, figures);
   if (revision.failure) made.append(element('div', 'bad', 'cannot start: ' + revision.failure));
   if (revision.waits_for) made.append(element('div', 'busy', 'waits for ' + revision.waits_for));
   if (revision.without_slot.length)
-    made.append(element('div', 'busy', revision.without_slot.length + ' pods without a slot: every slot is held'));
+    made.append(element('div', 'busy',
+      revision.without_slot.length + ' pods without a slot: ' + revision.without_slot[0].reason));
   const slots = element('div', 'slots');
   revision.slots.slice(0, SLOTS_SHOWN).forEach(one => slots.append(slot(one)));
   made.append(curves(key, revision), slots);

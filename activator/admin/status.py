@@ -47,6 +47,8 @@ def _revision(revision: dict[str, Any]) -> Text:
         f"  policy {revision['policy']}",
         style="not bold",
     )
+    if revision["gathering"] or revision["delivering"]:
+        line.append(f"  slow clients: {revision['gathering']} send, {revision['delivering']} read", style="not bold")
     if revision["waits_for"]:
         line.append(f"  waits for {revision['waits_for']}", style="yellow")
     if revision["failure"]:

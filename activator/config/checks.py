@@ -37,6 +37,18 @@ def split_address(text: str, lowest_port: int = 1) -> tuple[str, int] | None:
     return (host, int(port_text)) if _is_ip(host, 4) or _is_dns_name(host) else None
 
 
+def _canonical_address(text: str) -> str:
+    """One of all ways to write an address; a name is not looked up. As it is where it is no address."""
+    found = split_address(text)
+    if found is None:
+        return text
+    host, port = found
+    if ":" in host or _is_ip(host, 4):
+        ip = ipaddress.ip_address(host)
+        return f"{getattr(ip, 'ipv4_mapped', None) or ip}:{port}"
+    return f"{host.lower().removesuffix('.')}:{port}"
+
+
 def canonical_host(text: str) -> str | None:
     """How a host is compared: lowered, no dot at its end, international names as they go over the wire."""
     host = text
@@ -192,9 +204,10 @@ class Checker:
             one = item_at(pods_item.elements[place], "address")
             at = f"{path}.pods[{place}]" + (".address" if isinstance(pod, dict) else "")
             self._check_is_address(one, address, at)
-            if address in seen:
+            known_as = _canonical_address(address)
+            if known_as in seen:
                 self._reader.advise(one, at, f'"{address}" is in the list already: list each pod once')
-            seen.add(address)
+            seen.add(known_as)
 
     def _check_process(self, item: Item, values: Values, path: str) -> None:
         command = values.get("command")

@@ -28,8 +28,23 @@ class EdgeChecker:
     def check_listener(self, item: Item, values: Values, path: str) -> None:
         """One listener with TLS."""
         self._check_version(item, values, path)
-        if values.get("certificate") and values.get("key"):
+        several = values.get("certificates", [])
+        if UNREADABLE in (values.get("certificate", ""), values.get("key", ""), several):
+            return
+        if bool(values.get("certificate")) != bool(values.get("key")):
+            self._reader.advise(item, path, "`certificate` and `key` require each other: set both")
+        elif bool(values.get("certificate")) == bool(several):
+            advice = "a listener with TLS requires either `certificate` and `key`, or `certificates`"
+            self._reader.advise(item, path, advice)
+        elif values.get("certificate"):
             self._check_pair(item, values, path)
+        for place, pair in enumerate(several):
+            if pair is not UNREADABLE and UNREADABLE not in (
+                pair.get("certificate", UNREADABLE),
+                pair.get("key", UNREADABLE),
+            ):
+                listed = element_at(item_at(item, "certificates"), place)
+                self._check_pair(listed, pair, f"{path}.certificates[{place}]")
 
     def check_forwarded(self, root: Item, values: Values) -> None:
         forwarded = values.get("forwarded", {})

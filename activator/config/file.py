@@ -20,7 +20,7 @@ from activator.config.checks import Checker, canonical_host
 from activator.config.model import PROBE_HTTP, PROBE_TCP, Config, Duration, HashOn, Probe, Queue, Revision
 from activator.config.reader import UNREADABLE, Reader, build
 from activator.config.schema import make_schema
-from activator.config.specs import DisciplineSpec, ProbeSpec, RevisionSpec, RuleSpec, resolve_process
+from activator.config.specs import DisciplineSpec, ProbeSpec, RevisionSpec, RuleSpec, resolve_buffer, resolve_process
 from activator.config.tree import Item, lay_environment_over, read_tree
 from activator.runtime.errors import ConfigError
 
@@ -103,6 +103,7 @@ def _resolve_revision(
 ) -> RevisionSpec:
     threshold = revision.trailing_fragmentation_threshold
     queue = revision.queue
+    buffer_request, buffer_response, buffer_file = resolve_buffer(revision.buffer, revision.container_concurrency)
     most = len(revision.pods) if revision.process is None else resolve_process(revision, processors).max_scale
     return RevisionSpec(
         key=f"{revision.namespace}/{revision.name}",
@@ -113,7 +114,9 @@ def _resolve_revision(
         slow_start_s=float(revision.slow_start),
         strikes=_or(revision.health.strikes, config.health.strikes),
         ejection_share=_or(revision.health.ejection_share, config.health.ejection_share),
-        probe=_resolve_probe(revision.probe),
+        stale_after_s=float(_or(revision.health.stale_after, config.health.stale_after)),
+        probe=_resolve_probe(revision.probe, revision.lenient_pods),
+        lenient_pods=revision.lenient_pods,
         server_timing=revision.server_timing,
         max_scale=revision.max_scale or most,
         trailing_fragmentation_threshold=config.trailing_fragmentation_threshold if threshold is None else threshold,
@@ -134,6 +137,9 @@ def _resolve_revision(
         idle_timeout_s=float(revision.timeouts.idle),
         total_timeout_s=float(revision.timeouts.total),
         tunnel_idle_timeout_s=float(revision.timeouts.tunnel_idle),
+        buffer_request_bytes=buffer_request,
+        buffer_response_bytes=buffer_response,
+        buffer_file_bytes=buffer_file,
         upgrades=tuple(protocol.lower() for protocol in revision.upgrades),
         tls=revision.tls,
     )
@@ -151,11 +157,11 @@ def _or(own: T | None, general: T) -> T:
     return general if own is None else own
 
 
-def _resolve_probe(probe: Probe | None) -> ProbeSpec:
+def _resolve_probe(probe: Probe | None, lenient: bool) -> ProbeSpec:
     if probe is None:
-        return ProbeSpec()
+        return ProbeSpec(lenient=lenient)
     kind = probe.kind or (PROBE_HTTP if probe.path or probe.identity_header else PROBE_TCP)
-    return ProbeSpec(kind, probe.path, probe.host, identity_header=probe.identity_header)
+    return ProbeSpec(kind, probe.path, probe.host, lenient=lenient, identity_header=probe.identity_header)
 
 
 def _seconds(duration: Duration | None) -> float | None:

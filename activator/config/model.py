@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from activator.runtime.units import KIB, MIB
+from activator.runtime.units import GIB, KIB, MIB
 
 
 class Duration(float):
@@ -42,6 +42,9 @@ FAIR_WEIGHT_MAX: Final = 1_000
 CHARGE_MAX: Final = 1_000
 QUEUE_TIMEOUT_S: Final = 60.0  # the queue timeout of a revision that has had a ready pod
 TARGET_CONCURRENCY: Final = 100  # of a process, where the revision has no limit
+BUFFERED_CONCURRENCY_MAX: Final = 10  # up to this limit a slow client is a good part of a pod: it is buffered …
+BUFFER_REQUEST_BYTES: Final = 64 * KIB  # … by default so much of its request …
+BUFFER_RESPONSE_BYTES: Final = MIB  # … and of its response
 TRACING_RATE: Final = 0.1
 HASH_ON_CLIENT_IP: Final = "client_ip"
 KNATIVE: Final = "knative"
@@ -95,16 +98,31 @@ Charge = Annotated[int, msgspec.Meta(ge=1, le=CHARGE_MAX)]
 FairWeight = Annotated[int, msgspec.Meta(ge=1, le=FAIR_WEIGHT_MAX)]
 
 
+class CertificateFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of several certificates of a listener. A client gets the first that has the name that it asks for (SNI)."""
+
+    certificate: Annotated[str, doc("A file with the certificate chain, in PEM.", "a.crt")]
+    key: Annotated[str, doc("A file with the private key of the certificate, in PEM.", "a.key")]
+
+
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A listener with TLS."""
+    """A listener with TLS. It has either `certificate` and `key`, or `certificates`."""
 
     address: Annotated[str, doc("The host and port to listen on.", "0.0.0.0:8443")]
     certificate: Annotated[
         str,
         doc("A file with the certificate chain, in PEM. The files are read again when they change.", "tls.crt"),
-    ]
-    key: Annotated[str, doc("A file with the private key of the certificate, in PEM.", "tls.key")]
+    ] = ""
+    key: Annotated[str, doc("A file with the private key of the certificate, in PEM.", "tls.key")] = ""
     min_version: Annotated[str, doc("The lowest TLS version that is accepted.", "1.3", words=TLS_VERSIONS)] = "1.2"
+    certificates: Annotated[
+        list[CertificateFiles],
+        doc(
+            "Several certificates; a client gets the first that has the name that it asks for, exactly or by a "
+            "wildcard, else the first of all. Two for the same names may have keys of different types.",
+            [{"certificate": "a.crt", "key": "a.key"}, {"certificate": "b.crt", "key": "b.key"}],
+        ),
+    ] = []
 
 
 class PodTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -144,7 +162,11 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     body_bytes: Annotated[Size, doc("The body of a request, in bytes. Above: 413. 0: no limit.", "10MiB")] = Size(0)
     held_bytes: Annotated[
         Size,
-        doc("The bodies that are held for all waiting requests of the process, in bytes. Above: 503.", "1GiB"),
+        doc(
+            "The bodies that are held for all requests of the process, in bytes. Above: 503. Buffers (`buffer`) use "
+            "half of it at most.",
+            "1GiB",
+        ),
     ] = Size(256 * MIB)
     held_requests: Annotated[
         Positive, doc("The number of waiting requests of all revisions together. Above: 503.", 50_000)
@@ -160,6 +182,17 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     idle: Annotated[
         Duration, doc("The time that a connection of a client may stay without a request. Then it is closed.", "5m")
     ] = Duration(75.0)
+    file_bytes: Annotated[
+        Size, doc("The temporary files of all requests together (`buffer.file`), in bytes.", "10GiB")
+    ] = Size(GIB)
+    send_timeout: Annotated[
+        Duration,
+        doc(
+            "The time in which a client must take some of a response that waits for it. Longer: the response is cut. "
+            "0: no limit.",
+            "5m",
+        ),
+    ] = Duration(60.0)
     body_rate: Annotated[
         Count,
         doc(
@@ -237,6 +270,36 @@ class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         doc("With `discipline: fair`: the weights of keys. A key that is not in the list has weight 1.", {"paying": 3}),
     ] = {}
     rules: Annotated[list[QueueRule], doc("Exceptions for some requests, at most 32.")] = []
+
+
+class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept for slow clients, so that they hold no slot of a pod. Server-sent events, gRPC and upgraded
+    connections are not buffered, nor responses with `X-Accel-Buffering: no`.
+    """
+
+    request: Annotated[
+        Size | None,
+        doc(
+            "The part of a request body that is received before the request gets a slot. 0: none. Not set: 64KiB if "
+            f"`container_concurrency` is 1 to {BUFFERED_CONCURRENCY_MAX}, else 0.",
+            "1MiB",
+        ),
+    ] = None
+    response: Annotated[
+        Size | None,
+        doc(
+            "The part of a response that is kept when its client is slow; the slot is free when the pod has finished. "
+            f"0: none. Not set: 1MiB if `container_concurrency` is 1 to {BUFFERED_CONCURRENCY_MAX}, else 0.",
+            "8MiB",
+        ),
+    ] = None
+    file: Annotated[
+        Size,
+        doc(
+            "What may be kept beyond that, of each, in an unnamed temporary file (in the directory of `TMPDIR`).",
+            "1GiB",
+        ),
+    ] = Size(0)
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -369,7 +432,7 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Passive health checks: what requests show about pods. For every revision that has no value of its own."""
+    """What becomes of pods that fail or are not ready for long. For every revision that has no value of its own."""
 
     strikes: Annotated[
         Positive,
@@ -383,13 +446,22 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             0.3,
         ),
     ] = 0.5
+    stale_after: Annotated[
+        Duration,
+        doc(
+            "A pod that has not been ready for this time is probed again, unless its source decides whether it is "
+            "ready (Kubernetes does for an exec readiness probe or a startup probe). 0: never.",
+            "1m",
+        ),
+    ] = Duration(600.0)
 
 
 class RevisionHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Passive health checks of one revision."""
+    """The same of one revision."""
 
     strikes: Annotated[Positive | None, doc("As `health.strikes`. Not set: that value.", 5)] = None
     ejection_share: Annotated[Share | None, doc("As `health.ejection_share`. Not set: that value.", 0.3)] = None
+    stale_after: Annotated[Duration | None, doc("As `health.stale_after`. Not set: that value.", "1m")] = None
 
 
 class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -441,6 +513,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     queue: Annotated[Queue, doc("The queue of waiting requests.")] = Queue()
     timeouts: Annotated[Timeouts, doc("The times that a request and a start may take.")] = Timeouts()
+    buffer: Annotated[Buffer, doc("What is kept for slow clients, so that they hold no slot.")] = Buffer()
     health: Annotated[RevisionHealth, doc("Passive health checks, where they differ from `health`.")] = RevisionHealth()
     probe: Annotated[Probe | None, doc("How the pods are probed. Not set: the port must accept connections.")] = None
     upgrades: Annotated[
@@ -456,6 +529,14 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ["127.0.0.1:9001", {"address": "127.0.0.1:9002", "weight": 3}],
         ),
     ] = []
+    lenient_pods: Annotated[
+        bool,
+        doc(
+            "Whether heads of responses may have the shapes of old servers: bare line feeds, continued lines, spaces "
+            "before a colon, empty lines before the status line. Clients get them in order.",
+            True,
+        ),
+    ] = False
     server_timing: Annotated[
         bool, doc("Adds the response header `Server-Timing` with the time of each phase of the request.", True)
     ] = False
@@ -690,3 +771,16 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limits: Annotated[Limits, doc("Bounds of the process.")] = Limits()
     revisions: Annotated[list[Revision], doc("The revisions. At least one, unless `kubernetes` is set.")] = []
     kubernetes: Annotated[Kubernetes | None, doc("Revisions and pods from a cluster. Not set: from this file.")] = None
+
+
+# What a reload cannot change.
+FIXED_KEYS: Final = (
+    "admin",
+    "workers",
+    "limits",
+    "abort_on_half_close",
+    "trust_revision_headers",
+    "forwarded",
+    "push",
+    "kubernetes",
+)

@@ -14,7 +14,7 @@ import msgspec
 import yaml
 from msgspec import inspect as types
 
-from activator.config.model import Config, Duration, Size
+from activator.config.model import FIXED_KEYS, Config, Duration, Size
 from activator.runtime.units import GIB, KIB, MIB
 
 _INTRODUCTION: Final = """# Configuration reference
@@ -48,17 +48,6 @@ More about single parts: [queueing](queueing.md), [load balancing policies](poli
 [health checks and reports](state-worker.md), [the table and its threshold](table.md), [access log](access-log.md),
 [log](logging.md), [traces](tracing.md), [metrics](metrics.md), [Knative](knative.md).
 """
-# What `activator/app.py` refuses to change; a test compares the two.
-_FIXED: Final = (
-    "admin",
-    "workers",
-    "limits",
-    "abort_on_half_close",
-    "trust_revision_headers",
-    "forwarded",
-    "push",
-    "kubernetes",
-)
 
 
 class Key:
@@ -121,7 +110,7 @@ def keys() -> Iterator[Key]:
 
 def markdown() -> str:
     """The whole page."""
-    fixed = ", ".join(f"`{name}`" for name in _FIXED[:-1]) + f" and `{_FIXED[-1]}`"
+    fixed = ", ".join(f"`{name}`" for name in FIXED_KEYS[:-1]) + f" and `{FIXED_KEYS[-1]}`"
     parts = [_INTRODUCTION.replace("FIXED", fixed)]
     root = types.type_info(Config)
     for path, struct, members in _sections("", root, root):

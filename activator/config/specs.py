@@ -11,8 +11,12 @@ from typing import Final
 import msgspec
 
 from activator.config.model import (
+    BUFFER_REQUEST_BYTES,
+    BUFFER_RESPONSE_BYTES,
+    BUFFERED_CONCURRENCY_MAX,
     PROBE_TCP,
     TARGET_CONCURRENCY,
+    Buffer,
     Config,
     Health,
     PodTls,
@@ -59,6 +63,7 @@ class ProbeSpec(msgspec.Struct, frozen=True):
     # Of the program behind queue-proxy: when it opens, asking is worthwhile (probes/tcp_probe.py); 0: unknown.
     port: int = 0
     port_suffices: bool = False  # queue-proxy itself looks for no more than that this port takes connections
+    lenient: bool = False  # the answer's head may have the shapes of old servers
     identity_header: str = ""  # the answer's header that must hold the pod's identity; empty: it is not asked for
 
 
@@ -73,6 +78,7 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     slow_start_s: float = 0.0
     strikes: int = _HEALTH.strikes
     ejection_share: float = _HEALTH.ejection_share
+    stale_after_s: float = float(_HEALTH.stale_after)  # a pod that is not ready for so long is asked again; 0: never
     probe: ProbeSpec = ProbeSpec()
     max_scale: int = 0
     trailing_fragmentation_threshold: float = _CONFIG.trailing_fragmentation_threshold
@@ -91,7 +97,11 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     total_timeout_s: float = float(_TIMEOUTS.total)
     tunnel_idle_timeout_s: float = float(_TIMEOUTS.tunnel_idle)
     times_from_arrival: bool = False  # the total and first-byte timeouts count the wait for a pod too, as Knative's do
+    buffer_request_bytes: int = 0  # of a body, that is received before its request asks for a slot
+    buffer_response_bytes: int = 0  # that is kept for a slow client, so that the slot is free when the pod has finished
+    buffer_file_bytes: int = 0  # of each of both, that goes to a temporary file beyond that
     upgrades: tuple[str, ...] = ("websocket",)
+    lenient_pods: bool = False
     server_timing: bool = False
     tls: PodTls | None = None
     knative_service: str = ""  # of its labels: what it belongs to
@@ -101,6 +111,17 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     def drain_timeout_s(self) -> float:
         """How long a pod that was removed may go on with what it carries: as long as a request may take."""
         return max(DRAIN_TIMEOUT_S, self.total_timeout_s)
+
+
+def resolve_buffer(buffer: Buffer, container_concurrency: int) -> tuple[int, int, int]:
+    """The bytes of requests, of responses and of files that a revision buffers.
+
+    Where one client can hold a good part of a pod, its slowness is not to be the pod's: by default.
+    """
+    few = 1 <= container_concurrency <= BUFFERED_CONCURRENCY_MAX
+    request = (BUFFER_REQUEST_BYTES if few else 0) if buffer.request is None else int(buffer.request)
+    response = (BUFFER_RESPONSE_BYTES if few else 0) if buffer.response is None else int(buffer.response)
+    return request, response, int(buffer.file)
 
 
 def resolve_process(revision: Revision, processors: int | None = None) -> Process:

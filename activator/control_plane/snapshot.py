@@ -24,8 +24,13 @@ def _pods(record: RevisionRecord) -> dict[str, Any]:
         state = pod.state()
         if pod.cause:
             reasons[pod.identity] = {"address": pod.address, "reason": pod.cause}
-        if pod.unplaced and state != DRAINING:
-            shown = {"pod": pod.identity, "address": pod.address, "state": STATE_NAMES[state], "reason": NO_SLOT}
+        reason = ""
+        if pod.ousted_by:
+            reason = f"{pod.ousted_by} has its address"
+        elif pod.unplaced and state != DRAINING:
+            reason = NO_SLOT
+        if reason:
+            shown = {"pod": pod.identity, "address": pod.address, "state": STATE_NAMES[state], "reason": reason}
             without_slot.append(shown)
     return {"reasons": reasons, "without_slot": without_slot}
 
@@ -39,6 +44,7 @@ def state_worker(worker: StateWorker, now_s: float) -> dict[str, Any]:
         "changes": worker.changes_total,
         "folded": worker.queue.folded_total,
         "refused": worker.refused_total,
+        "stale": worker.stale_total,
         "dropped": worker.dropped_total,
         "batches": worker.batches_total,
         "panics": supervision.panics_total,

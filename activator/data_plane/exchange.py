@@ -55,6 +55,13 @@ class ClientStream:
     def resume_request(self) -> None:
         raise NotImplementedError
 
+    def ask_for_body(self) -> None:
+        """The body is wanted before any pod has been asked: a client that waits for a 100 (Continue) gets it."""
+
+    def taken_bytes(self) -> int:
+        """A number that grows with what the client takes of what was written to it; 0 where that is not known."""
+        return 0
+
     def half_closes(self) -> bool:
         """Of a tunnel: one direction can end while the other goes on (TLS connections cannot do that)."""
         raise NotImplementedError

@@ -27,6 +27,7 @@ from activator.data_plane.audit import Auditor
 from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWARDED, Origins
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.proxy.proxy import Proxy
+from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.server.listener import Server
 from activator.data_plane.server.registry import SHED_MAX, ConnectionRegistry
@@ -94,7 +95,10 @@ class DataPlane:
         turn = self._turn = WriteBatcher(loop.call_soon, self.failed)
         self.router = Router(config.trust_revision_headers or config.kubernetes is not None)
         self.held = HeldBudget(config.limits.held_bytes, config.limits.held_requests)
-        self.proxy = Proxy(self.router, self.wheel, now, self.held, HELD_BODY_BYTES, ATTEMPTS_MAX, self.failed)
+        self.files = HeldBudget(config.limits.file_bytes)
+        bodies = BodyBudgets(self.held, self.files, HELD_BODY_BYTES, turn.shares.add)
+        send_timeout_s = float(config.limits.send_timeout)
+        self.proxy = Proxy(self.router, self.wheel, now, bodies, ATTEMPTS_MAX, self.failed, send_timeout_s)
         limits = RequestLimits(
             header_bytes=config.limits.header_bytes,
             headers=config.limits.headers,
@@ -161,6 +165,7 @@ class DataPlane:
             exchanges=self.proxy.active,
             held_bytes=self.held.held_bytes,
             held_requests=self.held.held_requests,
+            file_bytes=self.files.held_bytes,
             refused_requests={reason.value: count for reason, count in self.proxy.refused_requests.items()},
             transitions=dict(self.tables.transitions),
             errors_total=self.errors_total,
@@ -256,15 +261,15 @@ class _Events(SlotEvents):
     def departed(self, key: str, identity: str) -> None:
         self._send(PodDrained(key, identity))
 
-    def trial_ended(self, key: str, identity: str, generation: int, succeeded: bool) -> None:
-        self._send(TrialEnded(key, identity, generation, succeeded))
+    def trial_ended(self, key: str, identity: str, epoch: int, succeeded: bool) -> None:
+        self._send(TrialEnded(key, identity, epoch, succeeded))
 
-    def refused(self, key: str, identity: str, generation: int, dead: bool, reason: str) -> None:
+    def refused(self, key: str, identity: str, epoch: int, dead: bool, reason: str) -> None:
         self._data.tables.suspected(key, identity)
-        self._send(PodRefused(key, identity, generation, dead, reason))
+        self._send(PodRefused(key, identity, epoch, dead, reason))
 
-    def served(self, key: str, identity: str, generation: int) -> None:
-        self._send(PodServed(key, identity, generation))
+    def served(self, key: str, identity: str, epoch: int) -> None:
+        self._send(PodServed(key, identity, epoch))
 
     def failed(self, key: str, error: Exception) -> None:
         self._data.failed(error)
@@ -280,23 +285,23 @@ class _Hooks(TableHooks):
         self._rng = rng
         self._send = send
         self._contexts: dict[PodTls, ssl.SSLContext] = {}
-        self._tls: dict[str, PodTls | None] = {}  # of each revision
+        self._talks: dict[str, tuple[PodTls | None, bool]] = {}  # how, to the pods of each revision
 
     def make_policy(self, name: str) -> Policy:
         return create(name, Rng(self._rng.below(1 << 30)))
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
         self._data.router.set(throttler)
-        tls = throttler.spec.tls
-        if tls != self._tls.get(throttler.key):
-            self._tls[throttler.key] = tls
+        talks = (throttler.spec.tls, throttler.spec.lenient_pods)
+        if talks != self._talks.get(throttler.key):
+            self._talks[throttler.key] = talks
             for tracker in throttler.table.slots[: throttler.table.length]:
                 if isinstance(tracker.attachment, PodPool):
                     tracker.attachment.move(self._address_of(tracker, throttler.spec))
 
     def revision_dropped(self, key: str) -> None:
         self._data.router.drop(key)
-        self._tls.pop(key, None)
+        self._talks.pop(key, None)
 
     def revision_ended(self, throttler: RevisionThrottler) -> None:
         self._send(RevisionEnded(statistics.revision(throttler)))
@@ -309,7 +314,7 @@ class _Hooks(TableHooks):
     def _address_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodAddress:
         host, port = split_address(tracker.address)
         server_name = "" if spec.tls is None else spec.tls.server_name
-        return PodAddress(host, port, self._context_of(spec.tls), server_name)
+        return PodAddress(host, port, self._context_of(spec.tls), server_name, spec.lenient_pods)
 
     def _context_of(self, tls: PodTls | None) -> ssl.SSLContext | None:
         """One context for all pods with the same settings."""
@@ -327,6 +332,10 @@ class _Hooks(TableHooks):
     def pod_withdrawn(self, attachment: object) -> None:
         assert isinstance(attachment, PodPool)
         attachment.close()
+
+    def address_taken(self, attachment: object) -> None:
+        assert isinstance(attachment, PodPool)
+        attachment.watch()
 
     def pod_drained(self, key: str, identity: str) -> None:
         self._send(PodDrained(key, identity))
@@ -377,7 +386,7 @@ class _LoadReport(Deadline):
         self._data.wheel.arm(self, self._now() + LOAD_REPORT_INTERVAL_S)
 
     def expired(self, now_s: float) -> None:
+        self.arm()  # first: whatever raises, there is a next time
         for load in self._data.tables.loads():
             self._send(load)
         self._data.tables.end_dropped()
-        self.arm()

@@ -28,6 +28,8 @@ def revision(throttler: RevisionThrottler) -> dict[str, Any]:
         "requests": throttler.requests_total,
         "in_flight": table.in_flight,
         "queued": throttler.line.length,
+        "gathering": throttler.gathering,
+        "delivering": throttler.delivering,
         "queue_depth": throttler.spec.queue_depth,
         "queue": queue(throttler),
         "capacity": table.capacity,

@@ -43,6 +43,8 @@ def revision(throttler: RevisionThrottler) -> RevisionStatistics:
         client_gone_total=throttler.client_gone_total,
         queued=throttler.line.length,
         queue_limit=spec.queue_depth,
+        gathering=throttler.gathering,
+        delivering=throttler.delivering,
         held_bytes=throttler.held.held_bytes,
         granted_total=throttler.granted_total,
         exempted_total=throttler.exempted_total,

@@ -6,7 +6,7 @@ The scene is read from the running activator's own table, slot by slot; nothing 
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -91,14 +91,18 @@ class Scene:
         return self._tables.throttlers.get(self._key)
 
 
+QUIET_S: Final = 2.0  # nobody has to wonder for longer whether the program still works
+
+
 class PlainLines:
-    """One line whenever something worth reporting has changed."""
+    """One line whenever something worth reporting has changed, and at least every QUIET_S."""
 
     def __init__(self) -> None:
         self._act = ""
         self._told = ""
         self._cold = False
         self._waits_told_s = 0.0
+        self._shown_s = 0.0  # when the processes were last shown
 
     def show(self, scene: Scene) -> None:
         pods = scene.pods()
@@ -107,8 +111,10 @@ class PlainLines:
             print(f"== {scene.act}", flush=True)
             print(f"   {scene.look}", flush=True)
         told = " ".join(f"[{tracker.slot}: {STATE_NAMES[tracker.state]}]" for tracker in pods)
-        if told != self._told:
+        now_s = time.monotonic()
+        if told != self._told or now_s - self._shown_s >= QUIET_S:
             self._told = told
+            self._shown_s = now_s
             rate = f", {scene.client.get('rps', 0):g} requests/s" if scene.client else ""
             print(
                 f"   processes {told or 'none'}, in flight {scene.in_flight()}, queued {scene.queued()}{rate}",

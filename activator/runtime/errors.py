@@ -26,6 +26,7 @@ class Reason(Enum):
     UPGRADE_NOT_SUPPORTED = "upgrade_not_supported"
     VERSION_NOT_SUPPORTED = "version_not_supported"
     REQUEST_TIMEOUT = "request_timeout"
+    SEND_TIMEOUT = "send_timeout"
     NO_ROUTE = "no_route"
     CLIENT_GONE = "client_gone"
     # Availability and contention: nothing is wrong with the request.
@@ -62,6 +63,7 @@ _STATUS: dict[Reason, int] = {
     Reason.UPGRADE_NOT_SUPPORTED: 501,
     Reason.VERSION_NOT_SUPPORTED: 505,
     Reason.REQUEST_TIMEOUT: 408,
+    Reason.SEND_TIMEOUT: 408,
     Reason.NO_ROUTE: 404,
     Reason.CLIENT_GONE: 499,
     Reason.QUEUE_FULL: 503,

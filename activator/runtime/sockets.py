@@ -41,7 +41,12 @@ def bind(address: str) -> socket.socket:
 def address_of(sock: socket.socket) -> str:
     """`host:port` as bound, so that port 0 shows what it became."""
     host, port = sock.getsockname()[:2]
-    return f"[{host}]:{port}" if sock.family == socket.AF_INET6 else f"{host}:{port}"
+    return join_address(host, port)
+
+
+def join_address(host: str, port: int) -> str:
+    """`10.0.0.1:80`, `[::1]:80`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_address(address: str) -> tuple[str, int]:

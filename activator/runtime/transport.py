@@ -6,8 +6,10 @@ A protocol of its own, since uvloop's transports do not derive from `asyncio.Tra
 from __future__ import annotations
 
 import ctypes
+import socket
 import struct
-from socket import AF_UNSPEC, SO_LINGER, SOL_SOCKET
+import sys
+from socket import AF_UNSPEC, IPPROTO_TCP, SO_LINGER, SOL_SOCKET, TCP_INFO
 from typing import Any, Final, Protocol
 
 from activator.runtime.units import KIB
@@ -16,9 +18,22 @@ WRITE_HIGH_WATER_BYTES: Final = 64 * KIB  # of each transport; above it the send
 WRITE_LOW_WATER_BYTES: Final = 16 * KIB
 FLUSH_S: Final = 30.0  # in which a connection that is being closed must take some of what was written to it
 
+KEEPALIVE_S: Final = 1  # between two questions to a peer that may be gone …
+KEEPALIVE_PROBES: Final = 3  # … which is given up after so many without an answer
+
+_ACKNOWLEDGED_AT: Final = 120  # of tcpi_bytes_acked in a struct tcp_info (linux/tcp.h)
 _NO_LINGERING: Final = struct.pack("ii", 1, 0)
 _NOWHERE: Final = struct.pack("=H14x", AF_UNSPEC)  # a struct sockaddr; Python's own `connect` does not take it
 _LIBC: Final = ctypes.CDLL(None)
+_KEEPALIVE: Final = {
+    getattr(socket, name): value  # some systems lack some of them
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_S),
+        ("TCP_KEEPINTVL", KEEPALIVE_S),
+        ("TCP_KEEPCNT", KEEPALIVE_PROBES),
+    )
+    if hasattr(socket, name)
+}
 
 
 class Transport(Protocol):
@@ -47,6 +62,24 @@ class Transport(Protocol):
     def get_extra_info(self, name: str) -> Any: ...
 
 
+def taken_bytes(transport: Transport) -> int:
+    """A number that grows with what the peer takes of what was written; good only to be compared with an earlier one.
+
+    The size of the transport's buffer alone does not do: the kernel has megabytes in front of it, and lets more in only
+    when a third of them is free. A peer that takes 10 KB a second would not be seen to take anything for two minutes.
+    """
+    acknowledged = 0
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        try:
+            info: bytes = sock.getsockopt(IPPROTO_TCP, TCP_INFO, _ACKNOWLEDGED_AT + 8)
+        except OSError:
+            info = b""  # a Unix socket; or it is closed already
+        if len(info) >= _ACKNOWLEDGED_AT + 8:
+            acknowledged = int.from_bytes(info[_ACKNOWLEDGED_AT:], sys.byteorder)
+    return acknowledged - transport.get_write_buffer_size()
+
+
 def reset(transport: Transport) -> None:
     """Abort so that the peer notices at once, and knows that what it has got is incomplete.
 
@@ -72,6 +105,24 @@ def cut(transport: Transport) -> None:
     sock = transport.get_extra_info("socket")
     if sock is not None:
         fd = sock.fileno()
-        if fd >= 0:
-            _LIBC.connect(fd, _NOWHERE, len(_NOWHERE))  # fails where the peer was faster: nothing is left
-    transport.abort()
+        if fd >= 0 and _LIBC.connect(fd, _NOWHERE, len(_NOWHERE)) == 0:
+            transport.abort()
+            return
+    reset(transport)  # the peer was faster, or it is no TCP socket
+
+
+def watch(transport: Transport) -> None:
+    """From now on, notice within some seconds where the peer is gone and no end of the connection has come from it.
+
+    The kernel asks (TCP keepalive). A host that has the peer's address now answers with a reset, and nobody does where
+    there is none; a peer that is there answers, however long its program takes.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.fileno() < 0:
+        return
+    try:
+        sock.setsockopt(SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE.items():
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+    except OSError:
+        pass  # it is closed already, or no TCP socket

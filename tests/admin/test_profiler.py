@@ -94,6 +94,8 @@ def snapshot(in_flight: int) -> bytes:
         "name": "app",
         "in_flight": in_flight,
         "queued": 0,
+        "gathering": 3,
+        "delivering": 4,
         "requests": 7,
         "policy": "random",
         "waits_for": "",
@@ -105,8 +107,8 @@ def snapshot(in_flight: int) -> bytes:
 
 
 def test_the_table() -> None:
-    text = table(snapshot(2))
-    assert "ns/app  in flight 2" in text and "10.0.0.1:80" in text
+    text = " ".join(table(snapshot(2)).split())
+    assert "ns/app in flight 2" in text and "10.0.0.1:80" in text and "slow clients: 3 send, 4 read" in text
     assert table(snapshot(-1)) == "no revisions"
 
 

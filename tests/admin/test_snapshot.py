@@ -10,7 +10,7 @@ from activator.admin.snapshot import joined as joined_snapshot
 from activator.admin.status import table
 from activator.control_plane import snapshot as control_snapshot
 from activator.data_plane import snapshot as data_snapshot
-from activator.messages import PodGone, PodRefused, PodStatus, PodUnplaced, Probed, RevisionSet
+from activator.messages import PodGone, PodStatus, PodUnplaced, Probed, RevisionSet
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
 
 REFUSED = "refused a connection: connect_failed"
@@ -35,7 +35,8 @@ def reasons(joined: Joined) -> dict[str, tuple[str, str]]:
 
 def test_why_a_pod_is_in_quarantine() -> None:
     joined = Joined()
-    joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"), PodRefused(KEY, "p1", 1, True, "connect_failed"))
+    joined.do(RevisionSet(SPEC), seen("p1"), seen("p2"))
+    joined.do(joined.refused("p1", True, "connect_failed"))
     assert reasons(joined) == {"p1": ("quarantined", REFUSED), "p2": ("ready", "")}
     text = table(answer(joined))
     assert "reason" in text and "connect_failed" in text
@@ -49,7 +50,8 @@ def test_a_slot_that_drains_says_nothing_of_the_pod_that_has_moved_away() -> Non
     joined = Joined()
     joined.do(RevisionSet(SPEC), seen("p1"))
     request = joined.ask()
-    joined.do(seen("p1", address="10.0.0.9:80"), PodRefused(KEY, "p1", 2, True))
+    joined.do(seen("p1", address="10.0.0.9:80"))
+    joined.do(joined.refused("p1", True))
     found = {slot["address"]: slot["reason"] for slot in shown(joined)["slots"]}
     assert found == {"10.0.0.1:80": "", "10.0.0.9:80": "refused a connection"}
     request.release()
@@ -60,11 +62,19 @@ def test_why_a_pod_has_no_slot() -> None:
     slots = 2 * SPEC.max_scale
     joined.do(RevisionSet(SPEC), *(seen(f"p{number}") for number in range(slots)))
     joined.throttler().table._array.slots_max = slots  # else it would take 131,072 pods
-    joined.do(seen("late", PodStatus.PENDING, probe=True))
+    joined.do(seen("late", PodStatus.PENDING, probe=True, address="10.0.9.1:80"))
     joined.do(*(PodUnplaced(KEY, identity) for identity in joined.hooks.unplaced))
     assert len(shown(joined)["slots"]) == slots
-    expected = {"pod": "late", "address": "10.0.0.0:80", "state": "pending", "reason": NO_SLOT}
+    expected = {"pod": "late", "address": "10.0.9.1:80", "state": "pending", "reason": NO_SLOT}
     assert shown(joined)["without_slot"] == [expected]
     assert "every slot" in table(answer(joined))
     joined.do(PodGone(KEY, "list", "late"))
     assert shown(joined)["without_slot"] == []
+
+
+def test_a_pod_whose_address_another_one_has_is_shown_with_that_one() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"), seen("uid-1", address="10.0.0.1:80"))
+    (pod,) = shown(joined)["without_slot"]
+    assert pod == {"pod": "p1", "address": "10.0.0.1:80", "state": "draining", "reason": "uid-1 has its address"}
+    assert "uid-1 has its address" in table(answer(joined))

@@ -177,6 +177,17 @@ GOOD = revision("")
             f"""revisions: [{revision("policy: weighted", source="pods: ['h:1', {address: 'h:1'}]")}]""",
             'revisions[0].pods[1].address: "h:1" is in the list already',
         ),
+        *(
+            (
+                f"revisions: [{revision('', source=f'pods: [{one!r}, {again!r}]')}]",
+                f'revisions[0].pods[1]: "{again}" is in the list already: list each pod once',
+            )
+            for one, again in (
+                ("h:1", "H.:01"),
+                ("[::1]:80", "[0:0::1]:080"),
+                ("10.0.0.1:80", "[::ffff:10.0.0.1]:80"),
+            )
+        ),
         (f"revisions: [{revision('slow_start: -1s')}]", 'slow_start: found "-1s", expected a duration'),
         (f"revisions: [{revision('queue: {discipline: lifo}')}]", 'discipline: found "lifo", expected one of fifo'),
         (f"revisions: [{revision('timeouts: {connect: 0}')}]", 'timeouts.connect: found "0", expected more than 0'),

@@ -64,13 +64,14 @@ def test_where_pods_report_themselves_a_revision_needs_neither_pods_nor_a_proces
 
 def test_what_a_revision_does_not_say_of_health_the_file_says_for_all() -> None:
     text = (
-        "health: {strikes: 7, ejection_share: 0.2}\nrevisions:\n"
+        "health: {strikes: 7, ejection_share: 0.2, stale_after: 2m}\nrevisions:\n"
         "  - {name: a, hosts: [a], pods: ['h:1']}\n"
         "  - {name: b, hosts: [b], pods: ['h:1'], health: {strikes: 1}}\n"
-        "  - {name: c, hosts: [c], pods: ['h:1'], health: {ejection_share: 0}}\n"
+        "  - {name: c, hosts: [c], pods: ['h:1'], health: {ejection_share: 0, stale_after: 0s}}\n"
     )
     specs = resolve(parse(text, "f", {}), lambda _: "random")
-    assert [(spec.strikes, spec.ejection_share) for spec in specs] == [(7, 0.2), (1, 0.2), (7, 0.0)]
+    found = [(spec.strikes, spec.ejection_share, spec.stale_after_s) for spec in specs]
+    assert found == [(7, 0.2, 120.0), (1, 0.2, 120.0), (7, 0.0, 0.0)]
     with pytest.raises(ConfigError):
         parse(text.replace("strikes: 7", "strikes: 0"), "f", {})
 
@@ -78,6 +79,6 @@ def test_what_a_revision_does_not_say_of_health_the_file_says_for_all() -> None:
 def test_health_is_the_revisions() -> None:
     (spec,) = resolve(parse(REST, "f", {}), lambda _: "random")
     assert (spec.strikes, spec.ejection_share) == (5, 0.25)
-    for bad in ("{strikes: 0}", "{ejection_share: 1.5}", "{ejection_share: -1}", "{strike: 1}"):
+    for bad in ("{strikes: 0}", "{ejection_share: 1.5}", "{ejection_share: -1}", "{strike: 1}", "{stale_after: -1s}"):
         with pytest.raises(ConfigError):
             parse(REST.replace("{strikes: 5, ejection_share: 0.25}", bad), "f", {})

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import re
 
-from activator import app
-from activator.config.model import Config
+from activator.config.model import FIXED_KEYS, Config
 from activator.config.reference import keys, markdown
 from tests.sources import ROOT
 
@@ -25,4 +24,4 @@ def test_every_key_of_the_file_is_in_the_page() -> None:
 
 def test_the_page_names_what_a_reload_cannot_change() -> None:
     (line,) = [line for line in markdown().splitlines() if line.startswith("A reload does not change")]
-    assert set(re.findall(r"`(\w+)`", line)) == set(app._FIXED)
+    assert set(re.findall(r"`(\w+)`", line)) == set(FIXED_KEYS)

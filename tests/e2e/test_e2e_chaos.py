@@ -126,6 +126,9 @@ def test_nobody_gets_what_is_anothers(seed: int, visits: int, run_activator: Run
 def settle(activator: Activator, descriptors_before: int) -> None:
     """Everything that was taken has been given back."""
     activator.wait_idle()
+    metrics = activator.ask("/metrics")[2].decode().splitlines()
+    defects = ("activator_state_illegal_transitions_total{", "activator_state_mismatches_total{")
+    assert [line for line in metrics if line.startswith(defects)] == []
     for name in ("activator_held_bytes", "activator_held_requests", "activator_client_connections"):
         eventually(lambda name=name: not any(gauge(activator, name)), name)  # type: ignore[misc]
     eventually(lambda: descriptors(activator) <= descriptors_before, "descriptors are left open")

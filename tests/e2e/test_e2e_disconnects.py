@@ -13,12 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from activator.data_plane.server.connection import HALF_CLOSE_LOOK_S, HALF_CLOSE_PROBE_AGAIN_S
-from activator.data_plane.server.half_close_sweep import HALF_CLOSE_SWEEP_S
+from activator.data_plane.server.connection import HALF_CLOSE_PROBE_AGAIN_S
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Client, ask, request
 from tests.e2e.pods import PodSide, ScriptedPod, close_all
-from tests.e2e.running import SERVING, Activator, configured, eventually, figures, gated, process_revision
+from tests.e2e.running import PATIENCE_S, SERVING, Activator, configured, eventually, figures, gated, process_revision
 
 
 class Working:
@@ -87,7 +86,13 @@ def places(run_shared_activator: RunActivator) -> Iterator[list[Place]]:
         activator = run_shared_activator(
             configured(
                 [
-                    {"name": name, "hosts": [f"{name}.test"], "container_concurrency": 1, "pods": [pod.address]}
+                    {
+                        "name": name,
+                        "hosts": [f"{name}.test"],
+                        "container_concurrency": 1,
+                        "buffer": {"request": "0"},  # the pod gets bodies as they come
+                        "pods": [pod.address],
+                    }
                     for name, pod in zip(names, pods)
                 ]
             )
@@ -229,22 +234,25 @@ def test_a_silent_client_costs_nothing(place: Place) -> None:
 # --- half-closed: the client has ended its side and waits for its answers ---
 
 
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
 @pytest.mark.parametrize("version", ["1.1", "1.0"])
-@pytest.mark.parametrize("late_s", [0.0, 0.5])
-def test_a_half_closed_client_is_answered(place: Place, version: str, late_s: float) -> None:
+def test_a_half_closed_client_is_answered(place: Place, version: str) -> None:
     """Also one that waits in line, and one whose pod takes longer than it takes to find out whether it is there."""
     first = place.occupy()
-    with Client(place.activator.address) as client:
+    with Client(place.activator.address) as probed, Client(place.activator.address) as client:
+        probed.send(place.request("/other"))
         client.send(place.request("/half").replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
-        place.wait(1, 1, 0)
-        time.sleep(late_s)
+        place.wait(1, 2, 0)
         client.end_sending()
-        time.sleep(1.5 * HALF_CLOSE_LOOK_S)
-        assert place.figures() == (1, 1, 0)
+        probed.end_sending()  # after it: when this one has been probed, the other one has been, too
+        assert probed.read(len(CONTINUE)) == CONTINUE
+        assert place.figures() == (1, 2, 0)
         place.working.finish = True
-        answer = client.answer()
-        assert answer.status == 200
-        assert client.is_closed()
+        for one in (client, probed):
+            assert one.answer().status == 200
+            assert one.is_closed()
     assert first.answer().status == 200
     first.close()
 
@@ -271,8 +279,7 @@ def test_a_half_closed_upload_that_is_not_read_at_the_moment(place: Place) -> No
 
         sender = threading.Thread(target=upload)
         sender.start()
-        eventually(lambda: place.pod.requests or place.figures()[0] == 1)
-        time.sleep(2.5 * HALF_CLOSE_SWEEP_S)
+        assert client.read(len(CONTINUE)) == CONTINUE, "the kernel has its end: it is probed"
         assert place.figures() == (1, 0, 0)
         place.working.finish = True
         assert client.answer().status == 200
@@ -288,7 +295,7 @@ def test_one_that_is_gone_after_a_half_close_is_found_out(place: Place) -> None:
     client.send(place.request("/half"))
     place.wait(1, 1, 0)
     client.end_sending()
-    time.sleep(0.5)
+    assert client.read(len(CONTINUE)) == CONTINUE
     place.wait(1, 1, 0)
     client.close()
     eventually(lambda: place.figures() == (1, 0, 1), "it is gone", timeout_s=3 * HALF_CLOSE_PROBE_AGAIN_S)
@@ -299,13 +306,14 @@ def test_one_that_is_gone_after_a_half_close_is_found_out(place: Place) -> None:
 
 def test_a_half_closed_client_gets_a_stream_that_pauses(run_activator: RunActivator) -> None:
     """It is probed between the chunks, in a way that HTTP clients do not see."""
+    pauses = [threading.Event(), threading.Event()]
 
     def slowly(side: PodSide) -> None:
+        pause = pauses[len(side.pod.requests)]
         side.request()
         side.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        for chunk in (b"5\r\nhello\r\n", b"5\r\nworld\r\n", b"0\r\n\r\n"):
-            time.sleep(0.5)
-            side.send(chunk)
+        assert pause.wait(PATIENCE_S)
+        side.send(b"5\r\nhello\r\n0\r\n\r\n")
 
     with ScriptedPod(slowly) as pod:
         activator = run_activator(configured([{"name": "app", "hosts": ["*"], "pods": [pod.address]}]))
@@ -315,13 +323,17 @@ def test_a_half_closed_client_gets_a_stream_that_pauses(run_activator: RunActiva
         connection.request("GET", "/")
         answer = connection.getresponse()
         connection.sock.shutdown(socket.SHUT_WR)
-        assert (answer.status, answer.read()) == (200, b"helloworld")
+        assert connection.sock.recv(1, socket.MSG_PEEK) == b"0", "the probe"
+        pauses[0].set()
+        assert (answer.status, answer.read()) == (200, b"hello")
         connection.close()
         with Client(activator.address) as client:
             client.send(request())
             assert client.head().status == 200
             client.end_sending()
-            assert client.rest() == b"05\r\nhello\r\n5\r\nworld\r\n0\r\n\r\n"
+            assert client.read(1) == b"0"
+            pauses[1].set()
+            assert client.rest() == b"5\r\nhello\r\n0\r\n\r\n"
 
 
 def test_real_tools_that_half_close(place: Place) -> None:

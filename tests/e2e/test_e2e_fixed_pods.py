@@ -300,22 +300,27 @@ def test_a_dead_pod_is_refused_with_its_cause_and_served_when_it_is_back(
 
 
 def test_a_short_absence_is_waited_out(stack: ExitStack, run_activator: RunActivator) -> None:
-    port = free_port()
-    activator = run_activator(configured([{"name": "app", "hosts": ["*"], "pods": [f"127.0.0.1:{port}"]}]))
-    with Client(activator.address) as client:
-        client.send(request())
-        time.sleep(1.0)
-        stack.enter_context(ScriptedPod(serve, port))
-        assert client.answer().status == 200
+    """A pod that comes after some refused probes, and one for which requests wait without a bound."""
+    ports = {name: free_port() for name in ("short", "patient", "dead")}
+    revisions: list[dict[str, Any]] = [
+        {"name": name, "hosts": [f"{name}.test"], "pods": [f"127.0.0.1:{port}"]} for name, port in ports.items()
+    ]
+    revisions[1] |= {"timeouts": {"unreachable": "0s"}}
+    activator = run_activator(configured(revisions))
+    with Client(activator.address) as short, Client(activator.address) as patient, Client(activator.address) as dead:
+        for client, name in ((short, "short"), (patient, "patient"), (dead, "dead")):
+            client.send(request(host=f"{name}.test"))
+        asked = 'activator_pod_ready_validations_total{outcome="refused"} '
+        eventually(lambda: number_of(activator, asked) > 30, "each has refused some probes")
+        assert activator.revision("short")["queued"] == 1
+        stack.enter_context(ScriptedPod(serve, ports["short"]))
+        assert short.answer().status == 200
+        assert dead.answer().reason == "revision_failed", "that is how long the default is"
+        assert activator.revision("patient")["queued"] == 1
+        stack.enter_context(ScriptedPod(serve, ports["patient"]))
+        assert patient.answer().status == 200
 
 
-def test_without_a_bound_requests_wait(stack: ExitStack, run_activator: RunActivator) -> None:
-    port = free_port()
-    revision = {"name": "app", "hosts": ["*"], "pods": [f"127.0.0.1:{port}"], "timeouts": {"unreachable": "0s"}}
-    activator = run_activator(configured([revision]))
-    with Client(activator.address) as client:
-        client.send(request())
-        time.sleep(4.5)
-        assert activator.revision("app")["queued"] == 1
-        stack.enter_context(ScriptedPod(serve, port))
-        assert client.answer().status == 200
+def number_of(activator: Activator, beginning: str) -> float:
+    lines = activator.ask("/metrics")[2].decode().splitlines()
+    return next(float(line.removeprefix(beginning)) for line in lines if line.startswith(beginning))

@@ -11,8 +11,9 @@ import threading
 from typing import Any
 
 from tests.e2e.conftest import RunActivator
-from tests.e2e.http_client import Client, ask, request
+from tests.e2e.http_client import Answer, Client, ask, burst, failures, request
 from tests.e2e.running import PATIENCE_S, configured, eventually
+from tests.e2e.single_pods import SinglePods
 
 REVISION = {
     "name": "model",
@@ -20,6 +21,19 @@ REVISION = {
     "container_concurrency": 1,
     "probe": {"path": "/who", "identity_header": "X-Pod"},
 }
+
+
+def report(to: str, identity: str, address: str, state: str) -> tuple[int, dict[str, Any]]:
+    """What a pod reports of itself; the status of the answer and the answer."""
+    connection = http.client.HTTPConnection(to, timeout=PATIENCE_S)
+    try:
+        said = {"revision": "model", "pod": identity, "address": address, "state": state}
+        connection.request("POST", "/pods", json.dumps(said), {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        found: dict[str, Any] = json.loads(answer.read())
+        return answer.status, found
+    finally:
+        connection.close()
 
 
 class ReportingPod(http.server.ThreadingHTTPServer):
@@ -39,16 +53,7 @@ class ReportingPod(http.server.ThreadingHTTPServer):
         self.server_close()
 
     def report(self, to: str, state: str) -> tuple[int, dict[str, Any]]:
-        connection = http.client.HTTPConnection(to, timeout=PATIENCE_S)
-        try:
-            address = f"127.0.0.1:{self.server_address[1]}"
-            said = {"revision": "model", "pod": self.identity, "address": address, "state": state}
-            connection.request("POST", "/pods", json.dumps(said), {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            found: dict[str, Any] = json.loads(answer.read())
-            return answer.status, found
-        finally:
-            connection.close()
+        return report(to, self.identity, f"127.0.0.1:{self.server_address[1]}", state)
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
@@ -106,3 +111,31 @@ def test_a_request_waits_until_a_pod_that_listens_says_that_it_is_ready(run_acti
         assert activator.wait_end() == 0
     finally:
         pod.close()
+
+
+def test_a_pod_of_many_names_never_has_more_requests_than_its_limit(run_activator: RunActivator) -> None:
+    """A list has its address, and it reports itself by one new name after another while it is full."""
+    limit, names, requests = 3, 20, 600
+    with SinglePods(1, service_s=0.005, limit=limit) as pods:
+        (address,) = pods.addresses
+        revision = {"name": "model", "hosts": ["*"], "container_concurrency": limit, "pods": [address]}
+        activator = run_activator(configured([revision], push={"listen": "127.0.0.1:0"}))
+        reports = activator.wait_log(r" report themselves on (\S+)")
+        activator.wait_ready_pods("model")
+        answers: list[Answer | Exception] = []
+        crowd = threading.Thread(target=lambda: answers.extend(burst(activator.address, requests, request())))
+        crowd.start()
+        try:
+            for number in range(names):
+                served = len(pods.pods[0].served)
+                found = report(reports, f"uid-{number}", address, "ready")
+                assert found == (200, {"pod": f"uid-{number}", "outcome": "applied"})
+                eventually(lambda served=served: len(pods.pods[0].served) > served + 5 or not crowd.is_alive())  # type: ignore[misc]
+        finally:
+            crowd.join()
+        assert failures(answers) == [] and len(answers) == requests
+        assert (pods.pods[0].violations, pods.pods[0].most) == ([], limit)
+        live = [slot["pod"] for slot in activator.slots("model") if slot["state"] != "draining"]
+        assert live == [f"uid-{names - 1}"]
+        activator.signal(15)
+        assert activator.wait_end() == 0

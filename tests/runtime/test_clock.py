@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from activator.runtime.clock import NEVER, TICK_S, WHEEL_SLOTS, Deadline, TimingWheel
+from activator.runtime.clock import ENTRIES_PER_TURN_MAX, NEVER, TICK_S, WHEEL_SLOTS, Deadline, TimingWheel
 from tests.manual_clock import ManualClock
 
 
@@ -162,3 +162,37 @@ def test_a_stalled_loop_expires_everything_once() -> None:
     clock.now_s += WHEEL_SLOTS * TICK_S * 5  # nothing turned for five rotations
     wheel.advance()
     assert all(len(entry.expired_at_s) == 1 for entry in entries)
+
+
+def test_many_that_fall_due_at_once_take_several_turns_and_keep_their_order() -> None:
+    """What is armed and cancelled between two turns counts; the rest is not late by more than those turns."""
+    clock, wheel, _ = make()
+    order: list[int] = []
+
+    class Numbered(Deadline):
+        def __init__(self, number: int) -> None:
+            super().__init__()
+            self.number = number
+
+        def expired(self, now_s: float) -> None:
+            order.append(self.number)
+
+    count = 2 * ENTRIES_PER_TURN_MAX + 500
+    entries = [Numbered(number) for number in range(count)]
+    later = Numbered(count)
+    for entry in entries:
+        wheel.arm(entry, clock.now() + 0.1)
+    wheel.arm(later, clock.now() + 0.2)
+    clock.now_s += 0.3
+    assert clock.fire_due() == 1
+    turns = [len(order)]
+    wheel.cancel(entries[-1])
+    between = Numbered(-1)
+    wheel.arm(between, clock.now() + 5.0)
+    while clock.fire_due():
+        turns.append(len(order))
+    assert turns == [ENTRIES_PER_TURN_MAX, 2 * ENTRIES_PER_TURN_MAX, count]
+    assert order == [*range(count - 1), count]
+    assert wheel.armed == 1
+    clock.pass_time(5.1)
+    assert order[-1] == -1

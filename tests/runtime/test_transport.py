@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from activator.runtime.transport import Transport, cut
+from activator.runtime.transport import KEEPALIVE_PROBES, KEEPALIVE_S, Transport, cut, taken_bytes, watch
 
 ESTABLISHED = 1
 CLOSE_WAIT = 8
@@ -18,6 +18,7 @@ Story = Callable[[Transport, socket.socket], Awaitable[None]]
 
 async def tell(story: Story) -> None:
     with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)  # and it does not grow
         listener.bind(("127.0.0.1", 0))
         listener.listen(1)
         transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, *listener.getsockname())
@@ -47,6 +48,28 @@ async def so_does_one_that_reads_nothing(transport: Transport, peer: socket.sock
     assert state(peer) not in {ESTABLISHED, CLOSE_WAIT}, "before the loop has turned"
 
 
+async def a_little_that_it_takes_is_seen(transport: Transport, peer: socket.socket) -> None:
+    """… though the kernel, with megabytes before it, takes nothing more from us."""
+    while transport.get_write_buffer_size() < 1_000_000:
+        transport.write(b"x" * 1_000_000)
+        await asyncio.sleep(0)
+    before = -1
+    while before != taken_bytes(transport):  # the buffers of both kernels are filled meanwhile
+        before = taken_bytes(transport)
+        await asyncio.sleep(0.05)
+    unsent = transport.get_write_buffer_size()
+    left = 100_000
+    while left > 0:
+        left -= len(peer.recv(left))
+    async with asyncio.timeout(10.0):
+        taken = before
+        while taken == before:
+            await asyncio.sleep(0.01)
+            taken = taken_bytes(transport)
+    assert taken > before
+    assert transport.get_write_buffer_size() == unsent, "of which its buffer shows nothing"
+
+
 async def twice_is_harmless(transport: Transport, peer: socket.socket) -> None:
     cut(transport)
     cut(transport)
@@ -62,7 +85,35 @@ async def a_peer_that_was_faster(transport: Transport, peer: socket.socket) -> N
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 @pytest.mark.parametrize(
     "story",
-    [the_peer_hears_in_the_same_turn, so_does_one_that_reads_nothing, twice_is_harmless, a_peer_that_was_faster],
+    [
+        the_peer_hears_in_the_same_turn,
+        so_does_one_that_reads_nothing,
+        twice_is_harmless,
+        a_peer_that_was_faster,
+        a_little_that_it_takes_is_seen,
+    ],
 )
 def test_cut(run: Callable[[Awaitable[None]], None], story: Story) -> None:
+    run(tell(story))
+
+
+async def a_peer_that_is_there_stays(transport: Transport, peer: socket.socket) -> None:
+    watch(transport)
+    sock = transport.get_extra_info("socket")
+    assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+    options = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+    found = [sock.getsockopt(socket.IPPROTO_TCP, option) for option in options]
+    assert found == [KEEPALIVE_S, KEEPALIVE_S, KEEPALIVE_PROBES]
+    assert not transport.is_closing()
+
+
+async def one_that_has_closed_is_no_matter(transport: Transport, peer: socket.socket) -> None:
+    transport.abort()
+    await asyncio.sleep(0.01)
+    watch(transport)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("story", [a_peer_that_is_there_stays, one_that_has_closed_is_no_matter])
+def test_watch(run: Callable[[Awaitable[None]], None], story: Story) -> None:
     run(tell(story))

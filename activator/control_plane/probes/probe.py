@@ -5,7 +5,8 @@ Rules
      port accepts, a path answers 2xx or 3xx, or Knative's queue-proxy says that the program behind it is ready.
   2. Nothing here raises for what a network or a pod does. Part of the control side: ordinary asyncio waits, each within
      a timeout.
-  3. A pod that gets its requests over TLS is asked over TLS, but for a bare port.
+  3. Of a port on this machine the kernel says whether a program listens there: no connection is made.
+  4. A pod that gets its requests over TLS is asked over TLS, but for a bare port.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from activator.codec.http1.lenient import LenientResponseParser
 from activator.codec.http1.response import ResponseParser, ResponseSink
 from activator.codec.http1.serialise import request_bytes
 from activator.codec.message import Headers, ResponseHead
@@ -25,7 +27,8 @@ from activator.codec.probe_request import names, probe_head
 from activator.config.model import PROBE_HTTP, PROBE_QUEUE_PROXY, PROBE_TCP, PodTls
 from activator.config.specs import ProbeSpec
 from activator.runtime.certificates import TLS_CONTEXTS_MAX
-from activator.runtime.sockets import split_address
+from activator.runtime.local_listeners import LOOPBACK_4, LOOPBACK_6, Listening, is_loopback, listening
+from activator.runtime.sockets import join_address, split_address
 
 if TYPE_CHECKING:
     import ssl
@@ -35,6 +38,11 @@ PROBE_ANSWER_BYTES_MAX: Final = 64  # of an answer's body: more is not the answe
 PROBES_HURRIED_MAX: Final = 16  # pods of one revision that are hurried at once since requests wait
 PROBE_HURRIED_LONG_S: Final = 60.0  # after so long it is asked …
 PROBE_HURRIED_LONG_STEP_S: Final = 0.1  # … in such steps
+
+PROBE_TRY_S: Final = 0.25  # how often a port of this machine is connected to at which the kernel knows no listener
+PROBES_TRIED_MAX: Final = 10_000  # addresses of which it is known when that was done last
+
+_tried_s: Final[dict[str, float]] = {}
 
 _READ_BYTES: Final = 16 * 1024
 
@@ -61,9 +69,9 @@ class Question(msgspec.Struct, frozen=True):
     causes: list[str] = []  # why it did not answer, the last one last: added by `ask`
 
 
-async def answers(address: str, http_get: str, timeout_s: float) -> bool:
+async def answers(address: str, http_get: str, timeout_s: float, lenient: bool = False) -> bool:
     """Whether the pod takes a connection, and answers `http_get` well if that is not empty."""
-    probe = ProbeSpec(PROBE_HTTP, http_get) if http_get else ProbeSpec()
+    probe = ProbeSpec(PROBE_HTTP, http_get, lenient=lenient) if http_get else ProbeSpec()
     return await ask(Question(address, probe), timeout_s) is Ask.ANSWERED
 
 
@@ -71,10 +79,13 @@ async def ask(question: Question, timeout_s: float) -> Ask:
     """Ask the pod once."""
     writer: asyncio.StreamWriter | None = None
     where = "connecting"
+    host, port = split_address(question.address)
     try:
         async with asyncio.timeout(timeout_s):
-            host, port = split_address(question.address)
             if question.probe.kind == PROBE_TCP:
+                known = _known_to_kernel(question, host, port)
+                if known is not None:
+                    return known
                 _, writer = await asyncio.open_connection(host, port)
                 return Ask.ANSWERED
             context = _context(question.tls)
@@ -91,11 +102,46 @@ async def ask(question: Question, timeout_s: float) -> Ask:
         question.causes.append(_words_of(error))
         return Ask.REFUSED
     except OSError as error:
-        question.causes.append(_words_of(error))
+        question.causes.append(_words_of(error) + _listens_elsewhere(host, port))
         return Ask.REFUSED
     finally:
         if writer is not None:
             writer.transport.abort()  # do not wait for the rest of its answer
+
+
+def _known_to_kernel(question: Question, host: str, port: int) -> Ask | None:
+    """Without a connection, which could be the only one that the program takes; None: a connection has to show it."""
+    found = listening(host, port) if is_loopback(host) else None
+    if found is Listening.YES:
+        return Ask.ANSWERED
+    if found is Listening.FULL:
+        question.causes.append("it takes no more connections for now")
+        return Ask.REFUSED
+    if found is Listening.NO and not _may_try(question.address):
+        question.causes.append("connection refused" + _listens_elsewhere(host, port))
+        return Ask.REFUSED
+    return None
+
+
+def _may_try(address: str) -> bool:
+    """Whether it is time to connect where the kernel knows no listener: a packet filter may lead the port elsewhere.
+
+    Not with each question: a program that begins to listen between the two would lose a connection.
+    """
+    now_s = asyncio.get_running_loop().time()
+    if now_s - _tried_s.get(address, -PROBE_TRY_S) < PROBE_TRY_S:
+        return False
+    if len(_tried_s) >= PROBES_TRIED_MAX:
+        _tried_s.clear()
+    _tried_s[address] = now_s
+    return True
+
+
+def _listens_elsewhere(host: str, port: int) -> str:
+    other = LOOPBACK_4 if host == LOOPBACK_6 else LOOPBACK_6
+    if is_loopback(host) and listening(other, port) in {Listening.YES, Listening.FULL}:
+        return f" (it listens on {join_address(other, port)} only)"
+    return ""
 
 
 class _Answer(ResponseSink):
@@ -121,7 +167,7 @@ class _Answer(ResponseSink):
 
 async def _read(reader: asyncio.StreamReader, question: Question) -> Ask:
     answer = _Answer()
-    parser = ResponseParser(answer)
+    parser: ResponseParser = LenientResponseParser(answer) if question.probe.lenient else ResponseParser(answer)
     parser.expect(False)
     is_queue = question.probe.kind == PROBE_QUEUE_PROXY
     while answer.head is None or (is_queue and not answer.complete and len(answer.body) < PROBE_ANSWER_BYTES_MAX):

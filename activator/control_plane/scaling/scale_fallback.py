@@ -7,29 +7,24 @@ Rules
   3. One attempt a revision and outage. A new one may be made when the autoscaler was there in between, or after
      SCALE_FALLBACK_RETRY_S, since what failed may have been our own call.
   4. SCALE_FALLBACKS_AT_ONCE attempts are under way at the most: an outage concerns all revisions at once.
-
-The name of the Deployment is that of knative.dev/serving pkg/reconciler/revision/resources/names, Deployment.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from activator.control_plane.controller_counts import Controllers, error_type_of
+from activator.runtime.child_name import deployment
 from activator.runtime.clock import Now
 
 SCALE_FALLBACKS_AT_ONCE: Final = 4  # attempts to scale revisions without the autoscaler; the others wait their turn
 SCALE_FALLBACK_RETRY_S: Final = 60.0  # between two attempts to scale one revision without the autoscaler
 
 log = logging.getLogger("activator.scaling")
-
-_NAME_MAX: Final = 63  # of a Kubernetes object (RFC 1123 label)
-_DIGEST: Final = 32  # hexadecimal digits of an MD5
 
 
 class Api(Protocol):
@@ -38,18 +33,6 @@ class Api(Protocol):
     async def get(self, path: str, query: Mapping[str, str] = ...) -> bytes: ...
 
     async def merge_patch(self, path: str, patch: Mapping[str, Any], field_manager: str) -> bytes: ...
-
-
-def child_name(parent: str, suffix: str) -> str:
-    """`parent` + `suffix`, with a digest in place of what is too long (knative.dev/pkg/kmeta ChildName)."""
-    if len(parent) <= _NAME_MAX - len(suffix):
-        return parent + suffix
-    head = _NAME_MAX - _DIGEST
-    if head - len(suffix) <= 0:
-        digest = hashlib.md5((parent + suffix).encode(), usedforsecurity=False).hexdigest()
-        return parent[: min(head, len(parent))] + digest
-    digest = hashlib.md5(parent.encode(), usedforsecurity=False).hexdigest()
-    return parent[: head - len(suffix)] + digest + suffix
 
 
 class ScaleFallback:
@@ -95,7 +78,7 @@ class ScaleFallback:
 
     async def _attempt(self, key: str) -> None:
         namespace, _, name = key.partition("/")
-        path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{child_name(name, '-deployment')}/scale"
+        path = f"/apis/apps/v1/namespaces/{namespace}/deployments/{deployment(name)}/scale"
         try:
             with self._controllers.reconcile("revision"):
                 scale = json.loads(await self._api.get(path))

@@ -2,11 +2,12 @@
 
 Fixed pods are the addresses that the file lists. They are asserted once and probed until they answer; afterwards their
 state is found out by the request path and by probes. A name is resolved once, when the file is read: the pod is the
-address that the name had then.
+address that the name had then. Names that have the same address are one pod.
 """
 
 from __future__ import annotations
 
+import logging
 import socket
 from collections.abc import Callable, Iterable
 
@@ -20,6 +21,8 @@ from activator.runtime.errors import ConfigError
 
 SOURCE = "static"
 
+log = logging.getLogger("activator")
+
 
 def canonical(address: str) -> str:
     """`host:port` with the host as an IP address, IPv6 in brackets. Raises ConfigError for a name that has none."""
@@ -30,9 +33,10 @@ def canonical(address: str) -> str:
         raise ConfigError(
             [f"pod {address}: cannot be resolved ({error}); give an address such as 127.0.0.1:9001"]
         ) from error
-    family, _, _, _, sockaddr = found[0]
-    ip = str(sockaddr[0])
-    return f"[{ip}]:{port}" if family == socket.AF_INET6 else f"{ip}:{port}"
+    ip = str(found[0][4][0])
+    if ip.startswith("::ffff:") and "." in ip:  # IPv4 within IPv6: the same address
+        ip = ip.removeprefix("::ffff:")
+    return f"[{ip}]:{int(port)}" if ":" in ip else f"{ip}:{int(port)}"
 
 
 def lists(revisions: Iterable[Revision]) -> dict[str, Listed]:
@@ -44,12 +48,17 @@ def lists(revisions: Iterable[Revision]) -> dict[str, Listed]:
 def listed(revision: Revision) -> Listed:
     """All fixed pods of a revision, as one full list."""
     key = f"{revision.namespace}/{revision.name}"
-    pods = []
+    pods: dict[str, PodSeen] = {}
+    names: dict[str, str] = {}
     for pod in revision.pods:
         address, weight = (pod, 1) if isinstance(pod, str) else (pod.address, pod.weight)
         known_as = canonical(address)
-        pods.append(PodSeen(key, SOURCE, known_as, known_as, PodStatus.PENDING, probe=True, weight=weight))
-    return Listed(key, SOURCE, tuple(pods))
+        if known_as in pods:
+            log.warning("%s: %s and %s are one pod, both are %s", key, names[known_as], address, known_as)
+            continue
+        names[known_as] = address
+        pods[known_as] = PodSeen(key, SOURCE, known_as, known_as, PodStatus.PENDING, probe=True, weight=weight)
+    return Listed(key, SOURCE, tuple(pods.values()))
 
 
 class FileSource(Source):

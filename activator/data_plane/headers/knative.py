@@ -22,6 +22,7 @@ from mypy_extensions import i64
 from activator.codec.http1.fields import end_of_line
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
 from activator.data_plane.refusals import PHRASES, refusal_text
+from activator.runtime.child_name import private_service
 from activator.runtime.errors import Reason
 
 NAMESPACE_HEADER: Final = b"knative-serving-namespace"
@@ -189,7 +190,8 @@ class KnativeDialect:
         """The same with the Host that is right for the pod at `address`; `key` is the revision's."""
         if self.passes_through:
             namespace, _, name = key.partition("/")
-            return b"\r\nHost: %b-private.%b%b\r\nK-Passthrough-Lb: true" % (name.encode(), namespace.encode(), block)
+            host = private_service(name).encode()
+            return b"\r\nHost: %b.%b%b\r\nK-Passthrough-Lb: true" % (host, namespace.encode(), block)
         return b"\r\nHost: %b%b" % (address.encode(), block)
 
     # --- refusals ---

@@ -90,7 +90,7 @@ class Accounting:
         if it.queued_s > 0.0:
             traffic.wait.observe(_waited_s(it))
             if it.start is not None and first_byte_s > 0.0:
-                traffic.cold_request(it.start.phases(it.arrived_s, it.granted_s, it.connected_s, first_byte_s))
+                traffic.cold_request(it.start.phases(it.asked_for_slot_s, it.granted_s, it.connected_s, first_byte_s))
 
     def notify_observers(self, it: RequestRecord, client: ClientStream) -> None:
         """A request has ended, and all is accounted for."""

@@ -16,23 +16,27 @@ from activator.runtime.transitions import PHASE_BITS, IllegalTransitionError, Tr
 
 ARRIVED: Final = 0  # its head has been read; the requests before it on its connection are not answered yet
 ROUTING: Final = 1  # its turn has come: its revision is looked up and asked for a slot
-WAITING: Final = 2  # no pod has it: it waits for a slot
-CONNECTING: Final = 3  # it has a slot, and waits for a connection to the pod
-SENT: Final = 4  # a pod has it, and has not begun to answer
-ANSWERING: Final = 5  # the head of the answer has gone to the client
-TUNNEL: Final = 6  # after a 101: both directions are open, and each has an end of its own
-LINKED_TUNNEL: Final = 7  # the same where a connection cannot half-close: the first end is the end of both
-CLIENT_ENDED: Final = 8  # of a tunnel: only the pod may still send
-POD_ENDED: Final = 9  # of a tunnel: only the client may still send
-OVER: Final = 10
+GATHERING: Final = 2  # its body is received before it asks for a slot
+WAITING: Final = 3  # no pod has it: it waits for a slot
+CONNECTING: Final = 4  # it has a slot, and waits for a connection to the pod
+SENT: Final = 5  # a pod has it, and has not begun to answer
+ANSWERING: Final = 6  # the head of the answer has gone to the client
+DELIVERING: Final = 7  # the pod has finished and its slot is free: the client has yet to take the rest of the answer
+TUNNEL: Final = 8  # after a 101: both directions are open, and each has an end of its own
+LINKED_TUNNEL: Final = 9  # the same where a connection cannot half-close: the first end is the end of both
+CLIENT_ENDED: Final = 10  # of a tunnel: only the pod may still send
+POD_ENDED: Final = 11  # of a tunnel: only the client may still send
+OVER: Final = 12
 
 PHASE_NAMES: Final = (
     "arrived",
     "routing",
+    "gathering",
     "waiting",
     "connecting",
     "sent",
     "answering",
+    "delivering",
     "tunnel",
     "linked tunnel",
     "client ended",
@@ -44,9 +48,13 @@ PHASE_NAMES: Final = (
 TRANSITIONS: Final = (
     Transition(ARRIVED, ROUTING, "its turn has come"),
     Transition(ARRIVED, OVER, "its client has gone, or its body was refused, before its turn"),
+    Transition(ROUTING, GATHERING, "its body is to be here first"),
     Transition(ROUTING, WAITING, "no pod has room"),
     Transition(ROUTING, CONNECTING, "a pod has room"),
     Transition(ROUTING, OVER, "it is refused, or answered here"),
+    Transition(GATHERING, WAITING, "its body is here, and no pod has room"),
+    Transition(GATHERING, CONNECTING, "its body is here, and a pod has room"),
+    Transition(GATHERING, OVER, "it is refused, or its body does not come, or its client has gone"),
     Transition(WAITING, CONNECTING, "a slot was granted"),
     Transition(WAITING, OVER, "it is refused, or its client has gone"),
     Transition(CONNECTING, SENT, "there is a connection"),
@@ -57,7 +65,9 @@ TRANSITIONS: Final = (
     Transition(SENT, LINKED_TUNNEL, "the answer is a 101, and one of the connections is TLS"),
     Transition(SENT, WAITING, "a kept connection was closed under it: another pod"),
     Transition(SENT, OVER, "there will be no answer, or no client for it"),
+    Transition(ANSWERING, DELIVERING, "the answer is complete, and its client has not taken all of it"),
     Transition(ANSWERING, OVER, "the answer is complete, or cut short"),
+    Transition(DELIVERING, OVER, "the client has taken the answer, or takes no more, or has gone"),
     Transition(TUNNEL, CLIENT_ENDED, "the client has ended its direction"),
     Transition(TUNNEL, POD_ENDED, "the pod has ended its direction"),
     Transition(TUNNEL, OVER, "it is cut"),

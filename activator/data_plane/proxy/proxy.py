@@ -1,12 +1,12 @@
 """The life of one request: read this file first.
 
-    arrived ──► routing ──► connecting ──► sent ──► answering ──► over
-                   │         ▲      │        │
-         (no room) ▼  (room) │      ▼        ▼  (no connection, or closed untouched: another pod, same place in line)
-                  waiting ───┘◄──── waiting ◄┘
-                   │
-                   ▼
-                  over: refused with a reason, from whichever phase it happens in
+    arrived ──► routing ──► connecting ──► sent ──► answering ──► delivering ──► over
+                 │   │         ▲      │        │
+       (its body │   │ (no     │      ▼        ▼  (no connection, or closed untouched: another pod, same place in line)
+        is slow) ▼   ▼  room)  │    waiting ◄──┘
+            gathering ──► waiting     │
+                                      ▼
+                                     over: refused with a reason, from whichever phase it happens in
 
 Rules
   1. Everything is a plain method that the client side, the throttler, the pool or the timing wheel calls; there is no
@@ -17,7 +17,9 @@ Rules
   5. Once a byte of the answer has gone to the client, a failure can only cut the answer short; text is never appended.
   6. A request goes to a second pod only when the first provably did nothing with it: no connection was made; or a kept
      connection closed without a byte of an answer, and the request may be repeated and is here whole.
-  7. After a 101 the exchange is a tunnel (tunnel.py): the same lease, the same ends, other time limits.
+  7. A slow client holds no slot while a buffer can do it for the client: the body of a request is gathered before a
+     slot is asked for, and what the client has not taken of an answer is kept when the pod has finished (buffering.py).
+  8. After a 101 the exchange is a tunnel (tunnel.py): the same lease, the same ends, other time limits.
 """
 
 from __future__ import annotations
@@ -33,10 +35,13 @@ from activator.data_plane.exchange import ClientStream, PodStream
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.accounting import Accounting
+from activator.data_plane.proxy.buffering import is_request_streamed, is_response_streamed
 from activator.data_plane.proxy.own_answers import send_refusal, send_whole
 from activator.data_plane.proxy.phases import (
     ANSWERING,
     CONNECTING,
+    DELIVERING,
+    GATHERING,
     OVER,
     POD_ENDED,
     ROUTING,
@@ -47,11 +52,11 @@ from activator.data_plane.proxy.phases import (
     is_legal,
 )
 from activator.data_plane.proxy.record import RequestRecord
+from activator.data_plane.proxy.request_body import SHARE_BYTES, BodyBudgets, RequestBody
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.proxy.time_limits import limit_reached, next_limit_s, pod_had_its_time, trial_takes_long
 from activator.data_plane.proxy.tunnel import after_end_of_client, after_end_of_pod, leave_taken_upgrades, tunnel_phase
-from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.held_body import HeldBody
+from activator.data_plane.throttle.body_buffer import BodyBuffer
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.starting import server_timing
@@ -63,6 +68,8 @@ RISKY_IDLE_S: Final = 1.0  # what is not idempotent goes out on connections that
 
 _NO_BODY: Final[list[bytes]] = []
 _NOBODY: Final = ClientStream()  # stands in for the client of an exchange that is over
+# The client takes nothing; or what is kept is not to be trusted.
+_ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
 # RFC 9110 section 9.2.2: these may be sent again when the connection closed before an answer.
 _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
 
@@ -75,19 +82,19 @@ class Proxy(Accounting):
         router: Router,
         wheel: TimingWheel,
         now: Now,
-        held: HeldBudget,
-        held_body_bytes: int,
+        bodies: BodyBudgets,
         attempts_max: int,
         on_error: Callable[[Exception], None],
+        send_timeout_s: float = 0.0,
     ) -> None:
         super().__init__()
         self.router = router
         self.wheel = wheel
         self.now = now
-        self.held = held
-        self.held_body_bytes = held_body_bytes
+        self.bodies = bodies
         self.attempts_max = attempts_max
         self.on_error = on_error
+        self.send_timeout_s = send_timeout_s  # for which a client may take nothing of an answer; 0.0: no limit
         self.sampler: Sampler | None = None  # decides which requests are traced, if any are
         self.dialect: KnativeDialect | None = None  # where Knative's parts are the peers
 
@@ -107,11 +114,15 @@ class ProxiedExchange(RequestRecord):
         self._proxy = proxy
         self._client = client
         self._for_pods: bytes = b""  # of a dialect: the fields for any pod
-        # the request's body, on its way to the pod
-        self._held: HeldBody | None = None  # what came before the pod was there, or may have to be sent again
-        self._request_trailers: Headers = []
-        self._request_paused: bool = False
-        self._pod_full: bool = False  # it reads more slowly than is written to it
+        self._body: RequestBody | None = RequestBody(proxy.bodies, client) if head.has_body else None
+        # the answer, where its client is slow
+        self._response_head: ResponseHead | None = None
+        self._response: BodyBuffer | None = None  # what the pod has sent and the client cannot take yet
+        self._response_trailers: Headers = []
+        self._client_full: bool = False
+        self._taken_bytes: int = 0  # by the client, when that was last looked at
+        self._gathering: bool = False  # counted as such
+        self._goes_on: bool = False  # in another turn, with what the buffers hold
 
     def _enter(self, phase: i64) -> bool:
         """Go on to `phase`. False: there is no such step from here, an error for which the request has ended."""
@@ -168,14 +179,19 @@ class ProxiedExchange(RequestRecord):
         if self.head.upgrade and not leave_taken_upgrades(self.head, throttler.spec):
             self._fail(Reason.UPGRADE_NOT_SUPPORTED, "")
             return
-        held = self._held
-        if held is not None and not held.assign(throttler.held):
-            self._fail(Reason.HELD_BYTES_FULL, held.refused_for)
+        body = self._body
+        if body is not None and not body.assign(throttler.held):
+            self._fail(Reason.HELD_BYTES_FULL, body.refused_for)
             return
         affinity = throttler.affinity
         if affinity is not None:
             self.pick_key = affinity.key_of(self.head, self._client.client_ip() if affinity.on_client_ip else "")
-        lease = throttler.try_acquire(self, self.arrived_s)
+        if body is not None and not self.request_done and self._gathers(throttler, body):
+            return
+        self._acquire(throttler)
+
+    def _acquire(self, throttler: RevisionThrottler) -> None:
+        lease = throttler.try_acquire(self, self.asked_for_slot_s)
         if lease is not None:
             self.granted(lease)
             return
@@ -190,7 +206,7 @@ class ProxiedExchange(RequestRecord):
             self.queued_s = self._time()
         if self.start is None:
             self.start = throttler.start
-        self._proxy.wheel.arm(self, self.arrived_s + throttler.wait_limit_s(self))
+        self._proxy.wheel.arm(self, self.asked_for_slot_s + throttler.wait_limit_s(self))
 
     def granted(self, lease: Lease) -> None:
         throttler = self.throttler
@@ -208,7 +224,7 @@ class ProxiedExchange(RequestRecord):
         idle_max_s = NEVER
         if self.attempts > 0:
             idle_max_s = 0.0  # this time without the risk
-        elif self.head.method not in _IDEMPOTENT:
+        elif self.head.method not in _IDEMPOTENT or (self._body is not None and self._body.has_more()):
             idle_max_s = RISKY_IDLE_S
         pod = pool.checkout(self, idle_max_s, self.granted_s)
         if pod is not None:
@@ -224,7 +240,6 @@ class ProxiedExchange(RequestRecord):
             pod.abort()
             return
         self.pod = pod
-        self._pod_full = False
         self.connected_s = self._time()
         throttler = self.throttler
         assert throttler is not None
@@ -234,23 +249,12 @@ class ProxiedExchange(RequestRecord):
         lease = self.lease
         if dialect is not None and lease is not None:
             head.headers.block = dialect.addressed(self._for_pods, lease.address, throttler.key)
-        if not head.has_body:
+        body = self._body
+        if body is None:
             pod.send_request(head, _NO_BODY)
-        else:
-            self._send_held(pod)
+        elif body.start(pod, head, head.method in _IDEMPOTENT):
+            self._go_on_soon()
         self._arm(throttler)
-
-    def _send_held(self, pod: PodStream) -> None:
-        held = self._held
-        pod.send_request(self.head, _NO_BODY if held is None else held.pieces)
-        if not pod.reused or self.head.method not in _IDEMPOTENT:
-            self._drop_held()
-        elif held is None:
-            self._held = HeldBody(self._proxy.held)
-        if self.request_done:
-            pod.send_end(self._request_trailers)
-        elif self._request_paused and not self._pod_full:
-            self._resume_request()
 
     def connect_failed(self, reason: Reason) -> None:
         """Nothing was sent: the request may go to any other pod, keeping its place."""
@@ -271,6 +275,8 @@ class ProxiedExchange(RequestRecord):
         self.attempts += 1
         self.lease = None
         self.granted_s = 0.0
+        if self._body is not None:
+            self._body.pod_failed()
         refusal = throttler.requeue(self, lease, reason)
         if refusal is None and self.in_line:
             self._wait(throttler)
@@ -287,67 +293,161 @@ class ProxiedExchange(RequestRecord):
         if self.over:
             return
         self.request_bytes += len(data)
-        held = self._held
+        body = self._body
         pod = self.pod
-        if pod is not None:
-            if self.phase >= TUNNEL:
-                self.progress_s = self._time()
-            elif held is not None and (held.size + len(data) > self._proxy.held_body_bytes or not held.append(data)):
-                self._drop_held()  # too much to be sent again
+        if body is None or self.phase == DELIVERING:  # after an early answer nothing more of the request is wanted
+            return
+        if self.phase >= TUNNEL:
+            assert pod is not None
+            self.progress_s = self._time()
             pod.send_body(data)
-            return
-        if held is None:
-            held = self._held = HeldBody(self._proxy.held)
-            if self.throttler is not None:
-                held.assign(self.throttler.held)  # nothing yet: it has room for that
-        if not held.append(data):
-            self._fail(Reason.HELD_BYTES_FULL, held.refused_for)
-            return
-        if held.size >= self._proxy.held_body_bytes and not self._request_paused:
-            self._request_paused = True
-            self._client.pause_request()
+        elif pod is not None:
+            body.send(pod, data)
+        elif not body.hold(data):
+            self._no_place_for(data, body)
+        elif self.phase == GATHERING and body.is_gathered():
+            self._go_on_soon()
+
+    def _no_place_for(self, data: bytes, body: RequestBody) -> None:
+        throttler = self.throttler
+        if self.phase == GATHERING and throttler is not None:
+            self._gathered(throttler)  # a pod may have room, and take it at once
+            pod = self.pod
+            if pod is not None:
+                body.send(pod, data)
+                return
+        self._fail(Reason.HELD_BYTES_FULL, body.refused_for)
 
     def request_end(self, trailers: Headers) -> None:
         if self.over:
             return
         self.request_done = True
-        self._request_trailers = trailers
+        body = self._body
         pod = self.pod
-        if pod is None:
-            return
         if self.phase >= TUNNEL:
+            assert pod is not None
             if self._tunnel_goes_on(after_end_of_client(self.phase), pod):
                 pod.send_end(trailers)
-        elif self.head.has_body:
-            pod.send_end(trailers)
+        elif body is not None and self.phase != DELIVERING:
+            body.end(trailers)
+            if self.phase == GATHERING:
+                self._go_on_soon()
 
     def request_failed(self, reason: Reason, detail: str) -> None:
         self._fail(reason, detail)
 
     def pod_blocked(self) -> None:
-        if self.over:
-            return
-        self._pod_full = True
-        if not self._request_paused and not self.request_done:
-            self._request_paused = True
-            self._client.pause_request()
+        if not self.over and self._body is not None:
+            self._body.pod_blocked()
 
     def pod_drained(self) -> None:
+        if not self.over and self._body is not None and self._body.pod_drained():
+            self._go_on_soon()
+
+    # --- what the buffers hold ---
+
+    def _gathers(self, throttler: RevisionThrottler, body: RequestBody) -> bool:
+        """Whether the rest of the body is waited for, up to a bound, before a slot is asked for."""
+        spec = throttler.spec
+        if spec.buffer_request_bytes == 0 or throttler.failure is not None or is_request_streamed(self.head):
+            return False
+        body.gather(spec.buffer_request_bytes, spec.buffer_file_bytes)
+        if body.is_gathered() or not self._enter(GATHERING):
+            return self.over
+        self._gathering = True
+        throttler.body_expected()
+        self._arm(throttler)
+        return True
+
+    def _gathered(self, throttler: RevisionThrottler) -> None:
+        self._gathering = False
+        throttler.gathering -= 1
+        self.asked_for_slot_s = self._proxy.now()
+        try:
+            self._acquire(throttler)
+        except Exception as error:  # as in `begin`
+            self._proxy.on_error(error)
+            self._fail(Reason.INTERNAL, "")
+
+    def _go_on_soon(self) -> None:
+        if not self._goes_on:
+            self._goes_on = True
+            self._proxy.bodies.later(self._go_on)
+
+    def _go_on(self) -> None:
+        """The turn has come: a share of what the buffers hold is sent on."""
+        self._goes_on = False
         if self.over:
             return
-        self._pod_full = False
-        if self._request_paused:
-            self._resume_request()
+        throttler = self.throttler
+        assert throttler is not None
+        if self.phase == GATHERING:
+            self._gathered(throttler)  # it was decided then: by now a budget may have room, but the client is paused
+        else:
+            self._send_on(True)
 
-    def _resume_request(self) -> None:
-        self._request_paused = False
-        self._client.resume_request()
+    def _send_on(self, feeds: bool) -> None:
+        """To the client a share of what is kept; where it `feeds`, one to the pod, too."""
+        body = self._body
+        try:
+            more = feeds and body is not None and body.feed()
+            more = self._deliver() or more
+        except OSError as error:  # of a temporary file
+            self._proxy.on_error(error)
+            self._fail(Reason.INTERNAL, "")
+            return
+        if more and not self.over:
+            self._go_on_soon()
 
-    def _drop_held(self) -> None:
-        held = self._held
-        if held is not None:
-            self._held = None
-            held.drop()
+    def _keeps_response(self, throttler: RevisionThrottler) -> bool:
+        """Whether the pod may go on answering while the client takes nothing: what it sends has a place."""
+        buffer = self._response
+        if buffer is not None:
+            return buffer.has_room()
+        spec = throttler.spec
+        head = self._response_head
+        if spec.buffer_response_bytes == 0 or head is None or is_response_streamed(head):
+            return False
+        bodies = self._proxy.bodies
+        buffer = BodyBuffer(
+            spec.buffer_response_bytes, spec.buffer_file_bytes, bodies.held, throttler.held, bodies.files
+        )
+        if not buffer.has_room():
+            return False
+        self._response = buffer
+        return True
+
+    def _deliver(self) -> bool:
+        """Send the client a share of what is kept of the answer; True: there is more, and the client takes it.
+
+        Raises OSError where a temporary file cannot be read.
+        """
+        buffer = self._response
+        if buffer is None or self._client_full:
+            return False
+        client = self._client
+        if buffer.size > 0:
+            client.send_body(buffer.take(SHARE_BYTES))
+            client.flush()  # the client may be full again by now: then what comes next is kept, too
+        if buffer.size == 0 and (self.phase == DELIVERING or not self._client_full):
+            buffer.drop()
+            self._response = None
+            if self.phase == DELIVERING:
+                self._delivered(client)
+                return False
+        if self.is_client_slow:
+            self._resume_pod()
+        return self._response is not None and not self._client_full
+
+    def _delivered(self, client: ClientStream) -> None:
+        """The client has been sent all that the pod had sent: the whole answer, or what there is of it."""
+        trailers = self._response_trailers
+        is_whole = self.reason is None
+        self._end(is_whole, True)
+        if is_whole:
+            client.send_end(trailers)
+        else:
+            client.abort()
 
     # --- the answer ---
 
@@ -367,8 +467,10 @@ class ProxiedExchange(RequestRecord):
             return
         self.status = head.status
         self.first_byte_s = self.progress_s = self._time()
-        if self._held is not None:
-            self._drop_held()  # whatever happens now, the request is not sent again
+        self._response_head = head
+        body = self._body
+        if body is not None:
+            body.answered()
         throttler = self.throttler
         assert throttler is not None
         lease = self.lease
@@ -380,14 +482,26 @@ class ProxiedExchange(RequestRecord):
             head.headers.append(b"Server-Timing", value)
         if phase >= TUNNEL:
             self.request_done = False  # the client's stream begins now
+            if body is None:
+                self._body = body = RequestBody(self._proxy.bodies, self._client)
+            body.tunnels(self.pod)
             self._proxy.count_tunnel(throttler)
             self._arm(throttler)
+        if self._client_full and (phase >= TUNNEL or not self._keeps_response(throttler)):
+            self._pause_pod()
         self._client.send_head(head)
 
     def response_body(self, data: bytes) -> None:
-        if not self.over:
-            self.response_bytes += len(data)
+        if self.over:
+            return
+        self.response_bytes += len(data)
+        buffer = self._response
+        if buffer is None:
             self._client.send_body(data)
+            return
+        buffer.append(data)
+        if not buffer.has_room():
+            self._pause_pod()
 
     def response_flush(self) -> None:
         if self.over:
@@ -407,21 +521,72 @@ class ProxiedExchange(RequestRecord):
             self.pod = None  # from here on the connection may serve another exchange
             if not self.request_done and pod is not None:
                 pod.abort()  # an early answer: the rest of the request has no reader
+            if self._response is not None:
+                self._response_trailers = trailers
+                self._keep_rest(self._response, True)
+                return
             self._end(True, True)
         client.send_end(trailers)
 
+    def _keep_rest(self, buffer: BodyBuffer, succeeded: bool) -> None:
+        """The pod has finished, or failed: its slot is free, and the client takes the rest as it can."""
+        throttler = self.throttler
+        lease = self.lease
+        pod = self.pod
+        assert throttler is not None
+        if not self._enter(DELIVERING):
+            return
+        throttler.delivering += 1
+        buffer.ended()
+        if pod is not None:
+            self.pod = None
+            pod.abort()
+        if self._body is not None:
+            self._body.discard()
+        self._arm(throttler)
+        if lease is not None:
+            self.lease = None
+            throttler.release(lease, self._time() - self.granted_s, succeeded)
+
     def client_blocked(self) -> None:
-        if not self.over and self.pod is not None:
+        throttler = self.throttler
+        if self.over or throttler is None:
+            return
+        self._client_full = True  # perhaps with the answers before this one: `response_head` sees to it then
+        if self.phase >= TUNNEL:
+            self._pause_pod()
+            return
+        self.blocked_s = self._proxy.now()
+        self._taken_bytes = self._client.taken_bytes()
+        if self.pod is not None and not self._keeps_response(throttler):
+            self._pause_pod()
+        if self.phase >= CONNECTING or self.phase == GATHERING:  # in line it has another time limit
+            self._arm(throttler)
+
+    def client_drained(self) -> None:
+        if self.over:
+            return
+        self._client_full = False
+        self.blocked_s = 0.0
+        if self._response is not None:
+            self._send_on(False)
+        elif self.is_client_slow:
+            self._resume_pod()
+
+    def _pause_pod(self) -> None:
+        if self.pod is not None and not self.is_client_slow:
             self.is_client_slow = True
             self.pod.pause_response()
 
-    def client_drained(self) -> None:
-        if not self.over and self.pod is not None:
-            if self.is_client_slow and self.phase < TUNNEL and self.throttler is not None:
-                self.is_client_slow = False
-                self.progress_s = self._proxy.now()
-                self._arm(self.throttler)
-            self.pod.resume_response()
+    def _resume_pod(self) -> None:
+        """The client takes more, or there is room again: so does the pod's answer."""
+        if self.pod is None or (self._response is not None and not self._response.has_room()):
+            return
+        self.is_client_slow = False
+        if self.phase < TUNNEL and self.throttler is not None:
+            self.progress_s = self._proxy.now()
+            self._arm(self.throttler)
+        self.pod.resume_response()
 
     def _tunnel_goes_on(self, phase: i64, pod: PodStream) -> bool:
         """One direction of a tunnel has ended, which takes it to `phase`; False: that was the end of both."""
@@ -454,7 +619,7 @@ class ProxiedExchange(RequestRecord):
         """The request may be sent twice, is here whole, and the revision's budget allows it."""
         if self.head.method not in _IDEMPOTENT or self.attempts + 1 >= self._proxy.attempts_max:
             return False
-        if self.head.has_body and self._held is None:
+        if self._body is not None and not self._body.is_repeatable():
             return False
         return throttler.retry_budget.spend(throttler.requests_total)
 
@@ -480,18 +645,26 @@ class ProxiedExchange(RequestRecord):
         if self.in_line:
             throttler.overdue(self)
             return
+        if self.blocked_s > 0.0:
+            self._see_what_client_took(now_s)
         lease = self.lease
         if lease is not None and trial_takes_long(lease, now_s):
             throttler.trial_takes_long(lease)
-        reason = limit_reached(self, throttler.spec, now_s)
+        reason = limit_reached(self, throttler.spec, self._proxy.send_timeout_s, now_s)
         if reason is None:
             self._arm(throttler)
         else:
             self._fail(reason, "")
 
+    def _see_what_client_took(self, now_s: float) -> None:
+        taken_bytes = self._client.taken_bytes()
+        if taken_bytes > self._taken_bytes:
+            self.blocked_s = now_s
+        self._taken_bytes = taken_bytes
+
     def _arm(self, throttler: RevisionThrottler) -> None:
         """Let the wheel look at the exchange when the next of its time limits could be reached."""
-        self._proxy.wheel.arm(self, next_limit_s(self, throttler.spec))
+        self._proxy.wheel.arm(self, next_limit_s(self, throttler.spec, self._proxy.send_timeout_s))
 
     def _fail(self, reason: Reason, detail: str) -> None:
         """End the request for `reason`: its client is sent the reason, or where an answer has begun, cut off."""
@@ -514,6 +687,9 @@ class ProxiedExchange(RequestRecord):
         self.reason = reason
         if not answered:
             self.status = status_of(reason)
+        elif self.phase == ANSWERING and self._response is not None and reason not in _ENDS_DELIVERY:
+            self._keep_rest(self._response, False)  # the client gets what the pod had sent, and is cut off after it
+            return
         self._end(False, True)
         if answered:
             client.abort()
@@ -532,8 +708,11 @@ class ProxiedExchange(RequestRecord):
         proxy.count_end(phase)
         self.done_s = self._time()
         proxy.wheel.cancel(self)
-        if self._held is not None:
-            self._drop_held()
+        if self._body is not None:
+            self._body.stop()
+        if self._response is not None:
+            self._response.drop()
+            self._response = None
         pod = self.pod
         if pod is not None:
             self.pod = None
@@ -542,6 +721,10 @@ class ProxiedExchange(RequestRecord):
         if throttler is not None:
             if self.in_line:
                 throttler.cancel(self)
+            elif self._gathering:
+                throttler.gathering -= 1
+            elif phase == DELIVERING:
+                throttler.delivering -= 1
             lease = self.lease
             if lease is not None:
                 self.lease = None

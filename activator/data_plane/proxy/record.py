@@ -28,11 +28,13 @@ class RequestRecord(Exchange):
         self.phase: i64 = ARRIVED  # phases.py
         # when
         self.arrived_s: float = arrived_s
+        self.asked_for_slot_s: float = arrived_s  # later where its body was received first
         self.queued_s: float = 0.0
         self.granted_s: float = 0.0
         self.connected_s: float = 0.0
         self.first_byte_s: float = 0.0
         self.is_client_slow: bool = False  # the pod is not read, until the client has taken what is there
+        self.blocked_s: float = 0.0  # the client has taken nothing of its answer since then; 0.0: it is not waited for
         self.progress_s: float = 0.0  # something came from the pod; through a tunnel, from either side
         self.start: Start | None = None  # the start from zero that it has waited for
         # how much

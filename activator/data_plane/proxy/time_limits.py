@@ -3,9 +3,12 @@
 Rules
   1. Limits are counted from the pod's side: total from the grant, first byte from the connection, idle from the last
      byte. Where the revision's spec says so (`times_from_arrival`, as Knative counts), all of them from the arrival.
+     While the body is gathered for a slot, the total counts from the arrival and is the client's.
   2. A tunnel has an idle limit of its own and no other.
   3. 0.0 in a spec means: no such limit. While the pod is not read, since the client is slow, its silence is our own.
-  4. A limit that is reached counts against the pod only where the pod had most of the time and all of the request.
+  4. A client that has much of its answer to take must take some of it within the send timeout, which is the worker's.
+     When the pod has finished that is the only limit.
+  5. A limit that is reached counts against the pod only where the pod had most of the time and all of the request.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from activator.config.specs import RevisionSpec
-from activator.data_plane.proxy.phases import CONNECTING, SENT, TUNNEL
+from activator.data_plane.proxy.phases import CONNECTING, DELIVERING, GATHERING, SENT, TUNNEL
 from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.throttle.lease import Lease
 from activator.runtime.clock import NEVER
@@ -22,13 +25,17 @@ from activator.runtime.errors import Reason
 TRIAL_EXCLUSIVE_S: Final = 0.5  # how long one trial request keeps others from its pod; then another is tried beside it
 
 
-def next_limit_s(it: RequestRecord, spec: RevisionSpec) -> float:
+def next_limit_s(it: RequestRecord, spec: RevisionSpec, send_timeout_s: float) -> float:
     """When the next of the request's limits could be reached; NEVER: it has none."""
     if it.phase >= TUNNEL:
         return it.progress_s + spec.tunnel_idle_timeout_s if spec.tunnel_idle_timeout_s > 0.0 else NEVER
     deadline_s = NEVER
+    if it.blocked_s > 0.0 and send_timeout_s > 0.0:
+        deadline_s = it.blocked_s + send_timeout_s
+    if it.phase == DELIVERING:
+        return deadline_s
     if spec.total_timeout_s > 0.0:
-        deadline_s = _total_from_s(it, spec) + spec.total_timeout_s
+        deadline_s = min(deadline_s, _total_from_s(it, spec) + spec.total_timeout_s)
     if _silence_counts(it, spec):
         if spec.first_byte_timeout_s > 0.0 and it.phase <= SENT:
             deadline_s = min(deadline_s, _first_byte_from_s(it, spec) + spec.first_byte_timeout_s)
@@ -40,12 +47,16 @@ def next_limit_s(it: RequestRecord, spec: RevisionSpec) -> float:
     return deadline_s
 
 
-def limit_reached(it: RequestRecord, spec: RevisionSpec, now_s: float) -> Reason | None:
+def limit_reached(it: RequestRecord, spec: RevisionSpec, send_timeout_s: float, now_s: float) -> Reason | None:
     """The limit that the request has reached, as the reason that it ends for; None: none so far."""
     if it.phase >= TUNNEL:
         return Reason.IDLE_TIMEOUT if 0.0 < spec.tunnel_idle_timeout_s <= now_s - it.progress_s else None
+    if it.blocked_s > 0.0 and 0.0 < send_timeout_s <= now_s - it.blocked_s:
+        return Reason.SEND_TIMEOUT
+    if it.phase == DELIVERING:
+        return None
     if 0.0 < spec.total_timeout_s <= now_s - _total_from_s(it, spec):
-        return Reason.TOTAL_TIMEOUT
+        return Reason.REQUEST_TIMEOUT if it.phase == GATHERING else Reason.TOTAL_TIMEOUT
     if _silence_counts(it, spec):
         if it.phase <= SENT and 0.0 < spec.first_byte_timeout_s <= now_s - _first_byte_from_s(it, spec):
             return Reason.FIRST_BYTE_TIMEOUT
@@ -78,7 +89,7 @@ def _silence_counts(it: RequestRecord, spec: RevisionSpec) -> bool:
 
 
 def _total_from_s(it: RequestRecord, spec: RevisionSpec) -> float:
-    return it.arrived_s if spec.times_from_arrival else it.granted_s
+    return it.arrived_s if spec.times_from_arrival or it.phase == GATHERING else it.granted_s
 
 
 def _first_byte_from_s(it: RequestRecord, spec: RevisionSpec) -> float:

@@ -50,7 +50,7 @@ TRANSITIONS: Final = (
 )
 
 _LEGAL: Final[bytes] = legal_steps(TRANSITIONS)
-_NEVER_LOOKED: Final = 1 << 62  # more than there is
+_NEVER_LOOKED: Final = -(1 << 62)  # less than there is
 
 
 def is_legal(phase: i64, to: i64) -> bool:
@@ -73,7 +73,7 @@ class Closing:
     def __init__(self, since_s: float, is_whole: bool) -> None:
         self.since_s: float = since_s
         self.is_whole: bool = is_whole
-        self._unsent: int = _NEVER_LOOKED  # what was left to be sent at the last look
+        self._taken: int = _NEVER_LOOKED  # by the client, at the last look
 
     def lingers_until_s(self, quiet_since_s: float, is_scarce: bool) -> float:
         """How long to read on from a client, silent since then; `is_scarce`: connections are at their limit."""
@@ -83,12 +83,15 @@ class Closing:
 
     def has_been_looked_at(self) -> bool:
         """The client has been given time to take what is left."""
-        return self._unsent != _NEVER_LOOKED
+        return self._taken != _NEVER_LOOKED
 
-    def is_taken(self, unsent: int, now_s: float) -> bool:
-        """Whether the client has taken some since the last look; `unsent` bytes are left to be sent."""
-        if 0 < unsent < self._unsent and (self.is_whole or now_s - self.since_s < FLUSH_S):
-            self._unsent = unsent
+    def is_taken(self, unsent: int, taken: int, now_s: float) -> bool:
+        """Whether the client has taken some since the last look; `unsent` bytes are left to be sent.
+
+        `taken`: a number that grows with what it takes.
+        """
+        if unsent > 0 and taken > self._taken and (self.is_whole or now_s - self.since_s < FLUSH_S):
+            self._taken = taken
             return True
         return False
 

@@ -49,7 +49,7 @@ from activator.runtime.buffered_writer import BufferedWriter
 from activator.runtime.clock import Deadline
 from activator.runtime.errors import Reason, WireError, status_of
 from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
-from activator.runtime.transport import FLUSH_S, WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
+from activator.runtime.transport import FLUSH_S, WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport, taken_bytes
 
 REQUESTS_PER_TURN_MAX: Final = 16  # of one connection that are begun before the loop is given a turn
 HEAD_TIMEOUT_S: Final = 60.0  # first byte of a request head to its last
@@ -346,6 +346,9 @@ class ClientConnection(RegisteredConnection):
         else:
             writer.write_eof()  # the connection closes when the client has ended its own side too
 
+    def taken_bytes(self) -> int:
+        return 0 if self._transport is None else taken_bytes(self._transport)
+
     def half_closes(self) -> bool:
         return self._transport is not None and self._transport.can_write_eof()
 
@@ -407,7 +410,7 @@ class ClientConnection(RegisteredConnection):
             self.abort(False)
 
     def peer_has_ended(self, closed: bool) -> None:
-        if not closed and (self._half_closed or not self._registry.abort_on_half_close):
+        if not closed and self._phase == OPEN and self._can_half_close():
             self._half_close(self._registry.now())
             return
         self._client_gone()
@@ -437,22 +440,20 @@ class ClientConnection(RegisteredConnection):
             and not self._parser.has_unparsed()  # else the next one is answered, as the last, within a turn
         )
 
+    def _can_half_close(self) -> bool:
+        """An end of file need not mean that the client has gone."""
+        return self._tunnel is None and self.half_closes() and not self._registry.abort_on_half_close
+
     def _awaits_answers(self) -> bool:
         """The client has ended its side, but may still read: what it asked for has come whole."""
         first = self._next if self._current is None else self._current
-        return (
-            self._phase == OPEN
-            and self._tunnel is None
-            and not self._registry.abort_on_half_close
-            and self.half_closes()
-            and first is not None
-            and first.request_ended
-        )
+        return self._phase == OPEN and self._can_half_close() and first is not None and first.request_ended
 
     def _half_close(self, now_s: float) -> None:
         if self._half_closed:
             return
         self._half_closed = True
+        self._head_since_s = self._body_since_s = 0.0  # the timer is for the probes now
         self._probe_due_s = now_s + HALF_CLOSE_PROBE_S
         self._registry.wheel.arm(self._timer, self._probe_due_s)
 
@@ -557,7 +558,7 @@ class ClientConnection(RegisteredConnection):
             return
         closing = self._closing
         unsent = transport.get_write_buffer_size()
-        if closing is not None and closing.is_taken(unsent, now_s):
+        if closing is not None and closing.is_taken(unsent, taken_bytes(transport), now_s):
             self._registry.wheel.arm(self._timer, now_s + closing.look_again_s())
         elif unsent == 0 and self._phase == LINGERING and not transport.can_write_eof():
             self._close(True)  # TLS has its own way to end

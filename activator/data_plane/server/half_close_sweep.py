@@ -41,15 +41,18 @@ class HalfCloseSweep(Deadline):
 
     def _look(self) -> None:
         left = self._left
-        for connection in left[-SWEPT_PER_TURN_MAX:]:
-            if connection not in self._registry.paused:
-                continue
-            state = connection.socket_state()
-            # In a tunnel, an end of file ends one direction, and is read when its turn comes.
-            if state == TCP_CLOSE or (state == _TCP_CLOSE_WAIT and not connection.is_tunnel()):
-                connection.peer_has_ended(state == TCP_CLOSE)
+        now = left[-SWEPT_PER_TURN_MAX:]
         del left[-SWEPT_PER_TURN_MAX:]
-        if left:
-            self._registry.turn.defer(self._look)
-        elif not self._stopped:
-            self.arm()
+        try:
+            for connection in now:
+                if connection not in self._registry.paused:
+                    continue
+                state = connection.socket_state()
+                # In a tunnel, an end of file ends one direction, and is read when its turn comes.
+                if state == TCP_CLOSE or (state == _TCP_CLOSE_WAIT and not connection.is_tunnel()):
+                    connection.peer_has_ended(state == TCP_CLOSE)
+        finally:  # one that raises does not end the sweep: the others are met in this round or the next
+            if left:
+                self._registry.turn.defer(self._look)
+            elif not self._stopped:
+                self.arm()

@@ -44,6 +44,10 @@ class StreamOwner:
         """The pod has ended its side of the tunnel."""
         raise NotImplementedError
 
+    def taken_bytes(self) -> int:
+        """Grows with what the peer takes of what was written."""
+        raise NotImplementedError
+
     def stream_cut(self, stream: Http1Stream) -> None:
         """The answer has begun and will never be complete: close so that the client notices."""
         raise NotImplementedError
@@ -77,12 +81,18 @@ class Http1Stream(ClientStream):
         self.until_close: bool = False  # nothing but the end of the connection ends the body
         self._tunnel: bool = False
         self.answered: bool = False  # the head of the final answer is written
-        self._continued: bool = False  # a 1xx answer was
+        self._continued: bool = False  # a 100 was
         self._zeros: int = 0  # digits of the next chunk's size that have been sent
         self._out: list[bytes] = []
 
     def send_interim(self, head: ResponseHead) -> None:
-        self._continued = True
+        if head.status == 100:
+            if self._continued:
+                return  # it was asked to go on before a pod was
+            self._continued = True
+        self._write_interim(head)
+
+    def _write_interim(self, head: ResponseHead) -> None:
         if not self._http_1_0:
             self._connection.write(interim_bytes(head))
 
@@ -93,11 +103,16 @@ class Http1Stream(ClientStream):
         of the next one's size (RFC 9112 7.1). A body of known length has no such place.
         """
         if not self.answered:
-            self.send_interim(_CONTINUE)
+            self._continued = True
+            self._write_interim(_CONTINUE)
         elif self._chunked and self._zeros < ZEROS_MAX:
             self.flush()
             self._zeros += 1
             self._connection.write(b"0")
+
+    def ask_for_body(self) -> None:
+        if self.awaits_continue():
+            self.send_interim(_CONTINUE)
 
     def awaits_continue(self) -> bool:
         """The client waits for a 100 (Continue) before it sends the body, and has not got one (RFC 9110 10.1.1)."""
@@ -146,6 +161,9 @@ class Http1Stream(ClientStream):
 
     def resume_request(self) -> None:
         self._connection.pause_request(False)
+
+    def taken_bytes(self) -> int:
+        return self._connection.taken_bytes()
 
     def protocol(self) -> str:
         return "HTTP/1.0" if self._http_1_0 else "HTTP/1.1"

@@ -1,7 +1,7 @@
-"""Two allowances: what waiting requests may hold, and the retries that a revision may cost its pods.
+"""Two allowances: what requests may hold, and the retries that a revision may cost its pods.
 
-Of the first kind there is one object per worker and one per revision, of the second one per revision; each is read and
-written by one event loop only, and its counters are the metrics.
+Of the first kind there is one object per worker, one per revision and one for all temporary files, of the second one
+per revision; each is read and written by one event loop only, and its counters are the metrics.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NO_LIMIT: Final = 1 << 62
 
 
 class HeldBudget:
-    """Requests that wait for a slot, and bytes of request bodies that are held for them or to be sent again."""
+    """Requests that wait for a slot, and bytes of bodies that are held: for them, to be sent again, or in buffers."""
 
     def __init__(self, bytes_max: int = NO_LIMIT, requests_max: int = NO_LIMIT) -> None:
         self.bytes_max = bytes_max
@@ -29,6 +29,17 @@ class HeldBudget:
             return False
         self.held_bytes += count
         return True
+
+    def take_spare(self, count: int) -> bool:
+        """The same for bytes that could be left with their sender: they may not use the second half of the budget."""
+        if self.held_bytes + count > self.bytes_max // 2:
+            return False
+        self.held_bytes += count
+        return True
+
+    def has_spare(self) -> bool:
+        """Whether less than half of the budget is used."""
+        return self.held_bytes <= self.bytes_max // 2
 
     def give_back(self, count: int) -> None:
         self.held_bytes -= count

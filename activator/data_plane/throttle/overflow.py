@@ -14,8 +14,8 @@ def least_loaded(table: TrackerTable) -> PodTracker | None:
     """
     best: PodTracker | None = None
     for tracker in table.slots[: table.length]:
-        if tracker.state != READY or tracker.limit == 0 or tracker.suspect_until_s != 0.0:
+        if tracker.state != READY or tracker.own_limit == 0 or tracker.suspect_until_s != 0.0:
             continue
-        if best is None or tracker.in_flight * best.limit < best.in_flight * tracker.limit:
+        if best is None or tracker.in_flight * best.own_limit < best.in_flight * tracker.own_limit:
             best = tracker
     return best

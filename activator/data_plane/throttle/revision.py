@@ -31,6 +31,7 @@ from activator.data_plane.throttle.budget import NO_LIMIT, HeldBudget, RetryBudg
 from activator.data_plane.throttle.disciplines import make_line
 from activator.data_plane.throttle.forecast import Forecast
 from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.leases import Leases, leave_pod
 from activator.data_plane.throttle.overflow import least_loaded
 from activator.data_plane.throttle.rejection import Refusals
 from activator.data_plane.throttle.slot_events import SlotEvents
@@ -41,7 +42,7 @@ from activator.data_plane.throttle.waiters import Waiter, WaitingLine
 from activator.runtime.clock import Defer, Now
 from activator.runtime.errors import Reason
 from lb.table import DRAINED, TrackerTable
-from lb.tracker import DRAINING, RECOVERING, PodTracker
+from lb.tracker import READY, RECOVERING, PodTracker
 
 SUSPECT_S: Final = 1.0  # how long the request path may keep a pod from the picks until the state worker decides
 
@@ -100,12 +101,14 @@ class RevisionThrottler:
         self.affinity: Affinity | None = None  # what requests are known by, where the policy asks
         self.line: WaitingLine = make_line(spec)
         self.held = HeldBudget(spec.queue_bytes or NO_LIMIT)  # bytes of this revision's waiting requests
-        self.leases: dict[Lease, Waiter] = {}  # every open lease and its holder
+        self.leases = Leases()  # every open lease
         self.failure: str | None = None  # why the revision cannot start, while it cannot
         self.removed: bool = False
         self.was_ready: bool = False  # a pod has been ready since the revision was last at zero
         self.active: bool = False  # has carried something since its load was last reported
         self.start: Start | None = None  # from zero, while requests wait for it
+        self.gathering: int = 0  # requests whose bodies are received before they ask for a slot
+        self.delivering: int = 0  # requests that pods have answered, and whose clients have yet to take the rest
         # counters, read at scrape time
         self.granted_total: int = 0
         self.exempted_total: int = 0
@@ -154,6 +157,13 @@ class RevisionThrottler:
         if tracker is None:
             return None
         return self._reserve(waiter, tracker, now_s)
+
+    def body_expected(self) -> None:
+        """A request will ask for a slot when its body is here: a revision at zero may start meanwhile."""
+        self.gathering += 1
+        if not self.active:
+            self.active = True
+            self._events.activated(self.key)
 
     def enqueue(self, waiter: Waiter) -> Reason | None:
         """Stand in line; a reason (and `refusal_detail`) says that the waiter was rejected instead."""
@@ -222,7 +232,7 @@ class RevisionThrottler:
         """The request is over at the pod, after `latency_s`; 0.0: that says nothing. Exactly once per lease."""
         assert not lease.released, "a lease was released twice"
         lease.released = True
-        del self.leases[lease]
+        self.leases.close(lease)
         if lease.bars_trials:
             self._end_trial(lease)
         observed_latency_s = latency_s if succeeded else -latency_s  # as the policies' on_release has it
@@ -246,10 +256,13 @@ class RevisionThrottler:
     def pod_failed(self, lease: Lease, reason: Reason) -> None:
         """A request failed at the pod: judged, and reported where that is about the pod."""
         tracker = lease.tracker
-        verdict = verdict_of(reason, lease.trial)
-        if verdict == NOTHING or not self._is_at(tracker, lease):
+        if not self._is_in_service(tracker, lease):
             return
-        if verdict == STRUCK and lease.trial:
+        on_trial = lease.trial and tracker.state == RECOVERING  # another trial may have passed meanwhile
+        verdict = verdict_of(reason, on_trial)
+        if verdict == NOTHING:
+            return
+        if verdict == STRUCK and on_trial:
             self._trial_ended(lease, False)
             return
         if verdict == STRUCK and tracker.state == RECOVERING:
@@ -258,13 +271,16 @@ class RevisionThrottler:
             self.table.suspect(tracker, self._now() + SUSPECT_S)  # out of the picks in this very turn
         lease.trial = False
         self._struck[tracker] = lease.generation
-        self._events.refused(self.key, lease.identity, lease.generation, verdict == DEAD, reason.value)
+        self._events.refused(self.key, lease.identity, tracker.epoch, verdict == DEAD, reason.value)
 
     def trial_answered(self, lease: Lease) -> None:
         """The head of an answer has come from a pod on trial."""
-        if self._is_at(lease.tracker, lease):
+        tracker = lease.tracker
+        if self._is_in_service(tracker, lease) and tracker.state == RECOVERING:
             self._trial_ended(lease, True)
             self.pump()
+        else:
+            lease.trial = False  # another one has passed or failed meanwhile
 
     def trial_takes_long(self, lease: Lease) -> None:
         """It is still a trial, but the next request is another one: it may be the request that is slow."""
@@ -290,23 +306,19 @@ class RevisionThrottler:
                 waiter = line.first()
                 if waiter is None:
                     return
+                if grants >= self._grants_per_turn_max:  # before the pick: a policy remembers whose turn it was
+                    self._pump_soon()
+                    return
+                grants += 1
                 try:
                     tracker = self._pick_for(waiter, now_s)
                 except Exception as error:  # of a policy: it ends only the request that it was asked for
                     self._errors.raised(error)
                     self._leave(waiter)
                     self._refusals.reject(waiter, Reason.INTERNAL, "")
-                    grants += 1
-                    if grants >= self._grants_per_turn_max:
-                        self._pump_soon()
-                        return
                     continue
                 if tracker is None:
                     return
-                if grants >= self._grants_per_turn_max:
-                    self._pump_soon()
-                    return
-                grants += 1
                 line.take(waiter)
                 self._process.request_left()
                 self._forecast.start_ended(now_s)
@@ -343,35 +355,36 @@ class RevisionThrottler:
             self.cold_starts_total += 1
             self.start = None  # the requests that waited for it keep it
 
+    def pod_left(self, tracker: PodTracker) -> None:
+        """Its slot is free."""
+        if self._struck:
+            self._struck.pop(tracker, None)
+
     def remove(self) -> None:
         """The revision is gone: the line is rejected at once, running requests end in their own time."""
         self.removed = True
+        self._struck.clear()
         self._refuse_all(Reason.REVISION_REMOVED, "the revision was removed")
 
-    def revoke(self, identity: str, reason: Reason, detail: str, address: str = "") -> None:
-        """End every request that is at this pod: its drain has taken too long.
-
-        `address`: only those there, since a pod that has moved to another one goes on with what it has got since.
-        """
-        held = [
-            (lease, waiter)
-            for lease, waiter in self.leases.items()
-            if lease.identity == identity and (not address or lease.address == address)
-        ]
-        for lease, waiter in held:
-            if not lease.released:
-                waiter.revoked(reason, detail)
+    def revoke(self, lease: Lease, reason: Reason, detail: str) -> None:
+        """End the request that holds this slot."""
+        try:
+            lease.holder.revoked(reason, detail)
+        except Exception as error:
+            self._errors.raised(error)
+        if not lease.released:  # a defect of its holder: the release is late, if it comes
+            leave_pod(lease)
 
     def forsaken(self) -> list[Lease]:
         """Open leases whose request is neither at a pod nor on its way there: their holders have forgotten them."""
-        return [lease for lease, waiter in self.leases.items() if not waiter.is_served(lease)]
+        return [lease for lease in self.leases if not lease.holder.is_served(lease)]
 
     def reclaim(self) -> None:
         """Take the slots of such leases back; a holder that is still there is called (`revoked`)."""
         for lease in self.forsaken():
-            if lease in self.leases:
-                self.leases[lease].revoked(Reason.INTERNAL, "")
-            if lease in self.leases:
+            if not lease.released:
+                lease.holder.revoked(Reason.INTERNAL, "")
+            if not lease.released:
                 self.release(lease, 0.0, False)
 
     def reconfigure(self, spec: RevisionSpec) -> None:
@@ -395,11 +408,15 @@ class RevisionThrottler:
             table.reserve(tracker)
             if lease.bars_trials:
                 table.begin_trial(tracker)
-            lease.tracker = tracker
-            lease.generation = tracker.generation
+            self.leases.move(lease, tracker)
+        struck: dict[PodTracker, int] = {}
+        for old, generation in self._struck.items():
+            new = table.find_identity(old.identity) if old.generation == generation else None
+            if new is not None and new.address == old.address:
+                struck[new] = new.generation
+        self._struck = struck
         self.table = table
         table.on_hook_error = self._errors.hook_raised
-        self._struck.clear()
 
     # --- what others ask ---
 
@@ -418,7 +435,7 @@ class RevisionThrottler:
     def has_requests(self) -> bool:
         """Whether anything is at a pod, or a request is here that has been counted and has not ended."""
         traffic = self._traffic
-        return len(self.leases) != 0 or (traffic is not None and traffic.concurrency != 0)
+        return self.leases.count != 0 or (traffic is not None and traffic.concurrency != 0)
 
     @property
     def errors_total(self) -> int:
@@ -455,19 +472,23 @@ class RevisionThrottler:
         lease.trial = False
         if lease.bars_trials:
             self._end_trial(lease)
-        self._events.trial_ended(self.key, lease.identity, lease.generation, passed)
+        self._events.trial_ended(self.key, lease.identity, lease.tracker.epoch, passed)
 
     def _end_trial(self, lease: Lease) -> None:
         lease.bars_trials = False
         self.table.end_trial(lease.tracker, lease.generation)
 
-    def _is_at(self, tracker: PodTracker, lease: Lease) -> bool:
-        """The pod is still where the lease was given; of one that leaves or has moved, the lease says nothing more."""
-        return tracker.generation == lease.generation and tracker.state != DRAINING
+    def _is_in_service(self, tracker: PodTracker, lease: Lease) -> bool:
+        """The pod is still where the lease was given, and requests are sent to it.
+
+        Of one that leaves, has moved, or is out of service already, the lease says nothing more.
+        """
+        return tracker.generation == lease.generation and (tracker.state == READY or tracker.state == RECOVERING)
 
     def _served_after_strikes(self, lease: Lease) -> None:
-        if self._struck.pop(lease.tracker) == lease.generation:
-            self._events.served(self.key, lease.identity, lease.generation)
+        if self._struck[lease.tracker] == lease.generation:
+            del self._struck[lease.tracker]
+            self._events.served(self.key, lease.identity, lease.tracker.epoch)
 
     def _pick_for(self, waiter: Waiter, now_s: float) -> PodTracker | None:
         avoided = waiter.avoided
@@ -481,7 +502,7 @@ class RevisionThrottler:
         if tracker.state == RECOVERING:
             lease.trial = lease.bars_trials = True
             self.table.begin_trial(tracker)
-        self.leases[lease] = waiter
+        self.leases.open(lease, waiter)
         self.granted_total += 1
         return lease
 

@@ -7,7 +7,7 @@ from mypy_extensions import mypyc_attr
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class SlotEvents:
-    """All of it is about one revision, named by `key`."""
+    """All of it is about one revision, named by `key`; `epoch` is the pod's (lb/tracker.py)."""
 
     def activated(self, key: str) -> None:
         """The first request after a silence."""
@@ -25,15 +25,15 @@ class SlotEvents:
         """The last request at a pod of a removed revision has ended; nothing more is reported of its slot."""
         raise NotImplementedError
 
-    def trial_ended(self, key: str, identity: str, generation: int, succeeded: bool) -> None:
+    def trial_ended(self, key: str, identity: str, epoch: int, succeeded: bool) -> None:
         """The one request that a recovering pod was tried with has ended."""
         raise NotImplementedError
 
-    def refused(self, key: str, identity: str, generation: int, dead: bool, reason: str) -> None:
+    def refused(self, key: str, identity: str, epoch: int, dead: bool, reason: str) -> None:
         """A pod did not take a connection (dead), or was silent, or broke one; `reason`: the value of a `Reason`."""
         raise NotImplementedError
 
-    def served(self, key: str, identity: str, generation: int) -> None:
+    def served(self, key: str, identity: str, epoch: int) -> None:
         """A pod that was silent or broke a connection has answered a request."""
         raise NotImplementedError
 

@@ -39,13 +39,24 @@ _DEAD: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNRE
 
 
 class PodAddress:
-    """Where a pod is, and how to connect to it: in the clear, or over TLS with this context and server name."""
+    """Where a pod is, and how to talk to it: in the clear, or over TLS with this context and server name.
 
-    def __init__(self, host: str, port: int, tls: ssl.SSLContext | None = None, server_name: str = "") -> None:
+    `lenient`: its heads may have the shapes of old servers (codec/http1/lenient.py).
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None = None,
+        server_name: str = "",
+        lenient: bool = False,
+    ) -> None:
         self.host = host  # an IP address; names are resolved by discovery
         self.port = port
         self.tls = tls
         self.server_name = server_name or host
+        self.lenient = lenient
         self.authority: bytes = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
         self.told: bool = False  # why TLS fails has been logged, since it last went well
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from mypy_extensions import mypyc_attr
 
+from activator.codec.http1.lenient import LenientResponseParser
 from activator.codec.http1.response import ResponseParser, ResponseSink
 from activator.codec.http1.serialise import chunk, last_chunk, request_bytes
 from activator.codec.message import Headers, RequestHead, ResponseHead
@@ -25,7 +26,7 @@ from activator.runtime.buffered_writer import BufferedWriter, WriteBatcher
 from activator.runtime.clock import Now
 from activator.runtime.errors import Reason, WireError
 from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
-from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
+from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport, watch
 
 _NO_BODY_EXPECTED: Final = frozenset({b"GET", b"HEAD"})
 
@@ -66,7 +67,14 @@ class ConnectionOwner:
 class PodConnection(PodStream):
     """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
 
-    def __init__(self, owner: ConnectionOwner, now: Now, turn: WriteBatcher, authority: bytes = b"") -> None:
+    def __init__(
+        self,
+        owner: ConnectionOwner,
+        now: Now,
+        turn: WriteBatcher,
+        authority: bytes = b"",
+        lenient: bool = False,
+    ) -> None:
         self._owner = owner
         self._now = now
         self._turn = turn
@@ -74,7 +82,7 @@ class PodConnection(PodStream):
         self.bare: Transport | None = None  # over TLS: the connection beneath it, until `connection_made`
         self._transport: Transport | None = None
         self._writer: BufferedWriter | None = None
-        self._parser = ResponseParser(_Sink(self))
+        self._parser: ResponseParser = LenientResponseParser(_Sink(self)) if lenient else ResponseParser(_Sink(self))
         self._reading = Reading(turn.shares.add, self._turn_came)
         self._exchange: Exchange | None = None
         self.fresh: bool = True  # no byte of a response has ever come
@@ -101,6 +109,11 @@ class PodConnection(PodStream):
         """Nothing was received that forbids another request."""
         transport = self._transport
         return not self.is_closed and transport is not None and not transport.is_closing()
+
+    def watch(self) -> None:
+        """Notice where the pod is gone without a word (`transport.watch`)."""
+        if self._transport is not None:
+            watch(self._transport)
 
     def close(self) -> None:
         """Close in order; for a connection that carries nothing."""

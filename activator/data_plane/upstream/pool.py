@@ -141,6 +141,11 @@ class PodPool(ConnectionOwner):
                 self.forget(exchange)
                 exchange.connect_failed(Reason.CONNECT_FAILED)
 
+    def watch(self) -> None:
+        """Another pod has the address now: find out which connections have lost their pod."""
+        for connection in list(self._open):
+            connection.watch()
+
     def statistics(self) -> dict[str, int]:
         """For /debug."""
         return {
@@ -250,7 +255,7 @@ class PodPool(ConnectionOwner):
             self.window.dialled()
             dial = Dial(
                 self._context,
-                PodConnection(self, self._now, self._context.turn, self._address.authority),
+                PodConnection(self, self._now, self._context.turn, self._address.authority, self._address.lenient),
                 self._dial_failed,
             )
             self._dials[dial.connection] = dial

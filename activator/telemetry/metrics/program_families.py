@@ -86,9 +86,10 @@ CLIENTS: tuple[Family[Program], ...] = (
     gauge("activator_exchanges", "Requests begun and not ended.", lambda it: it.data.exchanges),
     gauge(
         "activator_held_bytes",
-        "Request bodies held in memory, of all revisions.",
+        "Bodies held in memory, of all revisions: for waiting requests, to be sent again, and for slow clients.",
         lambda it: it.data.held_bytes,
     ),
+    gauge("activator_file_bytes", "Bodies in temporary files, for slow clients.", lambda it: it.data.file_bytes),
     gauge("activator_held_requests", "Requests that wait for a slot.", lambda it: it.data.held_requests),
     Family(
         "activator_refused_requests",
@@ -130,6 +131,12 @@ CONTROL: tuple[Family[Program], ...] = (
         "Changes that did not fit the current state, and were not applied.",
         lambda it: it.worker.refused_total,
         adds='`controller_runtime_reconcile_total{result="error"}` counts passes; these made no error, only no sense.',
+    ),
+    counter(
+        "activator_state_changes_stale",
+        "Reports of pods that came late: of a pod that was gone, or had another slot or another state by then.",
+        lambda it: it.worker.stale_total,
+        adds="Reports of requests that failed and of probes; a controller has none that could be late.",
     ),
     counter(
         "activator_state_batches",
@@ -210,11 +217,11 @@ CONTROL: tuple[Family[Program], ...] = (
     Family(
         "activator_state_illegal_transitions",
         Kind.COUNTER,
-        "Transitions of pods that were refused.",
+        "Transitions of pods that no table allows, and that were refused: defects.",
         _illegal_transitions,
         ("from", "event", "to"),
         (_STATES, EVENTS, _STATES),
-        adds="`activator_state_changes_refused_total` says how many, this which.",
+        adds="Any value is a defect worth a report; what only comes late is `activator_state_changes_stale_total`.",
     ),
     Family(
         "activator_pod_ready_validations",

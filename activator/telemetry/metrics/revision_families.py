@@ -136,6 +136,14 @@ TRAFFIC: tuple[Family[Of], ...] = (
 QUEUEING: tuple[Family[Of], ...] = (
     gauge("activator_queued", "Requests that wait for a slot.", lambda it: it.queued),
     gauge("activator_queue_limit", "How many may wait.", lambda it: it.queue_limit),
+    gauge(
+        "activator_gathering", "Requests whose bodies are received before they ask for a slot.", lambda it: it.gathering
+    ),
+    gauge(
+        "activator_delivering",
+        "Requests that pods have answered, and whose clients have yet to take the rest.",
+        lambda it: it.delivering,
+    ),
     gauge("activator_queue_held_bytes", "Bodies held for requests that wait.", lambda it: it.held_bytes),
     _histogram(
         "activator_queue_wait_seconds",

@@ -14,7 +14,6 @@ from activator.control_plane.scaling.scale_fallback import (
     SCALE_FALLBACK_RETRY_S,
     SCALE_FALLBACKS_AT_ONCE,
     ScaleFallback,
-    child_name,
 )
 from tests.manual_clock import ManualClock
 
@@ -103,25 +102,6 @@ def test_a_refusal_is_counted_and_harms_nobody(status: int) -> None:
     assert sum(counts.errors.values()) == 1 and world.fallback.scaled_total == 0
     assert counts.conflicts["scale"] == (status == 409)
     assert counts.errors[ErrorType.CONFLICT] == (status == 409)
-
-
-@pytest.mark.parametrize(
-    ("parent", "expected"),
-    [
-        ("hello-00001", "hello-00001-deployment"),
-        ("a" * 52, "a" * 52 + "-deployment"),
-        # The digest of the whole parent, so that two long names that begin alike stay apart.
-        ("a" * 53, "a" * 20 + "46f6b1c8e0b8e2ae0ea3d4a38d4c1c2e" + "-deployment"),
-    ],
-)
-def test_names_of_children(parent: str, expected: str) -> None:
-    made = child_name(parent, "-deployment")
-    assert len(made) <= 63
-    if len(parent) <= 52:
-        assert made == expected
-    else:
-        assert (made[:20], made[52:]) == (expected[:20], expected[52:])
-        assert made != child_name(parent + "b", "-deployment")
 
 
 def test_an_outage_of_many_revisions_is_met_by_a_few_calls_at_a_time() -> None:

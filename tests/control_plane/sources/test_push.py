@@ -21,7 +21,7 @@ from activator.control_plane.sources.push.intake import (
     parse_address,
 )
 from activator.control_plane.state.health import PUSH_FRESH_S, PUSH_PROVISIONAL_S
-from activator.messages import PUSH, Listed, PodGone, PodRefused, PodStatus, RevisionSet, Sweep
+from activator.messages import PUSH, Listed, PodGone, PodStatus, RevisionSet, Sweep
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
 from tests.shuffled_loop import run_shuffled
 
@@ -261,7 +261,8 @@ async def test_a_pod_that_only_says_so_itself_is_provisional() -> None:
 @story
 async def test_saying_ready_does_not_end_a_quarantine() -> None:
     world = Reporting()
-    world.joined.do(seen("p1"), PodRefused(KEY, "p1", 1, True))
+    world.joined.do(seen("p1"))
+    world.joined.do(world.joined.refused("p1", True))
     assert await world.say("p1", "ready") is Verdict.APPLIED
     assert world.joined.slots() == {"p1": "quarantined"}
 

@@ -254,6 +254,13 @@ def test_through_a_mesh_that_takes_addresses() -> None:
     assert fields["k-original-host"] == ["app.test"]
 
 
+def test_a_long_name_through_a_mesh_is_that_of_the_private_service() -> None:
+    """Knative cuts it and puts a digest in place of the rest (kmeta.ChildName); the mesh knows no other name."""
+    host = "f" * 23 + "105d7597f637e83cc711605ac3ea4957" + "-private.ns"
+    world = KnativeWorld(passes_through=True, key=f"ns/{'f' * 63}")
+    assert world.sent()["host"] == [host]
+
+
 def test_a_second_pod_hears_its_own_address() -> None:
     world = KnativeWorld()
     first = world.pod("p1", connects=False)

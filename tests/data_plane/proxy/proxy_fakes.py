@@ -9,6 +9,7 @@ from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.config.specs import RevisionSpec
 from activator.data_plane.exchange import ClientStream, Exchange, PodStream
 from activator.data_plane.proxy.proxy import ProxiedExchange, Proxy
+from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.lease import Lease
@@ -22,6 +23,8 @@ from lb.table import TrackerTable
 from lb.tracker import READY, PodTracker
 from tests.data_plane.throttle.throttle_fakes import Heard
 from tests.manual_clock import ManualClock
+
+SEND_TIMEOUT_S = 30.0  # for which a client may take nothing of its answer
 
 
 class Client(ClientStream):
@@ -39,6 +42,14 @@ class Client(ClientStream):
         self.paused = False
         self.flushes = 0
         self.has_left = False  # the test's own mark
+        self.asked_for_body = False
+        self.taken = 0
+
+    def ask_for_body(self) -> None:
+        self.asked_for_body = True
+
+    def taken_bytes(self) -> int:
+        return self.taken
 
     def silent(self) -> bool:
         """Nothing has been said yet. A method, since mypy takes what was asserted of an attribute to stay so."""
@@ -145,6 +156,7 @@ class Pool(PodPool):
         self.fresh: list[bool] = []  # what was asked for
         self.asked: list[tuple[Exchange, bool]] = []  # and has not been given yet
         self.pods: list[Pod] = []
+        self.makes: type[Pod] = Pod
 
     def is_closed(self) -> bool:
         return False
@@ -174,7 +186,7 @@ class Pool(PodPool):
         return pod
 
     def _new_pod(self) -> Pod:
-        pod = Pod(self.gives_reused and self.idle_max_s > 0.0)
+        pod = self.makes(self.gives_reused and self.idle_max_s > 0.0)
         self.pods.append(pod)
         return pod
 
@@ -223,7 +235,7 @@ def response_head(status: int = 200, length: int = 5) -> ResponseHead:
 class World:
     """One revision behind the proxy."""
 
-    def __init__(self, held_bytes: int = 1000, held_body_bytes: int = 100, **spec: Any) -> None:
+    def __init__(self, held_bytes: int = 1000, held_body_bytes: int = 100, file_bytes: int = 0, **spec: Any) -> None:
         self.clock = ManualClock()
         self.heard = Heard()
         self.errors: list[Exception] = []
@@ -231,8 +243,10 @@ class World:
         self.router = Router(False)
         self.held = HeldBudget(held_bytes)
         self.takes_illegal_steps = False  # else one fails the test at once, whatever it is about
-        self.proxy = Proxy(self.router, self.wheel, self.clock.now, self.held, held_body_bytes, 3, self._failed)
-        self.spec = RevisionSpec(key="ns/app", **{"hosts": ("app.test",), **spec})
+        self.files = HeldBudget(file_bytes)
+        bodies = BodyBudgets(self.held, self.files, held_body_bytes, self.clock.defer)
+        self.proxy = Proxy(self.router, self.wheel, self.clock.now, bodies, 3, self._failed, SEND_TIMEOUT_S)
+        self.spec = RevisionSpec(**{"key": "ns/app", "hosts": ("app.test",), **spec})
         self.table = TrackerTable(create("first-available", Rng(1)), 8, 0.5)
         self.throttler = RevisionThrottler(
             self.spec, self.table, self.clock.now, self.clock.defer, self.heard, 256, self.held
@@ -244,13 +258,21 @@ class World:
         if isinstance(error, IllegalTransitionError) and not self.takes_illegal_steps:
             raise error
 
-    def pod(self, name: str = "p1", limit: int = 1, connects: bool = True, reused: bool = False) -> Pool:
+    def pod(
+        self,
+        name: str = "p1",
+        limit: int = 1,
+        connects: bool = True,
+        reused: bool = False,
+        makes: type[Pod] = Pod,
+    ) -> Pool:
         """A ready pod with a pool of its own."""
         number = int(name[1:])
         tracker = self.table.add(name, f"10.0.0.{number}:80", limit, READY)
         assert tracker is not None
         pool = Pool(connects)
         pool.gives_reused = reused
+        pool.makes = makes
         tracker.attachment = pool
         self.throttler.pump()
         return pool
@@ -276,8 +298,8 @@ class World:
 
     def throttler_holder(self) -> Exchange:
         """Whoever holds the one lease that is open."""
-        (holder,) = self.throttler.leases.values()
-        return cast("Exchange", holder)
+        (lease,) = self.throttler.leases
+        return cast("Exchange", lease.holder)
 
     def check_idle(self) -> None:
         """Nothing is left of any request."""
@@ -285,6 +307,8 @@ class World:
         assert not self.throttler.leases
         assert self.throttler.line.length == 0
         assert self.held.held_bytes == self.held.held_requests == self.throttler.held.held_bytes == 0
+        assert self.files.held_bytes == 0
+        assert self.throttler.gathering == self.throttler.delivering == 0
         assert self.proxy.active == 0
         assert self.wheel.armed == 0
         assert not self.errors

@@ -12,35 +12,114 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from activator.data_plane.proxy.phases import ANSWERING, CONNECTING, SENT
+from activator.data_plane.proxy.phases import ANSWERING, CONNECTING, DELIVERING, GATHERING, SENT
 from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.throttle.body_buffer import READ_MAX_BYTES
 from activator.runtime.errors import Reason
 from lb.tracker import DRAINING, READY
-from tests.data_plane.proxy.proxy_fakes import Client, World, pool_of, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import Client, Pod, World, pool_of, request_head, response_head
 
 DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
+
+
+def held_by(exchange: ProxiedExchange) -> int:
+    """What the budget counts for one request."""
+    body = exchange._body
+    held = None if body is None else body._held
+    buffers = [one for one in (exchange._response, None if body is None else body._more) if one is not None]
+    return (0 if held is None else held.size) + sum(one._memory_reserved for one in buffers)
+
+
+class Taking(Client):
+    """Fills up under what is written to it, sooner or later, and is not written to after that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        self.room = 3  # pieces that it takes before it is full
+        self.exchange: ProxiedExchange | None = None
+        self.pieces = 0
+
+    def becomes_full(self, exchange: ProxiedExchange) -> None:
+        self.full = True
+        exchange.client_blocked()
+
+    def takes(self, exchange: ProxiedExchange) -> None:
+        self.full = False
+        self.pieces = 0
+        exchange.client_drained()
+
+    def send_body(self, data: bytes) -> None:
+        assert not self.full or self.exchange is None or self.exchange.over or not data, "it is full"
+        super().send_body(data)
+        self.pieces += 1
+
+    def flush(self) -> None:
+        super().flush()
+        exchange = self.exchange
+        if exchange is not None and not self.full and self.pieces >= self.room:
+            self.becomes_full(exchange)
+
+
+class Filling(Pod):
+    """Full with every third piece of a body, within the call."""
+
+    exchange: ProxiedExchange | None = None
+    full = False
+    pieces = 0
+
+    def send_body(self, data: bytes) -> None:
+        assert not self.full or not data, "it is full"
+        super().send_body(data)
+        self.pieces += 1
+        exchange = self.exchange
+        if exchange is not None and self.pieces % 3 == 0:
+            self.full = True
+            exchange.pod_blocked()
+
+
+def pod_of(exchange: ProxiedExchange) -> Filling:
+    pod = exchange.pod
+    assert isinstance(pod, Filling)
+    pod.exchange = exchange
+    return pod
 
 
 class Interleavings(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.world = World(
-            queue_depth=6, queue_timeout_s=5.0, total_timeout_s=20.0, first_byte_timeout_s=7.0, idle_timeout_s=6.0
+            held_bytes=4 * READ_MAX_BYTES,
+            file_bytes=2 * READ_MAX_BYTES,
+            queue_depth=6,
+            queue_timeout_s=5.0,
+            total_timeout_s=20.0,
+            first_byte_timeout_s=7.0,
+            idle_timeout_s=6.0,
+            buffer_request_bytes=120,
+            buffer_response_bytes=4,
+            buffer_file_bytes=READ_MAX_BYTES + 6,
         )
-        self.live: list[tuple[ProxiedExchange, Client]] = []
+        self.live: list[tuple[ProxiedExchange, Taking]] = []
 
     # --- what may happen ---
 
     @rule(body=st.booleans())
     def arrive(self, body: bool) -> None:
         head = request_head("POST", length=50) if body else request_head()
-        self.live.append(self.world.begin(head))
+        client = Taking()
+        exchange = self.world.proxy.open(head, client)
+        client.exchange = exchange
+        self.live.append((exchange, client))
+        if not body:
+            exchange.request_end([])
+        exchange.begin()
 
     @rule(number=st.integers(1, 4), limit=st.integers(1, 3), connects=st.booleans())
     def pod_comes(self, number: int, limit: int, connects: bool) -> None:
         tracker = self.world.table.find_identity(f"p{number}")
         if tracker is None:
-            self.world.pod(f"p{number}", limit, connects)
+            self.world.pod(f"p{number}", limit, connects, makes=Filling)
 
     @rule(number=st.integers(1, 4))
     def pod_drains(self, number: int) -> None:
@@ -74,15 +153,18 @@ class Interleavings(RuleBasedStateMachine):
     def something_happens_to_one(self, data: st.DataObject) -> None:
         exchange, client = data.draw(st.sampled_from(self.live))
         step = data.draw(
-            st.sampled_from(["connect", "refuse", "stale", "head", "body", "end", "break", "leave", "send"])
+            st.sampled_from(["connect", "refuse", "stale", "head", "body", "end", "break", "leave", "send", "sent"])
         )
         connecting = exchange.phase == CONNECTING
         flowing = exchange.pod is not None
         if step == "leave":
             client.has_left = True
             exchange.client_gone()
-        elif step == "send" and exchange.head.has_body:
-            exchange.request_body(b"x" * 10)
+        elif step == "send" and exchange.head.has_body and not exchange.request_done:
+            if not client.paused:
+                exchange.request_body(b"x" * 10)
+        elif step == "sent" and exchange.head.has_body and not exchange.request_done:
+            exchange.request_end([])
         elif step == "connect" and connecting:
             lease = exchange.lease
             assert lease is not None
@@ -94,12 +176,36 @@ class Interleavings(RuleBasedStateMachine):
         elif step == "head" and flowing and exchange.phase == SENT:
             exchange.response_head(response_head(200, 100))
         elif step == "body" and flowing and exchange.phase == ANSWERING:
-            exchange.response_body(b"y")
-            exchange.response_flush()
+            if not pod_of(exchange).paused:
+                exchange.response_body(b"y")
+                exchange.response_flush()
         elif step == "end" and flowing and exchange.phase == ANSWERING:
-            exchange.response_end([])
+            exchange.response_end(data.draw(st.sampled_from([[], [(b"T", b"1")]])))
         elif step == "break" and flowing:
             exchange.pod_failed(Reason.BAD_RESPONSE, "", False)
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def a_side_of_one_stops_or_goes_on(self, data: st.DataObject) -> None:
+        exchange, client = data.draw(st.sampled_from(self.live))
+        flowing = exchange.pod is not None
+        step = data.draw(st.sampled_from(["full", "takes", "pod full", "pod takes", "interim", "revoked", "bad"]))
+        if step == "full" and not client.full:
+            client.becomes_full(exchange)
+        elif step == "takes" and client.full:
+            client.takes(exchange)
+        elif step == "pod full" and flowing and not pod_of(exchange).full:
+            pod_of(exchange).full = True
+            exchange.pod_blocked()
+        elif step == "pod takes" and flowing and pod_of(exchange).full:
+            pod_of(exchange).full = False
+            exchange.pod_drained()
+        elif step == "interim" and flowing and exchange.phase == SENT:
+            exchange.response_interim(response_head(103, 0))
+        elif step == "revoked" and exchange.lease is not None:
+            exchange.revoked(Reason.DRAINING, "")
+        elif step == "bad" and exchange.head.has_body and not exchange.request_done:
+            exchange.request_failed(Reason.BAD_REQUEST, "")
 
     @rule(seconds=st.floats(0.0, 4.0))
     def time_passes(self, seconds: float) -> None:
@@ -116,7 +222,7 @@ class Interleavings(RuleBasedStateMachine):
         for _, client in over:
             assert client.has_left or client.ended != client.aborted, "exactly one end"
             assert not (client.has_left and (client.ended or client.aborted)), "nobody is there to be told"
-        holders = set(map(id, world.throttler.leases.values()))
+        holders = {id(lease.holder) for lease in world.throttler.leases}
         assert len(holders) == len(world.throttler.leases)
         assert holders <= {id(exchange) for exchange, _ in self.live}
         assert world.proxy.active == len(self.live)
@@ -124,7 +230,24 @@ class Interleavings(RuleBasedStateMachine):
         assert world.throttler.forsaken() == [], "each lease's request is at a pod, or waits for a connection to it"
         assert world.held.held_requests == world.throttler.line.length
         assert world.held.held_bytes == world.throttler.held.held_bytes
-        assert world.held.held_bytes == sum(held.size for exchange, _ in self.live if (held := exchange._held))
+        assert world.held.held_bytes == sum(held_by(exchange) for exchange, _ in self.live)
+        phases = [exchange.phase for exchange, _ in self.live]
+        assert world.throttler.gathering == phases.count(GATHERING)
+        assert world.throttler.delivering == phases.count(DELIVERING)
+        for exchange, client in self.live:
+            assert exchange.phase != DELIVERING or exchange.lease is None, "its slot is free"
+            if client.paused and not exchange.request_done and exchange.phase != DELIVERING:
+                body = exchange._body
+                assert body is not None
+                waits = exchange.pod is None or pod_of(exchange).full or body._more is not None
+                assert waits, "paused for nothing: nobody will resume it"
+            if exchange.pod is not None and pod_of(exchange).paused:
+                assert client.full or exchange._goes_on, "likewise"
+            if exchange._response is not None and exchange._response.size:
+                assert client.full or exchange._goes_on, "likewise"
+            if exchange.phase in {ANSWERING, DELIVERING} and not client.has_left:
+                kept = 0 if exchange._response is None else exchange._response.size
+                assert len(client.body) + kept == exchange.response_bytes, "nothing is lost, and nothing is sent twice"
 
     @invariant()
     def nobody_waits_while_there_is_room(self) -> None:

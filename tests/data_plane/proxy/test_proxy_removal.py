@@ -40,7 +40,7 @@ def test_who_waits_for_a_connection_when_the_revision_goes_hears_of_it_at_once(i
 
     def scenario(data: DataPlane, told: list[FromData]) -> None:
         spec = RevisionSpec(key=KEY, hosts=("app.test",), container_concurrency=1, max_scale=4)
-        pods = [PlacePod(KEY, f"p{number}", f"127.0.0.1:{number}", READY, 1, 1) for number in (1, 2)]
+        pods = [PlacePod(KEY, f"p{number}", f"127.0.0.1:{number}", READY, 1, 1, number) for number in (1, 2)]
         data.apply([SetRevision(spec), *pods])
         throttler = data.tables.throttlers[KEY]
         clients = [Client() for _ in range(2 + in_line)]

@@ -520,6 +520,36 @@ def test_an_end_of_file_that_means_that_the_client_has_gone(case: str) -> None:
     visit.end()
 
 
+@pytest.mark.parametrize("half_closes", [True, False])
+def test_an_end_that_is_seen_while_nothing_is_read(half_closes: bool) -> None:
+    """Over TLS it means that the client has gone, as it does when it is read."""
+    visit = Visit(half_closes)
+    visit.connection.data_received(GET + GET)
+    visit.connection.peer_has_ended(False)
+    assert visit.transport.is_aborted() is not half_closes
+    assert visit.world.throttler.client_gone_total == (not half_closes)
+    if half_closes:
+        visit.answer()
+        visit.answer()
+        assert visit.transport.is_closed() and visit.begun == 2
+    visit.end()
+
+
+def test_half_a_head_does_not_stop_the_probes_of_a_half_closed_client() -> None:
+    visit = Visit()
+    visit.connection.data_received(GET + GET[:-2])
+    assert visit.connection.eof_received()
+    for _ in range(20):
+        probes = visit.transport.sent.count(CONTINUE)
+        visit.world.clock.pass_time(HALF_CLOSE_PROBE_AGAIN_S + 0.1)
+        visit.turn.end()
+        assert visit.transport.sent.count(CONTINUE) > probes
+        assert visit.transport.sent == visit.transport.sent.count(CONTINUE) * CONTINUE
+    visit.answer()
+    assert visit.transport.is_closed() and b"408" not in visit.transport.sent
+    visit.end()
+
+
 def test_half_a_request_behind_a_whole_one_ends_with_its_answer() -> None:
     visit = Visit()
     visit.connection.data_received(GET + GET[:-2])

@@ -196,6 +196,34 @@ def test_the_sweep_of_paused_connections_has_a_bound_per_turn() -> None:
     visit.end()
 
 
+def test_a_connection_that_raises_does_not_end_the_sweep() -> None:
+    visit = Visit()
+    clock = visit.world.clock
+
+    class Broken(HalfClosedTransport):
+        def get_extra_info(self, name: str) -> Any:
+            if name == "socket":
+                raise RuntimeError("injected")
+            return super().get_extra_info(name)
+
+    visit.registry.connections_max = 10_000
+    clients = [ClientConnection(visit.registry) for _ in range(2)]
+    for client in clients:
+        client.connection_made(Broken() if client is clients[0] else HalfClosedTransport())
+        visit.registry.paused[client] = None
+    sweep = HalfCloseSweep(visit.registry)
+    HalfClosedTransport.asked = 0
+    with pytest.raises(RuntimeError):
+        sweep.expired(clock.now())
+    del visit.registry.paused[clients[0]]
+    clock.pass_time(HALF_CLOSE_SWEEP_S + 0.1)
+    assert HalfClosedTransport.asked == 1, "it goes on, and the next round meets whom this one has left out"
+    sweep.stop()
+    for client in clients:
+        client.connection_lost(None)
+    visit.end()
+
+
 def test_a_sweep_that_is_stopped_between_two_turns_is_not_armed_again() -> None:
     visit = Visit()
     clock = visit.world.clock

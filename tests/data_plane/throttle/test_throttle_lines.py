@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from activator.data_plane.throttle.fair import FairLine
 from activator.data_plane.throttle.lines import FifoLine
 from activator.data_plane.throttle.priority import PriorityLine
-from activator.data_plane.throttle.waiters import Waiter, WaitingLine
+from activator.data_plane.throttle.waiters import Heap, Waiter, WaitingLine
 from bench.line_models import FairModel, FifoModel, LineModel, PriorityModel
 from tests.conftest import DEEP
 
@@ -177,3 +177,23 @@ def test_a_crowd_that_comes_back_walks_past_nobody() -> None:
     for one in reversed(crowd[1::2]):
         line.rejoin(one)
     assert served(line, 1_000) == crowd
+
+
+@given(st.lists(st.tuples(st.sampled_from([False, False, True]), st.integers(0, 1 << 30)), min_size=50, max_size=400))
+def test_many_that_come_back_in_any_order_stand_in_order_of_arrival(steps: list[tuple[bool, int]]) -> None:
+    heap = Heap()
+    waiting: list[Waiter] = []
+    for leaves, number in steps:
+        if leaves and waiting:
+            heap.remove(waiting.pop(number % len(waiting)))
+        elif all(one.arrival != number for one in waiting):
+            waiting.append(waiter(number))
+            heap.add(waiting[-1])
+        assert heap.first() is min(waiting, key=lambda one: one.arrival, default=None)
+        assert all(heap.waiters[one.heap_place] is one and one.in_line for one in waiting)
+    in_order = []
+    while (first := heap.first()) is not None:
+        heap.remove(first)
+        in_order.append(first)
+    assert in_order == sorted(waiting, key=lambda one: one.arrival)
+    assert not any(one.in_line for one in in_order)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from activator.data_plane.throttle.leases import newest_of
 from activator.runtime.errors import Reason
 from lb.tracker import QUARANTINED, READY, RECOVERING
 from tests.data_plane.throttle.throttle_fakes import Request, asking, make
@@ -195,10 +198,14 @@ def test_revoking_ends_exactly_the_requests_of_one_pod() -> None:
     table.add("one", "10.0.0.1:80", 2, READY)
     table.add("two", "10.0.0.2:80", 2, READY)
     requests = [asking(throttler, clock.now()) for _ in range(4)]
-    throttler.revoke("one", Reason.POD_REMOVED, "")
+    one = table.find_identity("one")
+    assert one is not None
+    while (lease := newest_of(one)) is not None:
+        throttler.revoke(lease, Reason.POD_REMOVED, "")
     revoked = [request for request in requests if "revoked" in request.ends]
     assert len(revoked) == 2
-    assert table.in_flight == 2
+    assert table.in_flight == len(throttler.leases) == 2
+    assert {lease.identity for lease in throttler.leases} == {"two"}
 
 
 def test_retry_after_follows_the_rate_at_which_slots_come_free() -> None:
@@ -232,3 +239,17 @@ def test_quarantined_pods_keep_their_ledger() -> None:
     request.release()
     table.set_state(tracker, READY)
     assert tracker.in_flight == 0
+
+
+@pytest.mark.parametrize("per_turn", [1, 4, 5, 256])
+def test_a_bounded_turn_skips_no_pod(per_turn: int) -> None:
+    """The pick that comes after the last grant of a turn was thrown away: round-robin had gone on to the next pod."""
+    throttler, table, _, clock = make(per_turn=per_turn)
+    line = [asking(throttler, clock.now(), number) for number in range(18)]
+    for pod in range(3):
+        table.add(f"p{pod}", f"10.0.0.{pod}:80", 10, READY)
+    throttler.pump()
+    while clock.turn():
+        pass
+    picked = [request.lease.identity for request in line if request.lease is not None]
+    assert picked == ["p0", "p1", "p2"] * 6

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from activator.config.specs import RevisionSpec
 from activator.data_plane.apply import GRANTS_PER_TURN_MAX
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.waiters import Waiter
+from activator.messages import PodRefused, PodServed, TrialEnded
 from activator.runtime.errors import Reason
 from lb.registry import create
 from lb.rng import Rng
@@ -15,12 +18,18 @@ from lb.table import TrackerTable
 from tests.manual_clock import ManualClock
 
 
+def _nothing(key: str, identity: str) -> None:
+    pass
+
+
 class Heard(SlotEvents):
     """Every event, in order."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, ...]] = []
+        self.reports: list[PodRefused | PodServed | TrialEnded] = []  # of these, what the state worker is sent
         self.reasons: list[str] = []  # of those who were refused
+        self.on_refused: Callable[[str, str], None] = _nothing  # as the data plane has it: `RevisionTables.suspected`
 
     def activated(self, key: str) -> None:
         self.events.append(("activated",))
@@ -34,15 +43,19 @@ class Heard(SlotEvents):
     def departed(self, key: str, identity: str) -> None:
         self.events.append(("departed", identity))
 
-    def trial_ended(self, key: str, identity: str, generation: int, succeeded: bool) -> None:
+    def trial_ended(self, key: str, identity: str, epoch: int, succeeded: bool) -> None:
         self.events.append(("trial", identity, str(succeeded)))
+        self.reports.append(TrialEnded(key, identity, epoch, succeeded))
 
-    def refused(self, key: str, identity: str, generation: int, dead: bool, reason: str) -> None:
+    def refused(self, key: str, identity: str, epoch: int, dead: bool, reason: str) -> None:
         self.events.append(("refused", identity, str(dead)))
         self.reasons.append(reason)
+        self.on_refused(key, identity)
+        self.reports.append(PodRefused(key, identity, epoch, dead, reason))
 
-    def served(self, key: str, identity: str, generation: int) -> None:
-        self.events.append(("served", identity, str(generation)))
+    def served(self, key: str, identity: str, epoch: int) -> None:
+        self.events.append(("served", identity, str(epoch)))
+        self.reports.append(PodServed(key, identity, epoch))
 
     def failed(self, key: str, error: Exception) -> None:
         self.events.append(("failed", repr(error)))

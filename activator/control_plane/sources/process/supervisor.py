@@ -2,7 +2,8 @@
 
 Rules
   1. A process is a pod with an identity of its own; what takes its place after a crash is another pod.
-  2. "Ready" means that it answered: its port accepts, or its readiness path answers well.
+  2. "Ready" means that it answered: its port accepts, or its readiness path answers well; on 127.0.0.1, or on ::1 where
+     it listens there alone.
   3. It is stopped only when the data plane reports that it has no request any more: first withdrawn, then SIGTERM to
      the group, SIGKILL after `STOP_GRACE_S`.
   4. Failed starts are repeated with a growing backoff; after `CRASHES_MAX` in a row the revision is reported as failed
@@ -32,6 +33,8 @@ from activator.control_plane.sources.process.reaper import MARK
 from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Listed, PodGone, PodSeen, PodStatus, RevisionFailed, RevisionRecovered
 from activator.runtime.clock import Now
+from activator.runtime.local_listeners import LOOPBACK_4, LOOPBACK_6, Listening, listening
+from activator.runtime.sockets import join_address
 from activator.runtime.tasks import TaskGroupOwner, pause
 
 STARTING_MAX: Final = 4  # processes of one revision that start at the same time
@@ -100,7 +103,7 @@ class LocalProcess:
         self.identity = identity
         self.port = port
         self.drain_timeout_s = drain_timeout_s
-        self.address = f"127.0.0.1:{port}"
+        self.address = join_address(LOOPBACK_4, port)
         self.ready = False
         self.stopping = False
         self.drained = asyncio.Event()
@@ -347,8 +350,10 @@ class ProcessSupervisor:
         began_s = self._now()
         waited_s = 0.0
         while waited_s < float(fleet.revision.timeouts.startup):
-            if await answers(process.address, settings.readiness.http_get, PROBE_TIMEOUT_S):
+            lenient = fleet.revision.lenient_pods
+            if await answers(process.address, settings.readiness.http_get, PROBE_TIMEOUT_S, lenient):
                 return True
+            process.address = _address_of(process.port)
             # In proportion to what has passed: the wait for the next look never adds more than that share to a start.
             await pause(min(max(waited_s * READINESS_STEP_SHARE, READINESS_STEP_MIN_S), interval_s))
             waited_s = self._now() - began_s
@@ -426,11 +431,17 @@ class ProcessSupervisor:
     def _free_port(self) -> int:
         while True:
             with socket.socket() as sock:
-                sock.bind(("127.0.0.1", 0))
+                sock.bind((LOOPBACK_4, 0))
                 port: int = sock.getsockname()[1]
-            if port not in self._ports:
+            if port not in self._ports and listening(LOOPBACK_6, port) in {Listening.NO, None}:
                 self._ports.add(port)
                 return port
+
+
+def _address_of(port: int) -> str:
+    """Where a program on this machine listens: some know only IPv6, where `localhost` is ::1 first."""
+    only_6 = listening(LOOPBACK_6, port) is Listening.YES and listening(LOOPBACK_4, port) is Listening.NO
+    return join_address(LOOPBACK_6 if only_6 else LOOPBACK_4, port)
 
 
 def missing_program(command: list[str]) -> str | None:

@@ -1,0 +1,109 @@
+"""Whether a program on this machine takes connections at an address: the kernel is asked, and nobody is connected to.
+
+A connection that only looks takes something from the program: a server that accepts once (`nc -l`) is used up by it,
+and one that handles a connection at a time is kept waiting. The kernel knows its listening sockets (sock_diag(7)); a
+question costs some 40 us.
+
+Rules
+  1. Loopback addresses only, since others may be another machine's.
+  2. "Nothing listens" is no proof: a packet filter may lead the port elsewhere. Then only a connection shows it.
+  3. Where the kernel does not answer, as in some sandboxes, nothing is known.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from enum import Enum
+from typing import Final, NamedTuple
+
+# linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h
+_NETLINK_SOCK_DIAG: Final = 4
+_SOCK_DIAG_BY_FAMILY: Final = 20
+_NLM_F_REQUEST_DUMP: Final = 0x301
+_NLMSG_ERROR: Final = 2
+_NLMSG_DONE: Final = 3
+_INET_DIAG_SKV6ONLY: Final = 11
+_TCP_LISTEN: Final = 10
+
+_HEADER: Final = struct.Struct("=IHHII")
+_REQUEST: Final = struct.Struct("=BBBBI")
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_FIXED_BYTES: Final = 72  # of a struct inet_diag_msg
+_ANSWER_BYTES: Final = 64 * 1024
+_TIMEOUT_S: Final = 0.1  # the kernel answers at once or not at all
+
+LOOPBACK_4: Final = "127.0.0.1"
+LOOPBACK_6: Final = "::1"
+
+
+class Listening(Enum):
+    YES = "yes"
+    FULL = "full"  # and takes no more connections for now
+    NO = "no"
+
+
+class _Listener(NamedTuple):
+    host: str
+    only_6: bool
+    is_full: bool
+
+
+def is_loopback(host: str) -> bool:
+    return host == LOOPBACK_6 or host.startswith("127.")
+
+
+def listening(host: str, port: int) -> Listening | None:
+    """At a loopback address of this machine; None: that is not known."""
+    try:
+        found = [*_listeners(socket.AF_INET, port), *_listeners(socket.AF_INET6, port)]
+    except OSError:
+        return None
+    there = [one for one in found if _takes(one, host)]
+    if not there:
+        return Listening.NO
+    return Listening.FULL if all(one.is_full for one in there) else Listening.YES
+
+
+def _takes(listener: _Listener, host: str) -> bool:
+    if listener.host in {host, f"::ffff:{host}"}:
+        return True
+    if ":" in host:
+        return listener.host == "::"
+    return listener.host == "0.0.0.0" or (listener.host == "::" and not listener.only_6)
+
+
+def _listeners(family: int, port: int) -> Iterator[_Listener]:
+    """Of one port. Raises OSError where the kernel does not tell."""
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as sock:
+        sock.settimeout(_TIMEOUT_S)
+        request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _TCP_LISTEN)
+        request += struct.pack(">HH", port, 0) + bytes(36) + b"\xff" * 8  # any address, interface and cookie
+        sock.sendto(
+            _HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 1, 0) + request, (0, 0)
+        )
+        while True:
+            answer = sock.recv(_ANSWER_BYTES)
+            position = 0
+            while position + _HEADER.size <= len(answer):
+                length, kind, _, _, _ = _HEADER.unpack_from(answer, position)
+                if kind == _NLMSG_DONE:
+                    return
+                if kind == _NLMSG_ERROR or length < _HEADER.size:
+                    raise OSError("the kernel does not tell which sockets listen")
+                yield _listener(family, answer[position + _HEADER.size : position + length])
+                position += (length + 3) & ~3
+
+
+def _listener(family: int, message: bytes) -> _Listener:
+    host = socket.inet_ntop(family, message[8:12] if family == socket.AF_INET else message[8:24])
+    waiting, backlog = struct.unpack_from("=II", message, 56)
+    only_6 = False
+    position = _FIXED_BYTES
+    while position + _ATTRIBUTE.size <= len(message):
+        length, kind = _ATTRIBUTE.unpack_from(message, position)
+        if kind == _INET_DIAG_SKV6ONLY:
+            only_6 = message[position + _ATTRIBUTE.size] != 0
+        position += max((length + 3) & ~3, _ATTRIBUTE.size)
+    return _Listener(host, only_6, waiting > backlog)
