@@ -352,7 +352,14 @@ class StopProbe(Message, frozen=True, tag=True):
     identity: str
 
 
-ProbeOrder = StartProbe | StopProbe
+class SetProbes(Message, frozen=True, tag=True):
+    """Of this revision ask these pods and no others; what is asked already goes on."""
+
+    key: str
+    pods: tuple[StartProbe, ...]
+
+
+ProbeOrder = StartProbe | StopProbe | SetProbes
 
 
 # --- what the data plane reports beside changes ----------------------------------------------------------------------

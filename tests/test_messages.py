@@ -65,5 +65,5 @@ def test_every_message_is_in_one_of_the_unions() -> None:
         for kind in vars(messages).values()
         if isinstance(kind, type) and issubclass(kind, Message) and kind is not Message
     }
-    control_only = {messages.StartProbe, messages.StopProbe}
+    control_only = {messages.StartProbe, messages.StopProbe, messages.SetProbes}
     assert kinds - control_only == {kind for kind in EVERY if isinstance(kind, type) and issubclass(kind, Message)}

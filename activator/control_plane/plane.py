@@ -6,6 +6,7 @@ It exists once, however many workers there are. It knows the data plane by the m
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -20,7 +21,7 @@ from activator.control_plane.sources.process.source import ProcessSource
 from activator.control_plane.sources.process.supervisor import Reaping
 from activator.control_plane.sources.source import Source
 from activator.control_plane.sources.unreachable import UnreachableRevisions
-from activator.control_plane.state.supervision import WORKER, keep_running
+from activator.control_plane.state.supervision import TASK, WORKER, keep_running
 from activator.control_plane.state.worker import StateWorker
 from activator.messages import (
     PUSH,
@@ -40,6 +41,8 @@ from lb.rng import Rng
 START_SETTLE_S: Final = 10.0  # how long the start waits at the most until the file's revisions are applied
 SWEEP_INTERVAL_S: Final = 1.0  # how often the age of what sources have said is looked at
 SCALE_TICK_S: Final = 0.1
+
+log = logging.getLogger("activator.state")
 
 STALLED_AFTER_S = 10.0  # a state worker that has not turned for so long is not alive
 
@@ -61,6 +64,7 @@ class ControlPlane:
         self._tasks = tasks
         self.prober = Prober(tasks, self.submit, rng, now, TcpProber(now).ask)
         self.worker = StateWorker(now, self._apply, self.prober.order, self._resubmit, rng=rng, before_batch=write_out)
+        self.prober.panicked = self.worker.supervision.panicked
         self.controllers = Controllers(now)
         self.processes = ProcessSource(tasks, self.submit, now, reaping, self.worker.supervision.panicked)
         unreachable = UnreachableRevisions(self.submit, self.prober, self.worker.model, now)
@@ -129,7 +133,13 @@ class ControlPlane:
         self.worker.submit(change)
 
     def receive(self, message: ToControl) -> None:
-        """From the data plane."""
+        """From the data plane, no request of which ends for an error of ours."""
+        try:
+            self._receive(message)
+        except Exception as error:
+            self._failed("receiver of messages", message, error)
+
+    def _receive(self, message: ToControl) -> None:
         if isinstance(message, Load):
             if message.queued:
                 self.prober.hurry(message.key)
@@ -146,7 +156,14 @@ class ControlPlane:
     def _apply(self, effects: list[Effect]) -> None:
         self._send(effects)
         for source in self._sources:
-            source.applied(effects)
+            try:
+                source.applied(effects)
+            except Exception as error:  # the source's: the effects have arrived all the same
+                self._failed(f"source {type(source).__name__}", effects, error)
+
+    def _failed(self, name: str, what: object, error: Exception) -> None:
+        self.worker.supervision.panicked(TASK + name, what, error, self._now())
+        log.error("the %s raised", name, exc_info=error)
 
     def _resubmit(self, source: str, key: str) -> None:
         """A change of this revision, from the source of this name, was lost."""
@@ -163,6 +180,7 @@ class ControlPlane:
             await pause(SWEEP_INTERVAL_S)
             for key in list(self.worker.model.aging):
                 self.submit(Sweep(key))
+            self.worker.check_confirmed()
 
     async def _run_scaling(self) -> None:
         while True:

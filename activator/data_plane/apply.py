@@ -193,6 +193,7 @@ class RevisionTables:
             if load.in_flight == 0 and load.queued == 0 and load.concurrency == 0:
                 throttler.active = False
                 del self._active[key]
+                self._changed.add(key)  # its last requests have not been audited
         return loads
 
     def suspected(self, key: str, identity: str) -> None:
@@ -233,6 +234,8 @@ class RevisionTables:
         self._changed.add(key)
         self._restructured.add(key)
         self.applied[key] = 0 if type(effect) is RebuildRevision else self.applied.get(key, 0) + 1
+        if type(effect) is DropRevision and key not in self.throttlers:
+            self._forget(key)  # it could not even be made
 
     def _apply_one(self, effect: Effect) -> RevisionThrottler | None:
         """The throttler whose line should be looked at, or None."""
@@ -333,9 +336,7 @@ class RevisionTables:
     def _drop_revision(self, throttler: RevisionThrottler) -> None:
         del self.throttlers[throttler.key]
         self._active.pop(throttler.key, None)
-        self.applied.pop(throttler.key, None)
-        self._restructured.discard(throttler.key)
-        self.distrusted.pop(throttler.key, None)
+        self._forget(throttler.key)
         self._hooks.revision_dropped(throttler.key)
         # First: requests that wait for a connection to one of the pods are rejected, and must not join the line again.
         throttler.remove()
@@ -345,6 +346,12 @@ class RevisionTables:
                 self._drain(throttler, tracker, throttler.spec.drain_timeout_s)
         self._generation = max(self._generation, table.generation)
         self.dropped[throttler.incarnation] = throttler
+
+    def _forget(self, key: str) -> None:
+        """What is kept by the name of a revision; the state worker counts from the beginning, too."""
+        self.applied.pop(key, None)
+        self._restructured.discard(key)
+        self.distrusted.pop(key, None)
 
     def _place_pod(self, throttler: RevisionThrottler, effect: PlacePod) -> RevisionThrottler | None:
         table = throttler.table

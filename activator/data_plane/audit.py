@@ -12,6 +12,8 @@ Rules
      logs what was found.
   4. An exception during a check makes that revision distrusted; the others are checked all the same.
   5. It runs between two callbacks of the loop, where everything must add up: there is no "not yet".
+  6. A slot whose drain has ended is reported again until it is freed. That is no difference: the report may wait for a
+     revision that is parked.
 """
 
 from __future__ import annotations
@@ -22,8 +24,17 @@ from typing import Final, final
 from activator.data_plane.apply import RevisionTables
 from activator.data_plane.throttle.leases import newest_of, next_older
 from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
-from activator.messages import Change, LeasesForsaken, LineStuck, RevisionBroken, SlotForgotten, SlotView, TableSeen
-from activator.runtime.clock import Deadline, Defer, Now, TimingWheel
+from activator.messages import (
+    Change,
+    LeasesForsaken,
+    LineStuck,
+    RevisionBroken,
+    SlotDrained,
+    SlotForgotten,
+    SlotView,
+    TableSeen,
+)
+from activator.runtime.clock import Defer, Now, Periodic, TimingWheel
 from lb.table import TrackerTable
 from lb.tracker import DRAINING, EMPTY, PodTracker
 
@@ -53,7 +64,7 @@ class Look:
         self.seen: list[SlotView] = []
 
 
-class Auditor(Deadline):
+class Auditor(Periodic):
     """`send` takes what was found to the state worker; `defer` runs a callable in the loop's next turn."""
 
     def __init__(
@@ -64,7 +75,7 @@ class Auditor(Deadline):
         send: Callable[[Change], None],
         defer: Defer,
     ) -> None:
-        super().__init__()
+        super().__init__(AUDIT_INTERVAL_S)
         self._tables = tables
         self._wheel = wheel
         self._now = now
@@ -168,6 +179,8 @@ class Auditor(Deadline):
         look.held += 1
         if tracker.state == DRAINING:
             look.draining += 1
+            if leases == 0:
+                self._send(SlotDrained(look.throttler.key, int(tracker.slot), int(tracker.generation)))
         else:
             look.capacity += tracker.capacity()
             self._see(look, tracker)
@@ -193,6 +206,8 @@ class Auditor(Deadline):
             pods = ", ".join(sorted(look.forsaken_at))
             self._send(LeasesForsaken(key, f"{look.forsaken} leases without a request at {pods}"))
         if self._tables.applied.get(key, 0) != look.applied:
+            if look.shows:  # this one confirms those from before it; the next one shows the table as it is then
+                self._send(TableSeen(key, look.applied, ()))
             return  # effects have come since the look began: the next one is after them
         look.table.check_totals(look.held, look.capacity, look.draining)
         if look.shows:

@@ -60,7 +60,7 @@ from activator.messages import (
 )
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.certificates import TLS_CONTEXTS_MAX
-from activator.runtime.clock import Deadline, Now, TimingWheel
+from activator.runtime.clock import Now, Periodic, TimingWheel
 from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX, split_address
 from activator.runtime.tasks import TaskGroupOwner
 from activator.runtime.units import KIB
@@ -373,11 +373,11 @@ def _expected_identity(probe: ProbeSpec, tracker: PodTracker) -> ExpectedIdentit
     return ExpectedIdentity(head, probe.identity_header.lower().encode(), tracker.identity.encode())
 
 
-class _LoadReport(Deadline):
+class _LoadReport(Periodic):
     """Every LOAD_REPORT_INTERVAL_S: the loads of the revisions that have any, and which dropped ones have ended."""
 
     def __init__(self, data: DataPlane, now: Now, send: Send) -> None:
-        super().__init__()
+        super().__init__(LOAD_REPORT_INTERVAL_S)
         self._data = data
         self._now = now
         self._send = send

@@ -51,6 +51,15 @@ class Deadline:
         raise NotImplementedError
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Periodic(Deadline):
+    """Expires again and again: `expired` arms it for the next time. Where that raised first, the wheel arms it."""
+
+    def __init__(self, interval_s: float) -> None:
+        super().__init__()
+        self.interval_s = interval_s
+
+
 class TimingWheel:
     """All deadlines of one event loop.
 
@@ -199,6 +208,8 @@ class TimingWheel:
             try:
                 entry.expired(now_s)
             except Exception as error:
+                if isinstance(entry, Periodic) and entry.wheel_next is None:
+                    self.arm(entry, now_s + entry.interval_s)
                 self._on_error(error)
 
     def _sleep_until_occupied(self) -> None:

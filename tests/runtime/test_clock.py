@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from activator.runtime.clock import ENTRIES_PER_TURN_MAX, NEVER, TICK_S, WHEEL_SLOTS, Deadline, TimingWheel
+from activator.runtime.clock import ENTRIES_PER_TURN_MAX, NEVER, TICK_S, WHEEL_SLOTS, Deadline, Periodic, TimingWheel
 from tests.manual_clock import ManualClock
 
 
@@ -118,6 +118,27 @@ def test_one_broken_entry_does_not_stop_the_others() -> None:
     clock.pass_time(1.0)
     assert len(fine.expired_at_s) == 1
     assert [str(error) for error in errors] == ["broken"]
+
+
+@pytest.mark.parametrize("arms_first", [False, True])
+def test_a_periodic_entry_that_raises_expires_the_next_time_all_the_same(arms_first: bool) -> None:
+    clock, wheel, errors = make()
+    expired_s: list[float] = []
+
+    class Broken(Periodic):
+        def expired(self, now_s: float) -> None:
+            if arms_first:
+                wheel.arm(self, now_s + 2.0)
+            expired_s.append(now_s - begun_s)
+            raise RuntimeError("broken")
+
+    begun_s = clock.now()
+    broken = Broken(1.0)
+    wheel.arm(broken, begun_s + 1.0)
+    clock.pass_time(4.9)
+    assert len(expired_s) == len(errors) == (2 if arms_first else 4)
+    assert wheel.armed == 1
+    wheel.cancel(broken)
 
 
 @pytest.mark.parametrize("count", [1, 40])

@@ -8,77 +8,53 @@ Rules
      asked every few milliseconds, and once more beside a question that hangs, since a proxy before the program
      (Knative's queue-proxy) may let a question hang that it would answer now.
   3. The timeout of a question follows how long the last answers took.
+  4. An order holds until another one says otherwise. The answer is said again, and the pod asked again, until the state
+     worker has heard of it and ends the order; an error of ours ends none. So no pod waits for ever for an answer, an
+     order or a message that was lost.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Coroutine
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Final
 
-from activator.control_plane.probes.probe import (
-    PROBE_HURRIED_LONG_S,
-    PROBE_HURRIED_LONG_STEP_S,
-    PROBE_TIMEOUT_S,
-    PROBES_HURRIED_MAX,
-    Ask,
-    Question,
-    ask,
+from activator.control_plane.probes.asked_pod import (
+    PROBE_BACKOFF_MAX_S,
+    PROBE_HURRY_S,
+    AdaptiveTimeout,
+    AskedPod,
+    Asker,
+    Failing,
+    Place,
+    Wait,
 )
-from activator.messages import Change, Probed, ProbeOrder, StartProbe
+from activator.control_plane.probes.probe import PROBES_HURRIED_MAX, Ask, Question, ask
+from activator.messages import Change, Probed, ProbeOrder, SetProbes, StartProbe, StopProbe
 from activator.runtime.clock import NEVER, Later, Now
 from activator.runtime.tasks import TaskGroupOwner, call_later, wait_for
 from lb.rng import Rng
 
-PROBE_BACKOFF_INITIAL_S: Final = 0.05
-PROBE_BACKOFF_MAX_S: Final = 5.0
-PROBE_TIMEOUT_MIN_S: Final = 0.25  # however near the pods are: a loaded machine may take that long …
-PROBE_TIMEOUT_RTTS: Final = 16.0  # … and else so many times what the last answers took
-PROBE_TIMEOUT_MAX_S: Final = 10.0  # to which each silence doubles it
-PROBES_AT_ONCE_MAX: Final = 64  # pods asked in the same moment …
-PROBE_MOMENT_S: Final = 0.25  # … which is so long; a pod that has not answered by then keeps no other waiting
+PROBES_AT_ONCE_MAX: Final = 64  # pods asked in the same moment (PROBE_MOMENT_S)
 EXPEDITED_REVISIONS_MAX: Final = 10_000  # revisions of which it is known since when requests wait
-PROBE_HURRY_S: Final = 0.25  # how long probing is expedited after requests were last seen to wait
-PROBE_HURRY_FORGET_S: Final = 2.0  # … and since when they have waited is forgotten after such a pause
-PROBE_HURRIED_STEP_SHARE: Final = 0.01  # a hurried pod is asked in steps of this share of the time since …
-PROBE_HURRIED_STEP_MIN_S: Final = 0.002
-PROBE_HURRIED_STEP_MAX_S: Final = 0.025  # … and more where many pods are hurried: PROBES_HURRIED_MAX in such a step
-PROBE_SECOND_AFTER_S: Final = 0.025  # a hurried pod that has not answered by then is asked once more beside
+PROBE_HURRY_FORGET_S: Final = 2.0  # since when requests have waited is forgotten after such a pause
+PROBE_UNHEARD_S: Final = 5.0  # a pod that has answered is asked again if nobody has ended its order by then
 
 log = logging.getLogger("activator.probing")
 
 AskPod = Callable[[Question, float], Coroutine[None, None, Ask]]
-Wait = Callable[[asyncio.Event, float], Coroutine[None, None, bool]]
-
-
-class Failing(NamedTuple):
-    """A pod does not answer: since the first question of all to which it did not, and why."""
-
-    since_s: float
-    cause: str
+Panicked = Callable[[str, object, object, float], float]
 
 
 def _ignore(key: str) -> None:
     pass
 
 
-class AdaptiveTimeout:
-    """How long to wait for an answer, from how long the last ones of the same revision took.
-
-    A fixed timeout would be a cliff: no pod that is farther away than that would ever be ready.
-    """
-
-    def __init__(self) -> None:
-        self._slowest_s: float = PROBE_TIMEOUT_S / PROBE_TIMEOUT_RTTS  # of late, falling slowly
-
-    def answered(self, took_s: float) -> None:
-        self._slowest_s = max(took_s, 0.875 * self._slowest_s)
-
-    def timeout_s(self, silences: int) -> float:
-        """After so many silences in a row: each doubles it."""
-        first_s = max(PROBE_TIMEOUT_MIN_S, PROBE_TIMEOUT_RTTS * self._slowest_s)
-        return float(min(first_s * 2.0 ** min(silences, 8), PROBE_TIMEOUT_MAX_S))
+def _unsupervised(key: str, what: object, error: object, now_s: float) -> float:
+    return PROBE_BACKOFF_MAX_S
 
 
 class ExpeditedProbing:
@@ -99,8 +75,8 @@ class ExpeditedProbing:
         return now_s - self._last_s <= PROBE_HURRY_S
 
 
-class Prober:
-    """Asks the pods of its orders until they answer, and submits `Probed`.
+class Prober(Asker):
+    """Asks the pods of its orders until they answer, and submits `Probed` until the order ends.
 
     `ask_pod` asks one pod once; `wait` sits out a pause that an event may end; `later` is the loop's `call_later`.
     """
@@ -115,40 +91,40 @@ class Prober:
         wait: Wait = wait_for,
         later: Later = call_later,
     ) -> None:
+        super().__init__(now, wait)
         self._tasks = tasks
         self._submit = submit
         self._rng = rng
-        self.now = now
         self.ask_pod = ask_pod
-        self.wait = wait
         self._later = later
         self.on_failed: Callable[[str], None] = _ignore  # a pod of this revision was asked, and did not answer
         self.on_answered: Callable[[str], None] = _ignore
+        self.panicked: Panicked = _unsupervised  # of supervision: counts an error of ours, and says how long to wait
         self._places = {hurried: asyncio.Semaphore(PROBES_AT_ONCE_MAX) for hurried in (False, True)}
-        self._asked: dict[str, dict[str, _AskedPod]] = {}  # by revision and identity
+        self._asked: dict[str, OrderedDict[str, AskedPod]] = {}  # by revision and identity
+        self._failed: dict[tuple[str, str], StartProbe | StopProbe] = {}  # orders that raised, to be carried out again
         self._timeouts: dict[str, AdaptiveTimeout] = {}
         self._expedited: dict[str, ExpeditedProbing] = {}
-        self.hurried: int = 0  # pods, now
         self.asked_totals: dict[Ask, int] = dict.fromkeys(Ask, 0)
         self.errors_total: int = 0
 
     def order(self, orders: list[ProbeOrder]) -> None:
-        """Start and stop probes."""
+        """Start and stop probes. Raises nothing: an order that fails is carried out later, the others now."""
         for order in orders:
-            asked = self._asked.setdefault(order.key, {})
-            former = asked.pop(order.identity, None)
-            if former is not None and former.task is not None:
-                former.task.cancel()
-            if isinstance(order, StartProbe):
-                pod = _AskedPod(self, order)
-                expedited = self._expedited.get(order.key)
-                if expedited is not None and expedited.is_on(self.now()):  # requests wait for a pod as this one comes
-                    pod.hurry(self.now(), expedited.since_s)
-                pod.task = self._tasks.start("probe", self._until_it_answers(pod))
-                asked[order.identity] = pod
-            elif not asked:
-                del self._asked[order.key]
-                self._timeouts.pop(order.key, None)
+            if isinstance(order, SetProbes):
+                wanted = {pod.identity for pod in order.pods}
+                for identity in list(self._asked_of(order.key)):
+                    if identity not in wanted:
+                        self._carry_out(StopProbe(order.key, identity))
+                for pod in order.pods:
+                    self._carry_out(pod)
+            else:
+                self._carry_out(order)
+
+    @property
+    def hurried(self) -> int:
+        """Pods, now."""
+        return len(self.hurried_pods)
 
     def hurry(self, key: str) -> None:
         """Requests wait for this revision: ask now, not after the backoff; a bounded number of pods, in turns."""
@@ -162,148 +138,123 @@ class Prober:
         asked = self._asked.get(key)
         if asked:
             for identity in list(asked)[:PROBES_HURRIED_MAX]:
-                pod = asked.pop(identity)
-                asked[identity] = pod
-                pod.hurry(now_s, expedited.since_s)
+                asked.move_to_end(identity)
+                asked[identity].hurry(now_s, expedited.since_s)
 
     def failing(self, key: str) -> dict[str, Failing]:
         """The pods of a revision that are asked and have not answered yet, by identity."""
-        asked = self._asked.get(key, {})
+        asked = self._asked_of(key)
         return {identity: pod.failing for identity, pod in asked.items() if pod.failing is not None}
 
-    async def _until_it_answers(self, pod: _AskedPod) -> None:
+    # --- orders ---
+
+    def _asked_of(self, key: str) -> OrderedDict[str, AskedPod]:
+        return self._asked.get(key) or OrderedDict()
+
+    def _carry_out(self, order: StartProbe | StopProbe) -> None:
+        name = (order.key, order.identity)
         try:
-            await pod.ask_until_it_answers()
+            self._failed.pop(name, None)
+            if isinstance(order, StartProbe):
+                self._start(order)
+            else:
+                self._stop(order.key, order.identity)
+        except Exception as error:
+            self._failed_at(order, error)
+
+    def _failed_at(self, order: StartProbe | StopProbe, error: object) -> None:
+        name = (order.key, order.identity)
+        self._failed[name] = order
+        backoff_s = self.panicked(order.key, order, error, self.now())
+        log.error("%r failed (%r); again in %.1f s", order, error, backoff_s)
+        self._later(backoff_s, partial(self._carry_out_again, name))
+
+    def _carry_out_again(self, name: tuple[str, str]) -> None:
+        order = self._failed.get(name)
+        if order is not None:  # else there has been a newer one
+            self._carry_out(order)
+
+    def _start(self, order: StartProbe) -> None:
+        former = self._asked_of(order.key).get(order.identity)
+        if former is not None and former.order == order and former.is_asking():
+            return
+        self._stop(order.key, order.identity)
+        pod = AskedPod(self, order)
+        self._asked.setdefault(order.key, OrderedDict())[order.identity] = pod
+        expedited = self._expedited.get(order.key)
+        if expedited is not None and expedited.is_on(self.now()):  # requests wait for a pod as this one comes
+            pod.hurry(self.now(), expedited.since_s)
+        pod.task = self._tasks.start("probe", self._until_told_to_stop(pod))
+        pod.task.add_done_callback(partial(self._ended, pod))
+
+    def _stop(self, key: str, identity: str) -> None:
+        asked = self._asked_of(key)
+        pod = asked.get(identity)
+        if pod is not None:
+            pod.rest()
+            if pod.task is not None:
+                pod.task.cancel()
+            del asked[identity]
+        if not asked:
+            self._asked.pop(key, None)
+            self._timeouts.pop(key, None)
+
+    async def _until_told_to_stop(self, pod: AskedPod) -> None:
+        order = pod.order
+        try:
+            while True:
+                await pod.ask_until_it_answers()
+                pod.rest()
+                self._submit(Probed(order.key, order.identity, order.address))
+                self.on_answered(order.key)
+                await self.wait(asyncio.Event(), PROBE_UNHEARD_S)
+                pod.begin_again()
+        except Exception as error:
+            self._failed_at(order, error)
         finally:
-            pod.close()
-        self._submit(Probed(pod.order.key, pod.order.identity, pod.order.address))
-        self.on_answered(pod.order.key)
+            pod.rest()
+
+    def _ended(self, pod: AskedPod, task: asyncio.Task[None]) -> None:
+        """Supervision: a probe is cancelled when its order ends; else it has failed, and begins again after a while."""
+        order = pod.order
+        if task.cancelled() or self._asked_of(order.key).get(order.identity) is not pod:
+            return
+        if (order.key, order.identity) not in self._failed:  # else that is known, or there is a newer order
+            self._failed_at(order, task.exception())
 
     # --- what an asked pod needs ---
 
-    def start_asking(self, pod: _AskedPod) -> asyncio.Task[None]:
+    def start_asking(self, pod: AskedPod) -> asyncio.Task[None]:
         return self._tasks.start("question", self._ask_once(pod))
 
     def jitter(self) -> float:
-        """Spreads pods that died together."""
         return 0.5 + float(self._rng.below(512)) / 1024.0
 
-    async def _ask_once(self, pod: _AskedPod) -> None:
+    async def _ask_once(self, pod: AskedPod) -> None:
+        order = pod.order
+        found, cause = Ask.REFUSED, ""
+        try:
+            found, cause = await self._ask_in_its_place(pod)
+        except Exception:  # a defect: the pod is asked again all the same
+            self.errors_total += 1
+            log.exception("could not ask the pod %s of %s", order.identity, order.key)
+        self.asked_totals[found] += 1
+        pod.answered_with(found, asyncio.current_task(), cause)
+        if found is not Ask.ANSWERED:
+            self.on_failed(order.key)
+
+    async def _ask_in_its_place(self, pod: AskedPod) -> tuple[Ask, str]:
         order = pod.order
         adaptive = self._timeouts.setdefault(order.key, AdaptiveTimeout())
         question = Question(order.address, order.probe, order.tls, order.identity, order.key, pod.hurried)
         places = self._places[question.hurried]
         await places.acquire()
-        place = _Place(places, self._later)
-        begun_s = self.now()
-        found = Ask.REFUSED
+        place = Place(places, self._later)
         try:
+            begun_s = self.now()
             found = await self.ask_pod(question, adaptive.timeout_s(pod.silences))
-        except Exception:  # a defect: the pod is asked again all the same
-            self.errors_total += 1
-            log.exception("could not ask the pod %s of %s", order.identity, order.key)
         finally:
             place.give_back()
-        self.asked_totals[found] += 1
         if found is Ask.ANSWERED:
             adaptive.answered(self.now() - begun_s)
-        pod.answered_with(found, asyncio.current_task(), question.causes[-1] if question.causes else "")
-        if found is not Ask.ANSWERED:
-            self.on_failed(order.key)
-
-
-class _Place:
-    """One of the places for pods that are asked in the same moment; held no longer than that moment."""
-
-    def __init__(self, places: asyncio.Semaphore, later: Later) -> None:
-        self._places = places
-        self._held = True
-        self._timer = later(PROBE_MOMENT_S, self.give_back)
-
-    def give_back(self) -> None:
-        self._timer.cancel()
-        if self._held:
-            self._held = False
-            self._places.release()
-
-
-class _AskedPod:
-    """One pod that is asked until it answers: when the next question is due, and whether two may be under way."""
-
-    def __init__(self, prober: Prober, order: StartProbe) -> None:
-        self.order = order
-        self.task: asyncio.Task[None] | None = None
-        self.silences = 0  # in a row
-        self.failing: Failing | None = None
-        self._prober = prober
-        self._begun_s = prober.now()
-        self._wake = asyncio.Event()  # an answer came, or requests wait
-        self._questions: set[asyncio.Task[None]] = set()
-        self._due_s = -NEVER  # not before: the next question
-        self._backoff_s = PROBE_BACKOFF_INITIAL_S
-        self.hurried = False
-        self._hurried_since_s = 0.0
-        self._hurried_until_s = 0.0
-        self._over = False  # it has answered, or is not to be asked any more
-
-    async def ask_until_it_answers(self) -> None:
-        """Returns when the pod has answered."""
-        while not self._over:
-            now_s = self._prober.now()
-            if self.hurried and now_s >= self._hurried_until_s:
-                self.hurried = False
-                self._prober.hurried -= 1
-            may_ask = len(self._questions) < (2 if self.hurried else 1)
-            if may_ask and now_s >= self._due_s:
-                self._due_s = now_s + PROBE_SECOND_AFTER_S
-                question = self._prober.start_asking(self)
-                self._questions.add(question)
-                question.add_done_callback(self._questions.discard)
-                continue
-            self._wake.clear()
-            # Every question ends within its timeout, and then there is an answer.
-            await self._prober.wait(self._wake, self._due_s - now_s if may_ask else PROBE_TIMEOUT_MAX_S)
-
-    def answered_with(self, found: Ask, question: asyncio.Task[None] | None, cause: str) -> None:
-        """A question has ended."""
-        if question is not None:
-            self._questions.discard(question)
-        if found is Ask.ANSWERED:
-            self._over = True
-        else:
-            since_s = self._prober.now() if self.failing is None else self.failing.since_s
-            self.failing = Failing(since_s, cause or "it does not answer")
-            self.silences = self.silences + 1 if found is Ask.SILENT else 0
-            self._due_s = self._prober.now() + self._pause_s()
-        self._wake.set()
-
-    def hurry(self, now_s: float, since_s: float) -> None:
-        """Requests wait, and have since then."""
-        self._hurried_since_s = max(since_s, self._begun_s)
-        self._hurried_until_s = now_s + PROBE_HURRY_S
-        if self.hurried or self._over:
-            return
-        self.hurried = True
-        self._prober.hurried += 1
-        self._due_s = now_s if not self._questions else min(self._due_s, now_s + PROBE_SECOND_AFTER_S)
-        self._wake.set()
-
-    def close(self) -> None:
-        """It is not to be asked any more."""
-        self._over = True
-        if self.hurried:
-            self.hurried = False
-            self._prober.hurried -= 1
-        for question in list(self._questions):
-            question.cancel()
-
-    def _pause_s(self) -> float:
-        if not self.hurried:
-            backoff_s = self._backoff_s
-            self._backoff_s = min(backoff_s * 2.0, PROBE_BACKOFF_MAX_S)
-            return backoff_s * self._prober.jitter()
-        since_s = self._prober.now() - self._hurried_since_s
-        step_s = min(max(since_s * PROBE_HURRIED_STEP_SHARE, PROBE_HURRIED_STEP_MIN_S), PROBE_HURRIED_STEP_MAX_S)
-        if since_s >= PROBE_HURRIED_LONG_S:
-            step_s = PROBE_HURRIED_LONG_STEP_S
-        return step_s * max(1.0, self._prober.hurried / PROBES_HURRIED_MAX)
+        return found, question.causes[-1] if question.causes else ""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from activator.control_plane.state.address_index import AddressIndex
 from activator.control_plane.state.difference import put
 from activator.control_plane.state.lifecycle import OUSTED, RETURNED
 from activator.control_plane.state.model import Reduction
@@ -40,6 +41,24 @@ def settle_addresses(revision: RevisionRecord, reduction: Reduction, now_s: floa
         pods = [_record(revision, reduction, identity) for identity in here]
         if len(pods) > 1 or (pods and pods[0].ousted_by):
             _settle(revision, reduction, address, pods, now_s)
+
+
+def settle_all(revision: RevisionRecord, reduction: Reduction, now_s: float) -> RevisionRecord:
+    """Count anew which pods are where, and decide about each address; the revision with that."""
+    here: dict[str, list[str]] = {}
+    for pod in revision.pods.values():
+        here.setdefault(pod.address, []).append(pod.identity)
+    index = AddressIndex()
+    for address, identities in here.items():
+        known = [identity for identity in revision.addresses.at(address) if identity in identities]
+        for identity in dict.fromkeys([*known, *identities]):
+            index.arrived(identity, address)
+    revision = replace(revision, addresses=index)
+    for address, identities in here.items():
+        if len(identities) > 1 or revision.pods[identities[0]].ousted_by:
+            reduction.touched.append(address)
+    settle_addresses(revision, reduction, now_s)
+    return revision
 
 
 def _settle(revision: RevisionRecord, reduction: Reduction, address: str, pods: list[PodRecord], now_s: float) -> None:

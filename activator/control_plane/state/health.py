@@ -20,11 +20,11 @@ from typing import Final
 from msgspec.structs import replace
 
 from activator.config.specs import DRAIN_TIMEOUT_S
-from activator.control_plane.state.difference import put, set_pod
+from activator.control_plane.state.difference import put, set_pod, start_probe
 from activator.control_plane.state.lifecycle import ANSWERED, DEAD, EXPIRED, SERVED, STRUCK, TRIAL_FAILED, TRIAL_PASSED
 from activator.control_plane.state.model import Reduction
 from activator.control_plane.state.records import PodRecord, RevisionRecord
-from activator.messages import PUSH, PodRefused, PodServed, PodStatus, Probed, Sweep, TrialEnded
+from activator.messages import PUSH, PodRefused, PodServed, PodStatus, Probed, StopProbe, Sweep, TrialEnded
 from lb.tracker import NOT_READY
 
 PUSH_FRESH_S: Final = 60.0  # how long a pod's report of itself overrides what others report of it
@@ -33,8 +33,13 @@ PUSH_PROVISIONAL_S: Final = 60.0  # how long a pod that only reports itself may 
 
 def probed(revision: RevisionRecord, change: Probed, now_s: float, reduction: Reduction) -> None:
     old = revision.pods.get(change.identity)
-    if old is None or (change.address and change.address != old.address) or not old.wants_probe():
+    if old is None or not old.wants_probe():
         reduction.stale = True
+        reduction.probes.append(StopProbe(change.key, change.identity))  # in case that such an order was lost
+        return
+    if change.address and change.address != old.address:
+        reduction.stale = True
+        reduction.probes.append(start_probe(revision, old))
         return
     if old.quarantined:
         new = replace(old, quarantined=False, recovering=True, doubted=False)

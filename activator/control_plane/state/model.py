@@ -7,7 +7,15 @@ that cannot be reduced leaves the model as it was.
 from __future__ import annotations
 
 from activator.control_plane.state.records import PodRecord, RevisionRecord
-from activator.messages import Change, Effect, Listed, ProbeOrder, RebuildRevision
+from activator.messages import Change, DropRevision, Effect, Listed, ProbeOrder, RebuildRevision
+
+
+class Unconfirmed:
+    """A table was sent so many effects, and no view of it from after them has come since then."""
+
+    def __init__(self, sent: int, since_s: float) -> None:
+        self.sent = sent
+        self.since_s = since_s
 
 
 class Model:
@@ -17,9 +25,16 @@ class Model:
         self.revisions: dict[str, RevisionRecord] = {}
         self.aging: set[str] = set()  # revisions with pods of which time alone may change something
         self.sent: dict[str, int] = {}  # by revision: effects since its table was made
+        self.unconfirmed: dict[str, Unconfirmed] = {}  # by revision, the longest first
         self.epoch: int = 0  # the latest that was given to any pod
         # By revision: a list that its pods are as it says; gone with the next change of any of them.
         self.lists: dict[str, Listed] = {}
+
+    def wait_for_confirmation(self, key: str, now_s: float) -> None:
+        """From now on; nothing to wait for where the revision is gone."""
+        self.unconfirmed.pop(key, None)
+        if key in self.sent:
+            self.unconfirmed[key] = Unconfirmed(self.sent[key], now_s)
 
 
 class Step:
@@ -35,11 +50,12 @@ class Step:
 class Reduction:
     """What one change comes to: records to write, and messages to send. None stands for "remove".
 
-    `epoch`: the model's.
+    `epoch`: the model's; `now_s`: when.
     """
 
-    def __init__(self, epoch: int = 0) -> None:
+    def __init__(self, epoch: int = 0, now_s: float = 0.0) -> None:
         self.epoch = epoch
+        self.now_s = now_s
         self.revisions: dict[str, RevisionRecord | None] = {}
         self.pods: dict[tuple[str, str], PodRecord | None] = {}
         self.steps: dict[str, Step] = {}  # by identity: of these pods those from which effects follow
@@ -55,6 +71,8 @@ class Reduction:
         self.calm: str = ""  # a revision in which nothing ages any more
         self.again: Change | None = None  # what is left of the change: it is to wait behind the others
         self.listed: Listed | None = None  # once this is written, the pods are as this list says
+        self.confirmed: str = ""  # a revision whose table has received what it was sent until it was waited for …
+        self.awaits_more: bool = False  # … and not all that it was sent since then
 
     def next_epoch(self) -> int:
         """A number that no pod has had."""
@@ -84,13 +102,27 @@ def commit(model: Model, reduction: Reduction) -> None:
             model.aging.add(key)
     if reduction.listed is not None:
         model.lists[reduction.listed.key] = reduction.listed
+    if reduction.confirmed:
+        model.unconfirmed.pop(reduction.confirmed, None)
+        if reduction.awaits_more:
+            model.wait_for_confirmation(reduction.confirmed, reduction.now_s)
+    _count_effects(model, reduction)
+
+
+def _count_effects(model: Model, reduction: Reduction) -> None:
+    """How many each table was sent, and whether it has received them."""
     sent = model.sent
+    unconfirmed = model.unconfirmed
     for effect in reduction.effects:
         key = effect.key
-        sent[key] = 0 if type(effect) is RebuildRevision else sent.get(key, 0) + 1
-    for key, revision in reduction.revisions.items():
-        if revision is None:
+        if type(effect) is DropRevision:
             sent.pop(key, None)
+            unconfirmed.pop(key, None)
+            continue
+        rebuilt = type(effect) is RebuildRevision
+        sent[key] = 0 if rebuilt else sent.get(key, 0) + 1
+        if rebuilt or key not in unconfirmed:
+            model.wait_for_confirmation(key, reduction.now_s)
 
 
 def _write_pod(record: RevisionRecord, identity: str, pod: PodRecord | None) -> None:

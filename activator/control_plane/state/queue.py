@@ -91,9 +91,23 @@ class ChangeQueue:
         self._newest: _Entry | None = None
         self._of_revisions: dict[str, dict[FoldKey, None]] = {}  # the keys of each
         self.folded_total: int = 0
+        self.taken: list[Change] = []  # the last time: whoever took them may have failed before it had them
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __contains__(self, key: FoldKey) -> bool:
+        return key in self._entries
+
+    def mend(self) -> None:
+        """After an exception: nothing of what is waiting is lost, and it can be taken."""
+        waiting = list(self._entries.items())  # a dictionary keeps the order of arrival, too
+        self._oldest = self._newest = None
+        self._of_revisions = {}
+        for key, entry in waiting:
+            entry.newer = None
+            self._append(entry)
+            self._of_revisions.setdefault(key[0], {})[key] = None
 
     def put(self, change: Change) -> bool:
         """False when the queue is full and the change may be dropped: its source must then list anew."""
@@ -123,8 +137,10 @@ class ChangeQueue:
     def take(self, count: int) -> list[Change]:
         """The oldest `count` changes, out of the queue."""
         taken: list[Change] = []
+        self.taken = taken
         while self._oldest is not None and len(taken) < count:
-            taken.append(self._pop(self._oldest))
+            taken.append(self._oldest.change)  # first: it is in one of the two at each moment
+            self._pop(self._oldest)
         return taken
 
     def take_of(self, revision: str) -> list[Change]:

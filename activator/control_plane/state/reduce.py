@@ -43,6 +43,7 @@ from activator.messages import (
     RevisionGone,
     RevisionRecovered,
     RevisionSet,
+    SetProbes,
     SetRevision,
     SlotDrained,
     SlotForgotten,
@@ -56,13 +57,17 @@ from lb.tracker import DRAINING
 
 def reduce(model: Model, change: Change, now_s: float) -> Reduction:
     """Raises whatever a defect raises; the worker sets the change aside."""
-    reduction = Reduction(model.epoch)
+    reduction = Reduction(model.epoch, now_s)
     if type(change) is RevisionSet:
         _revision_set(model, change, reduction)
         return reduction
     revision = model.revisions.get(change.key)
     if revision is None:
-        reduction.refused = True  # the revision has gone meanwhile: the change comes too late
+        reduction.refused = True  # the revision has gone meanwhile: the change comes too late …
+        if type(change) is Probed:  # … unless its end was lost on the way
+            reduction.probes.append(SetProbes(change.key, ()))
+        elif type(change) is RevisionBroken or type(change) is TableSeen:
+            reduction.effects.append(DropRevision(change.key))
         return reduction
     if type(change) is TableSeen:
         repair.table_seen(model, revision, change, reduction)

@@ -9,9 +9,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from activator.control_plane.state.difference import place, set_pod
+from activator.control_plane.state.addresses import settle_all
+from activator.control_plane.state.difference import place, set_pod, start_probe
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.records import PodRecord, RevisionRecord
+from activator.control_plane.state.tally import Tally
 from activator.messages import (
     LeasesForsaken,
     LineStuck,
@@ -19,6 +21,7 @@ from activator.messages import (
     RebuildRevision,
     ReclaimLeases,
     RevisionBroken,
+    SetProbes,
     SlotForgotten,
     SlotView,
     TableSeen,
@@ -26,19 +29,37 @@ from activator.messages import (
 )
 from lb.tracker import DRAINING, STATE_NAMES
 
-# Of kinds: what the table says of itself, its leases, what is at pods, the model's view of it, its line, its suspects.
-MISMATCHES: Final = ("invariant", "ledger", "upstream", "missing", "surplus", "state", "line", "suspect")
+LOST: Final = "lost"
+
+# Of kinds: what the table says of itself, its leases, what is at pods, the model's view of it, its line, its suspects,
+# effects that have not arrived.
+MISMATCHES: Final = ("invariant", "ledger", "upstream", "missing", "surplus", "state", "line", "suspect", LOST)
 
 COMPARED_AT_ONCE: Final = 100  # slots of a table with the model, 0.1 ms
 
 
 def revision_broken(revision: RevisionRecord, change: RevisionBroken, now_s: float, reduction: Reduction) -> None:
-    pods = _placed(revision)
-    for pod in pods:
-        if pod.unplaced:  # if there is still no slot for it, that is reported again
-            reduction.pods[(revision.spec.key, pod.identity)] = replace(pod, unplaced=False)
-    placed = tuple([place(revision, pod) for pod in pods])
-    reduction.effects.append(RebuildRevision(revision.spec, placed, revision.failure))
+    """Everything that follows from the records anew, also where they were written in part."""
+    key = revision.spec.key
+    revision = replace(revision, tally=Tally.of(revision.pods.values()))
+    revision = settle_all(revision, reduction, now_s)
+    reduction.revisions[key] = revision
+    pods = dict(revision.pods)
+    for identity, step in reduction.steps.items():
+        assert step.new is not None, "nobody leaves"
+        pods[identity] = step.new
+    placed = []
+    asked = []
+    for pod in pods.values():
+        if pod.state() != DRAINING:
+            placed.append(place(revision, pod))
+            if pod.unplaced:  # if there is still no slot for it, that is reported again
+                reduction.pods[key, pod.identity] = replace(pod, unplaced=False)
+        if pod.wants_probe():
+            asked.append(start_probe(revision, pod))
+    reduction.steps.clear()  # what follows from them is in these two
+    reduction.effects.append(RebuildRevision(revision.spec, tuple(placed), revision.failure))
+    reduction.probes.append(SetProbes(key, tuple(asked)))
     if change.kind:
         reduction.mismatches.append((change.kind, change.cause))
 
@@ -68,8 +89,13 @@ def table_seen(model: Model, revision: RevisionRecord, change: TableSeen, reduct
     A view from before effects that are still under way is ignored.
     """
     key = change.key
-    if model.sent.get(key, 0) != change.applied:
-        return
+    waiting = model.unconfirmed.get(key)
+    sent = model.sent.get(key, 0)
+    if waiting is not None and change.applied >= waiting.sent:
+        reduction.confirmed = key
+        reduction.awaits_more = sent != change.applied
+    if sent != change.applied:
+        return  # the worker asks for a new table if they are not confirmed in time
     compared = min(change.compared + COMPARED_AT_ONCE, len(change.slots))
     matched = change.matched
     for slot in change.slots[change.compared : compared]:

@@ -15,6 +15,9 @@ Rules
      change's source submits all of that revision anew, and a change that no source would submit again is tried again
      itself, after those that wait. Changes of a revision keep their order, parked or not.
      So a change that always raises costs one attempt per backoff, and the model converges as soon as it no longer does.
+  6. An exception anywhere else may have lost what the worker had in hand. All of the revisions concerned is then made
+     anew from the model and asked for again (resync.py); so nothing that is lost stays lost. The prober and the auditor
+     repeat what they say until it has had its effect, and `check_confirmed` finds effects that did not arrive.
 """
 
 from __future__ import annotations
@@ -26,24 +29,20 @@ from enum import Enum
 from typing import Final
 
 from activator.control_plane.state.model import Model, Reduction, commit
+from activator.control_plane.state.parked import CHANGE_QUEUE_MAX, OF_SOURCES, Parked
 from activator.control_plane.state.queue import ChangeQueue, FoldKey, fold_key
 from activator.control_plane.state.reduce import reduce
+from activator.control_plane.state.repair import LOST
+from activator.control_plane.state.resync import Resync
 from activator.control_plane.state.supervision import Supervision
 from activator.messages import (
     Change,
     DropRevision,
     Effect,
-    Listed,
-    PodGone,
-    PodSeen,
-    Probed,
     ProbeOrder,
     RevisionBroken,
-    RevisionFailed,
     RevisionGone,
-    RevisionRecovered,
-    RevisionSet,
-    SlotDrained,
+    SetProbes,
 )
 from activator.runtime.clock import Now
 from activator.runtime.histogram import Histogram
@@ -54,7 +53,6 @@ CHANGES_PER_BATCH_MAX: Final = 1_000  # changes the state worker takes before th
 CHANGES_BATCH_S: Final = 0.00005  # … or as many as it reduces in this time, since requests wait meanwhile …
 CHANGES_BATCH_STEP: Final = 256  # … and once more in it for so many that wait …
 CHANGES_AT_ONCE: Final = 4  # … looked at after so many
-CHANGE_QUEUE_MAX: Final = 100_000  # folded changes waiting for the state worker
 
 # Of the two histograms below: from a single change to a full batch on a slow machine.
 TURN_BOUNDS_S: Final[tuple[float, ...]] = (
@@ -73,9 +71,7 @@ TURN_BOUNDS_S: Final[tuple[float, ...]] = (
     10.0,
 )
 
-# Lost changes that sources repeat, and those that no source repeats; what matters of the others is found anew.
-_OF_SOURCES: Final = (RevisionSet, RevisionGone, RevisionFailed, RevisionRecovered, PodSeen, PodGone, Listed)
-_SAID_ONCE: Final = (Probed, SlotDrained, RevisionBroken)
+CONFIRM_WITHIN_S: Final = 30.0  # in which an audit should have seen a table after effects were sent to it
 
 HEARTBEAT_S: Final = 1.0  # the loop turns at least this often, and liveness looks at it
 
@@ -99,23 +95,6 @@ _APPLIED: Final[Outcome] = Outcome.APPLIED  # before Python 3.12 a look at a mem
 
 def _nothing() -> None:
     pass
-
-
-def _is_outdated(lost: Change, newer: list[Change]) -> bool:
-    """Its subject is gone, or was reported again; what the auditor found stays, and folds with the new report."""
-    if any(type(change) is RevisionGone for change in newer):
-        return True
-    key = fold_key(lost)
-    return not (type(lost) is RevisionBroken and lost.kind) and any(fold_key(change) == key for change in newer)
-
-
-class Parked:
-    """The changes of one revision, waiting until its backoff is over; `lost`: the one that was set aside."""
-
-    def __init__(self, until_s: float, superseded: Callable[[FoldKey], None], lost: Change | None = None) -> None:
-        self.until_s = until_s
-        self.lost = lost
-        self.changes = ChangeQueue(CHANGE_QUEUE_MAX, superseded)
 
 
 class StateWorker:
@@ -160,13 +139,28 @@ class StateWorker:
         self._wake = asyncio.Event()
         self._completions: dict[FoldKey, list[asyncio.Future[Outcome]]] = {}
         self._closed = False
+        # What this turn has in hand; where it fails, all of it may be lost.
+        self._resync = Resync()
+        self._in_hand: list[Change] = []  # out of the queue
+        self._unparking: str = ""  # the revision whose parked changes are on their way back
+        self._effects: list[Effect] = []  # committed, and not sent
+        self._orders: list[ProbeOrder] = []
 
     # --- asking for a change ---
 
     def submit(self, change: Change) -> None:
-        """Put a change into the queue. From the event loop's thread only."""
+        """Put a change into the queue. From the event loop's thread only.
+
+        Raises nothing: whoever reports something must not suffer from an error of ours.
+        """
         if self._closed:
             return
+        try:
+            self._submit(change)
+        except Exception as error:
+            self._lost(change.key, error)
+
+    def _submit(self, change: Change) -> None:
         key = change.key
         if type(change) is RevisionBroken:
             self._broken(key, change)
@@ -223,76 +217,91 @@ class StateWorker:
             raise
 
     def turn(self) -> bool:
-        """One batch; False when there was nothing to do."""
+        """One batch; False when there was nothing to do.
+
+        What it raises is a defect outside of any one change; what it had in hand is said again.
+        """
         self._wake.clear()
+        try:
+            return self._turn(self._now())
+        except Exception as error:
+            self._failed(error)
+            raise
+
+    def check_confirmed(self) -> None:
+        """To be called from time to time. Tables that no audit has seen for long since effects were sent to them are
+        rebuilt: some of the effects may not have arrived.
+        """
         now_s = self._now()
+        overdue = []
+        for key, waiting in self.model.unconfirmed.items():
+            if now_s - waiting.since_s < CONFIRM_WITHIN_S:
+                break
+            overdue.append(key)
+        for key in overdue:
+            self.model.wait_for_confirmation(key, now_s)
+            if key not in self.parked:
+                cause = f"what its table was sent was not confirmed in {CONFIRM_WITHIN_S:.0f} s"
+                self.submit(RevisionBroken(key, cause, LOST))
+
+    def _turn(self, now_s: float) -> bool:
         self._unpark(now_s)
-        if len(self.queue) == 0:
+        if len(self._resync):
+            self._say_again(now_s)
+        if len(self.queue) == 0 and not self._effects and not self._orders:
             return False
         self._before_batch()
         if self._first_due == 0:
             self._first_due = len(self.queue)
         if self._waiting_since_s is not None:
             self.queue_wait.observe(now_s - self._waiting_since_s)
-        effects: list[Effect] = []
-        probes: list[ProbeOrder] = []
         settled: list[tuple[FoldKey, Outcome]] = []
-        taken = 0
         until_s = now_s + CHANGES_BATCH_S * (1 + len(self.queue) // CHANGES_BATCH_STEP)
         while changes := self.queue.take(CHANGES_AT_ONCE):
-            taken += len(changes)
+            self._in_hand.extend(changes)
             for change in changes:
-                outcome = self._handle(change, now_s, effects, probes)
+                outcome = self._handle(change, now_s)
                 if outcome is not None and self._completions:
                     settled.append((fold_key(change), outcome))
-            if taken >= CHANGES_PER_BATCH_MAX or self._now() >= until_s:
+            if len(self._in_hand) >= CHANGES_PER_BATCH_MAX or self._now() >= until_s:
                 break
         self._waiting_since_s = now_s if len(self.queue) else None
         self.batches_total += 1
-        self.changes_total += taken
+        self.changes_total += len(self._in_hand)
+        effects = len(self._effects)
         try:
-            if effects:
-                self._send(effects)
-        except Exception as error:
-            for lost in {effect.key for effect in effects}:
-                self.submit(RevisionBroken(lost, f"its effects were lost: {error!r}"))
-            raise
-        finally:  # each part gets its own, whatever happens to the other
-            try:
-                if probes:
-                    self._probe(probes)
-            finally:
-                for key, outcome in settled:
-                    self._settle(key, outcome)
+            self._deliver()
+        finally:
+            for key, outcome in settled:
+                self._settle(key, outcome)
             self.processing.observe(self._now() - now_s)
-        log.debug("%d changes, %d effects", taken, len(effects))
+        log.debug("%d changes, %d effects", len(self._in_hand), effects)
+        self._in_hand = []
         return True
 
-    def _handle(self, change: Change, now_s: float, effects: list[Effect], probes: list[ProbeOrder]) -> Outcome | None:
-        key = change.key
-        parked = self.parked.get(key)
-        if parked is not None:
-            if parked.changes.put(change):
-                return None
-            self._drop(change)
-            return Outcome.REFUSED
+    def _handle(self, change: Change, now_s: float) -> Outcome | None:
+        reduction: Reduction | None = None
         try:
+            parked = self.parked.get(change.key)
+            if parked is not None:
+                if parked.changes.put(change):
+                    return None
+                self._drop(change)
+                return Outcome.REFUSED
             reduction = self._reduce(self.model, change, now_s)
-        except Exception as error:
-            self._set_aside(change, error, now_s)
-            return Outcome.SET_ASIDE
-        try:
             commit(self.model, reduction)
+            self._effects.extend(reduction.effects)
+            self._orders.extend(reduction.probes)
+            return self._note(change, reduction)
         except Exception as error:
-            # What is written is true, but incomplete: the revision is made anew from it. What does no harm is sent all
-            # the same: it would not be sent again.
-            probes.extend(reduction.probes)
-            effects.extend([effect for effect in reduction.effects if type(effect) is DropRevision])
             self._set_aside(change, error, now_s)
-            self.submit(RevisionBroken(key, f"its records were written in part: {error!r}"))
+            if reduction is not None:  # what is written is true, but may be incomplete, or not sent
+                self._resync.note(change.key, f"its records were written in part: {error!r}")
             return Outcome.SET_ASIDE
-        effects.extend(reduction.effects)
-        probes.extend(reduction.probes)
+
+    def _note(self, change: Change, reduction: Reduction) -> Outcome:
+        """Count and log what a change has come to."""
+        key = change.key
         for kind, found in reduction.mismatches:
             self.mismatch_totals[kind] = self.mismatch_totals.get(kind, 0) + 1
             log.warning("the auditor found in %s (%s), repaired: %s", key, kind, found)
@@ -312,6 +321,67 @@ class StateWorker:
             self.refused_total += 1
             return Outcome.REFUSED
         return _APPLIED
+
+    def _deliver(self) -> None:
+        """Each part gets its own, whatever happens to the other."""
+        try:
+            if self._effects:
+                self._send(self._effects)
+        finally:
+            if self._orders:
+                self._probe(self._orders)
+        self._effects, self._orders = [], []
+
+    # --- what may be lost ---
+
+    def _lost(self, key: str, error: Exception) -> None:
+        """Something of this revision."""
+        log.error("something of %s may be lost: it is made anew, and asked for again", key, exc_info=error)
+        self._resync.note(key, repr(error))
+        self._mend()
+        self._wake.set()
+
+    def _failed(self, error: Exception) -> None:
+        """The turn: everything that it had in hand may be lost."""
+        lost = [self._unparking] if self._unparking else []
+        lost.extend([one.key for one in (*self._in_hand, *self.queue.taken, *self._effects, *self._orders)])
+        for key in dict.fromkeys(lost):
+            self._resync.note(key, f"the state worker failed: {error!r}")
+        for change in self._in_hand:
+            self._settle(fold_key(change), Outcome.SET_ASIDE)
+        self._in_hand, self._unparking, self._effects, self._orders = [], "", [], []
+        self._mend()
+
+    def _mend(self) -> None:
+        self.queue.mend()
+        for parked in self.parked.values():
+            parked.changes.mend()
+
+    def _say_again(self, now_s: float) -> None:
+        for key, cause in self._resync.due(now_s):
+            try:
+                if key in self.model.revisions:
+                    self._submit(RevisionBroken(key, cause))
+                else:
+                    self._effects.append(DropRevision(key))
+                    self._orders.append(SetProbes(key, ()))
+                self._source_dirty("", key)
+                self._settle_lost(key)
+            except Exception as error:
+                backoff_s = self.supervision.panicked(key, "asking for all of it", error, now_s)
+                self._resync.put_off(key, now_s + backoff_s)
+                log.exception("%s could not be asked for again; the next attempt is in %.1f s", key, backoff_s)
+            else:
+                self._resync.done(key)
+
+    def _settle_lost(self, key: str) -> None:
+        """Nobody waits for a change that is in no queue any more."""
+        parked = self.parked.get(key)
+        for fold in [fold for fold in self._completions if fold[0] == key]:
+            if fold not in self.queue and (parked is None or fold not in parked.changes):
+                self._settle(fold, Outcome.SET_ASIDE)
+
+    # --- backoffs ---
 
     def _set_aside(self, change: Change, error: Exception, now_s: float) -> None:
         key = change.key
@@ -333,20 +403,13 @@ class StateWorker:
 
     def _unpark(self, now_s: float) -> None:
         for key in [key for key, parked in self.parked.items() if parked.until_s <= now_s]:
+            self._unparking = key
             parked = self.parked.pop(key)
-            lost = parked.lost
-            # What is still in the queue came after what was taken out of it and parked; had anything been said
-            # since, it would have been moved (`_follow`).
-            waiting = [*parked.changes.take(len(parked.changes)), *self.queue.take_of(key)]
-            if type(lost) is RevisionGone or (isinstance(lost, RevisionSet) and key not in self.model.revisions):
-                # What came after it makes no sense without it: a successor would inherit pods that count as being
-                # asked, though their answers were thrown away with the end of what they were asked for.
-                waiting.insert(0, lost)
-            elif isinstance(lost, _SAID_ONCE) and not _is_outdated(lost, waiting):
-                waiting.append(lost)  # the others first: if it raised again, they would wait for ever
-            self._put_all(self.queue, waiting)
-            if isinstance(lost, _OF_SOURCES):
-                self._ask_anew(lost)
+            queued = self.queue.take_of(key)
+            self._put_all(self.queue, parked.released(queued, key in self.model.revisions))
+            self._unparking = ""
+            if isinstance(parked.lost, OF_SOURCES):
+                self._ask_anew(parked.lost)
 
     def _follow(self, key: str, parked: Parked) -> None:
         """Changes from before the parking that still wait among the others go before what comes now."""
@@ -365,7 +428,10 @@ class StateWorker:
 
     def _ask_anew(self, lost: Change) -> None:
         """Let the source of a change that was lost submit the current state."""
-        self._source_dirty(getattr(lost, "source", ""), lost.key)
+        try:
+            self._source_dirty(getattr(lost, "source", ""), lost.key)
+        except Exception as error:
+            self._lost(lost.key, error)
 
     async def _sleep(self) -> None:
         delay_s = HEARTBEAT_S

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from activator.data_plane.server.registry import TCP_CLOSE, ConnectionRegistry, RegisteredConnection
-from activator.runtime.clock import Deadline
+from activator.runtime.clock import Periodic
 
 HALF_CLOSE_SWEEP_S: Final = 1.0  # how often paused clients are asked whether they are still there
 SWEPT_PER_TURN_MAX: Final = 128  # of them in one turn: one costs 2 us, or up to 50 where its request ends with it
@@ -18,11 +18,11 @@ SWEPT_PER_TURN_MAX: Final = 128  # of them in one turn: one costs 2 us, or up to
 _TCP_CLOSE_WAIT: Final = 8
 
 
-class HalfCloseSweep(Deadline):
+class HalfCloseSweep(Periodic):
     """Of one worker's connections; begins with `arm`."""
 
     def __init__(self, registry: ConnectionRegistry) -> None:
-        super().__init__()
+        super().__init__(HALF_CLOSE_SWEEP_S)
         self._registry = registry
         self._left: list[RegisteredConnection] = []  # of this round
         self._stopped = False

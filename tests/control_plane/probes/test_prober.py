@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Coroutine
 
 import pytest
 
+import lb
 from activator.config.specs import ProbeSpec
-from activator.control_plane.probes.probe import (
-    PROBE_HURRIED_LONG_S,
-    PROBE_HURRIED_LONG_STEP_S,
-    PROBE_TIMEOUT_S,
-    PROBES_HURRIED_MAX,
-    Ask,
-    Question,
-)
-from activator.control_plane.probes.prober import (
+from activator.control_plane.probes.asked_pod import (
     PROBE_BACKOFF_MAX_S,
     PROBE_HURRIED_STEP_MAX_S,
     PROBE_HURRIED_STEP_MIN_S,
@@ -26,16 +22,24 @@ from activator.control_plane.probes.prober import (
     PROBE_TIMEOUT_MAX_S,
     PROBE_TIMEOUT_MIN_S,
     PROBE_TIMEOUT_RTTS,
-    PROBES_AT_ONCE_MAX,
     AdaptiveTimeout,
-    Prober,
 )
-from activator.messages import Change, Probed, StartProbe, StopProbe
+from activator.control_plane.probes.probe import (
+    PROBE_HURRIED_LONG_S,
+    PROBE_HURRIED_LONG_STEP_S,
+    PROBE_TIMEOUT_S,
+    PROBES_HURRIED_MAX,
+    Ask,
+    Question,
+)
+from activator.control_plane.probes.prober import PROBE_UNHEARD_S, PROBES_AT_ONCE_MAX, Prober
+from activator.messages import Change, Probed, ProbeOrder, SetProbes, StartProbe, StopProbe
 from activator.runtime.tasks import TaskGroupOwner
 from lb.rng import Rng
 from tests.control_plane.state.state_fakes import KEY
 from tests.manual_clock import ManualClock
 from tests.shuffled_loop import run_shuffled
+from tests.sources import ROOT
 
 
 async def turns(count: int = 12) -> None:
@@ -57,6 +61,8 @@ class Probing:
         self.at_once = 0
         self.most_at_once = 0
         self.broken = False
+        self.heeds = True  # an order ends when its answer has been heard, as the state worker does it
+        self.deaf = 0  # so many answers cannot be said
         self.told: list[Change] = []
         self.errors: list[BaseException] = []
         self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
@@ -82,7 +88,13 @@ class Probing:
             self.at_once -= 1
 
     def _hear(self, change: Change) -> None:
+        if self.deaf:
+            self.deaf -= 1
+            raise RuntimeError("nobody takes it")
         self.told.append(change)
+        if self.heeds and isinstance(change, Probed):
+            orders: list[ProbeOrder] = [StopProbe(change.key, change.identity)]
+            asyncio.get_running_loop().call_soon(self.prober.order, orders)
 
     async def _wait(self, event: asyncio.Event, seconds: float) -> bool:
         timer = self.clock.call_later(max(seconds, 0.0), event.set)
@@ -317,6 +329,7 @@ def test_the_timeout_of_a_question_follows_the_distance() -> None:
 def test_the_distance_is_that_of_the_pods_that_have_answered_and_forgotten_with_them() -> None:
     async def scenario(probing: Probing) -> None:
         probing.hangs, probing.found["0"] = {"0"}, Ask.ANSWERED
+        probing.heeds = False
         probing.start(1)
         await turns()
         probing.clock.pass_time(0.2)
@@ -373,3 +386,107 @@ def test_so_many_are_hurried_in_turns() -> None:
         assert probing.prober.hurried == 0, "nobody waits any more"
 
     run(scenario)
+
+
+def test_an_answer_that_nobody_has_heard_is_said_again() -> None:
+    async def scenario(probing: Probing) -> None:
+        probing.found = {"0": Ask.ANSWERED}
+        probing.heeds = False
+        probing.start(1)
+        await probing.pass_time(PROBE_UNHEARD_S - 0.1)
+        assert (len(probing.told), len(probing.questions)) == (1, 1), "not at once"
+        probing.found["0"] = Ask.REFUSED
+        await probing.pass_time(0.2)
+        assert len(probing.told) == 1 < len(probing.questions), "it is asked again: it may be gone meanwhile"
+        assert probing.prober.failing(KEY).keys() == {"p0"}
+        probing.found["0"] = Ask.ANSWERED
+        probing.heeds = True
+        await probing.pass_time(1.0)
+        assert (len(probing.told), probing.prober._asked) == (2, {})
+        await probing.pass_time(20.0)
+        assert len(probing.told) == 2
+
+    run(scenario)
+
+
+def test_an_answer_that_cannot_be_said_is_said_later() -> None:
+    async def scenario(probing: Probing) -> None:
+        probing.found = {"0": Ask.ANSWERED}
+        probing.deaf = 2
+        backoffs: list[tuple[str, str]] = []
+
+        def panicked(key: str, what: object, error: object, now_s: float) -> float:
+            backoffs.append((key, repr(error)))
+            return 0.5
+
+        probing.prober.panicked = panicked
+        probing.start(1)
+        await probing.pass_time(2.0)
+        assert probing.proven() == {"p0"} and probing.prober._asked == {}
+        assert backoffs == [(KEY, "RuntimeError('nobody takes it')")] * 2
+
+    run(scenario)
+
+
+def test_an_order_that_fails_is_carried_out_later_and_the_others_at_once() -> None:
+    async def scenario(probing: Probing) -> None:
+        failures = {"p1": 2, "p2": 1}
+
+        def start(name: str, coroutine: Coroutine[None, None, None]) -> asyncio.Task[None]:
+            identity = coroutine.cr_frame.f_locals["pod"].order.identity  # type: ignore[attr-defined]
+            if failures.get(identity, 0):
+                failures[identity] -= 1
+                coroutine.close()
+                raise RuntimeError("no task")
+            return started(name, coroutine)
+
+        started, probing.tasks.start = probing.tasks.start, start  # type: ignore[method-assign]
+        probing.prober.panicked = lambda key, what, error, now_s: 0.5
+        probing.found = {str(number): Ask.ANSWERED for number in range(4)}
+        probing.start(4)
+        await turns()
+        assert probing.proven() == {"p0", "p3"}
+        probing.prober.order([StopProbe(KEY, "p2")])
+        await probing.pass_time(2.0)
+        assert probing.proven() == {"p0", "p1", "p3"}, "p2 is not wanted any more"
+        assert (probing.prober._asked, failures) == ({}, {"p1": 0, "p2": 0})
+
+    run(scenario)
+
+
+def test_exactly_these_pods_of_a_revision_are_asked_and_those_that_are_asked_go_on() -> None:
+    async def scenario(probing: Probing) -> None:
+        probing.start(3)
+        other = StartProbe("ns/other", "p0", "0")
+        probing.prober.order([other])
+        await turns()
+        assert len(probing.questions) == 4
+        orders = (StartProbe(KEY, "p1", "1"), StartProbe(KEY, "p2", "elsewhere"), StartProbe(KEY, "p3", "3"))
+        probing.prober.order([SetProbes(KEY, orders)])
+        await turns()
+        asked = probing.prober._asked
+        assert {name: pod.order.address for name, pod in asked[KEY].items()} == {
+            "p1": "1",
+            "p2": "elsewhere",
+            "p3": "3",
+        }
+        assert {question.address for question in probing.questions[4:]} == {"elsewhere", "3"}
+        probing.prober.order([SetProbes(KEY, ())])
+        assert asked.keys() == {"ns/other"}
+
+    run(scenario)
+
+
+@pytest.mark.skipif(lb.COMPILED, reason="it runs in plain Python in either world: once is enough")
+@pytest.mark.parametrize("seed", range(2))
+def test_an_exception_at_any_line_of_the_prober_loses_no_pod(seed: int) -> None:
+    completed = subprocess.run(
+        [sys.executable, "-m", "tests.control_plane.probes.prober_faults", str(seed)],
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "ACTIVATOR_COMPILE": "0"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert completed.returncode == 0, completed.stdout + completed.stderr

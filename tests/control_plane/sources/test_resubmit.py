@@ -19,7 +19,9 @@ from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.supervision import PANIC_BACKOFF_MAX_S, PANIC_BUDGET
 from activator.messages import (
     Change,
+    Effect,
     Listed,
+    Load,
     RevisionFailed,
     RevisionGone,
     RevisionRecovered,
@@ -42,6 +44,20 @@ class Tasks(TaskGroupOwner):
 
     def start(self, name: str, coroutine: Any) -> Any:
         coroutine.close()
+        return Task()
+
+
+class Task:
+    """Never ends."""
+
+    def add_done_callback(self, callback: Any) -> None:
+        pass
+
+    def cancel(self) -> None:
+        pass
+
+    def done(self) -> bool:
+        return False
 
 
 class Cluster(Source):
@@ -176,3 +192,40 @@ def test_a_revision_that_fails_before_it_can_be_told_is_one_of_all() -> None:
     world.clock.pass_time(1.0)
     worker.supervision.panicked("ns/unknown", "what the cluster says of it", "an error", world.clock.now())
     assert not world.control.is_hopeless(1.0)
+
+
+class Raising(Source):
+    """Takes nothing well."""
+
+    def receive_load(self, load: Load) -> None:
+        raise RuntimeError("injected")
+
+    def applied(self, effects: list[Effect]) -> None:
+        raise RuntimeError("injected")
+
+
+class Hearing(Source):
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.loads: list[Load] = []
+        self.batches = 0
+
+    def receive_load(self, load: Load) -> None:
+        self.loads.append(load)
+
+    def applied(self, effects: list[Effect]) -> None:
+        self.batches += 1
+
+
+def test_a_source_that_raises_disturbs_neither_the_data_plane_nor_the_state_worker() -> None:
+    world = World()
+    hearing = Hearing()
+    world.control._sources.extend([Raising(), hearing])
+    supervision = world.control.worker.supervision
+    world.control.receive(Load("ns/rev", 1, 0, 1))
+    assert supervision.panics_total == 1
+    world.configure(FIXED)
+    assert world.pods("default/fixed") == {"127.0.0.1:9001", "127.0.0.1:9002"}
+    assert supervision.panics_total == 2 and hearing.batches == 1, "each of the others has been told"
+    assert world.control.worker.rebuilds_total == 0

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from activator.config.specs import RevisionSpec
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
-from activator.control_plane.state.repair import COMPARED_AT_ONCE
+from activator.control_plane.state.repair import COMPARED_AT_ONCE, LOST
 from activator.control_plane.state.supervision import PANIC_BACKOFF_MAX_S
-from activator.control_plane.state.worker import StateWorker
+from activator.control_plane.state.worker import CONFIRM_WITHIN_S, StateWorker
 from activator.data_plane.audit import AUDIT_INTERVAL_S, AUDIT_STEPS_PER_TURN, LOOK_STEPS
 from activator.data_plane.plane import LOAD_REPORT_INTERVAL_S, _LoadReport
 from activator.data_plane.throttle.lease import Lease
@@ -29,6 +29,7 @@ from activator.messages import (
     TableSeen,
 )
 from activator.runtime.errors import Reason
+from lb.policy import Policy
 from lb.tracker import READY
 from tests.control_plane.state.state_fakes import KEY, SPEC, Hooks, Joined, seen
 from tests.data_plane.throttle.throttle_fakes import Request
@@ -224,12 +225,14 @@ class Losing(Joined):
     def __init__(self) -> None:
         super().__init__()
         self.losing = False
+        self.uncounted = False  # not even that
         self.worker = StateWorker(self.clock.now, self._lossy, self.probes.extend, self.source_dirty)
 
     def _lossy(self, effects: list[Effect]) -> None:
         if self.losing:
             for effect in effects:
-                self.tables._count(effect)
+                if not self.uncounted:
+                    self.tables._count(effect)
         else:
             self._send(effects)
 
@@ -552,3 +555,148 @@ def test_two_dials_that_fail_at_one_pod_are_no_mismatch(reason: Reason, apart: b
         assert audited(joined) == {}
     assert joined.slots() == {"p1": "quarantined" if reason is Reason.CONNECT_FAILED else "ready", "p2": "ready"}
     assert joined.worker.illegal_totals == {}
+
+
+# Effects that were sent and never confirmed.
+
+
+def with_lost_effects() -> Losing:
+    """A pod was placed for the model, and not in the table; nothing else happens."""
+    joined = Losing()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    assert audited(joined) == {} and joined.worker.model.unconfirmed == {}
+    joined.losing = joined.uncounted = True
+    joined.do(seen("p2"))
+    joined.losing = False
+    return joined
+
+
+def pass_audits(joined: Joined, seconds: float) -> None:
+    for _ in range(round(seconds / AUDIT_INTERVAL_S)):
+        joined.clock.pass_time(AUDIT_INTERVAL_S)
+        audited(joined)
+        joined.worker.check_confirmed()
+        joined.do()
+
+
+def test_effects_that_were_never_confirmed_cost_a_new_table() -> None:
+    joined = with_lost_effects()
+    pass_audits(joined, CONFIRM_WITHIN_S - AUDIT_INTERVAL_S)
+    assert (joined.slots(), joined.worker.mismatch_totals) == ({"p1": "ready"}, {}), "not yet"
+    pass_audits(joined, 2 * AUDIT_INTERVAL_S)
+    assert (joined.slots(), joined.worker.mismatch_totals) == ({"p1": "ready", "p2": "ready"}, {LOST: 1})
+    pass_audits(joined, 10 * CONFIRM_WITHIN_S)
+    assert (joined.worker.mismatch_totals, joined.worker.rebuilds_total) == ({LOST: 1}, 1), "once"
+
+
+def test_a_table_that_is_changed_all_the_time_is_confirmed_all_the_same() -> None:
+    """Each view is older than the effects that are committed before it is read."""
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    for number in range(60):
+        joined.clock.pass_time(AUDIT_INTERVAL_S)
+        joined.auditor.expired(joined.clock.now())
+        views = [message for message in joined.hooks.told if isinstance(message, TableSeen)]
+        joined.hooks.told.clear()
+        joined.do(seen("p1", PodStatus.NOT_READY if number % 2 else PodStatus.READY))
+        joined.do(*views)
+        joined.worker.check_confirmed()
+        joined.do()
+    assert (joined.worker.rebuilds_total, joined.worker.mismatch_totals) == (0, {})
+    assert len(joined.worker.model.unconfirmed) == 1
+
+
+def test_a_table_that_is_changed_in_each_turn_of_each_look_is_confirmed_all_the_same() -> None:
+    joined = large()
+    number = 0
+    for _ in range(20):
+        more = True
+        while more:
+            number += 1
+            status = PodStatus.NOT_READY if number % 2 else PodStatus.READY
+            joined.do(seen("p0", status, address="10.0.0.0:80"))
+            more = bool(joined.clock.turn())
+        joined.clock.pass_time(AUDIT_INTERVAL_S)
+        joined.auditor.expired(joined.clock.now())
+        joined.worker.check_confirmed()
+        joined.do()
+    assert number > 60
+    assert (joined.worker.rebuilds_total, joined.worker.mismatch_totals) == (0, {})
+
+
+def test_effects_that_are_lost_while_others_arrive_are_noticed_when_it_is_quiet() -> None:
+    joined = with_lost_effects()
+    for number in range(20):
+        joined.do(seen("p1", PodStatus.NOT_READY if number % 2 else PodStatus.READY))
+        pass_audits(joined, AUDIT_INTERVAL_S)
+    pass_audits(joined, 2 * CONFIRM_WITHIN_S)
+    assert (joined.slots(), joined.worker.mismatch_totals) == ({"p1": "not_ready", "p2": "ready"}, {LOST: 1})
+
+
+def test_a_parked_revision_is_given_time_to_confirm() -> None:
+    joined = with_lost_effects()
+    failing = [True]
+
+    def reduce_or_raise(model: Model, change: Change, now_s: float) -> Reduction:
+        if failing:
+            failing.pop()
+            raise RuntimeError("injected")
+        return reduce(model, change, now_s)
+
+    joined.worker._reduce = reduce_or_raise
+    joined.do(seen("p1", PodStatus.NOT_READY))
+    joined.worker.parked[KEY].until_s = joined.clock.now() + 2.0 * CONFIRM_WITHIN_S
+    pass_audits(joined, 1.5 * CONFIRM_WITHIN_S)
+    assert joined.worker.rebuilds_total == 0, "nothing could be done"
+    pass_audits(joined, 2.5 * CONFIRM_WITHIN_S)
+    assert joined.slots() == {"p1": "ready", "p2": "ready"} and joined.worker.mismatch_totals == {LOST: 1}
+
+
+def test_a_revision_that_comes_back_is_counted_from_the_beginning_by_both() -> None:
+    """Also where it could not be made at all the first time: counts that differ would blind the auditor for good."""
+    joined = Joined()
+    refusing = [True, True, True]
+
+    class Refusing(Hooks):
+        def make_policy(self, name: str) -> Policy:
+            if refusing:
+                refusing.pop()
+                raise ValueError("no such policy")
+            return super().make_policy(name)
+
+    joined.tables._hooks = hooks = Refusing()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    assert joined.tables.throttlers == {} and hooks.failures
+    joined.do(RevisionGone(KEY))
+    assert (joined.tables.applied, joined.worker.model.sent, joined.worker.model.unconfirmed) == ({}, {}, {})
+    refusing.clear()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    assert joined.tables.applied == joined.worker.model.sent
+    audited(joined)
+    assert joined.worker.model.unconfirmed == {}
+
+
+def test_a_revision_whose_end_was_lost_is_dropped_when_it_is_seen() -> None:
+    joined = Losing()
+    joined.do(RevisionSet(SPEC), seen("p1"))
+    joined.losing = joined.uncounted = True
+    joined.do(RevisionGone(KEY))
+    joined.losing = False
+    assert joined.slots() == {"p1": "ready"} and joined.hooks.routed == [KEY]
+    joined.tables.activated(KEY)
+    joined.tables._restructured.add(KEY)
+    audited(joined)
+    assert (joined.tables.throttlers, joined.hooks.routed, joined.worker.model.sent) == ({}, [], {})
+
+
+def test_the_end_of_a_drain_that_nobody_heard_of_is_reported_again() -> None:
+    joined, requests = with_requests(1)
+    joined.do(PodGone(KEY, "list", "p1"))
+    joined.clock.pass_time(60.0)
+    audited(joined)
+    requests[0].release()
+    joined.tables.loads()  # its last load: from now on it is quiet
+    assert joined.slots() == {"p1": "draining", "p2": "ready"}
+    audited(joined)
+    assert joined.slots() == {"p2": "ready"}
+    assert joined.worker.mismatch_totals == {}

@@ -4,14 +4,19 @@ anything by itself, and a change that always raises costs one attempt per backof
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from activator.control_plane.state.model import Model, Reduction
+from activator.control_plane.state.queue import ChangeQueue
 from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.supervision import PANIC_BACKOFF_INITIAL_S, PANIC_BACKOFF_MAX_S, PANIC_RESET_AFTER_S
-from activator.control_plane.state.worker import CHANGES_AT_ONCE, CHANGES_BATCH_S
+from activator.control_plane.state.worker import CHANGES_AT_ONCE, CHANGES_BATCH_S, Outcome
 from activator.messages import (
     PUSH,
     Change,
@@ -27,6 +32,7 @@ from activator.messages import (
     RevisionGone,
     RevisionRecovered,
     RevisionSet,
+    SetProbes,
     SlotDrained,
     StartProbe,
 )
@@ -55,7 +61,7 @@ class Trap:
 
 
 class World(Joined):
-    """Sources that say everything once and again when they are asked, and pods that answer once when they are asked."""
+    """Sources that say everything once and again when they are asked, and pods that answer while they are asked."""
 
     def __init__(self, trap: Trap | None = None) -> None:
         super().__init__(trap or Trap())
@@ -68,9 +74,12 @@ class World(Joined):
 
     def _order(self, orders: list[ProbeOrder]) -> None:
         for order in orders:
-            self.asked.pop(order.identity, None)
-            if isinstance(order, StartProbe):
+            if isinstance(order, SetProbes):
+                self.asked = {one.identity: one for one in order.pods}
+            elif isinstance(order, StartProbe):
                 self.asked[order.identity] = order
+            else:
+                self.asked.pop(order.identity, None)
 
     def listed(self, source: str) -> Listed:
         return Listed(KEY, source, tuple(self.truth[source].values()))
@@ -93,9 +102,8 @@ class World(Joined):
             self.do(*(SlotDrained(KEY, int(slot), int(generation)) for _, slot, generation in drained))
 
     def answer(self) -> None:
-        """Each pod that is asked answers, and is not asked again of its own accord."""
-        asked, self.asked = self.asked, {}
-        self.settle(*(Probed(KEY, order.identity, order.address) for order in asked.values()))
+        """Each pod that is asked answers, until its order ends."""
+        self.settle(*(Probed(KEY, order.identity, order.address) for order in self.asked.values()))
 
     def recover(self) -> None:
         """Until no backoff is left."""
@@ -406,3 +414,142 @@ def test_what_waited_for_its_batch_when_the_revision_was_parked_stays_older(
         assert KEY not in joined.worker.model.revisions
     else:
         assert joined.slots() == {"p1": "ready"}
+
+
+# What fails outside of any one change.
+
+
+class Failing:
+    """A callable that raises so many times, or always where `times` is negative."""
+
+    def __init__(self, inner: Callable[..., None], times: int) -> None:
+        self._inner = inner
+        self.times = times
+        self.calls = 0
+
+    def __call__(self, *arguments: Any) -> None:
+        self.calls += 1
+        if self.times:
+            self.times -= 1
+            raise RuntimeError("injected")
+        self._inner(*arguments)
+
+
+def run(joined: Joined) -> None:
+    """As supervision does it: the worker is run again after an error."""
+    for _ in range(4):
+        try:
+            joined.do()
+        except RuntimeError:
+            continue
+
+
+@pytest.mark.parametrize("part", ["_send", "_probe", "_before_batch"])
+def test_a_turn_that_fails_loses_nothing(part: str) -> None:
+    world = World()
+    world.truth["list"] = {pod: seen(pod, PodStatus.PENDING, probe=True) for pod in ("p1", "p2")}
+    world.do(*world.truth["list"].values())
+    failing = Failing(getattr(world.worker, part), 1)
+    setattr(world.worker, part, failing)
+    world.truth["list"]["p3"] = seen("p3", PodStatus.PENDING, probe=True)
+    world.worker.submit(world.truth["list"]["p3"])
+    world.worker.submit(Probed(KEY, "p1"))
+    del world.truth["list"]["p2"]
+    world.worker.submit(PodGone(KEY, "list", "p2"))
+    with pytest.raises(RuntimeError, match="injected"):
+        world.worker.turn()
+    run(world)
+    assert world.outcome() == ("", {"p1": "ready", "p3": "pending"})
+    assert world.asked.keys() == {"p3"}
+    assert world.worker._resync.due(world.clock.now()) == []
+
+
+def test_a_turn_that_fails_loses_no_end_of_a_revision() -> None:
+    world = World()
+    world.truth["list"] = {"p1": seen("p1", PodStatus.PENDING, probe=True)}
+    world.do(world.truth["list"]["p1"])
+    world.worker._send = Failing(world.worker._send, 1)
+    world.exists = False
+    world.worker.submit(RevisionGone(KEY))
+    with pytest.raises(RuntimeError, match="injected"):
+        world.worker.turn()
+    run(world)
+    assert (world.tables.throttlers, world.asked, world.worker.model.sent) == ({}, {}, {})
+
+
+def test_who_submits_hears_of_no_error_of_ours() -> None:
+    world = World()
+    world.truth["list"] = {"p1": seen("p1")}
+    world.worker.submit(world.truth["list"]["p1"])
+    world.worker.queue._superseded = Failing(lambda key: None, 1)
+    world.worker.submit(world.listed("list"))
+    assert len(world.worker.queue) == 0, "the list has not come in, and what it replaces is out"
+    run(world)
+    assert world.slots() == {"p1": "ready"}, "its source was asked"
+
+
+def test_a_source_that_raises_when_it_is_asked_keeps_nobody_else_waiting() -> None:
+    joined = Joined()
+    other = "ns/other"
+    joined.do(RevisionSet(SPEC), seen("p1"), RevisionSet(type(SPEC)(key=other)))
+    dirty = Failing(joined.worker._source_dirty, -1)
+    joined.worker._source_dirty = dirty
+    joined.worker._lost(KEY, RuntimeError("something was lost"))
+    for number in range(100):
+        joined.do(seen(f"o{number}", key=other))
+        joined.clock.pass_time(1.0)
+    assert len(joined.slots(other)) == 100
+    assert 3 < dirty.calls < 15, "less and less often"
+    dirty.times = 0
+    joined.clock.pass_time(PANIC_RESET_AFTER_S)
+    joined.do()
+    assert joined.dirty == [("", KEY)] and len(joined.worker._resync) == 0
+
+
+def test_whoever_waits_for_a_change_that_was_lost_hears_of_it() -> None:
+    async def scenario() -> list[Outcome]:
+        joined = Joined()
+        joined.do(RevisionSet(SPEC))
+        joined.worker._before_batch = Failing(joined.worker._before_batch, 1)
+        kept = joined.worker.submit_with_outcome(seen("p1"))
+        with pytest.raises(RuntimeError):
+            joined.worker.turn()
+        send, joined.worker._send = joined.worker._send, Failing(joined.worker._send, 1)
+        with pytest.raises(RuntimeError):
+            joined.worker.turn()
+        joined.worker._send = send
+        joined.worker.submit(seen("p2"))
+        joined.worker.queue._superseded = Failing(lambda key: None, 1)
+        lost = joined.worker.submit_with_outcome(Listed(KEY, "list", (seen("p2"),)))
+        run(joined)
+        assert kept.done() and lost.done()
+        return [kept.result(), lost.result()]
+
+    assert asyncio.run(scenario()) == [Outcome.APPLIED, Outcome.SET_ASIDE]
+
+
+def test_a_queue_that_failed_half_way_gives_everything_out_after_it_was_mended() -> None:
+    queue = ChangeQueue(100)
+    changes = [seen(f"p{number}") for number in range(4)]
+    for change in changes:
+        queue.put(change)
+    del queue._of_revisions[KEY][(KEY, "pod", "list", "p1")]  # as an exception between two lines leaves it
+    with pytest.raises(KeyError):
+        queue.take(3)
+    assert queue.taken == changes[:2], "whoever failed can see what it had taken"
+    queue.mend()
+    assert queue.take(9) == changes[2:]
+    assert queue.taken == changes[2:] and len(queue) == 0
+    assert queue.take_of(KEY) == []
+
+
+def test_a_queue_that_failed_while_something_came_has_it_in_order_after_it_was_mended() -> None:
+    queue = ChangeQueue(100)
+    changes = [seen(f"p{number}") for number in range(4)]
+    for change in changes:
+        queue.put(change)
+    queue._newest = queue._oldest = None  # as an exception between two lines leaves it
+    queue.mend()
+    queue.put(seen("p4"))
+    assert queue.take(2) == changes[:2]
+    assert queue.take_of(KEY) == [*changes[2:], seen("p4")]

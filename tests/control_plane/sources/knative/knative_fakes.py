@@ -16,7 +16,7 @@ from activator.control_plane.sources.knative.mesh_fallback import MeshFallback
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.knative.source import KnativeSource
 from activator.control_plane.sources.kubernetes.objects import ConfigMap, Endpoints, EndpointSlice, Revision, Service
-from activator.messages import Change, Effect, Probed, StartProbe
+from activator.messages import Change, Effect, Probed, StartProbe, StopProbe
 from lb.registry import default_name, names
 from lb.tracker import READY, RECOVERING
 from tests.control_plane.state.state_fakes import Joined
@@ -248,8 +248,10 @@ class Cluster:
             if isinstance(order, StartProbe):
                 self.probes[order.identity] = order
                 self.asked.append(order.address)
-            else:
+            elif isinstance(order, StopProbe):
                 self.probes.pop(order.identity, None)
+            else:
+                self.probes = {one.identity: one for one in order.pods}
         self.joined.probes.clear()
         for identity, order in list(self.probes.items()):
             if order.address.rpartition(":")[0].strip("[]") in self.answering:
