@@ -221,6 +221,8 @@ class App:
             return [str(error)]
         self._listeners.change(listeners)
         self.control.configure(config, specs, lists)
+        if self._knative is not None:
+            self._knative.configure(config)
         fixed = self.needs_restart = [one for one in FIXED_KEYS if getattr(config, one) != getattr(self.config, one)]
         self.config = msgspec.structs.replace(config, **{field: getattr(self.config, field) for field in fixed})
         if fixed:

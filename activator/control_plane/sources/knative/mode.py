@@ -103,7 +103,7 @@ class KnativeMode(Source):
         self.tls: InternalTls | None = None
         self._tls_at_start = False  # it was on in the first list of settings: no pod is ever connected to without it
         self.client = KubeClient(Credentials(os.environ, now), "activator")
-        maker = SpecMaker(
+        maker = self._maker = SpecMaker(
             environment.cluster_domain,
             config.trailing_fragmentation_threshold,
             config.health,
@@ -146,6 +146,11 @@ class KnativeMode(Source):
         )
 
     # --- life ---
+
+    def configure(self, config: Config) -> None:
+        """What the file says from now on of all revisions; their specifications are made anew."""
+        self._maker.configure(config.trailing_fragmentation_threshold, config.health)
+        self.source.mark_all()
 
     async def start(self) -> None:
         """Begin to watch and to report."""

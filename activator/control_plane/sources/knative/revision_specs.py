@@ -75,6 +75,11 @@ class SpecMaker:
         self._default_policy = default_policy
         self._policies = policies
 
+    def configure(self, threshold: float, health: Health) -> None:
+        """From now on, for every revision that is made."""
+        self._threshold = threshold
+        self._health = health
+
     def make(self, revision: Revision, settings: ClusterSettings, tls: PodTls | None) -> RevisionSpec:
         """The revision's specification under these settings; `tls`: how to connect to its pods."""
         metadata, spec = revision.metadata, revision.spec

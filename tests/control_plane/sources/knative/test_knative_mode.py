@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from activator.config.model import Config, Kubernetes
+from activator.config.model import Config, Health, Kubernetes
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.scaling.concurrency import POKE_INTERVAL_S
@@ -96,6 +96,23 @@ def test_what_is_told_of_a_revision_until_its_end_is_not_taken_for_its_successor
         assert stream.dropped_total == before, "it is not reported for ever"
         mode.receive_load(Load(KEY, 0, 1, 1, 1, 0.0, now_s))
         assert stream.dropped_total == before + 1, "its successor's first request is told at once"
+
+    run(scenario)
+
+
+def test_a_reload_reaches_the_revisions_of_the_cluster() -> None:
+    """What the file says of all revisions holds for those that the cluster declares, too."""
+
+    def scenario(world: World) -> None:
+        mode = world.mode
+        mode.source.revision_objects.changed(None, revision())
+        world.settle()
+        before = world.worker.model.revisions[KEY].spec
+        mode.configure(Config(trailing_fragmentation_threshold=0.25, health=Health(strikes=7)))
+        world.settle()
+        after = world.worker.model.revisions[KEY].spec
+        assert (after.trailing_fragmentation_threshold, after.strikes) == (0.25, 7)
+        assert after == replace(before, trailing_fragmentation_threshold=0.25, strikes=7)
 
     run(scenario)
 
