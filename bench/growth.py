@@ -38,22 +38,22 @@ class Growth(NamedTuple):
         return self.large_ns / self.small_ns
 
 
-def growth(case: Case, rounds: int) -> Growth:
+def growth(case: Case, rounds: int, sizes: tuple[int, int] = (SMALL, LARGE)) -> Growth:
     """Rounds at either size alternate; garbage collection is off while an operation is timed."""
     best = [float("inf"), float("inf")]
     for _ in range(rounds):
-        for index, size in enumerate((SMALL, LARGE)):
+        for index, size in enumerate(sizes):
             best[index] = min(best[index], _one_round(case, size))
     return Growth(best[0], best[1])
 
 
-def growth_below(case: Case, ratio_max: float, rounds_max: int) -> Growth:
+def growth_below(case: Case, ratio_max: float, rounds_max: int, sizes: tuple[int, int] = (SMALL, LARGE)) -> Growth:
     """As `growth`, but no more rounds than it takes to show that the ratio is not higher."""
-    found = growth(case, 2)
+    found = growth(case, 2, sizes)
     for _ in range(rounds_max - 2):
         if found.ratio <= ratio_max:
             break
-        again = growth(case, 1)
+        again = growth(case, 1, sizes)
         found = Growth(min(found.small_ns, again.small_ns), min(found.large_ns, again.large_ns))
     return found
 

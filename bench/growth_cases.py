@@ -27,6 +27,7 @@ from lb.rng import Rng
 
 TIMES: Final = 100  # operations in a round, where they are all alike
 SLICE_PODS: Final = 100  # as Kubernetes fills slices
+ACTIVATORS: Final = ("10.200.0.1", "10.200.0.2", "10.200.0.3")  # in front of a revision
 
 
 def slot_drained(size: int) -> Measure:
@@ -146,44 +147,48 @@ def change_taken(size: int) -> Measure:
 
 def slice_event(size: int) -> Measure:
     """A pod of one slice turns ready or not; from the event to the table."""
-    world = World()
-    source = _source(world)
-    slices = [_slice(first, range(first, min(first + SLICE_PODS, size)), -1) for first in range(0, size, SLICE_PODS)]
-    source.revision_objects.changed(None, _made(Revision, {"metadata": _metadata("rev"), "spec": {}}))
-    for one in slices:
-        source.slice_objects.changed(None, one)
-    _work(world)
-    assert world.throttler().table.used == size
-    world.worker.submit(Probed(KEY, "pod-0"))
-    first = slices[0]
-    other = _slice(0, range(min(SLICE_PODS, size)), 1)
-    assert first.endpoints != other.endpoints
-
-    def operation() -> None:
-        for number in range(TIMES // 10):
-            before, after = (first, other) if number % 2 == 0 else (other, first)
-            source.slice_objects.changed(before, after)
-            _work(world)
-
-    return each(operation, TIMES // 10)
+    return _slice_events(size, range(min(SLICE_PODS, size)), 1)
 
 
 def slice_event_of_a_new_pod(size: int) -> Measure:
     """A pod comes into one slice, or leaves it; from the event to the table."""
+    return _slice_events(size, range(1, min(SLICE_PODS, size)), -1)
+
+
+def slice_event_where_pods_are_shared(size: int) -> Measure:
+    """The same before the second of three activators, whose share moves; every pod answers."""
+    return _slice_events(size, range(1, min(SLICE_PODS, size)), -1, shares=True)
+
+
+def _slice_events(size: int, numbers: range, unready: int, shares: bool = False) -> Measure:
+    """Events after which the first slice has pods of these numbers, and then all of its own again."""
     world = World()
-    source = _source(world)
-    slices = [_slice(first, range(first, min(first + SLICE_PODS, size)), -1) for first in range(0, size, SLICE_PODS)]
-    source.revision_objects.changed(None, _made(Revision, {"metadata": _metadata("rev"), "spec": {}}))
-    for one in slices:
+    source = _source(world, shares)
+    first, *others = [
+        _slice(number, range(number, min(number + SLICE_PODS, size)), -1) for number in range(0, size, SLICE_PODS)
+    ]
+    other = _slice(0, numbers, unready)
+    spec = {"containerConcurrency": 1}
+    source.revision_objects.changed(None, _made(Revision, {"metadata": _metadata("rev"), "spec": spec}))
+    for one in (first, *others, _public_slice()):
         source.slice_objects.changed(None, one)
     _work(world)
-    first = slices[0]
-    fewer = _slice(0, range(1, min(SLICE_PODS, size)), -1)
+    assert world.throttler().table.used == size
+    for number in range(size):
+        world.worker.submit(Probed(KEY, f"pod-{number}"))
+    _work(world)
+    source.mark(KEY)
+    _work(world)
+    capacity = world.throttler().table.capacity
+    assert (size // 3 <= capacity <= size // 3 + 1) if shares else capacity == size
+    assert first.endpoints != other.endpoints
 
     def operation() -> None:
+        before = first
         for number in range(TIMES // 10):
-            before, after = (first, fewer) if number % 2 == 0 else (fewer, first)
+            after = other if number % 2 == 0 else first
             source.slice_objects.changed(before, after)
+            before = after
             _work(world)
 
     return each(operation, TIMES // 10)
@@ -195,14 +200,14 @@ def _work(world: World) -> None:
         pass
 
 
-def _source(world: World) -> KnativeSource:
+def _source(world: World, shares: bool) -> KnativeSource:
     def fail(key: str, what: object, error: object, now_s: float) -> float:
         raise AssertionError(error)
 
-    return KnativeSource(
-        KnativeEnvironment("activator-1", "10.200.0.1", "knative-serving"),
+    source = KnativeSource(
+        KnativeEnvironment("activator-1", ACTIVATORS[1], "knative-serving"),
         SpecMaker("cluster.local", 0.5, Health(), default_name, frozenset(names())),
-        False,
+        shares,
         world.worker.submit,
         world.loop.defer,
         lambda settings: None,
@@ -211,6 +216,8 @@ def _source(world: World) -> KnativeSource:
         fail,
         world.loop.call_later,
     )
+    world.applied = source.applied
+    return source
 
 
 def _metadata(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
@@ -218,7 +225,6 @@ def _metadata(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]
 
 
 def _slice(first: int, numbers: range, unready: int) -> EndpointSlice:
-    labels = {"networking.internal.knative.dev/serviceType": "Private", "serving.knative.dev/revision": "rev"}
     endpoints = [
         {
             "addresses": [f"10.{number // 62_500}.{number // 250 % 250}.{number % 250}"],
@@ -227,8 +233,17 @@ def _slice(first: int, numbers: range, unready: int) -> EndpointSlice:
         }
         for number in numbers
     ]
+    return _slice_of(f"rev-private-{first:05}", "Private", endpoints)
+
+
+def _public_slice() -> EndpointSlice:
+    return _slice_of("rev-public", "Public", [{"addresses": [ip], "conditions": {"ready": True}} for ip in ACTIVATORS])
+
+
+def _slice_of(name: str, kind: str, endpoints: list[dict[str, Any]]) -> EndpointSlice:
+    labels = {"networking.internal.knative.dev/serviceType": kind, "serving.knative.dev/revision": "rev"}
     made = {
-        "metadata": _metadata(f"rev-private-{first:05}", labels),
+        "metadata": _metadata(name, labels),
         "addressType": "IPv4",
         "endpoints": endpoints,
         "ports": [{"name": "http", "port": 8012}],
@@ -281,5 +296,10 @@ CASES: Final = (
     Case("change_taken", "a change passes the queue", change_taken),
     Case("slice_event", "a pod of an EndpointSlice turns ready", slice_event),
     Case("slice_event_of_a_new_pod", "a pod joins an EndpointSlice", slice_event_of_a_new_pod),
+    Case(
+        "slice_event_where_pods_are_shared",
+        "a pod joins an EndpointSlice before three activators",
+        slice_event_where_pods_are_shared,
+    ),
     Case("rebuild_turn", "a table is made anew", rebuild_turn),
 )

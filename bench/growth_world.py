@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from activator.config.specs import RevisionSpec
 from activator.control_plane.state.worker import StateWorker
@@ -14,7 +14,7 @@ from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.waiters import Waiter
-from activator.messages import Change, PodSeen, PodStatus, RevisionBroken, RevisionSet, SlotDrained
+from activator.messages import Change, Effect, PodSeen, PodStatus, RevisionBroken, RevisionSet, SlotDrained
 from activator.runtime.clock import TimingWheel
 from activator.runtime.errors import Reason
 from bench.growth import Loop
@@ -113,8 +113,15 @@ class World:
         self.auditor = Auditor(self.tables, self.wheel, self.loop.now, self.found.append, self.loop.defer)
         # Its time passes: it is what ends a batch.
         self.worker = StateWorker(
-            lambda: self.loop.now() + time.thread_time(), self.tables.apply, lambda orders: None, lambda *dirty: None
+            lambda: self.loop.now() + time.thread_time(), self._apply, lambda orders: None, lambda *dirty: None
         )
+        self.applied: Callable[[Effect], None] | None = None  # a source that is told of effects
+
+    def _apply(self, effects: list[Effect]) -> None:
+        self.tables.apply(effects)
+        if self.applied is not None:
+            for effect in effects:
+                self.applied(effect)
 
     def do(self, changes: Iterable[Change]) -> None:
         """Each on its own, as changes come that are far apart."""

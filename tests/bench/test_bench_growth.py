@@ -8,14 +8,13 @@ from __future__ import annotations
 import pytest
 
 from bench.growth import RATIO_MAX, SMALL, Case, Growth, each, growth_below
-from bench.growth_cases import CASES
+from bench.growth_cases import CASES, SLICE_PODS
 
 ROUNDS_MAX = 8
+SLICE_RATIO_MAX = 1.5
 
 # Linear still.
 GROWS = {
-    "slice_event",
-    "slice_event_of_a_new_pod",
     "rebuild_turn",
 }
 
@@ -24,6 +23,15 @@ GROWS = {
 def test_an_operation_costs_the_same_however_much_there_is(case: Case) -> None:
     found = growth_below(case, RATIO_MAX, ROUNDS_MAX)
     assert found.ratio <= RATIO_MAX, f"{case.what}: {found.small_ns:,.0f} ns, {found.large_ns:,.0f} ns"
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if case.name.startswith("slice_event")], ids=lambda case: case.name
+)
+def test_an_event_of_one_slice_costs_the_same_beside_twenty_as_beside_two(case: Case) -> None:
+    """All slices have as many pods; reading all of them again would give a ratio of 8 to 10."""
+    found = growth_below(case, SLICE_RATIO_MAX, ROUNDS_MAX, (2 * SLICE_PODS, 20 * SLICE_PODS))
+    assert found.ratio <= SLICE_RATIO_MAX, f"{case.what}: {found.small_ns:,.0f} ns, {found.large_ns:,.0f} ns"
 
 
 def test_what_is_linear_is_found_out() -> None:

@@ -18,7 +18,6 @@ from itertools import chain
 from typing import NamedTuple
 
 from activator.control_plane.sources.kubernetes.objects import EndpointAddress, Endpoints, EndpointSlice, EndpointSubset
-from activator.runtime.sockets import split_address
 
 
 class Backend(NamedTuple):
@@ -33,20 +32,28 @@ class Backend(NamedTuple):
 def of_slices(slices: Iterable[EndpointSlice], port_name: str) -> list[Backend]:
     """The pods of one Service, each once, sorted by address."""
     found: dict[str, Backend] = {}
-    for one in sorted(slices, key=_by_family):
-        port = next((port.port for port in one.ports or [] if (port.name or "") == port_name and port.port), None)
-        if port is None or one.address_type == "FQDN":
+    for one in sorted(slices, key=by_family):
+        for identity, backend in of_slice(one, port_name).items():
+            found[identity] = agreed(found.get(identity), backend)
+    return sorted(found.values(), key=by_address)
+
+
+def of_slice(one: EndpointSlice, port_name: str) -> dict[str, Backend]:
+    """The pods of one slice by identity, in its order."""
+    found: dict[str, Backend] = {}
+    port = next((port.port for port in one.ports or [] if (port.name or "") == port_name and port.port), None)
+    if port is None or one.address_type == "FQDN":
+        return found
+    for endpoint in one.endpoints or []:
+        if not endpoint.addresses:
             continue
-        for endpoint in one.endpoints or []:
-            if not endpoint.addresses:
-                continue
-            address = _joined(endpoint.addresses[0], port)
-            conditions = endpoint.conditions
-            target = endpoint.target_ref
-            identity = target.uid if target is not None and target.uid else address
-            backend = Backend(identity, address, conditions.ready is not False, conditions.terminating is True)
-            found[identity] = _agreed(found.get(identity), backend)
-    return sorted(found.values(), key=_by_address)
+        address = _joined(endpoint.addresses[0], port)
+        conditions = endpoint.conditions
+        target = endpoint.target_ref
+        identity = target.uid if target is not None and target.uid else address
+        backend = Backend(identity, address, conditions.ready is not False, conditions.terminating is True)
+        found[identity] = agreed(found.get(identity), backend)
+    return found
 
 
 def of_endpoints(objects: Iterable[Endpoints], port_name: str) -> list[Backend]:
@@ -59,13 +66,24 @@ def of_endpoints(objects: Iterable[Endpoints], port_name: str) -> list[Backend]:
         for one, ready in _addresses(subset):
             address = _joined(one.ip, port)
             identity = one.target_ref.uid if one.target_ref is not None and one.target_ref.uid else address
-            found[identity] = _agreed(found.get(identity), Backend(identity, address, ready, False))
-    return sorted(found.values(), key=_by_address)
+            found[identity] = agreed(found.get(identity), Backend(identity, address, ready, False))
+    return sorted(found.values(), key=by_address)
 
 
-def ready_ips(backends: Iterable[Backend]) -> set[str]:
-    """The IP addresses of those that take requests, without their port."""
-    return {split_address(one.address)[0] for one in backends if one.ready and not one.terminating}
+def agreed(known: Backend | None, other: Backend) -> Backend:
+    """Of two records of one pod: the first address; ready if one says so; going if one says so."""
+    if known is None:
+        return other
+    return known._replace(ready=known.ready or other.ready, terminating=known.terminating or other.terminating)
+
+
+def by_family(one: EndpointSlice) -> tuple[bool, str]:
+    """The order in which the slices of a Service are read."""
+    return (one.address_type != "IPv4", one.metadata.name)
+
+
+def by_address(backend: Backend) -> str:
+    return backend.address
 
 
 def _addresses(subset: EndpointSubset) -> Iterator[tuple[EndpointAddress, bool]]:
@@ -75,20 +93,5 @@ def _addresses(subset: EndpointSubset) -> Iterator[tuple[EndpointAddress, bool]]
         yield one, False
 
 
-def _agreed(known: Backend | None, other: Backend) -> Backend:
-    """Of two records of one pod: the first address; ready if one says so; going if one says so."""
-    if known is None:
-        return other
-    return known._replace(ready=known.ready or other.ready, terminating=known.terminating or other.terminating)
-
-
 def _joined(ip: str, port: int) -> str:
     return f"[{ip}]:{port}" if ":" in ip else f"{ip}:{port}"
-
-
-def _by_family(one: EndpointSlice) -> tuple[bool, str]:
-    return (one.address_type != "IPv4", one.metadata.name)
-
-
-def _by_address(backend: Backend) -> str:
-    return backend.address

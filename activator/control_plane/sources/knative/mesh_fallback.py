@@ -192,8 +192,7 @@ class MeshFallback:
         """Whether the Service answers, and no pod shows that it could be reached itself."""
         pods: list[str] = []
         if not unanswered.is_known:
-            ready = (one.address for one in backends.backends if one.ready and not one.terminating)
-            pods = list(islice(ready, MESH_PODS_ASKED_MAX))
+            pods = list(islice(backends.ready_addresses(), MESH_PODS_ASKED_MAX))
         service, *others = await asyncio.gather(*(self._ask(one) for one in (address, *pods)))
         return service == _QUEUE_PROXY and all(status in _MESH_STATUSES for status, _ in others)
 

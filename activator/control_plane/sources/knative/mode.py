@@ -31,8 +31,9 @@ from activator.control_plane.sources.knative.internal_tls import (
     SecretObjects,
 )
 from activator.control_plane.sources.knative.mesh_fallback import MeshFallback, StatusAsker
+from activator.control_plane.sources.knative.object_handlers import PRIVATE, REVISION_LABEL, SERVICE_TYPE
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
-from activator.control_plane.sources.knative.source import PRIVATE, REVISION_LABEL, SERVICE_TYPE, KnativeSource
+from activator.control_plane.sources.knative.source import KnativeSource
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.credentials import Credentials
 from activator.control_plane.sources.kubernetes.object_store import Handler

@@ -10,7 +10,7 @@ Rules
   4. Two activators must not hold different pods for shared out while both wake waiters: each probes on its own, and one
      of them has an answer first. So all pods that Kubernetes lists are shared out, whether they have answered or not,
      and a pod has its share before it is probed. One that does not answer must not starve the activator that it would
-     belong to: SHARE_PATIENCE_S after another pod has answered it is left out, until it answers.
+     belong to: SHARE_PATIENCE_S after another pod has answered it is left out, until it answers (shared_pods.py).
   5. For the same reason no pod is ours before our index is known. If requests wait, it is awaited for SHARE_PATIENCE_S;
      an activator that is not among the public endpoints then takes every pod.
 
@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Iterable, Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from typing import Final
 
-from activator.runtime.clock import NEVER
+from activator.control_plane.sources.knative.backends import Backend
+from activator.runtime.sockets import split_address
 
 SHARE_PATIENCE_S: Final = 3.0  # for a pod that does not answer while others do, and for our index while requests wait
 
@@ -51,16 +51,19 @@ def pick_indices(pods: int, index: int, activators: int) -> tuple[int, int, int]
     return first, first + each, pods % activators
 
 
+def block_of(pods: int, index: int, activators: int) -> tuple[int, int, int]:
+    """(first, end, one more, or -1) of the sorted pods that are activator `index`'s."""
+    if index == UNKNOWN or activators <= 1 or pods <= 1:
+        return 0, pods, -1
+    first, end, remnants = pick_indices(pods, index, activators)
+    return first, end, pods - remnants + index if index < remnants else -1
+
+
 def assign_slice(addresses: Sequence[str], index: int, activators: int) -> list[str]:
     """The addresses of the pods that are activator `index`'s; `addresses` (`ip:port`) in any order."""
     pods = sorted(addresses)
-    if index == UNKNOWN or activators <= 1 or len(pods) <= 1:
-        return pods
-    first, end, remnants = pick_indices(len(pods), index, activators)
-    mine = pods[first:end]
-    if index < remnants:
-        mine.append(pods[len(pods) - remnants + index])
-    return mine
+    first, end, more = block_of(len(pods), index, activators)
+    return pods[first:end] if more < 0 else [*pods[first:end], pods[more]]
 
 
 def share_of(backends: int, container_concurrency: int, activators: int) -> int:
@@ -74,32 +77,51 @@ def share_of(backends: int, container_concurrency: int, activators: int) -> int:
     return max(1, total // max(1, activators))
 
 
-class SharedPods:
-    """Which pods of one revision are shared out (rule 4)."""
+class PublicAddresses:
+    """The ready IP addresses of a revision's public endpoints, and the place of `own_ip` among them (rule 1)."""
 
-    def __init__(self) -> None:
-        self.due_s = NEVER  # when a pod will have been silent for too long
-        self.leaves_out = False  # a pod that was is not shared out until it answers
-        self._up_since_s = NEVER  # since when one has answered
-        self._silent_since_s: dict[str, float] = {}  # those that have not
+    def __init__(self, own_ip: str) -> None:
+        self._own_ip = own_ip
+        self._own = _canonical(own_ip)
+        self._of: dict[str, str] = {}  # by identity of the endpoint
+        self._pods: dict[str, int] = {}  # by IP address: how many there are
+        self._own_pods = 0  # those at our own
+        self._place: tuple[int, int] | None = None  # None: something has changed
 
-    def of(self, listed: Mapping[str, str], proven: AbstractSet[str], now_s: float) -> list[str]:
-        """The addresses of those that are. `listed`: address by identity; `proven`: those that have answered."""
-        silent_since_s = self._silent_since_s
-        self._silent_since_s = {one: silent_since_s.get(one, now_s) for one in listed if one not in proven}
-        is_up = len(self._silent_since_s) < len(listed)
-        self._up_since_s = min(self._up_since_s, now_s) if is_up else NEVER
-        self.due_s = NEVER
-        self.leaves_out = False
-        shared = []
-        for identity, address in listed.items():
-            until_s = max(self._silent_since_s.get(identity, NEVER), self._up_since_s) + SHARE_PATIENCE_S
-            if now_s >= until_s:
-                self.leaves_out = True
+    def read_all(self, endpoints: Mapping[str, Backend]) -> None:
+        self._of, self._pods, self._own_pods, self._place = {}, {}, 0, None
+        self.read(endpoints)
+
+    def read(self, endpoints: Mapping[str, Backend | None]) -> None:
+        """These are other than before; None: gone."""
+        for identity, one in endpoints.items():
+            ip = "" if one is None or not one.ready or one.terminating else split_address(one.address)[0]
+            before = self._of.get(identity, "")
+            if ip == before:
                 continue
-            self.due_s = min(self.due_s, until_s)
-            shared.append(address)
-        return shared
+            if before:
+                del self._of[identity]
+                self._count(before, -1)
+            if ip:
+                self._of[identity] = ip
+                self._count(ip, 1)
+
+    def place(self) -> tuple[int, int]:
+        """As `infer_index`. Where pods themselves are the public endpoints, our address is not among them."""
+        if self._place is None:
+            known = infer_index(self._pods, self._own_ip) if self._own_pods else None
+            self._place = known or (UNKNOWN, len(self._pods))
+        return self._place
+
+    def _count(self, ip: str, step: int) -> None:
+        self._place = None
+        count = self._pods.get(ip, 0) + step
+        if count:
+            self._pods[ip] = count
+        else:
+            del self._pods[ip]
+        if _canonical(ip) == self._own:
+            self._own_pods += step
 
 
 def _canonical(ip: str) -> str:

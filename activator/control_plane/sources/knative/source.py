@@ -1,8 +1,8 @@
 """Knative's objects as they come, gathered by revision and submitted as changes.
 
 Rules
-  1. A handler of a watch only files what it receives and marks the revision; the changes are worked out once per
-     revision at the end of the loop's turn, however many objects came in it.
+  1. A handler of a watch only files what it receives and marks the revision (object_handlers.py). The changes are
+     worked out once per revision at the end of the loop's turn, however many objects came in it.
   2. Readiness waits for the first lists of what routing depends on. Afterwards the last known state is served for as
      long as the API is away.
   3. Settings are hot: a changed ConfigMap is applied to every revision.
@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from activator.config.model import PodTls
 from activator.config.specs import RevisionSpec
@@ -25,36 +25,37 @@ from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.sources.knative import cluster_settings
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
-from activator.control_plane.sources.knative.pod_answers import PodAnswers
-from activator.control_plane.sources.knative.revision_backends import SOURCE, RevisionBackends, ServiceBackends
-from activator.control_plane.sources.knative.revision_specs import SpecMaker
-from activator.control_plane.sources.kubernetes.object_store import Key
-from activator.control_plane.sources.kubernetes.objects import (
-    ConfigMap,
-    Endpoints,
-    EndpointSlice,
-    KubeObject,
-    Revision,
-    Service,
+from activator.control_plane.sources.knative.object_handlers import (
+    ConfigObjects,
+    EndpointsObjects,
+    RevisionObjects,
+    ServiceObjects,
+    SliceObjects,
 )
-from activator.messages import Change, Effect, RevisionGone, SetPod
+from activator.control_plane.sources.knative.pod_answers import PodAnswers
+from activator.control_plane.sources.knative.revision_backends import RevisionBackends
+from activator.control_plane.sources.knative.revision_specs import SpecMaker
+from activator.control_plane.sources.kubernetes.objects import Revision
+from activator.messages import (
+    Change,
+    DropRevision,
+    Effect,
+    PlacePod,
+    RebuildRevision,
+    RevisionGone,
+    SetPod,
+    WithdrawPod,
+)
 from activator.runtime.clock import NEVER, Defer, Later, Timer
 from lb.tracker import NOT_READY, PENDING
 
 log = logging.getLogger("activator.knative")
-
-SERVICE_TYPE: Final = "networking.internal.knative.dev/serviceType"
-REVISION_LABEL: Final = "serving.knative.dev/revision"
-SERVICE_NAME_LABEL: Final = "kubernetes.io/service-name"
 
 # The controllers whose passes are counted.
 _REVISION: Final = "revision"
 _ENDPOINTS: Final = "endpoints"
 
 _UNPROVEN: Final = frozenset({PENDING, NOT_READY})  # states of pods that do not answer, or are not to be asked
-
-PRIVATE: Final = "Private"
-PUBLIC: Final = "Public"
 
 
 def _ignore(key: str) -> None:
@@ -100,11 +101,11 @@ class KnativeSource:
         self._dirty: dict[str, tuple[str, float]] = {}  # by revision: what changed of it first, and when
         self._again: dict[str, Timer] = {}  # by revision that is worked out again by itself: when
         self._deferred = False
-        self.revision_objects = RevisionObjects(self)
-        self.slice_objects = SliceObjects(self)
-        self.endpoints_objects = EndpointsObjects(self)
-        self.service_objects = ServiceObjects(self)
-        self.config_objects = ConfigObjects(self)
+        self.revision_objects = RevisionObjects(partial(self.of, controller=_REVISION), self.revision_gone)
+        self.slice_objects = SliceObjects(self.of, self.forget_if_empty)
+        self.endpoints_objects = EndpointsObjects(self.of, self.forget_if_empty)
+        self.service_objects = ServiceObjects(self.of, self.forget_if_empty)
+        self.config_objects = ConfigObjects(self.configured)
 
     # --- what handlers file ---
 
@@ -184,11 +185,16 @@ class KnativeSource:
     def applied(self, effect: Effect) -> None:
         """The model is as this says."""
         self.answers.applied(effect)
-        if self._shares and type(effect) is SetPod:
-            backends = self.revisions.get(effect.key)
-            # One that does not answer any more is left out in time, one that was left out is shared out again.
-            if backends is not None and (backends.leaves_out or effect.state in _UNPROVEN):
-                self.mark(effect.key)
+        backends = self.revisions.get(effect.key) if self._shares else None
+        if backends is None:
+            return
+        if type(effect) is SetPod or type(effect) is PlacePod or type(effect) is WithdrawPod:
+            backends.answered(effect.identity)
+        elif type(effect) is DropRevision or type(effect) is RebuildRevision:
+            backends.answers_lost()
+        # One that does not answer any more is left out in time, one that was left out is shared out again.
+        if type(effect) is SetPod and (backends.leaves_out or effect.state in _UNPROVEN):
+            self.mark(effect.key)
 
     def requests_wait(self, key: str, waits: bool) -> None:
         """Whether requests of this revision wait for a pod."""
@@ -251,123 +257,3 @@ class KnativeSource:
 
     def _make(self, revision: Revision) -> RevisionSpec:
         return self._maker.make(revision, self.settings, self._tls_of(revision.metadata.namespace))
-
-
-class _Objects:
-    """A handler of one kind; its lists need nothing beyond the single calls."""
-
-    def __init__(self, source: KnativeSource) -> None:
-        self.source = source
-
-    def missed(self, new: Any) -> None:
-        """Its current state has been delivered, and for most kinds that is enough."""
-
-    def listed(self, objects: Mapping[Key, Any]) -> None:
-        """The differences have been delivered one by one."""
-
-
-class RevisionObjects(_Objects):
-    def changed(self, old: Revision | None, new: Revision) -> None:
-        self.source.of(_key(new), _REVISION).revision = new
-
-    def gone(self, old: Revision) -> None:
-        self.source.revision_gone(_key(old))
-
-
-class ServiceObjects(_Objects):
-    """Private Services, for their addresses."""
-
-    def changed(self, old: Service | None, new: Service) -> None:
-        key = _labelled_key(new)
-        if old is not None and _labelled_key(old) != key:
-            self.gone(old)
-        if key:
-            self.source.of(key).services[new.metadata.name] = new
-
-    def gone(self, old: Service) -> None:
-        key = _labelled_key(old)
-        if key:
-            self.source.of(key).services.pop(old.metadata.name, None)
-            self.source.forget_if_empty(key)
-
-
-class SliceObjects(_Objects):
-    def changed(self, old: EndpointSlice | None, new: EndpointSlice) -> None:
-        if old is not None and _side_key(old) != _side_key(new):
-            self.gone(old)
-        side = self._side(new)
-        if side is not None:
-            side.slices[new.metadata.name] = new
-
-    def gone(self, old: EndpointSlice) -> None:
-        side = self._side(old)
-        if side is not None:
-            side.slices.pop(old.metadata.name, None)
-            self.source.forget_if_empty(_labelled_key(old))
-
-    def missed(self, new: EndpointSlice) -> None:
-        key, kind = _side_key(new)
-        if key and kind == PRIVATE:
-            self.source.of(key).events_lost([new], [])
-
-    def _side(self, one: KubeObject) -> ServiceBackends | None:
-        return _side_of(self.source, one)
-
-
-class EndpointsObjects(_Objects):
-    def changed(self, old: Endpoints | None, new: Endpoints) -> None:
-        if old is not None and _side_key(old) != _side_key(new):
-            self.gone(old)
-        side = _side_of(self.source, new)
-        if side is not None:
-            side.endpoints[new.metadata.name] = new
-
-    def gone(self, old: Endpoints) -> None:
-        side = _side_of(self.source, old)
-        if side is not None:
-            side.endpoints.pop(old.metadata.name, None)
-            self.source.forget_if_empty(_labelled_key(old))
-
-    def missed(self, new: Endpoints) -> None:
-        key, kind = _side_key(new)
-        if key and kind == PRIVATE:
-            self.source.of(key).events_lost([], [new])
-
-
-class ConfigObjects(_Objects):
-    """The ConfigMaps of the system namespace."""
-
-    def changed(self, old: ConfigMap | None, new: ConfigMap) -> None:
-        self.source.configured(new.metadata.name, new.data)
-
-    def gone(self, old: ConfigMap) -> None:
-        self.source.configured(old.metadata.name, {})
-
-
-def _key(one: KubeObject) -> str:
-    return f"{one.metadata.namespace}/{one.metadata.name}"
-
-
-def _labelled_key(one: KubeObject) -> str:
-    """The revision that its label names; empty: none."""
-    name = one.metadata.labels.get(REVISION_LABEL, "")
-    return f"{one.metadata.namespace}/{name}" if name else ""
-
-
-def _side_key(one: KubeObject) -> tuple[str, str]:
-    return _labelled_key(one), one.metadata.labels.get(SERVICE_TYPE, "")
-
-
-def _side_of(source: KnativeSource, one: KubeObject) -> ServiceBackends | None:
-    """Where an object with endpoints belongs; None: nowhere."""
-    key, kind = _side_key(one)
-    if not key:
-        return None
-    if kind == PRIVATE:
-        return source.of(key).private
-    if kind == PUBLIC:
-        return source.of(key).public
-    return None
-
-
-__all__ = ["SOURCE", "KnativeSource"]

@@ -14,7 +14,7 @@ from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.scaling.concurrency import POKE_INTERVAL_S
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.mode import KnativeMode
-from activator.control_plane.sources.knative.source import REVISION_LABEL
+from activator.control_plane.sources.knative.object_handlers import REVISION_LABEL
 from activator.control_plane.sources.kubernetes.resources import Scope
 from activator.control_plane.state.worker import StateWorker
 from activator.messages import DropRevision, Effect, Load, PodRefused, Probed, SetRevision

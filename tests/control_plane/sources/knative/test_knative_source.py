@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from activator.config.model import PROBE_QUEUE_PROXY, Duration, Health, PodTls
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.control_plane.sources.knative.revision_specs import believes_queue_proxy, max_scale_of, protocol_of
+from activator.control_plane.sources.knative.service_backends import ServiceBackends
 from activator.control_plane.state.supervision import (
     PANIC_BACKOFF_FACTOR,
     PANIC_BACKOFF_INITIAL_S,
@@ -481,32 +483,36 @@ def test_settings_that_say_the_same_again_are_no_news() -> None:
     assert sum(cluster.controllers.of("revision").results.values()) == 1, "nor is anything worked out for it"
 
 
+# What no API server sends: it stands for a defect of ours.
+BROKEN = replace(endpoint_slice(slice_name="broken"), endpoints=[None])
+
+
 def test_a_defect_in_one_revision_is_counted_and_loses_nothing_of_it_nor_of_others() -> None:
     cluster = Cluster()
     cluster.see(revision())
-    slices = cluster.source.revisions[KEY].private.slices
-    slices["broken"] = None  # type: ignore[assignment]
+    private = cluster.source.revisions[KEY].private
+    private.put_slice(BROKEN)
     cluster.see(revision(limit=5), revision("other"))
     assert "default/other" in cluster.joined.tables.throttlers
     assert sum(cluster.controllers.of("revision").errors.values()) == 1
-    del slices["broken"]
+    private.drop_slice("broken")
     cluster.see(endpoint_slice(endpoint("10.0.0.1")))
     assert cluster.joined.throttler(KEY).spec.container_concurrency == 5, "worked out before the defect, but not told"
     assert cluster.slots() == {"pod-10.0.0.1": "pending"}
 
 
-def failing_cluster() -> tuple[Cluster, dict[str, Any]]:
-    """A revision that cannot be worked out while the slices that are returned have a broken one."""
+def failing_cluster() -> tuple[Cluster, ServiceBackends]:
+    """A revision that cannot be worked out while what is returned has a broken slice."""
     cluster = Cluster()
     cluster.see(revision())
-    slices: dict[str, Any] = cluster.source.revisions[KEY].private.slices
-    slices["broken"] = None
+    private = cluster.source.revisions[KEY].private
+    private.put_slice(BROKEN)
     cluster.see(revision(limit=5), revision("other"))
-    return cluster, slices
+    return cluster, private
 
 
 def test_a_defect_in_one_revision_is_tried_again_by_itself_with_a_backoff_that_grows_to_its_bound() -> None:
-    cluster, slices = failing_cluster()
+    cluster, private = failing_cluster()
     supervision, clock = cluster.joined.worker.supervision, cluster.joined.clock
     waits = []
     for tried in range(1, 14):
@@ -522,28 +528,28 @@ def test_a_defect_in_one_revision_is_tried_again_by_itself_with_a_backoff_that_g
     assert cluster.controllers.of("revision").retries_total == 13
     assert supervision.dead_letters[-1].change == "'what the cluster says of it'"
     assert "default/other" in cluster.joined.tables.throttlers
-    del slices["broken"]
+    private.drop_slice("broken")
     clock.pass_time(PANIC_BACKOFF_MAX_S)
     cluster.turn()
     assert cluster.joined.throttler(KEY).spec.container_concurrency == 5, "without any news of it"
     assert clock.pending() == 0
     clock.pass_time(PANIC_RESET_AFTER_S)
-    slices["broken"] = None
+    private.put_slice(BROKEN)
     cluster.see(revision(limit=6))
     assert (supervision.in_a_row(KEY, clock.now()), clock.pending()) == (1, 1), "health has reset it"
 
 
 def test_news_of_a_revision_that_failed_do_not_wait_for_its_backoff_and_its_end_ends_it() -> None:
-    cluster, slices = failing_cluster()
+    cluster, private = failing_cluster()
     clock = cluster.joined.clock
-    del slices["broken"]
+    private.drop_slice("broken")
     cluster.see(revision(limit=7))
     assert cluster.joined.throttler(KEY).spec.container_concurrency == 7
     assert clock.pending() == 0
-    slices["broken"] = None
+    private.put_slice(BROKEN)
     cluster.see(revision(limit=8))
     assert clock.pending() == 1
-    del slices["broken"]
+    private.drop_slice("broken")
     cluster.miss(revision(limit=8))
     assert (clock.pending(), cluster.joined.worker.supervision.in_a_row(KEY, clock.now())) == (0, 0)
     clock.pass_time(PANIC_BACKOFF_MAX_S)

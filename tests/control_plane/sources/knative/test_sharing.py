@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.control_plane.sources.knative.backends import of_endpoints, of_slices, ready_ips
+from activator.control_plane.sources.knative.backends import Backend, of_endpoints, of_slices
+from activator.control_plane.sources.knative.shared_pods import SharedPods
 from activator.control_plane.sources.knative.sharing import (
     SHARE_PATIENCE_S,
     UNKNOWN,
-    SharedPods,
+    PublicAddresses,
     assign_slice,
     infer_index,
     pick_indices,
@@ -18,6 +19,7 @@ from activator.control_plane.sources.knative.sharing import (
 )
 from activator.runtime.clock import NEVER
 from tests.control_plane.sources.knative.knative_fakes import endpoint, endpoint_slice, endpoints
+from tests.control_plane.sources.knative.whole_reading import WholeSharedPods, ready_ips
 
 
 @pytest.mark.parametrize(
@@ -124,8 +126,17 @@ def addresses(*names: str) -> dict[str, str]:
     return {name: f"{name}:8012" for name in names}
 
 
-def test_a_pod_that_does_not_answer_counts_until_others_have_for_a_while() -> None:
-    shared = SharedPods()
+class Shared(SharedPods):
+    """One activator: what is shared out is ours."""
+
+    def of(self, listed: dict[str, str], proven: set[str], now_s: float) -> list[str]:
+        gone = dict.fromkeys([identity for identity in self._listed if identity not in listed])
+        self.look({**gone, **listed}, proven, now_s, 0, 1)
+        return [address for address in listed.values() if self.is_ours(address)]
+
+
+@pytest.mark.parametrize("shared", [Shared(), WholeSharedPods()], ids=["kept", "whole"])
+def test_a_pod_that_does_not_answer_counts_until_others_have_for_a_while(shared: Shared | WholeSharedPods) -> None:
     pods = addresses("a", "b", "c")
     assert shared.of(pods, set(), 0.0) == list(pods.values())
     assert shared.of(pods, set(), 1000.0) == list(pods.values()) and shared.due_s == NEVER, "nobody is better off"
@@ -140,6 +151,87 @@ def test_a_pod_that_does_not_answer_counts_until_others_have_for_a_while() -> No
     assert shared.of(pods, {"b"}, 1011.0) == ["a:8012", "b:8012", "c:8012"], "they did a moment ago"
     assert len(shared.of(pods, set(), 1020.0)) == 4, "nobody answers: all are as good as before"
     assert len(shared.of(pods, {"c"}, 1021.0)) == 4
+    assert shared.of(pods, {"c"}, 1021.0 + SHARE_PATIENCE_S) == ["c:8012"], "and not as good for longer than before"
+
+
+looks = st.lists(
+    st.tuples(
+        st.dictionaries(st.integers(0, 11), st.integers(0, 9), max_size=12),  # pods, and their addresses
+        st.sets(st.integers(0, 11)),  # those that have answered
+        st.sampled_from([0.0, 1.0, SHARE_PATIENCE_S]),  # passes
+        st.booleans(),  # all are looked at
+    ),
+    min_size=5,
+    max_size=20,
+)
+
+
+@given(place=st.sampled_from([(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3), (3, 4)]), looks=looks)
+def test_a_share_that_is_kept_is_that_of_all_pods(
+    place: tuple[int, int], looks: list[tuple[dict[int, int], set[int], float, bool]]
+) -> None:
+    kept, whole = SharedPods(), WholeSharedPods()
+    index, activators = place
+    before: dict[str, str] = {}
+    ours_before: set[str] = set()
+    proven_before: set[str] = set()
+    now_s = 0.0
+    for pods, answering, passed_s, all_of_them in looks:
+        now_s += passed_s
+        listed = {f"p{pod}": f"10.0.0.{address}:8012" for pod, address in pods.items()}
+        proven = {f"p{pod}" for pod in answering}
+        touched = {one for one in {*before, *listed} if before.get(one) != listed.get(one)} | (proven ^ proven_before)
+        doubtful = {*listed.values(), *before.values()}
+        if all_of_them:
+            kept.look_at_all(listed, proven, now_s, index, activators)
+        else:
+            doubtful = kept.look({one: listed.get(one) for one in touched}, proven, now_s, index, activators)
+        expected = set(assign_slice(list(set(whole.of(listed, proven, now_s))), index, activators))
+        ours = {address for address in [f"10.0.0.{number}:8012" for number in range(10)] if kept.is_ours(address)}
+        assert ours == expected
+        assert (kept.due_s, kept.leaves_out) == (whole.due_s, whole.leaves_out)
+        assert ours ^ ours_before <= doubtful
+        before, ours_before, proven_before = listed, ours, proven
+
+
+def test_pods_that_come_and_go_while_none_answers_leave_nothing_behind() -> None:
+    shared = SharedPods()
+    for number in range(10_000):
+        shared.look({f"p{number}": "10.0.0.1:80", f"p{number - 1}": None}, set(), float(number), 0, 1)
+    assert len(shared._patience) < 200
+
+
+def test_a_block_moves_by_the_pods_that_change_hands() -> None:
+    """One more of 3,000 pods, for the second of three activators: nobody else is looked at."""
+    shared = SharedPods()
+    listed = {f"p{number}": f"10.0.{number // 250}.{number % 250}:80" for number in range(3_000)}
+    shared.look_at_all(listed, set(), 0.0, 1, 3)
+    for number in range(3):
+        assert len(shared.look({f"new{number}": f"10.0.0.0:{number}"}, set(), 0.0, 1, 3)) < 10
+    assert len(shared.look({"p1500": None}, set(), 0.0, 1, 3)) < 10
+
+
+ips = st.sampled_from(["10.0.0.1", "10.0.0.2", "2001:db8::1", "2001:db8:0::1", "2001:db8::2"])
+
+
+told = st.none() | st.tuples(ips, st.booleans(), st.booleans())
+
+
+@given(own=ips, events=st.lists(st.tuples(st.integers(0, 4), told), max_size=20))
+def test_the_place_that_is_kept_is_that_among_all_endpoints(
+    own: str, events: list[tuple[int, tuple[str, bool, bool] | None]]
+) -> None:
+    kept = PublicAddresses(own)
+    known: dict[str, Backend] = {}
+    for number, told in events:
+        identity = f"e{number}"
+        if told is None:
+            known.pop(identity, None)
+        else:
+            ip, ready, terminating = told
+            known[identity] = Backend(identity, f"[{ip}]:80" if ":" in ip else f"{ip}:80", ready, terminating)
+        kept.read({identity: known.get(identity)})
+        assert kept.place() == infer_index(ready_ips(list(known.values())), own)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activator.control_plane.sources.knative.sharing import SHARE_PATIENCE_S, assign_slice
+from activator.messages import Probed, RevisionBroken
 from tests.control_plane.sources.knative.knative_fakes import (
     KEY,
     Cluster,
@@ -256,3 +257,18 @@ def test_a_successor_does_not_take_its_predecessors_share() -> None:
     pods = endpoint_slice(*map(endpoint, PODS), slice_name="new", revision_uid="second")
     one.see(revision(limit=1, uid="second"), pods)
     assert one.shares() == set()
+
+
+def test_an_answer_whose_effect_was_lost_counts_when_the_table_is_made_anew() -> None:
+    one = Activator(ACTIVATORS[0])
+    one.see(slice_of(ACTIVATORS[:1], "Public"), slice_of(PODS[:2]))
+    one.answer(PODS[0])
+    one.pass_time(SHARE_PATIENCE_S)
+    model = one.joined.worker.model.revisions[KEY]
+    assert {pod.address: pod.limit for pod in model.pods.values()} == {f"{PODS[0]}:8012": -1, f"{PODS[1]}:8012": 0}
+    one.joined.applied = lambda _effects: None
+    one.joined.do(Probed(KEY, f"pod-{PODS[1]}"))
+    one.joined.applied = one._applied
+    one.joined.do(RevisionBroken(KEY, "its effects were lost"))
+    one.turn()
+    assert one.shares() == {f"{ip}:8012" for ip in PODS[:2]}

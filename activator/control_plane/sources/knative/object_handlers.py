@@ -1,0 +1,155 @@
+"""The handlers of Knative's objects: each files what it receives with the revision that it belongs to.
+
+A private Service has the revision's pods; the public one has the pods too, or the activators that stand before them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from activator.control_plane.sources.knative.revision_backends import RevisionBackends
+from activator.control_plane.sources.knative.service_backends import ServiceBackends
+from activator.control_plane.sources.kubernetes.object_store import Key
+from activator.control_plane.sources.kubernetes.objects import (
+    ConfigMap,
+    Endpoints,
+    EndpointSlice,
+    KubeObject,
+    Revision,
+    Service,
+)
+
+SERVICE_TYPE: Final = "networking.internal.knative.dev/serviceType"
+REVISION_LABEL: Final = "serving.knative.dev/revision"
+
+PRIVATE: Final = "Private"
+PUBLIC: Final = "Public"
+
+Of = Callable[[str], RevisionBackends]  # the revision of this key, made where there is none, and marked as changed
+ByKey = Callable[[str], None]
+
+
+class _Objects:
+    """Of one kind; their lists need nothing beyond the single calls."""
+
+    def missed(self, new: Any) -> None:
+        """Its current state has been delivered, and for most kinds that is enough."""
+
+    def listed(self, objects: Mapping[Key, Any]) -> None:
+        """The differences have been delivered one by one."""
+
+
+class RevisionObjects(_Objects):
+    def __init__(self, of: Of, gone: ByKey) -> None:
+        self._of = of
+        self._gone = gone
+
+    def changed(self, old: Revision | None, new: Revision) -> None:
+        self._of(_key(new)).revision = new
+
+    def gone(self, old: Revision) -> None:
+        self._gone(_key(old))
+
+
+class _OfServices(_Objects):
+    """What belongs to a revision's Services. `forget_if_empty`: nothing may be known of a revision any more."""
+
+    def __init__(self, of: Of, forget_if_empty: ByKey) -> None:
+        self._of = of
+        self._forget_if_empty = forget_if_empty
+
+    def _side(self, one: KubeObject) -> ServiceBackends | None:
+        """Where an object with endpoints belongs; None: nowhere."""
+        key, kind = _side_key(one)
+        if not key:
+            return None
+        if kind == PRIVATE:
+            return self._of(key).private
+        if kind == PUBLIC:
+            return self._of(key).public
+        return None
+
+
+class ServiceObjects(_OfServices):
+    """Private Services, for their addresses."""
+
+    def changed(self, old: Service | None, new: Service) -> None:
+        key = _labelled_key(new)
+        if old is not None and _labelled_key(old) != key:
+            self.gone(old)
+        if key:
+            self._of(key).services[new.metadata.name] = new
+
+    def gone(self, old: Service) -> None:
+        key = _labelled_key(old)
+        if key:
+            self._of(key).services.pop(old.metadata.name, None)
+            self._forget_if_empty(key)
+
+
+class SliceObjects(_OfServices):
+    def changed(self, old: EndpointSlice | None, new: EndpointSlice) -> None:
+        if old is not None and _side_key(old) != _side_key(new):
+            self.gone(old)
+        side = self._side(new)
+        if side is not None:
+            side.put_slice(new)
+
+    def gone(self, old: EndpointSlice) -> None:
+        side = self._side(old)
+        if side is not None:
+            side.drop_slice(old.metadata.name)
+            self._forget_if_empty(_labelled_key(old))
+
+    def missed(self, new: EndpointSlice) -> None:
+        key, kind = _side_key(new)
+        if key and kind == PRIVATE:
+            self._of(key).events_lost([new], [])
+
+
+class EndpointsObjects(_OfServices):
+    def changed(self, old: Endpoints | None, new: Endpoints) -> None:
+        if old is not None and _side_key(old) != _side_key(new):
+            self.gone(old)
+        side = self._side(new)
+        if side is not None:
+            side.put_endpoints(new)
+
+    def gone(self, old: Endpoints) -> None:
+        side = self._side(old)
+        if side is not None:
+            side.drop_endpoints(old.metadata.name)
+            self._forget_if_empty(_labelled_key(old))
+
+    def missed(self, new: Endpoints) -> None:
+        key, kind = _side_key(new)
+        if key and kind == PRIVATE:
+            self._of(key).events_lost([], [new])
+
+
+class ConfigObjects(_Objects):
+    """The ConfigMaps of the system namespace."""
+
+    def __init__(self, configured: Callable[[str, Mapping[str, str]], None]) -> None:
+        self._configured = configured
+
+    def changed(self, old: ConfigMap | None, new: ConfigMap) -> None:
+        self._configured(new.metadata.name, new.data)
+
+    def gone(self, old: ConfigMap) -> None:
+        self._configured(old.metadata.name, {})
+
+
+def _key(one: KubeObject) -> str:
+    return f"{one.metadata.namespace}/{one.metadata.name}"
+
+
+def _labelled_key(one: KubeObject) -> str:
+    """The revision that its label names; empty: none."""
+    name = one.metadata.labels.get(REVISION_LABEL, "")
+    return f"{one.metadata.namespace}/{name}" if name else ""
+
+
+def _side_key(one: KubeObject) -> tuple[str, str]:
+    return _labelled_key(one), one.metadata.labels.get(SERVICE_TYPE, "")

@@ -1,0 +1,123 @@
+"""The pods of one Service, read again as far as its objects have changed.
+
+Rules
+  1. Of its EndpointSlices where there are any, else of its Endpoints (backends.py). An Endpoints object is read as a
+     whole: it has all of the pods itself.
+  2. Objects with the UID of a revision that is gone are left out: they belong to it (revision_backends.py).
+  3. Whoever reads it for the first time, for a port of another name or without the objects of another revision reads it
+     as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from activator.control_plane.sources.knative.backends import Backend, of_endpoints
+from activator.control_plane.sources.knative.slice_index import SliceIndex
+from activator.control_plane.sources.kubernetes.objects import Endpoints, EndpointSlice, KubeObject
+
+REVISION_UID_LABEL: Final = "serving.knative.dev/revisionUID"
+
+
+class ServiceBackends:
+    """The endpoints of one Service, in both of the API's forms and by the objects' names."""
+
+    def __init__(self) -> None:
+        self._slices: dict[str, EndpointSlice] = {}
+        self._endpoints: dict[str, Endpoints] = {}
+        self._port_name = ""
+        self._index: SliceIndex | None = None  # None: it is to be read as a whole
+        self._of_endpoints: dict[str, Backend] = {}  # by identity, where there is no slice
+        self._changed: dict[str, None] = {}  # slices that have since they were read
+        self._endpoints_changed = False
+
+    # --- objects ---
+
+    def put_slice(self, one: EndpointSlice) -> None:
+        self._slices[one.metadata.name] = one
+        if self._index is not None:
+            self._changed[one.metadata.name] = None
+
+    def drop_slice(self, name: str) -> None:
+        if self._slices.pop(name, None) is not None and self._index is not None:
+            self._changed[name] = None
+
+    def put_endpoints(self, one: Endpoints) -> None:
+        self._endpoints[one.metadata.name] = one
+        self._endpoints_changed = True
+
+    def drop_endpoints(self, name: str) -> None:
+        self._endpoints.pop(name, None)
+        self._endpoints_changed = True
+
+    def objects(self) -> list[EndpointSlice | Endpoints]:
+        return [*self._slices.values(), *self._endpoints.values()]
+
+    def is_empty(self) -> bool:
+        return not self._slices and not self._endpoints
+
+    @property
+    def has_slices(self) -> bool:
+        return bool(self._slices)
+
+    # --- pods ---
+
+    def read_all(self, port_name: str, former: AbstractSet[str]) -> Mapping[str, Backend]:
+        """All of the pods by identity, sorted by address, whatever was read before."""
+        self.forget_read()
+        self._port_name = port_name
+        index = SliceIndex(port_name)
+        index.read({name: self._readable(name, former) for name in self._slices})
+        if not len(index):
+            self._read_endpoints(former)
+        self._index = index
+        return index.pods if len(index) else self._of_endpoints
+
+    def read(self, former: AbstractSet[str]) -> Mapping[str, Backend | None]:
+        """The pods that may not be as they were when they were read last, sorted by address; those that are gone (None)
+        come first.
+        """
+        index = self._index
+        assert index is not None, "it has been read as a whole"
+        changed, self._changed = self._changed, {}
+        had_slices = len(index) > 0
+        before = self._of_endpoints
+        news = index.read({name: self._readable(name, former) for name in changed})
+        if len(index) > 0:
+            if had_slices:
+                return news
+            self._of_endpoints = {}
+            return _differences(before, index.pods)  # all of which are new to the index, so they are sorted
+        if not had_slices and not self._endpoints_changed:
+            return {}
+        self._read_endpoints(former)
+        gone = dict.fromkeys([identity for identity in news if identity not in self._of_endpoints])
+        return {**gone, **_differences(before, self._of_endpoints)}
+
+    def forget_read(self) -> None:
+        """It has to be read as a whole before it is read again."""
+        self._index, self._changed, self._of_endpoints = None, {}, {}
+
+    # --- within ---
+
+    def _readable(self, name: str, former: AbstractSet[str]) -> EndpointSlice | None:
+        one = self._slices.get(name)
+        return None if one is None or is_of(former, one) else one
+
+    def _read_endpoints(self, former: AbstractSet[str]) -> None:
+        self._endpoints_changed = False
+        found = of_endpoints([one for one in self._endpoints.values() if not is_of(former, one)], self._port_name)
+        self._of_endpoints = {one.identity: one for one in found}
+
+
+def is_of(former: AbstractSet[str], one: KubeObject) -> bool:
+    """It says that it belongs to one of these revisions, by their UIDs."""
+    return bool(former) and one.metadata.labels.get(REVISION_UID_LABEL, "") in former
+
+
+def _differences(before: Mapping[str, Backend], now: Mapping[str, Backend]) -> dict[str, Backend | None]:
+    news: dict[str, Backend | None] = {identity: None for identity in before if identity not in now}
+    news.update({identity: one for identity, one in now.items() if before.get(identity) != one})
+    return news

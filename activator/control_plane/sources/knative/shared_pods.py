@@ -1,0 +1,186 @@
+"""Which pods of a revision are shared out at the moment, and which of them are ours, kept up to date.
+
+Rules
+  1. What is shared out, and how, says sharing.py. Here a pod that comes, leaves, answers or falls silent costs a few
+     steps: the share is a block of the sorted addresses, so one pod more moves its ends by a few places. Only the list
+     of addresses is moved in memory, eight bytes a pod.
+  2. After any sequence of looks the share is the one that a look at all pods gives.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Final
+
+from activator.control_plane.sources.knative.sharing import SHARE_PATIENCE_S, block_of
+from activator.runtime.clock import NEVER
+
+_SORTED_ANEW: Final = 200  # so many addresses that come and go at once, and it is cheaper to sort all of them
+_STALE_MAX: Final = 100  # entries of a line that stand for nothing any more, beyond as many as there are others
+
+
+class SharedPods:
+    """Pods by identity; one that has answered is `proven`."""
+
+    def __init__(self) -> None:
+        self.due_s = NEVER  # when a pod will have been silent for too long
+        self._share = _Share()
+        self._listed: dict[str, str] = {}  # addresses
+        self._up_since_s = NEVER  # since when one has answered
+        self._silent_since_s: dict[str, float] = {}  # those that have not
+        self._left_out: set[str] = set()  # those of them that are not shared out until they answer
+        self._patience: deque[tuple[str, float]] = deque()  # the others, the one that is silent longest first
+
+    def forget(self) -> None:
+        """There is no pod, and none has been silent."""
+        self._silent_since_s = {}
+        self._up_since_s = NEVER
+        self.look_at_all({}, frozenset(), 0.0, 0, 1)
+
+    @property
+    def leaves_out(self) -> bool:
+        """A pod that was shared out is not until it answers."""
+        return bool(self._left_out)
+
+    def is_ours(self, address: str) -> bool:
+        return self._share.has(address)
+
+    def look_at_all(
+        self, listed: Mapping[str, str], proven: AbstractSet[str], now_s: float, index: int, activators: int
+    ) -> None:
+        """These are the pods that Kubernetes lists, with their addresses."""
+        self._share = _Share()
+        self._listed = {}
+        self._left_out = set()
+        self._silent_since_s = {one: since_s for one, since_s in self._silent_since_s.items() if one in listed}
+        self._patience = deque(self._silent_since_s.items())
+        self.look(listed, proven, now_s, index, activators)
+
+    def look(
+        self, pods: Mapping[str, str | None], proven: AbstractSet[str], now_s: float, index: int, activators: int
+    ) -> set[str]:
+        """The addresses that may have become ours, or others'. `pods`: those of which something may be other than
+        before, with their address; None: it is not listed any more.
+        """
+        for identity, address in pods.items():
+            self._heed(identity, address, identity in proven, now_s)
+        self._pass_time(now_s)
+        return self._share.settle(index, activators)
+
+    # --- within ---
+
+    def _heed(self, identity: str, address: str | None, is_proven: bool, now_s: float) -> None:
+        before = None if identity in self._left_out else self._listed.get(identity)
+        if address is None:
+            self._listed.pop(identity, None)
+        else:
+            self._listed[identity] = address
+        if address is None or is_proven:
+            self._silent_since_s.pop(identity, None)
+            self._left_out.discard(identity)
+        elif identity not in self._silent_since_s:
+            self._silent_since_s[identity] = now_s
+            self._await(identity, now_s)
+        now = None if identity in self._left_out else address
+        if before != now:
+            if before is not None:
+                self._share.remove(before)
+            if now is not None:
+                self._share.add(now)
+
+    def _await(self, identity: str, since_s: float) -> None:
+        if len(self._patience) > 2 * len(self._silent_since_s) + _STALE_MAX:
+            self._await_again()
+        else:
+            self._patience.append((identity, since_s))
+
+    def _await_again(self) -> None:
+        silent = self._silent_since_s.items()
+        self._patience = deque([(one, since_s) for one, since_s in silent if one not in self._left_out])
+
+    def _pass_time(self, now_s: float) -> None:
+        self.due_s = NEVER
+        if len(self._silent_since_s) == len(self._listed):  # nobody answers: all are as good
+            self._up_since_s = NEVER
+            if self._left_out:
+                for identity in self._left_out:
+                    self._share.add(self._listed[identity])
+                self._left_out = set()
+                self._await_again()
+            return
+        self._up_since_s = min(self._up_since_s, now_s)
+        while self._patience:
+            identity, since_s = self._patience[0]
+            if self._silent_since_s.get(identity) == since_s and identity not in self._left_out:
+                until_s = max(since_s, self._up_since_s) + SHARE_PATIENCE_S
+                if now_s < until_s:
+                    self.due_s = until_s
+                    return
+                self._left_out.add(identity)
+                self._share.remove(self._listed[identity])
+            self._patience.popleft()
+
+
+class _Share:
+    """The addresses that are shared out, and the block of them that is ours. An address may be that of several pods."""
+
+    def __init__(self) -> None:
+        self._pods: dict[str, int] = {}  # by address: how many
+        self._sorted: list[str] = []
+        self._changed: dict[str, None] = {}  # addresses, since the last time
+        # Addresses of ours: the first and the last of the block, and one behind all blocks. Empty: there is none.
+        self._ends = ("", "", "")
+
+    def has(self, address: str) -> bool:
+        """Whether it is ours."""
+        first, last, more = self._ends
+        return address in self._pods and (first <= address <= last or address == more)
+
+    def add(self, address: str) -> None:
+        self._pods[address] = self._pods.get(address, 0) + 1
+        self._changed[address] = None
+
+    def remove(self, address: str) -> None:
+        count = self._pods[address] - 1
+        if count:
+            self._pods[address] = count
+        else:
+            del self._pods[address]
+        self._changed[address] = None
+
+    def settle(self, index: int, activators: int) -> set[str]:
+        """The addresses that may have become ours, or others'."""
+        doubtful = set(self._changed)
+        self._sort()
+        addresses, before = self._sorted, self._ends
+        first, end, more = block_of(len(addresses), index, activators)
+        self._ends = (
+            addresses[first] if first < end else "",
+            addresses[end - 1] if first < end else "",
+            addresses[more] if more >= 0 else "",
+        )
+        for one, other in zip(before[:2], self._ends):
+            if one != other:
+                doubtful.update(self._between(min(one, other), max(one, other)))
+        doubtful.update((before[2], self._ends[2]))
+        return doubtful
+
+    def _sort(self) -> None:
+        changed, self._changed = self._changed, {}
+        if len(changed) > _SORTED_ANEW:
+            self._sorted = sorted(self._pods)
+            return
+        addresses = self._sorted
+        for address in changed:
+            place = bisect_left(addresses, address)
+            is_there = place < len(addresses) and addresses[place] == address
+            if is_there and address not in self._pods:
+                del addresses[place]
+            elif not is_there and address in self._pods:
+                addresses.insert(place, address)
+
+    def _between(self, low: str, high: str) -> list[str]:
+        return self._sorted[bisect_left(self._sorted, low) : bisect_right(self._sorted, high)]
