@@ -309,15 +309,29 @@ class ReclaimLeases(Message, frozen=True, tag=True):
 
 
 class RebuildRevision(Message, frozen=True, tag=True):
-    """A new table with these pods, whatever there is; what is in flight goes on and is counted in the new one."""
+    """A new table with these pods, whatever there is; what is in flight goes on and is counted in the new one.
+
+    `complete`: with no others. Else `RebuildPods` follow, and the table that is there stays in use until the last; any
+    other effect on the revision before that gives the new table up.
+    """
 
     spec: RevisionSpec
     pods: tuple[PlacePod, ...]
     failure: str
+    complete: bool = True
 
     @property
     def key(self) -> str:
         return self.spec.key
+
+
+class RebuildPods(Message, frozen=True, tag=True):
+    """More pods of the new table; `part`: so many such messages came before; `complete`: this is the last."""
+
+    key: str
+    pods: tuple[PlacePod, ...]
+    part: int
+    complete: bool
 
 
 Effect = (
@@ -331,6 +345,7 @@ Effect = (
     | PumpLine
     | ReclaimLeases
     | RebuildRevision
+    | RebuildPods
 )
 
 

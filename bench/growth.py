@@ -25,6 +25,7 @@ class Case(NamedTuple):
     name: str
     what: str
     prepare: Callable[[int], Measure]
+    ratio_max: float = RATIO_MAX
 
 
 class Growth(NamedTuple):

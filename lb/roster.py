@@ -3,8 +3,8 @@
 Rules
   1. A slot is enrolled once, when it is given to a pod, and struck off when it is freed; draining slots are enrolled.
   2. Two slots may share an address (an IP is used again while its former pod drains) or an identity (a pod has come
-     back under another address); never both. The newest is found first, the others hang behind it, newest first, and
-     drain. A draining slot whose pod comes back into it is the newest again.
+     back under another address); never both. The newest is found first, the others hang behind it and drain. A draining
+     slot whose pod comes back into it is the newest again.
   3. Striking an older slot off never hides a newer one, and striking the newest off shows the next older again.
   4. Python never makes a dictionary smaller. So they are copied when at most a quarter of their names is left
      (amortised O(1)).
@@ -52,6 +52,22 @@ class Roster:
         self._by_address[tracker.address] = tracker
         tracker.older_of_identity = self._by_identity.get(tracker.identity)
         self._by_identity[tracker.identity] = tracker
+        self._names_most = max(self._names_most, len(self._by_identity))
+
+    def enrol_behind(self, tracker: PodTracker) -> None:
+        """As an older slot of its names: whoever has them keeps them. It drains."""
+        newest_here = self._by_address.get(tracker.address)
+        newest_of = self._by_identity.get(tracker.identity)
+        if newest_here is None:
+            self._by_address[tracker.address] = tracker
+        else:
+            tracker.older_at_address = newest_here.older_at_address
+            newest_here.older_at_address = tracker
+        if newest_of is None:
+            self._by_identity[tracker.identity] = tracker
+        else:
+            tracker.older_of_identity = newest_of.older_of_identity
+            newest_of.older_of_identity = tracker
         self._names_most = max(self._names_most, len(self._by_identity))
 
     def renew(self, tracker: PodTracker) -> None:

@@ -16,7 +16,8 @@ Rules
      process, so what is still in flight in older slots at the address counts for the limit of the newest.
 
 Cost: pick, reserve, release, suspect, find, set_state, set_limit are O(1); add and free are amortised O(1), with growth
-and trims; where slots share an address, O(slots there). set_policy, drop_slots and check_invariants walk the table.
+and trims; where slots share an address, O(slots there). set_policy, drop_slots, abandon and check_invariants walk the
+table.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from lb.addresses import check_addresses, check_limit, limit_at_address
 from lb.invariants import check_pod, check_room, check_table, check_totals
 from lb.pod_table import PodTable
 from lb.policy import Policy, is_own, overrides
+from lb.rooms import RoomStructure
 from lb.roster import Roster
 from lb.sizing import SLOTS_MAX
 from lb.slots import SlotArray, Trim
@@ -214,12 +216,19 @@ class TrackerTable(PodTable):
         return tracker
 
     def add_leaving(self, identity: str, address: str) -> PodTracker | None:
-        """A slot for requests in flight at a pod that has left, for `reserve`; then `drain` it. It is never picked."""
-        tracker = self._take_slot(identity, address)
+        """A slot for requests in flight at a pod that has left, for `reserve`; then `drain` it. It is never picked, and
+        whoever has the pod's names now is found first.
+        """
+        tracker = self._take_empty(identity, address)
         if tracker is not None:
+            self._roster.enrol_behind(tracker)
             tracker.state = DRAINING
             self.draining += 1
         return tracker
+
+    def find_pod(self, identity: str, address: str) -> PodTracker | None:
+        """The slot of this pod at this address, also one that drains."""
+        return self._roster.holder(identity, address)
 
     def find(self, address: str) -> PodTracker | None:
         """The newest slot at the address, also one that drains."""
@@ -287,7 +296,19 @@ class TrackerTable(PodTable):
         """Give up a table that is not to be trusted: every release that still comes is late. It counts on nothing."""
         self.abandoned = True
         for tracker in self.slots:
-            tracker.vacate(tracker.generation + 1)
+            tracker.generation += 1
+
+    def dispose(self, count: int) -> bool:
+        """Drop so many slots of an abandoned table, with all that they refer to; False when none is left."""
+        assert self.abandoned, "slots of a table that is in use were dropped"
+        self._roster = Roster()
+        self.structure = RoomStructure()
+        self.warm_up = NO_WARM_UP
+        slots = self.slots
+        for tracker in slots[-count:]:
+            tracker.vacate(tracker.generation)
+        del slots[-count:]
+        return len(slots) != 0
 
     def set_max_scale(self, max_scale: int) -> None:
         """Another scale: the table grows to it at once, or gives back what it no longer asks for."""
@@ -381,6 +402,12 @@ class TrackerTable(PodTable):
     # One step of structure each; every public writer above is made of them.
 
     def _take_slot(self, identity: str, address: str) -> PodTracker | None:
+        tracker = self._take_empty(identity, address)
+        if tracker is not None:
+            self._roster.enrol(tracker)
+        return tracker
+
+    def _take_empty(self, identity: str, address: str) -> PodTracker | None:
         slots_before = len(self.slots)
         tracker = self._array.take()
         if tracker is None:
@@ -390,7 +417,6 @@ class TrackerTable(PodTable):
             self._resize()
         tracker.identity = identity
         tracker.address = address
-        self._roster.enrol(tracker)
         return tracker
 
     def _write(self, tracker: PodTracker, state: int, limit: int) -> None:

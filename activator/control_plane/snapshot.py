@@ -53,6 +53,6 @@ def state_worker(worker: StateWorker, now_s: float) -> dict[str, Any]:
         "next_backoff_s": supervision.next_backoff_s(now_s),
         "rebuilds": worker.rebuilds_total,
         "mismatches": worker.mismatch_totals,
-        "parked": {key: round(parked.until_s - now_s, 3) for key, parked in sorted(worker.parked.items())},
+        "parked": {key: round(max(parked.until_s - now_s, 0.0), 3) for key, parked in sorted(worker.parked.items())},
         "dead_letters": list(supervision.dead_letters),
     }

@@ -8,10 +8,13 @@ Rules
   4. An exception in one revision makes it distrusted; effects are still applied to the others. Its waiters are rejected
      at once, no request may join them, and the state worker is informed. It sends a table made anew from the model
      (rebuild.py), in which the requests in flight go on.
+  5. A table of many pods comes in parts, and the old one stays in use until the last. No other effect on the revision
+     comes in between, unless the state worker has given this table up: then it makes another one.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from functools import partial
 from typing import Final
 
@@ -21,9 +24,9 @@ from activator.config.specs import RevisionSpec
 from activator.data_plane.drains import Drains
 from activator.data_plane.empty_tables import EmptyTables
 from activator.data_plane.headers.affinity import Affinity
-from activator.data_plane.rebuild import highest_generation, replace_table
+from activator.data_plane.rebuild import Rebuild, highest_generation
 from activator.data_plane.throttle.budget import HeldBudget
-from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.messages import (
     DropRevision,
@@ -33,6 +36,7 @@ from activator.messages import (
     Load,
     PlacePod,
     PumpLine,
+    RebuildPods,
     RebuildRevision,
     ReclaimLeases,
     SetPod,
@@ -46,6 +50,7 @@ from lb.table import TrackerTable
 from lb.tracker import DRAINING, EMPTY, READY, RECOVERING, PodTracker
 
 GRANTS_PER_TURN_MAX: Final = 256  # hand-overs before the loop is given a turn
+DISPOSED_PER_TURN: Final = 1_000  # slots of a table that is not in use any more, 0.1 ms
 ENDED_PER_TURN_MAX: Final = 100  # dropped revisions whose figures are sent for the last time, some 20 us each
 
 
@@ -127,6 +132,9 @@ class RevisionTables:
         self._drains = Drains(wheel, now, defer, self._drain_expired)
         self._empty = EmptyTables(wheel, now)
         self.distrusted: dict[str, str] = {}  # revisions that are not to be trusted, and why
+        self._rebuilds: dict[str, Rebuild] = {}  # tables that are being made anew
+        self._abandoned: deque[TrackerTable] = deque()  # whose slots are to be dropped
+        self._disposing: bool = False  # the next turn goes on with them
         self.applied: dict[str, int] = {}  # by revision: effects since its table was made
         self._changed: set[str] = set()  # since the last audit
         self._restructured: set[str] = set()
@@ -142,6 +150,7 @@ class RevisionTables:
                 throttler = self._apply_one(effect)
             except Exception as error:
                 self._hooks.failed(effect, error)
+                self._give_up(effect.key)  # from the beginning
                 self.distrust(effect.key, f"{type(error).__name__}: {error}")
                 continue
             if throttler is not None:
@@ -162,6 +171,23 @@ class RevisionTables:
             self.distrusted[key] = cause
             throttler.fail(f"its table is made anew after an internal error ({cause})")
         self._hooks.broken(key, cause, kind)
+
+    def is_rebuilding(self, key: str) -> bool:
+        """Its table is being made anew: there is nothing to audit."""
+        return key in self._rebuilds
+
+    def stalled(self) -> list[tuple[str, str]]:
+        """The revisions that are not trusted, and why, without those of whose new table a part has come since this was
+        last asked.
+        """
+        found = []
+        for key, cause in self.distrusted.items():
+            rebuild = self._rebuilds.get(key)
+            if rebuild is not None and rebuild.progressed:
+                rebuild.progressed = False
+            else:
+                found.append((key, cause))
+        return found
 
     def take_changed(self) -> set[str]:
         """The revisions to audit: they had a request, or were changed, since the last call."""
@@ -239,13 +265,17 @@ class RevisionTables:
 
     def _apply_one(self, effect: Effect) -> RevisionThrottler | None:
         """The throttler whose line should be looked at, or None."""
+        if type(effect) is RebuildRevision:
+            return self._begin_rebuild(effect)
+        if type(effect) is RebuildPods:
+            return self._rebuild_more(effect)
+        self._give_up(effect.key)
         if type(effect) is SetRevision:
             return self._set_revision(effect.spec)
-        if type(effect) is RebuildRevision:
-            return self._rebuild(effect)
         throttler = self.throttlers.get(effect.key)
-        if throttler is None:
-            return None
+        return None if throttler is None else self._apply_to(throttler, effect)
+
+    def _apply_to(self, throttler: RevisionThrottler, effect: Effect) -> RevisionThrottler | None:
         if type(effect) is SetPod:
             return self._set_pod(throttler, effect)
         if type(effect) is PlacePod:
@@ -286,9 +316,12 @@ class RevisionTables:
             throttler.table.set_slow_start(spec.slow_start_s)
             throttler.table.set_threshold(spec.trailing_fragmentation_threshold)
             throttler.table.set_max_scale(spec.max_scale)
-        throttler.affinity = Affinity(spec.hash_on) if throttler.table.policy.wants_key else None
-        self._hooks.revision_set(throttler)
+        self._route(throttler)
         return throttler
+
+    def _route(self, throttler: RevisionThrottler) -> None:
+        throttler.affinity = Affinity(throttler.spec.hash_on) if throttler.table.policy.wants_key else None
+        self._hooks.revision_set(throttler)
 
     def _new_table(self, spec: RevisionSpec) -> TrackerTable:
         # A revision that comes back goes on from the generations it had: what is still under way about its former
@@ -303,35 +336,80 @@ class RevisionTables:
         table.set_slow_start(spec.slow_start_s)
         return table
 
-    def _rebuild(self, effect: RebuildRevision) -> RevisionThrottler:
-        throttler = self.throttlers.get(effect.key)
+    def _begin_rebuild(self, effect: RebuildRevision) -> RevisionThrottler | None:
+        key = effect.key
+        throttler = self.throttlers.get(key)
         if throttler is None:
             throttler = self._set_revision(effect.spec)
+        self._give_up(key)
         self._generation = max(self._generation, highest_generation(throttler.table))
-        removal = replace_table(throttler, self._new_table(effect.spec), effect.pods)
-        for tracker in removal.abandoned:
+        rebuild = Rebuild(throttler, self._new_table(effect.spec), effect.spec, effect.failure)
+        self._rebuilds[key] = rebuild
+        self._fill(rebuild, effect.pods)
+        return self._finish_rebuild(rebuild) if effect.complete else None
+
+    def _rebuild_more(self, effect: RebuildPods) -> RevisionThrottler | None:
+        rebuild = self._rebuilds.get(effect.key)
+        if rebuild is None:
+            return None  # it has been given up
+        if effect.part != rebuild.parts:  # a part is lost, and with it an effect: the revision is made anew for that
+            self._give_up(effect.key)
+            self._hooks.broken(effect.key, f"part {rebuild.parts} of its new table was lost", "")
+            return None
+        rebuild.parts += 1
+        rebuild.progressed = True
+        self._fill(rebuild, effect.pods)
+        return self._finish_rebuild(rebuild) if effect.complete else None
+
+    def _fill(self, rebuild: Rebuild, pods: tuple[PlacePod, ...]) -> None:
+        rebuild.make_slots(len(pods))
+        for pod in pods:
+            tracker = rebuild.place(pod)
+            if tracker is None:
+                self._hooks.pod_unplaced(pod.key, pod.identity)
+            elif tracker.attachment is None:
+                self._hooks.pod_placed(tracker, rebuild.spec)
+
+    def _finish_rebuild(self, rebuild: Rebuild) -> RevisionThrottler:
+        throttler = rebuild.throttler
+        removal = rebuild.finish()
+        del self._rebuilds[throttler.key]
+        for tracker in removal.draining:
             self._drains.forget(tracker)
-        self._set_revision(effect.spec)
-        for pod in effect.pods:
-            self._settle_pod(throttler, pod, removal.attachments.pop((pod.identity, pod.address), None))
-        for attachment in removal.attachments.values():
+        throttler.reconfigure(rebuild.spec)
+        self._route(throttler)
+        for attachment in removal.attachments:
             self._hooks.pod_withdrawn(attachment)
         for identity in removal.gone:
             self._hooks.pod_drained(throttler.key, identity)
         for tracker in removal.leaving:
             self._drain(throttler, tracker, throttler.spec.drain_timeout_s)
+        latest_s = self._now() + SUSPECT_S
+        for tracker, until_s in removal.suspected:
+            throttler.table.suspect(tracker, min(until_s, latest_s))
+            self._wheel.arm(_Suspicion(self, throttler, tracker), tracker.suspect_until_s)
         self.distrusted.pop(throttler.key, None)
-        throttler.failure = effect.failure or None
+        throttler.failure = rebuild.failure or None
+        self._abandoned.append(removal.table)
+        if not self._disposing:
+            self._dispose()
         return throttler
 
-    def _settle_pod(self, throttler: RevisionThrottler, pod: PlacePod, attachment: object | None) -> None:
-        tracker = throttler.table.find_identity(pod.identity)
-        if tracker is None or tracker.address != pod.address:  # else it is what the pod was, elsewhere
-            self._hooks.pod_unplaced(throttler.key, pod.identity)
-        elif attachment is not None:
-            tracker.attachment = attachment
-        else:
-            self._hooks.pod_placed(tracker, throttler.spec)
+    def _give_up(self, key: str) -> None:
+        """A table that is not complete: another one will be made."""
+        rebuild = self._rebuilds.pop(key, None)
+        if rebuild is not None:
+            self._generation = max(self._generation, rebuild.table.generation)
+
+    def _dispose(self) -> None:
+        """Drop slots of tables that are not in use any more."""
+        self._disposing = False
+        table = self._abandoned.popleft()
+        if table.dispose(DISPOSED_PER_TURN):
+            self._abandoned.appendleft(table)
+        if self._abandoned:
+            self._defer(self._dispose)
+            self._disposing = True
 
     def _drop_revision(self, throttler: RevisionThrottler) -> None:
         del self.throttlers[throttler.key]
@@ -352,6 +430,7 @@ class RevisionTables:
         self.applied.pop(key, None)
         self._restructured.discard(key)
         self.distrusted.pop(key, None)
+        self._give_up(key)
 
     def _place_pod(self, throttler: RevisionThrottler, effect: PlacePod) -> RevisionThrottler | None:
         table = throttler.table

@@ -7,7 +7,7 @@ Rules
      the table lives, so what is compared in one turn belongs to one slot: its state, its place among those with room,
      its names, its leases. What is in flight altogether is what leases are open, and who has room is whom the room
      structure counts: no walk. The sums that only effects change are compared if none has come since the look began.
-     A look at a table that is replaced meanwhile ends.
+     A look at a table that is replaced meanwhile, or is about to be, ends.
   3. It changes nothing. What it finds goes to the state worker as a change, which repairs it, counts it by its kind and
      logs what was found.
   4. An exception during a check makes that revision distrusted; the others are checked all the same.
@@ -92,7 +92,7 @@ class Auditor(Periodic):
 
     def expired(self, now_s: float) -> None:
         self.arm()
-        for key, cause in self._tables.distrusted.items():
+        for key, cause in self._tables.stalled():
             self._send(RevisionBroken(key, cause))  # what was sent before may have been set aside
         if not self._due and self._look is None:
             self._due = self._tables.take_changed()
@@ -114,12 +114,15 @@ class Auditor(Periodic):
                 self._look = self._go_on(self._look)
             elif self._due:
                 throttler = self._tables.throttlers.get(self._due.pop())
-                if throttler is not None and throttler.key not in self._tables.distrusted:
+                if throttler is not None and self._may_look_at(throttler):
                     self._look = self._begin(throttler)
             else:
                 return
         self._defer(self._continue)
         self._deferred = True
+
+    def _may_look_at(self, throttler: RevisionThrottler) -> bool:
+        return throttler.key not in self._tables.distrusted and not self._tables.is_rebuilding(throttler.key)
 
     def _begin(self, throttler: RevisionThrottler) -> Look | None:
         self.looked_total += 1
@@ -141,7 +144,7 @@ class Auditor(Periodic):
     def _go_on(self, look: Look) -> Look | None:
         """With a revision, until the turn has been long enough; None when it is done."""
         throttler = look.throttler
-        if throttler.table is not look.table or throttler.removed or throttler.key in self._tables.distrusted:
+        if throttler.table is not look.table or throttler.removed or not self._may_look_at(throttler):
             return None  # what it is now is looked at the next time
         try:
             while look.slot < look.table.length:

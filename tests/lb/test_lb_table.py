@@ -169,6 +169,27 @@ def test_a_slot_for_requests_of_a_pod_that_has_left_is_never_picked() -> None:
     table.check_invariants()
 
 
+def test_a_slot_for_a_pod_that_has_left_hides_nobody_who_has_its_names_now() -> None:
+    table = make_table()
+    moved = enter(table, "pod", "10.0.0.2:80", 3)
+    new = enter(table, "new", "10.0.0.1:80", 3)
+    leaving = [table.add_leaving(identity, "10.0.0.1:80") for identity in ("pod", "other", "third")]
+    for tracker in leaving:
+        assert tracker is not None
+        table.reserve(tracker)
+        assert not table.drain(tracker)
+    assert table.find_identity("pod") is moved and table.find("10.0.0.1:80") is new
+    assert [table.find_pod(name, "10.0.0.1:80") for name in ("pod", "other", "third")] == leaving
+    assert table.find_pod("pod", "10.0.0.2:80") is moved and table.find_pod("new", "10.0.0.2:80") is None
+    assert (new.limit, moved.limit) == (0, 3)
+    table.check_invariants()
+    for tracker in leaving:
+        assert tracker is not None and table.release(tracker, tracker.generation, 0.0) == DRAINED
+        assert table.drain(tracker)
+        table.check_invariants()
+    assert (new.limit, table.find_identity("other")) == (3, None)
+
+
 def test_many_pods_on_one_ip() -> None:
     table = make_table()
     pods = [table.add(f"pod-{port}", f"[fd00::1]:{port}", 1, READY) for port in range(9000, 9010)]
@@ -326,7 +347,10 @@ def test_an_abandoned_table_leaves_nothing_behind() -> None:
         table.drain(tracker)
     del tracker
     assert table.used == 5
+    with pytest.raises(AssertionError, match="in use"):
+        table.dispose(1)
     table.abandon()
+    assert [table.dispose(count) for count in (3, 60, 1)] == [True, True, False]
     assert [one() for one in watched] == [None] * 5, "kept alive, and not only by a cycle"
     assert [table.release(tracker, generation, 0.0) for tracker, generation in leases] == [LATE] * 5
     assert all(tracker.state == EMPTY and tracker.attachment is None for tracker, _ in leases)

@@ -16,6 +16,8 @@ What is still in flight at the older one counts for the limit of the newer one (
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from activator.control_plane.state.address_index import AddressIndex
@@ -45,20 +47,32 @@ def settle_addresses(revision: RevisionRecord, reduction: Reduction, now_s: floa
 
 def settle_all(revision: RevisionRecord, reduction: Reduction, now_s: float) -> RevisionRecord:
     """Count anew which pods are where, and decide about each address; the revision with that."""
-    here: dict[str, list[str]] = {}
-    for pod in revision.pods.values():
-        here.setdefault(pod.address, []).append(pod.identity)
     index = AddressIndex()
-    for address, identities in here.items():
-        known = [identity for identity in revision.addresses.at(address) if identity in identities]
-        for identity in dict.fromkeys([*known, *identities]):
-            index.arrived(identity, address)
+    shared: dict[str, None] = {}
+    count_anew(revision, revision.pods.values(), index, shared)
     revision = replace(revision, addresses=index)
-    for address, identities in here.items():
-        if len(identities) > 1 or revision.pods[identities[0]].ousted_by:
-            reduction.touched.append(address)
+    reduction.touched.extend(shared)
     settle_addresses(revision, reduction, now_s)
     return revision
+
+
+def count_anew(
+    revision: RevisionRecord, pods: Iterable[PodRecord], index: AddressIndex, shared: dict[str, None]
+) -> None:
+    """Note in `index` where these pods of the revision are; `shared`: addresses about which something is to be decided.
+
+    Who was there before stays before the others.
+    """
+    for pod in pods:
+        address = pod.address
+        if index.is_free(address):
+            for identity in revision.addresses.at(address):
+                known = revision.pods.get(identity)
+                if known is not None and known.address == address:
+                    index.arrived(identity, address)
+        index.arrived(pod.identity, address)
+        if pod.ousted_by or index.is_shared(address):
+            shared[address] = None
 
 
 def _settle(revision: RevisionRecord, reduction: Reduction, address: str, pods: list[PodRecord], now_s: float) -> None:

@@ -6,8 +6,23 @@ that cannot be reduced leaves the model as it was.
 
 from __future__ import annotations
 
+from typing import Final
+
+from activator.control_plane.state.address_index import AddressIndex
 from activator.control_plane.state.records import PodRecord, RevisionRecord
-from activator.messages import Change, DropRevision, Effect, Listed, ProbeOrder, RebuildRevision
+from activator.control_plane.state.tally import Tally
+from activator.messages import (
+    Change,
+    DropRevision,
+    Effect,
+    Listed,
+    ProbeOrder,
+    RebuildRevision,
+    RevisionBroken,
+    StartProbe,
+)
+
+RENEWED_AT_ONCE: Final = 100  # 0.2 ms
 
 
 class Unconfirmed:
@@ -29,12 +44,34 @@ class Model:
         self.epoch: int = 0  # the latest that was given to any pod
         # By revision: a list that its pods are as it says; gone with the next change of any of them.
         self.lists: dict[str, Listed] = {}
+        self.renewed_at_once: int = RENEWED_AT_ONCE  # pods of a revision that is made anew
 
     def wait_for_confirmation(self, key: str, now_s: float) -> None:
         """From now on; nothing to wait for where the revision is gone."""
         self.unconfirmed.pop(key, None)
         if key in self.sent:
             self.unconfirmed[key] = Unconfirmed(self.sent[key], now_s)
+
+
+class Renewal:
+    """How far a revision is made anew that has more pods than one turn can take (repair.py).
+
+    Its changes wait meanwhile: nothing else writes its records.
+    """
+
+    def __init__(self, change: RevisionBroken, identities: tuple[str, ...], at_once: int) -> None:
+        self.change = change
+        self.identities = identities
+        self.at_once = at_once
+        # Each of these is done before the next begins.
+        self.counted: int = 0  # of the identities, in the two below
+        self.tally = Tally()
+        self.addresses = AddressIndex()
+        self.unsettled: dict[str, None] = {}  # addresses
+        self.sent: int = 0  # of the identities
+        self.asked: list[StartProbe] = []  # of those
+        self.parts: int = 0
+        self.is_complete: bool = False
 
 
 class Step:
@@ -71,6 +108,7 @@ class Reduction:
         self.calm: str = ""  # a revision in which nothing ages any more
         self.again: Change | None = None  # what is left of the change: it is to wait behind the others
         self.listed: Listed | None = None  # once this is written, the pods are as this list says
+        self.renewal: Renewal | None = None  # the change goes on with this; all others of the revision wait for it
         self.confirmed: str = ""  # a revision whose table has received what it was sent until it was waited for …
         self.awaits_more: bool = False  # … and not all that it was sent since then
 

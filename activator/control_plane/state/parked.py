@@ -1,10 +1,13 @@
-"""The changes of one revision while it waits after an exception: what waits, what was set aside, how they come back."""
+"""The changes of one revision while it waits, after an exception or while it is made anew: what waits, what was set
+aside, how they come back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
+from activator.control_plane.state.model import Renewal
 from activator.control_plane.state.queue import ChangeQueue, FoldKey, fold_key
 from activator.messages import (
     Change,
@@ -28,12 +31,24 @@ _SAID_ONCE: Final = (Probed, SlotDrained, RevisionBroken)
 
 
 class Parked:
-    """`lost`: the change that was set aside, if there was one."""
+    """`lost`: the change that was set aside, if there was one. `renewal`: the revision is being made anew, and its
+    changes wait until that is done, whatever the time.
+    """
 
-    def __init__(self, until_s: float, superseded: Callable[[FoldKey], None], lost: Change | None = None) -> None:
+    def __init__(
+        self,
+        until_s: float,
+        superseded: Callable[[FoldKey], None],
+        lost: Change | None = None,
+        renewal: Renewal | None = None,
+    ) -> None:
         self.until_s = until_s
         self.lost = lost
+        self.renewal = renewal
         self.changes = ChangeQueue(CHANGE_QUEUE_MAX, superseded)
+
+    def is_over(self, now_s: float) -> bool:
+        return self.renewal is None and self.until_s <= now_s
 
     def released(self, queued: list[Change], is_known: bool) -> list[Change]:
         """Its changes in order, when its backoff is over.

@@ -71,6 +71,8 @@ def reduce(model: Model, change: Change, now_s: float) -> Reduction:
         return reduction
     if type(change) is TableSeen:
         repair.table_seen(model, revision, change, reduction)
+    elif type(change) is RevisionBroken:
+        repair.revision_broken(model, revision, change, now_s, reduction)
     elif type(change) is Listed:
         _listed(revision, change, model.lists.get(change.key), now_s, reduction)
     else:
@@ -269,7 +271,6 @@ _HANDLERS: Final[dict[type, Callable[[RevisionRecord, Any, float, Reduction], No
     Sweep: health.sweep,
     SlotDrained: _slot_drained,
     PodUnplaced: _pod_unplaced,
-    RevisionBroken: repair.revision_broken,
     LineStuck: repair.line_stuck,
     LeasesForsaken: repair.leases_forsaken,
     SlotForgotten: repair.slot_forgotten,

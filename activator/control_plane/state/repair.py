@@ -5,25 +5,29 @@ Each mismatch is noted by its kind, for the counters, with one line of what was 
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
 
-from activator.control_plane.state.addresses import settle_all
+from activator.control_plane.state.addresses import count_anew, settle_addresses, settle_all
 from activator.control_plane.state.difference import place, set_pod, start_probe
-from activator.control_plane.state.model import Model, Reduction
+from activator.control_plane.state.model import Model, Reduction, Renewal
 from activator.control_plane.state.records import PodRecord, RevisionRecord
 from activator.control_plane.state.tally import Tally
 from activator.messages import (
     LeasesForsaken,
     LineStuck,
+    PlacePod,
     PumpLine,
+    RebuildPods,
     RebuildRevision,
     ReclaimLeases,
     RevisionBroken,
     SetProbes,
     SlotForgotten,
     SlotView,
+    StartProbe,
     TableSeen,
     WithdrawPod,
 )
@@ -38,9 +42,17 @@ MISMATCHES: Final = ("invariant", "ledger", "upstream", "missing", "surplus", "s
 COMPARED_AT_ONCE: Final = 100  # slots of a table with the model, 0.1 ms
 
 
-def revision_broken(revision: RevisionRecord, change: RevisionBroken, now_s: float, reduction: Reduction) -> None:
+def revision_broken(
+    model: Model, revision: RevisionRecord, change: RevisionBroken, now_s: float, reduction: Reduction
+) -> None:
     """Everything that follows from the records anew, also where they were written in part."""
     key = revision.spec.key
+    if change.kind:
+        reduction.mismatches.append((change.kind, change.cause))
+    if len(revision.pods) > model.renewed_at_once:
+        reduction.renewal = Renewal(change, tuple(revision.pods), model.renewed_at_once)
+        reduction.effects.append(RebuildRevision(revision.spec, (), revision.failure, complete=False))
+        return
     revision = replace(revision, tally=Tally.of(revision.pods.values()))
     revision = settle_all(revision, reduction, now_s)
     reduction.revisions[key] = revision
@@ -48,20 +60,74 @@ def revision_broken(revision: RevisionRecord, change: RevisionBroken, now_s: flo
     for identity, step in reduction.steps.items():
         assert step.new is not None, "nobody leaves"
         pods[identity] = step.new
+    reduction.steps.clear()  # what follows from them is in what is sent
+    placed, asked = _sent_anew(revision, list(pods.values()), reduction)
+    reduction.effects.append(RebuildRevision(revision.spec, tuple(placed), revision.failure))
+    reduction.probes.append(SetProbes(key, tuple(asked)))
+
+
+def renew_some(model: Model, renewal: Renewal, now_s: float) -> Reduction:
+    """The next pods of a revision that is made anew: all are counted, then their addresses are settled, then they are
+    sent.
+    """
+    reduction = Reduction(model.epoch, now_s)
+    revision = model.revisions[renewal.change.key]
+    if renewal.counted < len(renewal.identities):
+        _count_some(revision, renewal, reduction)
+    elif renewal.unsettled:
+        addresses = list(islice(renewal.unsettled, renewal.at_once))
+        reduction.touched.extend(addresses)
+        settle_addresses(revision, reduction, now_s)
+        reduction.steps.clear()  # what follows from them is sent when all are settled
+        for address in addresses:
+            del renewal.unsettled[address]
+    else:
+        _send_some(revision, renewal, reduction)
+    return reduction
+
+
+def _count_some(revision: RevisionRecord, renewal: Renewal, reduction: Reduction) -> None:
+    until = renewal.counted + renewal.at_once
+    pods = [revision.pods[identity] for identity in renewal.identities[renewal.counted : until]]
+    for pod in pods:
+        renewal.tally.exchanged(None, pod)
+    count_anew(revision, pods, renewal.addresses, renewal.unsettled)
+    renewal.counted = until
+    if until >= len(renewal.identities):
+        key = revision.spec.key
+        reduction.revisions[key] = replace(revision, tally=renewal.tally, addresses=renewal.addresses)
+
+
+def _send_some(revision: RevisionRecord, renewal: Renewal, reduction: Reduction) -> None:
+    key = revision.spec.key
+    until = renewal.sent + renewal.at_once
+    pods = [revision.pods[identity] for identity in renewal.identities[renewal.sent : until]]
+    placed, asked = _sent_anew(revision, pods, reduction)
+    complete = until >= len(renewal.identities)
+    renewal.asked.extend(asked)
+    reduction.effects.append(RebuildPods(key, tuple(placed), renewal.parts, complete))
+    reduction.probes.extend(asked)
+    if complete:
+        reduction.probes.append(SetProbes(key, tuple(renewal.asked)))  # and no others
+    renewal.parts += 1
+    renewal.sent = until
+    renewal.is_complete = complete
+
+
+def _sent_anew(
+    revision: RevisionRecord, pods: list[PodRecord], reduction: Reduction
+) -> tuple[list[PlacePod], list[StartProbe]]:
+    """Those of the pods that are to have a slot, and those that are to be asked."""
     placed = []
     asked = []
-    for pod in pods.values():
+    for pod in pods:
         if pod.state() != DRAINING:
             placed.append(place(revision, pod))
             if pod.unplaced:  # if there is still no slot for it, that is reported again
-                reduction.pods[key, pod.identity] = replace(pod, unplaced=False)
+                reduction.pods[revision.spec.key, pod.identity] = replace(pod, unplaced=False)
         if pod.wants_probe():
             asked.append(start_probe(revision, pod))
-    reduction.steps.clear()  # what follows from them is in these two
-    reduction.effects.append(RebuildRevision(revision.spec, tuple(placed), revision.failure))
-    reduction.probes.append(SetProbes(key, tuple(asked)))
-    if change.kind:
-        reduction.mismatches.append((change.kind, change.cause))
+    return placed, asked
 
 
 def line_stuck(revision: RevisionRecord, change: LineStuck, now_s: float, reduction: Reduction) -> None:

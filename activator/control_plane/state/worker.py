@@ -7,7 +7,7 @@ Rules
   2. An exception in a change sets that change aside (bounded, visible in /debug) and parks the changes of *its
      revision* for a growing while; all other revisions go on at once. Requests in flight are never touched. What the
      data plane has of a revision and cannot trust (`RevisionBroken`) is made anew from the model: the first time at
-     once, then with the same backoff.
+     once, then with the same backoff. Where its pods are many that takes many turns, in which its changes wait.
   3. Time is monotonic seconds everywhere: the seed of this project once mixed units in this very place and restarted
      its worker for ever.
   4. A change with an awaited outcome has exactly one: applied, superseded, refused, set aside or shut down.
@@ -32,7 +32,7 @@ from activator.control_plane.state.model import Model, Reduction, commit
 from activator.control_plane.state.parked import CHANGE_QUEUE_MAX, OF_SOURCES, Parked
 from activator.control_plane.state.queue import ChangeQueue, FoldKey, fold_key
 from activator.control_plane.state.reduce import reduce
-from activator.control_plane.state.repair import LOST
+from activator.control_plane.state.repair import LOST, renew_some
 from activator.control_plane.state.resync import Resync
 from activator.control_plane.state.supervision import Supervision
 from activator.messages import (
@@ -248,9 +248,12 @@ class StateWorker:
         self._unpark(now_s)
         if len(self._resync):
             self._say_again(now_s)
-        if len(self.queue) == 0 and not self._effects and not self._orders:
+        renewing = self._to_renew() if self.parked else ""
+        if len(self.queue) == 0 and not self._effects and not self._orders and not renewing:
             return False
         self._before_batch()
+        if renewing:
+            self._renew_some(renewing, now_s)
         if self._first_due == 0:
             self._first_due = len(self.queue)
         if self._waiting_since_s is not None:
@@ -292,6 +295,8 @@ class StateWorker:
             commit(self.model, reduction)
             self._effects.extend(reduction.effects)
             self._orders.extend(reduction.probes)
+            if reduction.renewal is not None:
+                self.parked[change.key] = Parked(now_s, self._superseded, renewal=reduction.renewal)
             return self._note(change, reduction)
         except Exception as error:
             self._set_aside(change, error, now_s)
@@ -331,6 +336,34 @@ class StateWorker:
             if self._orders:
                 self._probe(self._orders)
         self._effects, self._orders = [], []
+
+    # --- revisions that are made anew in many turns ---
+
+    def _to_renew(self) -> str:
+        """The first one; empty: there is none."""
+        for key, parked in self.parked.items():
+            if parked.renewal is not None:
+                return key
+        return ""
+
+    def _renew_some(self, key: str, now_s: float) -> None:
+        parked = self.parked[key]
+        renewal = parked.renewal
+        assert renewal is not None
+        change = renewal.change
+        try:
+            reduction = renew_some(self.model, renewal, now_s)
+            commit(self.model, reduction)
+            self._effects.extend(reduction.effects)
+            self._orders.extend(reduction.probes)
+            if renewal.is_complete:
+                parked.renewal = None
+            self._note(change, reduction)
+        except Exception as error:  # from the beginning, later
+            parked.lost, parked.renewal = RevisionBroken(key, change.cause), None
+            backoff_s = self.supervision.panicked(key, change, error, now_s)
+            parked.until_s = max(parked.until_s, now_s + backoff_s)
+            log.error("%s could not be made anew, again in %.1f s", key, backoff_s, exc_info=error)
 
     # --- what may be lost ---
 
@@ -386,23 +419,28 @@ class StateWorker:
     def _set_aside(self, change: Change, error: Exception, now_s: float) -> None:
         key = change.key
         backoff_s = self.supervision.panicked(key, change, error, now_s)
+        if key in self.parked:
+            self._resync.note(key, f"what waited was lost: {error!r}")
         self.parked[key] = Parked(now_s + backoff_s, self._superseded, change)
         log.error("a change of %s was set aside, the revision waits %.1f s: %r", key, backoff_s, change, exc_info=error)
 
     def _broken(self, key: str, change: RevisionBroken) -> None:
-        if key in self.parked:
+        parked = self.parked.get(key)
+        if parked is not None and (parked.renewal is None or fold_key(change) in parked.changes):
             return  # it will be made anew when its time has come
         now_s = self._now()
         self.rebuilds_total += 1
         backoff_s = self.supervision.panicked(key, change, change.cause, now_s)
         again = self.supervision.in_a_row(key, now_s) > 1
-        if again:
+        if parked is not None:
+            parked.until_s = max(parked.until_s, now_s + backoff_s)  # what is under way will not do
+        elif again:
             self.parked[key] = Parked(now_s + backoff_s, self._superseded)
         wait = f"in {backoff_s:.1f} s" if again else "at once"
         log.error("%s is made anew from the model %s: %s", key, wait, change.cause)
 
     def _unpark(self, now_s: float) -> None:
-        for key in [key for key, parked in self.parked.items() if parked.until_s <= now_s]:
+        for key in [key for key, parked in self.parked.items() if parked.is_over(now_s)]:
             self._unparking = key
             parked = self.parked.pop(key)
             queued = self.queue.take_of(key)

@@ -402,12 +402,9 @@ class RevisionThrottler:
             self._admission.sort(waiter)
             self.line.join(waiter)
 
-    def move(self, table: TrackerTable, homes: dict[Lease, PodTracker]) -> None:
-        """Another table in place of one that broke: each open lease is counted where `homes` says."""
-        for lease, tracker in homes.items():
-            table.reserve(tracker)
-            if lease.bars_trials:
-                table.begin_trial(tracker)
+    def move(self, table: TrackerTable, leases: list[Lease], homes: list[PodTracker]) -> None:
+        """Another table in place of one that broke: each of the leases is counted there already, in its new home."""
+        for lease, tracker in zip(leases, homes):
             self.leases.move(lease, tracker)
         struck: dict[PodTracker, int] = {}
         for old, generation in self._struck.items():

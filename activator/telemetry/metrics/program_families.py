@@ -246,7 +246,7 @@ CONTROL: tuple[Family[Program], ...] = (
     ),
     gauge(
         "activator_state_parked_revisions",
-        "Revisions whose changes wait after one that raised.",
+        "Revisions whose changes wait: after one that raised, or until a large table is made anew.",
         lambda it: len(it.worker.parked),
         adds="`workqueue_retries_total` says how often, this how many wait now.",
     ),

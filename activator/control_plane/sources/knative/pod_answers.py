@@ -13,13 +13,14 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from activator.messages import DropRevision, Effect, PlacePod, RebuildRevision, SetPod, WithdrawPod
+from activator.messages import DropRevision, Effect, PlacePod, RebuildPods, RebuildRevision, SetPod, WithdrawPod
 from lb.tracker import QUARANTINED, READY, RECOVERING
 
 _CLUSTER: Final = "cluster-ip/"
 _UP: Final = frozenset({READY, RECOVERING})  # may be picked
 _PROVEN: Final = frozenset({READY, RECOVERING, QUARANTINED})  # has answered
 _NONE: Final[frozenset[str]] = frozenset()
+_NOBODY: Final = (False, False)
 
 
 def cluster_pod(address: str) -> str:
@@ -35,6 +36,20 @@ class _Known:
         self.proven: set[str] = set()  # pods that have answered, be they in quarantine
         self.services: set[str] = set()  # Services that may be picked
 
+    def put(self, identity: str, state: int | None) -> None:
+        if identity.startswith(_CLUSTER):
+            _put(self.services, identity, state in _UP)
+        else:
+            _put(self.up, identity, state in _UP)
+            _put(self.proven, identity, state in _PROVEN)
+
+    def answers(self) -> tuple[bool, bool]:
+        """Whether a pod may be picked, and whether a Service may."""
+        return bool(self.up), bool(self.services)
+
+    def is_empty(self) -> bool:
+        return not self.proven and not self.services
+
 
 class PodAnswers:
     """`turned(key)` is called when the first pod of a revision answers, or its Service, and when the last that did does
@@ -44,6 +59,7 @@ class PodAnswers:
     def __init__(self, turned: Callable[[str], None]) -> None:
         self._turned = turned
         self._known: dict[str, _Known] = {}
+        self._rebuilt: dict[str, _Known] = {}  # of tables that are made anew and not complete
 
     def applied(self, effect: Effect) -> None:
         """The model is as this says."""
@@ -54,7 +70,10 @@ class PodAnswers:
         elif type(effect) is DropRevision:
             self._forget(effect.key)
         elif type(effect) is RebuildRevision:
-            self._rebuilt(effect)
+            self._rebuilt[effect.key] = _Known()
+            self._rebuild(effect.key, effect.pods, effect.complete)
+        elif type(effect) is RebuildPods:
+            self._rebuild(effect.key, effect.pods, effect.complete)
 
     def has_answer(self, key: str) -> bool:
         """Whether requests can go somewhere: to a pod, or to the Service."""
@@ -77,28 +96,35 @@ class PodAnswers:
             if state not in _PROVEN:
                 return
             known = self._known[key] = _Known()
-        before = (bool(known.up), bool(known.services))
-        if identity.startswith(_CLUSTER):
-            _put(known.services, identity, state in _UP)
-        else:
-            _put(known.up, identity, state in _UP)
-            _put(known.proven, identity, state in _PROVEN)
-        if not known.proven and not known.services:
+        before = known.answers()
+        known.put(identity, state)
+        if known.is_empty():
             del self._known[key]
-        if before != (bool(known.up), bool(known.services)):
+        if before != known.answers():
             self._turned(key)
 
     def _forget(self, key: str) -> None:
+        self._rebuilt.pop(key, None)
         known = self._known.pop(key, None)
-        if known is not None and (known.up or known.services):
+        if known is not None and known.answers() != _NOBODY:
             self._turned(key)
 
-    def _rebuilt(self, effect: RebuildRevision) -> None:
-        """All of it anew: some effects before it may have been lost."""
-        key = effect.spec.key
-        self._forget(key)
-        for pod in effect.pods:
-            self._is(key, pod.identity, pod.state)
+    def _rebuild(self, key: str, pods: tuple[PlacePod, ...], complete: bool) -> None:
+        """All of it anew: some effects before it may have been lost. The last part counts."""
+        rebuilt = self._rebuilt.get(key)
+        if rebuilt is None:
+            return
+        for pod in pods:
+            rebuilt.put(pod.identity, pod.state)
+        if not complete:
+            return
+        del self._rebuilt[key]
+        known = self._known.pop(key, None)
+        before = _NOBODY if known is None else known.answers()
+        if not rebuilt.is_empty():
+            self._known[key] = rebuilt
+        if before != rebuilt.answers():
+            self._turned(key)
 
 
 def _put(identities: set[str], identity: str, is_in: bool) -> None:

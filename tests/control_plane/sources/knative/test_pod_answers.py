@@ -5,8 +5,19 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from activator.config.specs import RevisionSpec
 from activator.control_plane.sources.knative.pod_answers import PodAnswers, cluster_pod
-from activator.messages import DropRevision, PlacePod, PodRefused, RevisionBroken, SetPod, TrialEnded, WithdrawPod
+from activator.messages import (
+    DropRevision,
+    PlacePod,
+    PodRefused,
+    RebuildPods,
+    RebuildRevision,
+    RevisionBroken,
+    SetPod,
+    TrialEnded,
+    WithdrawPod,
+)
 from lb.tracker import PENDING, QUARANTINED, READY, RECOVERING
 from tests.control_plane.sources.knative.knative_fakes import KEY, Cluster, endpoint, endpoint_slice, revision
 
@@ -28,9 +39,10 @@ def in_states(cluster: Cluster, *states: int) -> set[str]:
     return set() if record is None else {pod.identity for pod in record.pods.values() if pod.state() in states}
 
 
-@given(st.lists(STEPS, max_size=25))
-def test_answers_are_those_of_the_model_whatever_happens(steps: list[tuple[str, object]]) -> None:
+@given(st.lists(STEPS, max_size=25), st.sampled_from([1, 100]))
+def test_answers_are_those_of_the_model_whatever_happens(steps: list[tuple[str, object]], at_once: int) -> None:
     cluster = Cluster()
+    cluster.joined.worker.model.renewed_at_once = at_once
     answers, do = cluster.source.answers, cluster.joined.do
     known = endpoint_slice()
     cluster.see(revision(limit=1), known)
@@ -76,3 +88,23 @@ def test_the_first_answer_and_the_loss_of_the_last_are_told_once_and_a_service_i
     assert len(turned) == 4 and not answers.has_answer(KEY)
     answers.applied(DropRevision(KEY))
     assert turned == [KEY] * 4 and answers.proven(KEY) == set()
+
+
+def test_of_a_table_that_is_made_anew_in_parts_the_last_one_counts() -> None:
+    turned: list[str] = []
+    answers = PodAnswers(turned.append)
+    spec = RevisionSpec(key=KEY)
+    for identity in ("p1", "p2"):
+        answers.applied(PlacePod(KEY, identity, "10.0.0.1:80", READY, 1, 1, 1))
+    answers.applied(RebuildRevision(spec, (), "", complete=False))
+    answers.applied(RebuildPods(KEY, (PlacePod(KEY, "p1", "10.0.0.1:80", READY, 1, 1, 1),), 0, complete=False))
+    assert (turned, answers.proven(KEY)) == ([KEY], {"p1", "p2"})
+    answers.applied(RebuildPods(KEY, (PlacePod(KEY, "p3", "10.0.0.3:80", PENDING, 1, 1, 1),), 1, complete=True))
+    assert (turned, answers.proven(KEY)) == ([KEY], {"p1"})
+    answers.applied(RebuildRevision(spec, (), "", complete=False))
+    answers.applied(DropRevision(KEY))
+    answers.applied(RebuildPods(KEY, (PlacePod(KEY, "p1", "10.0.0.1:80", READY, 1, 1, 1),), 0, complete=True))
+    assert (turned, answers.proven(KEY)) == ([KEY] * 2, set())
+    answers.applied(RebuildRevision(spec, (PlacePod(KEY, "p1", "10.0.0.1:80", READY, 1, 1, 1),), ""))
+    answers.applied(RebuildRevision(spec, (), ""))
+    assert (turned, answers.has_answer(KEY)) == ([KEY] * 4, False)
