@@ -41,6 +41,7 @@ from activator.messages import (
     DropRevision,
     Effect,
     PlacePod,
+    RebuildPods,
     RebuildRevision,
     RevisionGone,
     SetPod,
@@ -190,8 +191,11 @@ class KnativeSource:
             return
         if type(effect) is SetPod or type(effect) is PlacePod or type(effect) is WithdrawPod:
             backends.answered(effect.identity)
-        elif type(effect) is DropRevision or type(effect) is RebuildRevision:
+        elif type(effect) is DropRevision:
             backends.answers_lost()
+        elif (type(effect) is RebuildRevision or type(effect) is RebuildPods) and effect.complete:
+            backends.answers_lost()  # any effect before it may have been lost
+            self.mark(effect.key)
         # One that does not answer any more is left out in time, one that was left out is shared out again.
         if type(effect) is SetPod and (backends.leaves_out or effect.state in _UNPROVEN):
             self.mark(effect.key)

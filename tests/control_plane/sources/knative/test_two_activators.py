@@ -259,8 +259,10 @@ def test_a_successor_does_not_take_its_predecessors_share() -> None:
     assert one.shares() == set()
 
 
-def test_an_answer_whose_effect_was_lost_counts_when_the_table_is_made_anew() -> None:
+@pytest.mark.parametrize("at_once", [100, 1], ids=["whole", "in parts"])
+def test_an_answer_whose_effect_was_lost_counts_when_the_table_is_made_anew(at_once: int) -> None:
     one = Activator(ACTIVATORS[0])
+    one.joined.worker.model.renewed_at_once = at_once
     one.see(slice_of(ACTIVATORS[:1], "Public"), slice_of(PODS[:2]))
     one.answer(PODS[0])
     one.pass_time(SHARE_PATIENCE_S)
