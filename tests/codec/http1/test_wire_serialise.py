@@ -77,7 +77,9 @@ def test_plain_response() -> None:
 
 
 tokens = st.text("abcdefghijklmnopqrstuvwxyzABCXYZ0123456789!#$%&'*+.^`|~", min_size=1, max_size=12)
-names = tokens.map(lambda token: b"X-" + token.encode())
+# What says where a request came from is not sent on as it came, and from behind a body not at all.
+CLAIMS = (b"x-forwarded", b"x-real-ip", b"x-request-id")
+names = tokens.map(lambda token: b"X-" + token.encode()).filter(lambda name: not name.lower().startswith(CLAIMS))
 values = st.binary(max_size=20).map(
     lambda raw: bytes(byte if byte >= 0x20 and byte != 0x7F else 0x41 for byte in raw).strip(b" \t")
 )
