@@ -3,7 +3,7 @@
 Rules
   1. A list where they are seen under other circumstances than the last time, or where it is not known what was
      submitted; else what is new, pod by pod.
-  2. Of what is new first the pods that are gone, then those that are no longer ours, then the others, by their address:
+  2. Of what is new first the pods that are gone, then those that are ours no longer, then the others, by their address:
      so a share is not exceeded meanwhile, and those that come do so in the order in which a list has them.
 """
 
@@ -82,7 +82,9 @@ class PodReport:
             before = said.get(pod.identity)
             if pod != before:
                 said[pod.identity] = pod
-                (not_ours if before is not None and pod.limit == 0 else others).append(pod)
+                # One that has moved stays in the order of the others: another pod may come to the same address.
+                is_left = before is not None and pod.limit == 0 and pod.address == before.address
+                (not_ours if is_left else others).append(pod)
         return gone + not_ours + others
 
     def _seen(self, one: Backend, now: Circumstances) -> PodSeen:

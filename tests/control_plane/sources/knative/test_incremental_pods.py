@@ -389,3 +389,21 @@ class PodsByEvents(RuleBasedStateMachine):
 
 TestPodsByEvents = PodsByEvents.TestCase
 TestPodsByEvents.settings = settings(max_examples=4 * settings().max_examples, stateful_step_count=30)
+
+
+def test_a_pod_that_moves_keeps_its_place_before_one_that_comes_to_the_same_address() -> None:
+    """In the order in which a list has them: the last one has the address."""
+    machine = PodsByEvents()
+    machine.begin(shares=True, limit=0, at_once=True)
+    machine.activators_are([])
+    machine.each_is_looked_at()
+    machine.pods_are({1, 2, 3})
+    machine.each_is_looked_at()
+    ports = {"http": 8012, "http2": 8013}
+    machine.slice_is("a", [(0, 1, True, True, True)], "IPv4", ports, "Private", "now")
+    machine.something_rare("limit", 1)
+    machine.each_is_looked_at()
+    moved = [(0, 1, True, True, True), (0, 5, True, True, False), (3, 5, True, True, False)]
+    machine.slice_is("a", moved, "IPv4", ports, "Private", "now")
+    machine.each_is_looked_at()
+    machine.teardown()
