@@ -82,13 +82,22 @@ class Told:
         assert not reduction.illegal
         return reduction.effects
 
-    def pods(self) -> dict[str, tuple[object, ...]]:
+    def records(self) -> dict[str, Any]:
         found = self.model.revisions.get(KEY)
-        return {} if found is None else {identity: _told_of(one) for identity, one in found.pods.items()}
+        return {} if found is None else found.pods
+
+    def pods(self, contested: set[str]) -> dict[str, tuple[object, ...]]:
+        """`contested`: of these pods only what is said of them, not which of them has the address."""
+        return {
+            identity: _said_of(one)
+            if identity in contested
+            else (*_said_of(one), one.state(), one.ousted_by, one.proven)
+            for identity, one in self.records().items()
+        }
 
 
-def _told_of(one: Any) -> tuple[object, ...]:
-    return one.address, one.claims, one.limit, one.restarts, one.state(), one.ousted_by, one.proven
+def _said_of(one: Any) -> tuple[object, ...]:
+    return one.address, one.claims, one.limit, one.restarts
 
 
 class PodsByEvents(RuleBasedStateMachine):
@@ -119,6 +128,9 @@ class PodsByEvents(RuleBasedStateMachine):
         self.endpoints: dict[str, Endpoints] = {}
         self.pods: dict[str, PodSeen] = {}
         self.by_events, self.by_lists = Told(), Told()
+        # Pods that have been at one address with another one. A list says all at once, events one after the other: who
+        # came last may differ, and so who has the address.
+        self.contested: set[str] = set()
         self.waiting_since_s = NEVER
         self.number = 1
         self.limit, self.container = limit, 0
@@ -286,6 +298,7 @@ class PodsByEvents(RuleBasedStateMachine):
             if isinstance(change, PodSeen) and change.identity not in before:
                 seen_anew.append(change.identity)
             self._apply(self.by_events, change)
+            self._note_contested()
             if not isinstance(change, PodSeen | PodGone | Listed):
                 self._apply(self.by_lists, change)
         if expected is None:
@@ -294,7 +307,8 @@ class PodsByEvents(RuleBasedStateMachine):
         if not any(isinstance(change, Listed) for change in told):
             assert seen_anew == [one.identity for one in expected if one.identity in set(seen_anew)], "in their order"
         self._apply(self.by_lists, Listed(KEY, "kubernetes", tuple(expected)))
-        assert self.by_events.pods() == self.by_lists.pods()
+        self._note_contested()
+        assert self.by_events.pods(self.contested) == self.by_lists.pods(self.contested)
         backends = self.source.revisions[KEY]
         known = backends._pods
         here = {one.address: known.at(one.address) for one in known.all()}
@@ -302,6 +316,15 @@ class PodsByEvents(RuleBasedStateMachine):
         assert backends.due_s == self.whole.due_s
         assert backends.leaves_out == self.whole.shared.leaves_out
         assert backends.ready_pods == self.whole.ready_pods
+
+    def _note_contested(self) -> None:
+        for told in (self.by_events, self.by_lists):
+            at: dict[str, list[str]] = {}
+            for identity, one in told.records().items():
+                at.setdefault(one.address, []).append(identity)
+            for identities in at.values():
+                if len(identities) > 1:
+                    self.contested.update(identities)
 
     @invariant()
     def each_is_looked_at(self) -> None:
