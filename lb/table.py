@@ -106,7 +106,10 @@ class TrackerTable(PodTable):
             self._settle(avoided)
 
     def reserve(self, tracker: PodTracker) -> None:
-        """One request more in the pod. The caller may go beyond its limit (a request exempted by rule)."""
+        """One request more in the pod. The caller may go beyond its limit (a request exempted by rule).
+
+        Of a pod that drains, `drain` must follow: what is in flight there counts for the newer pod at its address.
+        """
         assert tracker.state != EMPTY, "a request was given to an empty slot"
         in_flight = tracker.in_flight + 1
         tracker.in_flight = in_flight
