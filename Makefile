@@ -122,11 +122,11 @@ MEASURED := ACTIVATOR_COMPILE=0 ACTIVATOR_EXPECT_COMPILED=0 COVERAGE_FILE=build/
 COVERAGE := $(MEASURED) $(PY) -m pytest -q --cov=activator --cov=lb --cov-report=
 
 coverage: $(VENV)/.packages  ## the lines that the tests reach, each folder with its floor (ten minutes)
-	$(COVERAGE) tests/lb tests/codec tests/data_plane tests/control_plane $(PYTEST_ARGS)
+	$(COVERAGE) tests/lb tests/codec tests/data_plane tests/control_plane tests/simulation $(PYTEST_ARGS)
 	$(MEASURED) $(PY) -m tests.coverage_floors
 
 coverage-quick: $(VENV)/.packages  ## the same of codec and data plane alone (a minute)
-	$(COVERAGE) tests/codec tests/data_plane $(PYTEST_ARGS)
+	$(COVERAGE) tests/codec tests/data_plane tests/simulation $(PYTEST_ARGS)
 	$(MEASURED) $(PY) -m tests.coverage_floors quick
 
 chart: $(VENV)/.packages build  ## lints and renders the chart, and checks its rules and its dashboard

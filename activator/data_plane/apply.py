@@ -452,7 +452,7 @@ class RevisionTables:
         table.set_weight(tracker, effect.weight)
         tracker.epoch = effect.epoch
         self._hooks.pod_placed(tracker, throttler.spec)
-        throttler.pod_placed()
+        throttler.pod_placed(tracker)
         return self._noticed(throttler, effect.state, effect.limit)
 
     def _set_pod(self, throttler: RevisionThrottler, effect: SetPod) -> RevisionThrottler | None:

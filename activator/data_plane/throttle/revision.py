@@ -30,11 +30,12 @@ from activator.data_plane.throttle.admission import Admission
 from activator.data_plane.throttle.budget import NO_LIMIT, HeldBudget, RetryBudget
 from activator.data_plane.throttle.disciplines import make_line
 from activator.data_plane.throttle.forecast import Forecast
-from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.lease import Lease, LeaseHolder
 from activator.data_plane.throttle.leases import Leases, leave_pod
 from activator.data_plane.throttle.overflow import least_loaded
 from activator.data_plane.throttle.rejection import Refusals
 from activator.data_plane.throttle.slot_events import SlotEvents
+from activator.data_plane.throttle.slot_source import LineObserver, SlotSource
 from activator.data_plane.throttle.starting import Start
 from activator.data_plane.throttle.traffic import Traffic
 from activator.data_plane.throttle.verdict import DEAD, NOTHING, STRUCK, verdict_of
@@ -42,8 +43,9 @@ from activator.data_plane.throttle.waiters import Waiter, WaitingLine
 from activator.runtime.clock import Defer, Now
 from activator.runtime.errors import Reason
 from lb.table import DRAINED, TrackerTable
-from lb.tracker import READY, RECOVERING, PodTracker
+from lb.tracker import DRAINING, READY, RECOVERING, PodTracker
 
+ARRIVAL_STEP: Final = 1 << 20  # between two arrivals: a new owner of the line finds a place for those it knows late
 SUSPECT_S: Final = 1.0  # how long the request path may keep a pod from the picks until the state worker decides
 
 # A request that waits for a start that takes too long is rejected because of the start, not of the line: the start's
@@ -102,6 +104,8 @@ class RevisionThrottler:
         self.line: WaitingLine = make_line(spec)
         self.held = HeldBudget(spec.queue_bytes or NO_LIMIT)  # bytes of this revision's waiting requests
         self.leases = Leases()  # every open lease
+        self.source: SlotSource | None = None  # of its slots, where another member owns the revision
+        self.lending: LineObserver | None = None  # where this one does, and there are others
         self.failure: str | None = None  # why the revision cannot start, while it cannot
         self.removed: bool = False
         self.was_ready: bool = False  # a pod has been ready since the revision was last at zero
@@ -134,22 +138,25 @@ class RevisionThrottler:
         self._pumping: bool = False
         self._pump_deferred: bool = False
         table.on_hook_error = self._errors.hook_raised
-        self._arrivals: int = 0
+        self.arrivals: int = 0  # the number of the last one
         self._asked_s: float = 0.0
 
     # --- asking for a slot ---
 
     def try_acquire(self, waiter: Waiter, now_s: float) -> Lease | None:
         """A slot at once, or None: then `enqueue`."""
-        self._arrivals += 1
-        waiter.arrival = self._arrivals
+        self.arrivals += ARRIVAL_STEP
+        waiter.arrival = self.arrivals
         if now_s > self._asked_s:
             self._asked_s = now_s
         waiter.asked_s = self._asked_s
         if not self.active:
             self.active = True
             self._events.activated(self.key)
-        if self._admission.exempts and self._admission.is_exempt(waiter):
+        exempt = self._admission.exempts and self._admission.is_exempt(waiter)
+        if self.source is not None:
+            return self._acquire_lent(self.source, waiter, now_s)
+        if exempt:
             return self._acquire_exempt(waiter, now_s)
         if self.line.length != 0 or self.failure is not None:
             return None
@@ -175,14 +182,14 @@ class RevisionThrottler:
                 refusal = Reason.HELD_REQUESTS_FULL
             else:
                 refusal = self._admission.sort(waiter)
-        if refusal is None and self._admission.predicts:
+        if refusal is None and self._admission.predicts and self.source is None:
             limit_s = self.wait_limit_s(waiter)
             refusal = self._admission.predict(waiter, self.line, self.table.capacity, limit_s, self._now())
         if refusal is not None:
             return refusal
         self.line.join(waiter)
         self.queued_total += 1
-        self._joined()
+        self._joined(waiter)
         return None
 
     def requeue(self, waiter: Waiter, failed: Lease, reason: Reason) -> Reason | None:
@@ -197,7 +204,7 @@ class RevisionThrottler:
             return refusal
         waiter.avoided = failed
         self.retries[reason] = self.retries.get(reason, 0) + 1
-        if waiter.exempt:
+        if waiter.exempt and self.source is None:
             try:
                 lease = self._acquire_exempt(waiter, self._now())
             except Exception as error:  # of a policy: it ends this request, before it has joined anything
@@ -207,7 +214,7 @@ class RevisionThrottler:
                 self._grant(waiter, lease)
                 return None
         self.line.rejoin(waiter)
-        self._joined()
+        self._joined(waiter)
         self.pump()
         return None
 
@@ -246,7 +253,9 @@ class RevisionThrottler:
             self._forecast.served(latency_s, self._now())
         if succeeded and self._struck and lease.tracker in self._struck:
             self._served_after_strikes(lease)
-        if self.line.length != 0:
+        if self.source is not None:
+            self.source.closed(lease, latency_s, succeeded)
+        elif self.line.length != 0:
             now_s = self._now()
             self._forecast.slot_freed(now_s)
             self._pump_from(now_s)
@@ -296,7 +305,7 @@ class RevisionThrottler:
             self._pump_from(self._now())
 
     def _pump_from(self, now_s: float) -> None:
-        if self._pumping:
+        if self._pumping or self.source is not None:
             return
         self._pumping = True
         try:
@@ -340,8 +349,10 @@ class RevisionThrottler:
         self.failure = None
         self.pump()
 
-    def pod_placed(self) -> None:
+    def pod_placed(self, tracker: PodTracker | None = None) -> None:
         """There is a pod, ready or not."""
+        if self.lending is not None and tracker is not None:
+            self.lending.pod_placed(tracker)
         start = self.start
         if start is not None and start.placed_s == 0.0:
             start.placed_s = self._now()
@@ -415,6 +426,61 @@ class RevisionThrottler:
         self.table = table
         table.on_hook_error = self._errors.hook_raised
 
+    # --- with other members (ownership/) ---
+
+    def _acquire_lent(self, source: SlotSource, waiter: Waiter, now_s: float) -> Lease | None:
+        if self.line.length != 0 or self.failure is not None:
+            return None
+        tracker = source.take(waiter)
+        if tracker is None:
+            return None
+        lease = self._reserve(waiter, tracker, now_s)
+        source.opened(lease)
+        return lease
+
+    def grant_lent(self, source: SlotSource, waiter: Waiter, tracker: PodTracker) -> None:
+        """The owner has granted the waiter, which stands in line, a slot of this pod."""
+        self._take_out(waiter)
+        self._process.request_left()
+        now_s = self._now()
+        self._forecast.start_ended(now_s)
+        lease = self._reserve(waiter, tracker, now_s)
+        source.opened(lease)  # first: the request may end in the next line
+        self._grant(waiter, lease)
+
+    def refuse_lent(self, waiter: Waiter, reason: Reason, detail: str) -> None:
+        """The owner has refused the waiter, which stands in line."""
+        self._take_out(waiter)
+        self._refusals.reject(waiter, reason, detail)
+
+    def adopt(self, holder: LeaseHolder, tracker: PodTracker) -> Lease:
+        """Count a slot that a member has had from a former owner, whatever the limit."""
+        lease = Lease(tracker, self._now())
+        self.table.reserve(tracker)
+        if tracker.state == DRAINING:
+            self.table.drain(tracker)  # for the limit of the newer pod at its address
+        self.leases.open(lease, holder)
+        return lease
+
+    def rejoin(self, waiter: Waiter) -> Reason | None:
+        """A waiter of another member comes back into line, at the place that its `arrival` gives; as `requeue`."""
+        refusal = self._refusal()
+        if refusal is None:
+            self.line.rejoin(waiter)
+            self._joined(waiter)
+            self.pump()
+        return refusal
+
+    def line_up(self, waiters: list[Waiter]) -> None:
+        """The line has this order from now on, by their `line_number`; all that stand in it must be there."""
+        for waiter in waiters:
+            self.line.leave(waiter)
+        for waiter in waiters:
+            waiter.arrival = waiter.line_number
+            self.line.join(waiter)
+        if waiters:
+            self.arrivals = max(self.arrivals, waiters[-1].arrival)
+
     # --- what others ask ---
 
     @property
@@ -453,6 +519,8 @@ class RevisionThrottler:
         """Whether a request waits that could go, and nothing is about to look: that must not be."""
         if self.line.length == 0 or self.table.room == 0 or self._pump_deferred or self._pumping:
             return False
+        if self.source is not None:
+            return False
         return self.line.first() is not None
 
     def refusal_detail(self) -> str:
@@ -474,6 +542,8 @@ class RevisionThrottler:
     def _end_trial(self, lease: Lease) -> None:
         lease.bars_trials = False
         self.table.end_trial(lease.tracker, lease.generation)
+        if self.source is not None:
+            self.source.trial_over(lease)
 
     def _is_in_service(self, tracker: PodTracker, lease: Lease) -> bool:
         """The pod is still where the lease was given, and requests are sent to it.
@@ -538,7 +608,7 @@ class RevisionThrottler:
             return Reason.REVISION_FAILED
         return None
 
-    def _joined(self) -> None:
+    def _joined(self, waiter: Waiter) -> None:
         self._process.request_waits()
         if self.table.capacity == 0:
             self._forecast.start_wanted(self._now())
@@ -547,14 +617,26 @@ class RevisionThrottler:
         if self.line.length == 1:
             self._forecast.line_formed(self._now())
             self._events.wanted(self.key)
+            if self.lending is not None:
+                self.lending.line_formed()
+        if self.source is not None:
+            self.source.joined(waiter)
 
     def _leave(self, waiter: Waiter) -> None:
+        if self._take_out(waiter) and self.source is not None:
+            self.source.left(waiter)
+
+    def _take_out(self, waiter: Waiter) -> bool:
+        """Out of the line that the waiter stands in; whether that is this throttler's, not one that is rejected."""
         lane = waiter.lane
         assert lane is not None
         line = lane.line
         line.leave(waiter)
-        if line is self.line and line.length == 0:
+        if line is not self.line:
+            return False
+        if line.length == 0:
             self._line_ended()
+        return True
 
     def _line_ended(self) -> None:
         self._forecast.line_ended(self._now())
@@ -570,6 +652,8 @@ class RevisionThrottler:
     def _refuse_all(self, reason: Reason, detail: str) -> None:
         line = self.line
         self.line = make_line(self.spec)
+        if self.source is not None:
+            self.source.line_left()
         self._line_ended()
         self._refusals.reject_all(line, reason, detail)
 

@@ -1,0 +1,263 @@
+"""A member's side of one revision that another member owns: the slots that it has, and its requests that wait.
+
+Rules
+  1. A slot is *in use* by a request, or *idle*. It is idle only while the owner lends, no request waits here, and its
+     pod takes requests; else it goes back at once. One that nothing has used for LENT_IDLE_S goes back as well.
+  2. Requests wait in the throttler's own line, where their time runs; the owner says which of them goes next.
+  3. A grant for a request that does not wait any more is a slot that is idle, or goes back.
+  4. What the owner said of an earlier epoch is void (member.py drops it): all of it is registered anew.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from activator.data_plane.ownership.lending import LentSlots
+from activator.data_plane.ownership.messages import (
+    Cancel,
+    Granted,
+    HeldSlot,
+    Queued,
+    Refused,
+    Register,
+    Released,
+    Returned,
+    Revoked,
+    ToOwner,
+    TrialOver,
+    WaitingRequest,
+    Want,
+)
+from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.slot_source import SlotSource
+from activator.data_plane.throttle.waiters import Waiter
+from activator.runtime.clock import Now
+from activator.runtime.errors import Reason
+from lb.tracker import READY, RECOVERING, PodTracker
+
+LENT_IDLE_S: Final = 1.0  # after which a slot that nothing has used goes back
+UNKNOWN_POD_RETRY_S: Final = 0.005  # the owner knows a pod before we do: asked again after so long
+
+_REASONS: Final = {reason.value: reason for reason in Reason}
+
+Later = Callable[[float, Callable[[], None]], object]
+
+
+class IdleSlot:
+    """A slot of a pod, as the pod was then."""
+
+    def __init__(self, slot: int, tracker: PodTracker, since_s: float) -> None:
+        self.slot = slot
+        self.tracker = tracker
+        self.generation: int = tracker.generation
+        self.since_s = since_s
+
+    def is_usable(self, now_s: float) -> bool:
+        tracker = self.tracker
+        is_same = tracker.generation == self.generation
+        return is_same and tracker.state == READY and tracker.suspect_until_s <= now_s
+
+
+class Borrowing(SlotSource):
+    """Of one revision, for as long as another member owns it. `send` goes to that owner; nothing is sent before
+    `register`.
+    """
+
+    def __init__(
+        self,
+        throttler: RevisionThrottler,
+        send: Callable[[ToOwner], None],
+        now: Now,
+        later: Later,
+        lent: LentSlots,
+    ) -> None:
+        self.throttler = throttler
+        self.key = throttler.key
+        self.epoch: int = 0  # 0: not registered
+        self.lends: bool = False
+        self.idle: deque[IdleSlot] = deque()  # the one that has been idle for longest first
+        self.in_use: dict[Lease, int] = {}
+        self.wanted: dict[int, Waiter] = {}  # by `arrival`, as the owner knows it
+        self._slot: int = 0  # of the lease that is about to be opened
+        self._send = send
+        self._now = now
+        self._later = later
+        self._lent = lent
+
+    # --- registration ---
+
+    def begin(self, numbered: bool) -> None:
+        """The throttler's own leases and waiters are this member's, borrowed from now on. `numbered`: their arrivals
+        are places in the line, since this member was the owner and granted slots.
+        """
+        for lease in self.throttler.leases:
+            self.in_use[lease] = self._lent.number()
+        for waiter in self.throttler.line.waiters():
+            if numbered:
+                waiter.line_number = waiter.arrival
+            self.wanted[waiter.arrival] = waiter
+
+    def register(self, epoch: int) -> None:
+        """Say all that there is, under a new epoch: what is not named is not ours any more. Nothing is lent yet."""
+        self.epoch = epoch
+        self.lends = False
+        self.idle.clear()
+        slots = tuple([HeldSlot(slot, lease.identity, lease.address) for lease, slot in self.in_use.items()])
+        waiting = tuple([self._described(waiter) for waiter in self.wanted.values()])
+        if slots or waiting:
+            self._send(Register(epoch, self.key, slots, waiting))
+
+    def suspend(self) -> None:
+        """The owner cannot be reached, or is another one: what ends meanwhile is kept for the next registration."""
+        self.epoch = 0
+        self.lends = False
+
+    def is_empty(self) -> bool:
+        return not self.in_use and not self.idle and not self.wanted
+
+    # --- what the owner says ---
+
+    def queued(self, message: Queued) -> None:
+        waiter = self.wanted.get(message.request)
+        if waiter is not None:
+            waiter.line_number = message.number
+
+    def granted(self, message: Granted) -> None:
+        self._set_lends(message.lends)
+        waiter = self.wanted.get(message.request)
+        tracker = self.throttler.table.find_identity(message.identity)
+        if tracker is None or tracker.address != message.address or tracker.state not in {READY, RECOVERING}:
+            self._give_back(message.slot)
+            if waiter is not None:
+                waiter.line_number = message.number
+                again = waiter
+                self._later(UNKNOWN_POD_RETRY_S, lambda: self._want_again(message.request, again, message.identity))
+            return
+        if waiter is None:
+            self._keep(message.slot, tracker)
+            return
+        waiter.line_number = message.number
+        del self.wanted[message.request]
+        self._slot = message.slot
+        self.throttler.grant_lent(self, waiter, tracker)
+
+    def refused(self, message: Refused) -> None:
+        waiter = self.wanted.pop(message.request, None)
+        if waiter is not None:
+            self.throttler.refuse_lent(waiter, _REASONS.get(message.reason, Reason.INTERNAL), message.detail)
+
+    def recall(self) -> None:
+        self._set_lends(False)
+
+    def revoked(self, message: Revoked) -> None:
+        for lease, slot in self.in_use.items():
+            if slot == message.slot:
+                del self.in_use[lease]
+                self.throttler.revoke(lease, _REASONS.get(message.reason, Reason.INTERNAL), message.detail)
+                return
+        self.idle = deque([one for one in self.idle if one.slot != message.slot])
+
+    # --- what the throttler says ---
+
+    def take(self, waiter: Waiter) -> PodTracker | None:
+        if self.wanted or waiter.exempt:
+            return None
+        now_s = self._now()
+        while self.idle:
+            one = self.idle.pop()
+            if one.is_usable(now_s):
+                self._slot = one.slot
+                return one.tracker
+            self._give_back(one.slot)
+        return None
+
+    def opened(self, lease: Lease) -> None:
+        self.in_use[lease] = self._slot
+
+    def joined(self, waiter: Waiter) -> None:
+        self.wanted[waiter.arrival] = waiter
+        self._return_idle()
+        if self.epoch:
+            self._send(Want(self.epoch, self.key, self._described(waiter)))
+
+    def left(self, waiter: Waiter) -> None:
+        if self.wanted.get(waiter.arrival) is waiter:
+            del self.wanted[waiter.arrival]
+            if self.epoch:
+                self._send(Cancel(self.epoch, self.key, waiter.arrival))
+
+    def line_left(self) -> None:
+        for waiter in list(self.wanted.values()):
+            self.left(waiter)
+
+    def closed(self, lease: Lease, latency_s: float, succeeded: bool) -> None:
+        slot = self.in_use.pop(lease, 0)
+        if slot == 0 or self.epoch == 0:
+            return  # not ours any more; or not named in the next registration
+        tracker = lease.tracker
+        if tracker.generation == lease.generation and tracker.state == READY and self._may_keep():
+            self.idle.append(IdleSlot(slot, tracker, self._now()))
+        else:
+            self._send(Released(self.epoch, self.key, slot, latency_s, succeeded))
+
+    def trial_over(self, lease: Lease) -> None:
+        slot = self.in_use.get(lease, 0)
+        if slot and self.epoch:
+            self._send(TrialOver(self.epoch, self.key, slot))
+
+    def tick(self, now_s: float) -> None:
+        """To be called from time to time: what nothing uses goes back."""
+        until_s = now_s - LENT_IDLE_S
+        while self.idle and (self.idle[0].since_s <= until_s or not self.idle[0].is_usable(now_s)):
+            self._give_back(self.idle.popleft().slot)
+
+    # --- within ---
+
+    def _may_keep(self) -> bool:
+        return self.lends and not self.wanted
+
+    def _keep(self, slot: int, tracker: PodTracker) -> None:
+        if self._may_keep():
+            self.idle.append(IdleSlot(slot, tracker, self._now()))
+        else:
+            self._give_back(slot)
+
+    def _set_lends(self, lends: bool) -> None:
+        self.lends = lends
+        if not lends:
+            self._return_idle()
+
+    def _return_idle(self) -> None:
+        idle, self.idle = self.idle, deque()
+        if idle and self.epoch:
+            self._send(Returned(self.epoch, self.key, tuple([one.slot for one in idle])))
+
+    def _give_back(self, slot: int) -> None:
+        if self.epoch:
+            self._send(Returned(self.epoch, self.key, (slot,)))
+
+    def _want_again(self, request: int, waiter: Waiter, failed_at: str) -> None:
+        if self.wanted.get(request) is waiter and self.epoch:
+            described = replace(self._described(waiter), failed_at=failed_at)
+            self._send(Want(self.epoch, self.key, described))
+
+    def _described(self, waiter: Waiter) -> WaitingRequest:
+        avoided = waiter.avoided
+        return WaitingRequest(
+            waiter.arrival,
+            waiter.line_number,
+            max(self._now() - waiter.asked_s, 0.0),
+            int(waiter.pick_key),
+            waiter.exempt,
+            waiter.level,
+            waiter.share,
+            waiter.charge,
+            waiter.own_timeout_s,
+            waiter.own_deadline_s,
+            "" if avoided is None else avoided.identity,
+        )

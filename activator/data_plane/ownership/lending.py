@@ -1,0 +1,395 @@
+"""The owner's side of one revision: what other members want, what they have, and when they may keep it.
+
+Rules
+  1. A slot that another member has is an open lease of the owner's throttler, from the grant until it comes back: so a
+     pod's limit holds over all members, and audits, drains and rebuilds see what they always see.
+  2. A request that waits elsewhere stands in the owner's line like any other (`RemoteWaiter`), in its order.
+  3. While nobody waits and much is free, a borrower may keep the slots that it has and use them again (*lending*). When
+     a line forms, all of them are recalled.
+  4. What a borrower registers replaces what the owner thought that it had: slots granted to it that it does not name
+     never arrived, since its epoch is a later one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from activator.data_plane.ownership.messages import (
+    Granted,
+    HeldSlot,
+    Queued,
+    Recall,
+    Refused,
+    Register,
+    Revoked,
+    ToBorrower,
+    WaitingRequest,
+)
+from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.revision import ARRIVAL_STEP, RevisionThrottler
+from activator.data_plane.throttle.slot_source import LineObserver, SlotSource
+from activator.data_plane.throttle.waiters import Waiter
+from activator.runtime.clock import Now
+from activator.runtime.errors import Reason
+from lb.tracker import PodTracker
+
+LENDING_FREE_SHARE: Final = 0.25  # slots are lent while at least so much of the capacity is free
+
+SendTo = Callable[[int, ToBorrower], None]
+
+
+def _number_between(waiters: list[Waiter], low: int, high: int) -> None:
+    """Give these places in the line between two others."""
+    for position, waiter in enumerate(waiters, 1):
+        waiter.line_number = low + (high - low) * position // (len(waiters) + 1)
+
+
+class LentSlots:
+    """The slots of all revisions that this member has lent, by a number that no other slot of any member ever has.
+
+    So what is said late of a slot is about that slot, or about none.
+    """
+
+    def __init__(self, member: int) -> None:
+        self._last: int = member << 40
+        self.waiters: dict[int, RemoteWaiter] = {}
+
+    def number(self) -> int:
+        """Of one more slot."""
+        self._last += 1
+        return self._last
+
+    def released(self, slot: int, latency_s: float, succeeded: bool) -> None:
+        """It is back; harmless for one that was taken back before."""
+        waiter = self.waiters.pop(slot, None)
+        if waiter is not None:
+            del waiter.borrower.slots[slot]
+            waiter.lending.forget_unplaced(waiter)
+            lease, waiter.lease = waiter.lease, None
+            if lease is not None and not lease.released:
+                waiter.lending.throttler.release(lease, latency_s, succeeded)
+
+
+class NoSlots(SlotSource):
+    """Of a revision that this member is to own: nothing is granted until the other members have registered."""
+
+    def take(self, waiter: Waiter) -> PodTracker | None:
+        return None
+
+    def joined(self, waiter: Waiter) -> None:
+        pass
+
+    def left(self, waiter: Waiter) -> None:
+        pass
+
+    def line_left(self) -> None:
+        pass
+
+    def closed(self, lease: Lease, latency_s: float, succeeded: bool) -> None:
+        pass
+
+    def trial_over(self, lease: Lease) -> None:
+        pass
+
+
+NOTHING_YET: Final = NoSlots()
+
+
+class Borrower:
+    """One member, as the owner of a revision sees it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.epoch: int = 0  # of its registration; 0: it is not registered, and is sent nothing
+        self.lends: bool = False  # it may keep what it has
+        self.slots: dict[int, RemoteWaiter] = {}
+        self.waiters: dict[int, RemoteWaiter] = {}
+
+
+class RemoteWaiter(Waiter):
+    """A request of another member: in line, and then in the hands of its lease."""
+
+    def __init__(self, lending: Lending, borrower: Borrower, request: int) -> None:
+        super().__init__()
+        self.lending = lending
+        self.borrower = borrower
+        self.request_number = request
+        self.slot: int = 0
+        self.is_numbered: bool = False  # its member knows its number
+        self.lease: Lease | None = None
+        self.placed_at = ("", "")  # the identity and the address of the pod, where the slot was registered
+
+    def is_served(self, lease: Lease) -> bool:
+        return lease is self.lease
+
+    def granted(self, lease: Lease) -> None:
+        self.lease = lease
+        self.lending.granted(self, lease)
+
+    def refused(self, reason: Reason, detail: str) -> None:
+        self.lending.refused(self, reason, detail)
+
+    def revoked(self, reason: Reason, detail: str) -> None:
+        self.lending.revoked(self, reason, detail)
+
+
+class Lending(LineObserver):
+    """Of one revision, for as long as this member owns it. `send(member, message)`."""
+
+    def __init__(self, throttler: RevisionThrottler, lent: LentSlots, send: SendTo, now: Now) -> None:
+        self.throttler = throttler
+        self.borrowers: dict[int, Borrower] = {}
+        self._lent = lent
+        self._begun: bool = False
+        self._unplaced: dict[tuple[str, str], dict[RemoteWaiter, None]] = {}  # slots of pods that are not here
+        self._send = send
+        self._now = now
+
+    # --- what borrowers say ---
+
+    def register(self, member: int, message: Register) -> None:
+        """All that this member has and wants: of a borrower that was registered before, or of one that was not."""
+        throttler = self.throttler
+        throttler.source = NOTHING_YET  # while requests of this member are not in their places in the line
+        try:
+            self._exchange(self._borrower(member), message)
+        finally:
+            if self._begun:
+                throttler.source = None
+                throttler.pump()
+
+    def _exchange(self, borrower: Borrower, message: Register) -> None:
+        self._forget_waiters(borrower)
+        named = {held.slot for held in message.slots}
+        for slot in [slot for slot in borrower.slots if slot not in named]:
+            self._take_back(borrower, slot)
+        borrower.epoch = message.epoch
+        borrower.lends = False
+        for held in message.slots:
+            if held.slot not in borrower.slots:
+                self._adopt(borrower, held)
+        for waiting in message.waiting:
+            self.want(borrower.number, message.epoch, waiting)
+
+    def registered(self, member: int, epoch: int) -> None:
+        """It has registered all that it has: if it did not name this revision, it has nothing of it."""
+        borrower = self.borrowers.get(member)
+        if borrower is not None and borrower.epoch < epoch:
+            self.register(member, Register(epoch, self.throttler.key, (), ()))
+
+    def begin(self) -> None:
+        """Grant from now on, in the order of the former owner's line. Who was not in it yet has waited for a moment or,
+        while the members changed again and again, for longer: such requests come before all that asked after them.
+        """
+        throttler = self.throttler
+        waiters = throttler.line.waiters()
+        numbered = sorted([one for one in waiters if one.line_number], key=lambda one: one.line_number)
+        others = deque(sorted([one for one in waiters if not one.line_number], key=lambda one: one.asked_s))
+        order: list[Waiter] = []
+        last = 0
+        for one in numbered:
+            before: list[Waiter] = []
+            while others and others[0].asked_s < one.asked_s:
+                before.append(others.popleft())
+            _number_between(before, last, one.line_number)
+            last = one.line_number
+            order.extend([*before, one])
+        _number_between(list(others), last, max(last, throttler.arrivals) + ARRIVAL_STEP * (len(others) + 1))
+        order.extend(others)
+        self._begun = True
+        throttler.source = None
+        throttler.line_up(order)
+        for one in order:
+            if isinstance(one, RemoteWaiter) and not one.is_numbered:
+                self._send_queued(one)
+        throttler.pump()
+
+    def want(self, member: int, epoch: int, waiting: WaitingRequest) -> None:
+        """A slot at once, or a place in line."""
+        borrower = self._borrower(member)
+        if borrower.epoch == 0:
+            borrower.epoch = epoch
+        if waiting.request in borrower.waiters:
+            return
+        throttler = self.throttler
+        waiter = self._waiter_of(borrower, waiting)
+        borrower.waiters[waiting.request] = waiter
+        lease = throttler.try_acquire(waiter, self._now()) if waiting.number == 0 else None
+        if lease is not None:
+            waiter.granted(lease)
+            return
+        if waiting.number == 0:
+            refusal = throttler.enqueue(waiter)
+        else:
+            waiter.arrival = waiting.number
+            refusal = throttler.rejoin(waiter)
+        if refusal is not None:
+            self.refused(waiter, refusal, throttler.refusal_detail())
+        elif waiter.in_line and self._begun:
+            self._send_queued(waiter)
+
+    def cancel(self, member: int, request: int) -> None:
+        borrower = self._borrower(member)
+        waiter = borrower.waiters.pop(request, None)
+        if waiter is not None:
+            self.throttler.cancel(waiter)
+
+    def trial_over(self, member: int, slot: int) -> None:
+        waiter = self._borrower(member).slots.get(slot)
+        if waiter is not None and waiter.lease is not None:
+            self.throttler.trial_takes_long(waiter.lease)
+
+    # --- what becomes of members ---
+
+    def unlinked(self, member: int) -> None:
+        """Nothing can be sent to it: its requests leave the line, and come back when it registers."""
+        borrower = self.borrowers.get(member)
+        if borrower is not None:
+            borrower.epoch = 0
+            self._forget_waiters(borrower)
+
+    def ended(self, member: int) -> None:
+        """It is certain that it uses nothing any more."""
+        borrower = self.borrowers.get(member)
+        if borrower is not None:
+            self._forget_waiters(borrower)
+            for slot in list(borrower.slots):
+                self._take_back(borrower, slot)
+            del self.borrowers[member]
+
+    def hand_over(self) -> None:
+        """Another member owns the revision now: the borrowers register there. The throttler has its source already."""
+        for borrower in self.borrowers.values():
+            self._forget_waiters(borrower)
+            for slot in list(borrower.slots):
+                self._take_back(borrower, slot)
+        self.borrowers.clear()
+
+    def is_lending(self) -> bool:
+        """Other members have slots."""
+        return any(borrower.slots for borrower in self.borrowers.values())
+
+    # --- what the throttler says ---
+
+    def pod_placed(self, tracker: PodTracker) -> None:
+        for waiter in self._unplaced.pop((tracker.identity, tracker.address), ()):
+            if waiter.borrower.slots.get(waiter.slot) is waiter:
+                self._count(waiter, tracker)
+
+    def line_formed(self) -> None:
+        for borrower in self.borrowers.values():
+            if borrower.lends:
+                borrower.lends = False
+                self._send(borrower.number, Recall(borrower.epoch, self.throttler.key))
+
+    def granted(self, waiter: RemoteWaiter, lease: Lease) -> None:
+        """A waiter has a slot."""
+        borrower = waiter.borrower
+        del borrower.waiters[waiter.request_number]
+        slot = waiter.slot = self._lent.number()
+        borrower.slots[slot] = self._lent.waiters[slot] = waiter
+        borrower.lends = self._may_lend()
+        self._send(
+            borrower.number,
+            Granted(
+                borrower.epoch,
+                self.throttler.key,
+                waiter.request_number,
+                waiter.arrival,
+                slot,
+                lease.identity,
+                lease.address,
+                borrower.lends,
+                lease.trial,
+            ),
+        )
+
+    def refused(self, waiter: RemoteWaiter, reason: Reason, detail: str) -> None:
+        borrower = waiter.borrower
+        if borrower.waiters.pop(waiter.request_number, None) is not None:
+            key = self.throttler.key
+            self._send(borrower.number, Refused(borrower.epoch, key, waiter.request_number, reason.value, detail))
+
+    def revoked(self, waiter: RemoteWaiter, reason: Reason, detail: str) -> None:
+        """Its slot is taken from it: a drain has taken too long, say."""
+        borrower = waiter.borrower
+        if borrower.slots.get(waiter.slot) is waiter:
+            if borrower.epoch != 0:
+                self._send(
+                    borrower.number, Revoked(borrower.epoch, self.throttler.key, waiter.slot, reason.value, detail)
+                )
+            self._take_back(borrower, waiter.slot)
+
+    def forget_unplaced(self, waiter: RemoteWaiter) -> None:
+        """Its slot is back."""
+        unplaced = self._unplaced.get(waiter.placed_at)
+        if unplaced is not None:
+            unplaced.pop(waiter, None)
+            if not unplaced:
+                del self._unplaced[waiter.placed_at]
+
+    # --- within ---
+
+    def _waiter_of(self, borrower: Borrower, waiting: WaitingRequest) -> RemoteWaiter:
+        waiter = RemoteWaiter(self, borrower, waiting.request)
+        waiter.pick_key = waiting.pick_key
+        waiter.exempt = waiting.exempt
+        waiter.level = waiting.level
+        waiter.share = waiting.share
+        waiter.charge = waiting.charge
+        waiter.own_timeout_s = waiting.timeout_s
+        waiter.own_deadline_s = waiting.deadline_s
+        waiter.asked_s = self._now() - waiting.waited_s
+        failed = self.throttler.table.find_identity(waiting.failed_at) if waiting.failed_at else None
+        waiter.avoided = None if failed is None else Lease(failed, 0.0)
+        waiter.line_number = waiting.number
+        waiter.is_numbered = waiting.number != 0
+        waiter.sorted = True
+        return waiter
+
+    def _send_queued(self, waiter: RemoteWaiter) -> None:
+        borrower = waiter.borrower
+        self._send(borrower.number, Queued(borrower.epoch, self.throttler.key, waiter.request_number, waiter.arrival))
+
+    def _borrower(self, member: int) -> Borrower:
+        borrower = self.borrowers.get(member)
+        if borrower is None:
+            borrower = self.borrowers[member] = Borrower(member)
+        return borrower
+
+    def _adopt(self, borrower: Borrower, held: HeldSlot) -> None:
+        table = self.throttler.table
+        waiter = RemoteWaiter(self, borrower, 0)
+        waiter.slot = held.slot
+        waiter.placed_at = (held.identity, held.address)
+        borrower.slots[held.slot] = self._lent.waiters[held.slot] = waiter
+        tracker = table.find_identity(held.identity)
+        if tracker is None or tracker.address != held.address:
+            self._unplaced.setdefault(waiter.placed_at, {})[waiter] = None  # the pod is gone here, or yet to come
+            return
+        self._count(waiter, tracker)
+
+    def _count(self, waiter: RemoteWaiter, tracker: PodTracker) -> None:
+        waiter.lease = self.throttler.adopt(waiter, tracker)
+
+    def _take_back(self, borrower: Borrower, slot: int) -> None:
+        waiter = borrower.slots.pop(slot)
+        del self._lent.waiters[slot]
+        self.forget_unplaced(waiter)
+        lease, waiter.lease = waiter.lease, None
+        if lease is not None and not lease.released:
+            self.throttler.release(lease, 0.0, False)
+
+    def _forget_waiters(self, borrower: Borrower) -> None:
+        waiters, borrower.waiters = borrower.waiters, {}
+        for waiter in waiters.values():
+            self.throttler.cancel(waiter)
+
+    def _may_lend(self) -> bool:
+        throttler = self.throttler
+        table = throttler.table
+        if throttler.line.length != 0 or table.policy.wants_key:
+            return False
+        return int(table.capacity - table.in_flight) >= LENDING_FREE_SHARE * int(table.capacity)

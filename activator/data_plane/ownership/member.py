@@ -1,0 +1,349 @@
+"""One member: its revisions, which it owns or borrows; its links to the other members; and the view it has of them.
+
+Rules
+  1. In each view a revision has one owner, and every member registers with each owner anew: first all that it has, then
+     `Registered`. A member that is already in a later view than the receiver is heard when the receiver is there, too.
+  2. Whoever begins to own a revision grants nothing until every other member of its view has registered, and every
+     member that has left is proven to have ended, or had registered before: by then no member acts on a grant of a
+     former owner, since each acts on no grant of an epoch but its own.
+  3. Whoever goes on owning a revision goes on granting: it counts what each member has, and does not forget it for a
+     change of the view.
+  4. A link that ends loses what was under way. The borrower registers again on the next one; the owner keeps its slots
+     counted until then.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from activator.data_plane.ownership.borrowing import Borrowing, Later
+from activator.data_plane.ownership.lending import NOTHING_YET, Lending, LentSlots
+from activator.data_plane.ownership.messages import (
+    AnyMessage,
+    Cancel,
+    Granted,
+    Queued,
+    Recall,
+    Refused,
+    Register,
+    Registered,
+    Released,
+    Returned,
+    Revoked,
+    TrialOver,
+    Want,
+)
+from activator.data_plane.ownership.view import View
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.runtime.clock import Now
+
+EARLY_MAX: Final = 100_000  # messages of one member for a view that is not here yet; more end the link
+
+_FROM_OWNER: Final = frozenset({Queued, Granted, Refused, Recall, Revoked})
+
+
+class Peer:
+    """Another member."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.is_known: bool = False  # a view has named it
+        self.linked: bool = False
+        self.begun: int = 0  # the latest epoch of what it says over this link …
+        self.registered: int = 0  # … and in which it has said all that it has
+        self.early: deque[AnyMessage] = deque()  # what it says in a view that is not here yet
+
+
+class BorrowedRevision:
+    """A revision whose slots another member grants."""
+
+    def __init__(self, borrowing: Borrowing, owner: int) -> None:
+        self.borrowing = borrowing
+        self.owner = owner
+
+
+class OwnedRevision:
+    """A revision whose slots this member grants, once `complete`."""
+
+    def __init__(self, lending: Lending, since: int) -> None:
+        self.lending = lending
+        self.since = since  # the epoch of the view in which it began
+        self.complete: bool = False
+
+
+class Member:
+    """`send(member, message)` puts a message on the link to another member; `drop(member)` ends that link."""
+
+    def __init__(
+        self,
+        number: int,
+        send: Callable[[int, AnyMessage], None],
+        drop: Callable[[int], None],
+        now: Now,
+        later: Later,
+    ) -> None:
+        self.number = number
+        self.view = View(0, ())
+        self.peers: dict[int, Peer] = {}
+        self.owned: dict[str, OwnedRevision] = {}
+        self.borrowed: dict[str, BorrowedRevision] = {}
+        self._retired: list[Lending] = []  # of revisions that were dropped while others had their slots
+        self._unknown: dict[str, deque[tuple[int, AnyMessage]]] = {}  # said of revisions that are not here yet
+        self._unknown_count: int = 0
+        self._send = send
+        self._drop = drop
+        self._now = now
+        self._later = later
+        self._lent = LentSlots(number)
+
+    # --- revisions ---
+
+    def revision_set(self, throttler: RevisionThrottler) -> None:
+        """A revision with a limit, which is new here. There must be a view."""
+        key = throttler.key
+        owner = self.view.owner_of(key)
+        if owner == self.number:
+            self._own(throttler)
+            for member, message in self._unknown.pop(key, ()):
+                self._unknown_count -= 1
+                self._act(member, message)
+            self._complete_some()  # behind that: it may be a registration
+        else:
+            self._borrow(throttler, owner)
+            if self._has_registered_with(owner):
+                self.borrowed[key].borrowing.register(self.view.epoch)
+
+    def revision_dropped(self, key: str) -> None:
+        """It is gone here; its leases end in their own time, and the owner is told of each."""
+        owned = self.owned.pop(key, None)
+        if owned is not None and owned.lending.is_lending():
+            self._retired.append(owned.lending)
+        self.borrowed.pop(key, None)
+
+    # --- members and links ---
+
+    def adopt(self, view: View) -> None:
+        """The members are these from now on. An older view than the present one is ignored."""
+        if view.epoch <= self.view.epoch:
+            return
+        self.view = view
+        for member in view.members:
+            if member.number != self.number and member.number not in self.peers:
+                self.peers[member.number] = Peer(member.number)
+        for number, peer in list(self.peers.items()):
+            if view.has(number) or number in view.unproven:
+                peer.is_known = True
+            elif peer.is_known:  # else its view is a later one
+                self._ended(number)
+        for key in [*self.owned, *self.borrowed]:
+            self._settle(key)
+        for peer in list(self.peers.values()):
+            if peer.linked and view.has(peer.number):
+                self._register_with(peer.number)
+        for peer in list(self.peers.values()):
+            self._hear_early(peer)
+        self._complete_some()
+
+    def linked(self, number: int) -> None:
+        """There is a link to this member, over which nothing has come yet."""
+        peer = self.peers.get(number)
+        if peer is None:
+            peer = self.peers[number] = Peer(number)
+        assert not peer.linked, "a second link to one member"
+        peer.linked = True
+        if self.view.has(number):
+            self._register_with(number)
+
+    def unlinked(self, number: int) -> None:
+        """The link has ended, with all that was under way."""
+        peer = self.peers.get(number)
+        if peer is None:
+            return
+        peer.linked = False
+        peer.begun = peer.registered = 0
+        peer.early.clear()
+        self._forget_unknown(number)
+        for lending in self._lendings():
+            lending.unlinked(number)
+        for one in self.borrowed.values():
+            if one.owner == number:
+                one.borrowing.suspend()
+
+    def receive(self, number: int, message: AnyMessage) -> None:
+        """From this member, over the present link."""
+        peer = self.peers.get(number)
+        if peer is None or not peer.linked:
+            return
+        if message.epoch > self.view.epoch or peer.early:
+            if len(peer.early) >= EARLY_MAX:
+                self._drop(number)
+                return
+            peer.early.append(message)
+        else:
+            self._act(number, message)
+
+    def tick(self) -> None:
+        """To be called from time to time: slots that nothing uses go back to their owners."""
+        now_s = self._now()
+        for one in self.borrowed.values():
+            one.borrowing.tick(now_s)
+        self._retired = [lending for lending in self._retired if lending.is_lending()]
+
+    # --- within ---
+
+    def _act(self, number: int, message: AnyMessage) -> None:
+        peer = self.peers[number]
+        if message.key in self._unknown and type(message) not in _FROM_OWNER:
+            self._keep_unknown(number, message)
+        elif type(message) is Released:
+            self._lent.released(message.slot, message.latency_s, message.succeeded)
+        elif type(message) is Returned:
+            for slot in message.slots:
+                self._lent.released(slot, 0.0, False)
+        elif type(message) is Registered:
+            if message.epoch >= peer.begun:
+                peer.begun = peer.registered = message.epoch
+                for lending in self._lendings():
+                    lending.registered(number, message.epoch)
+                self._complete_some()
+        elif type(message) in _FROM_OWNER:
+            if message.epoch == self.view.epoch:
+                self._from_owner(number, message)
+        elif message.epoch >= peer.begun:
+            peer.begun = message.epoch
+            self._from_borrower(number, message)
+
+    def _from_borrower(self, number: int, message: AnyMessage) -> None:
+        owned = self.owned.get(message.key)
+        if owned is None:
+            if message.key not in self.borrowed and self.view.owner_of(message.key) == self.number:
+                self._keep_unknown(number, message)
+            return
+        if message.epoch < owned.since:
+            return
+        lending = owned.lending
+        if type(message) is Want:
+            lending.want(number, message.epoch, message.waiting)
+        elif type(message) is Cancel:
+            lending.cancel(number, message.request)
+        elif type(message) is TrialOver:
+            lending.trial_over(number, message.slot)
+        elif type(message) is Register:
+            lending.register(number, message)
+
+    def _from_owner(self, number: int, message: AnyMessage) -> None:
+        one = self.borrowed.get(message.key)
+        if one is None or one.owner != number:
+            if type(message) is Granted:  # the revision was dropped
+                self._send(number, Returned(message.epoch, message.key, (message.slot,)))
+            return
+        borrowing = one.borrowing
+        if type(message) is Granted:
+            borrowing.granted(message)
+        elif type(message) is Queued:
+            borrowing.queued(message)
+        elif type(message) is Refused:
+            borrowing.refused(message)
+        elif type(message) is Recall:
+            borrowing.recall()
+        elif type(message) is Revoked:
+            borrowing.revoked(message)
+
+    def _keep_unknown(self, number: int, message: AnyMessage) -> None:
+        """Until the revision is here."""
+        if self._unknown_count >= EARLY_MAX:
+            self._drop(number)
+            return
+        self._unknown_count += 1
+        self._unknown.setdefault(message.key, deque()).append((number, message))
+
+    def _forget_unknown(self, number: int) -> None:
+        """What a member has said counts no more."""
+        for key, said in list(self._unknown.items()):
+            kept = deque([one for one in said if one[0] != number])
+            self._unknown_count -= len(said) - len(kept)
+            if kept:
+                self._unknown[key] = kept
+            else:
+                del self._unknown[key]
+
+    def _hear_early(self, peer: Peer) -> None:
+        while peer.early and peer.early[0].epoch <= self.view.epoch:
+            self._act(peer.number, peer.early.popleft())
+
+    def _ended(self, number: int) -> None:
+        for lending in self._lendings():
+            lending.ended(number)
+        self._forget_unknown(number)
+        del self.peers[number]
+
+    def _settle(self, key: str) -> None:
+        """A revision has its owner of the present view."""
+        owner = self.view.owner_of(key)
+        owned = self.owned.get(key)
+        if owned is None:
+            one = self.borrowed[key]
+            one.borrowing.suspend()
+            if owner == self.number:
+                del self.borrowed[key]
+                self._own(one.borrowing.throttler)
+            else:
+                one.owner = owner
+        elif owner != self.number:
+            del self.owned[key]
+            throttler = owned.lending.throttler
+            throttler.lending = None
+            self._borrow(throttler, owner)  # first: what comes back now is granted to nobody
+            owned.lending.hand_over()
+            self.borrowed[key].borrowing.begin(owned.complete)
+
+    def _own(self, throttler: RevisionThrottler) -> None:
+        lending = Lending(throttler, self._lent, self._send, self._now)
+        throttler.source = NOTHING_YET
+        throttler.lending = lending
+        self.owned[throttler.key] = OwnedRevision(lending, self.view.epoch)
+
+    def _borrow(self, throttler: RevisionThrottler, owner: int) -> None:
+        borrowing = Borrowing(
+            throttler, partial(self._send_to_owner, throttler.key), self._now, self._later, self._lent
+        )
+        throttler.source = borrowing
+        self.borrowed[throttler.key] = BorrowedRevision(borrowing, owner)
+
+    def _send_to_owner(self, key: str, message: AnyMessage) -> None:
+        one = self.borrowed.get(key)
+        if one is not None:
+            self._send(one.owner, message)
+
+    def _register_with(self, number: int) -> None:
+        epoch = self.view.epoch
+        for one in self.borrowed.values():
+            if one.owner == number:
+                one.borrowing.register(epoch)
+        self._send(number, Registered(epoch, ""))
+
+    def _has_registered_with(self, number: int) -> bool:
+        peer = self.peers.get(number)
+        return peer is not None and peer.linked and self.view.has(number)
+
+    def _complete_some(self) -> None:
+        for owned in self.owned.values():
+            if not owned.complete:
+                self._complete(owned)
+
+    def _complete(self, owned: OwnedRevision) -> None:
+        """Begin to grant, if nobody can be there that would act on a grant of a former owner."""
+        others = {member.number for member in self.view.members if member.number != self.number} | self.view.unproven
+        for number in others:
+            peer = self.peers.get(number)
+            if peer is None or peer.registered < owned.since:
+                return
+        if self.view.has(self.number):
+            owned.complete = True
+            owned.lending.begin()
+
+    def _lendings(self) -> list[Lending]:
+        return [*[owned.lending for owned in self.owned.values()], *self._retired]

@@ -1,0 +1,61 @@
+"""The members at one time, and which of them owns a revision.
+
+Rules
+  1. Views are numbered by whoever decides on membership (*epoch*); all members see the same members under one number.
+  2. A revision belongs to the member with the highest score (rendezvous hashing, Thaler and Ravishankar 1998): where a
+     member comes or goes, only the revisions move that it gets or had.
+  3. Scores are of a member's *place*, not of its number: a worker that takes the place of another one takes over its
+     revisions and no others.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, final
+
+_MASK_64: Final = (1 << 64) - 1
+_PRIME: Final = 0x100000001B3  # FNV-1a, 64 bits
+_OFFSET: Final = 0xCBF29CE484222325
+
+
+class MemberName(NamedTuple):
+    """`number` is given once, to one life of one process; `place` is its index, 0 … n - 1."""
+
+    number: int
+    place: int
+
+
+@final
+class View:
+    """`unproven`: numbers of members that were there in an earlier view, and of which it is not certain that they have
+    ended: they may still use slots.
+    """
+
+    def __init__(self, epoch: int, members: tuple[MemberName, ...], unproven: frozenset[int] = frozenset()) -> None:
+        self.epoch = epoch
+        self.members = members
+        self.unproven = unproven
+
+    def owner_of(self, key: str) -> int:
+        """The number of the member that owns this revision. Raises ValueError where there is no member."""
+        hashed = _hash(key)
+        scores = [(_score(hashed, member.place), member.number) for member in self.members]
+        return max(scores)[1]
+
+    def has(self, number: int) -> bool:
+        """Whether this member is in it."""
+        return any(member.number == number for member in self.members)
+
+
+def _hash(key: str) -> int:
+    value = _OFFSET
+    for byte in key.encode():
+        value = ((value ^ byte) * _PRIME) & _MASK_64
+    return value
+
+
+def _score(hashed: int, place: int) -> int:
+    """The finalizer of splitmix64 (Steele, Lea and Flood 2014) over both."""
+    x = (hashed + (place + 1) * 0x9E3779B97F4A7C15) & _MASK_64
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK_64
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK_64
+    return x ^ (x >> 31)

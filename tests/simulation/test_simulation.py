@@ -1,0 +1,33 @@
+"""Many members as one throttler, through faults of all kinds, from seeds."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.storm import IN_ORDER, KINDS, storm
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_limits_are_used_and_kept_where_nothing_fails(seed: int) -> None:
+    world = storm(seed, 3, 3.0, 0.0)
+    assert world.ends.keys() <= {"served", "left"}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_line_keeps_its_order_while_members_join_and_leave(seed: int) -> None:
+    world = storm(seed, 4, 4.0, 5.0, IN_ORDER)
+    assert world.ends.keys() <= {"served", "left"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_limits_are_kept_and_nobody_is_lost_through_faults(seed: int) -> None:
+    world = storm(seed, 2 + seed % 4, 4.0, 6.0)
+    assert world.ends.keys() <= {"served", "left", "killed"}
+    assert world.ends["served"] + world.ends.get("killed", 0) > 0.5 * world.requests
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("kinds", [KINDS, IN_ORDER, ("kill",), ("cut", "pause"), ("cut", "kill", "slow")])
+def test_through_long_storms(kinds: tuple[str, ...]) -> None:
+    for seed in range(10_000, 10_400):
+        storm(seed, 2 + seed % 7, 5.0, 8.0, kinds)

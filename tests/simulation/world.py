@@ -1,0 +1,500 @@
+"""Members in one process and one time: real throttlers, tables and ownership; made-up pods, clients, links and faults.
+
+Everything random comes from one seed, so a failure happens again. Rules that must hold are looked at in each step
+(`Pod.arrived`, `World.check`), and once more when all is calm (`World.check_calm`).
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from activator.config.specs import RevisionSpec
+from activator.data_plane.ownership.member import Member
+from activator.data_plane.ownership.messages import AnyMessage
+from activator.data_plane.ownership.view import MemberName, View
+from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.slot_events import SlotEvents
+from activator.data_plane.throttle.waiters import Waiter
+from activator.runtime.errors import Reason
+from lb.registry import create
+from lb.rng import Rng
+from lb.table import TrackerTable
+from lb.tracker import DRAINING, READY
+from tests.simulation.network import Link, Network, Timeline
+
+TICK_S: Final = 0.25
+
+
+class RuleError(AssertionError):
+    """A rule does not hold."""
+
+
+class Pod:
+    """Counts the requests that are at it."""
+
+    def __init__(self, identity: str, address: str, limit: int) -> None:
+        self.identity = identity
+        self.address = address
+        self.limit = limit
+        self.requests: set[Request] = set()
+        self.free_since_s = deque([0.0] * limit)  # of each free slot; the one that has been free for longest goes first
+
+    def arrived(self, request: Request) -> None:
+        self.requests.add(request)
+        if self.free_since_s:
+            self.free_since_s.popleft()
+        if len(self.requests) > self.limit:
+            raise RuleError(f"{self.identity} has {len(self.requests)} requests, and its limit is {self.limit}")
+
+    def left(self, request: Request) -> None:
+        self.requests.discard(request)
+        self.free_since_s.append(request.node.world.now())
+
+
+class Request(Waiter):
+    """Of one client, at one member: waits, is at a pod for a while, and ends once."""
+
+    def __init__(self, node: Node, key: str, name: int, takes_s: float, retries: int) -> None:
+        super().__init__()
+        self.node = node
+        self.key = key
+        self.name = name
+        self.takes_s = takes_s
+        self.retries = retries
+        self.lease: Lease | None = None
+        self.pod: Pod | None = None
+        self.end: str = ""
+        self.came_s = self.waits_since_s = node.world.now()
+        self.was_tried = False
+
+    def ask(self) -> None:
+        throttler = self.node.throttlers[self.key]
+        lease = throttler.try_acquire(self, self.node.world.now())
+        if lease is not None:
+            self.granted(lease)
+            return
+        refusal = throttler.enqueue(self)
+        if refusal is not None:
+            self.refused(refusal, "")
+
+    def granted(self, lease: Lease) -> None:
+        if self.end or self.lease is not None:
+            raise RuleError(f"request {self.name} was granted a slot twice, or after its end ({self.end})")
+        self.lease = lease
+        world = self.node.world
+        self.pod = world.pods[lease.identity]
+        self.pod.arrived(self)
+        if world.order_bound_s and world.is_of_one_view():
+            world.timeline.later(world.order_bound_s, self.check_order)
+        self.node.later(self.takes_s, self.served)
+
+    def check_order(self) -> None:
+        """A while after the grant: nobody who came long before this request still waits."""
+        world = self.node.world
+        for other in world.open:
+            is_comparable = other.key == self.key and other.pod is None and not other.was_tried
+            if is_comparable and not self.was_tried and other.came_s < self.came_s - world.order_bound_s:
+                raise RuleError(f"request {self.name} was granted a slot, and {other.name}, which came before, was not")
+
+    def refused(self, reason: Reason, detail: str) -> None:
+        self._end(reason.value)
+
+    def revoked(self, reason: Reason, detail: str) -> None:
+        self._end(reason.value)
+        self._release()
+
+    def leave(self) -> None:
+        """Its client goes, if it waits."""
+        if not self.end and self.lease is None:
+            self._end("left")
+            self.node.throttlers[self.key].cancel(self)
+
+    def served(self) -> None:
+        if self.end:
+            return
+        if self.retries:
+            self.retries -= 1
+            self._try_again()
+            return
+        self._end("served")
+        self._release()
+
+    def _try_again(self) -> None:
+        """As the proxy does: into the line first, then the slot is given back."""
+        lease, pod = self.lease, self.pod
+        assert lease is not None and pod is not None
+        self.was_tried = True
+        throttler = self.node.throttlers[self.key]
+        self.lease = self.pod = None
+        self.waits_since_s = self.node.world.now()
+        pod.left(self)
+        refusal = throttler.requeue(self, lease, Reason.CONNECT_TIMEOUT)
+        throttler.release(lease, 0.0, False)
+        if refusal is not None:
+            self.refused(refusal, "")
+
+    def _release(self) -> None:
+        lease, pod = self.lease, self.pod
+        assert lease is not None and pod is not None
+        self.lease = self.pod = None
+        pod.left(self)
+        self.node.throttlers[self.key].release(lease, self.takes_s, True)
+
+    def _end(self, how: str) -> None:
+        if self.end:
+            raise RuleError(f"request {self.name} ended twice: {self.end}, {how}")
+        self.end = how
+        self.node.world.open.pop(self, None)
+        self.node.world.ends[how] = self.node.world.ends.get(how, 0) + 1
+
+
+class Events(SlotEvents):
+    """What the control plane would be told; slots whose drain has ended are freed after a while."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def activated(self, key: str) -> None:
+        pass
+
+    def wanted(self, key: str) -> None:
+        pass
+
+    def drained(self, key: str, slot: int, generation: int) -> None:
+        self._node.later(self._node.world.lag_s(), lambda: self._node.free(key, slot, generation))
+
+    def departed(self, key: str, identity: str) -> None:
+        pass
+
+    def trial_ended(self, key: str, identity: str, epoch: int, succeeded: bool) -> None:
+        pass
+
+    def refused(self, key: str, identity: str, epoch: int, dead: bool, reason: str) -> None:
+        pass
+
+    def served(self, key: str, identity: str, epoch: int) -> None:
+        pass
+
+    def failed(self, key: str, error: Exception) -> None:
+        raise error
+
+
+class Node:
+    """One member with its throttlers. While it is paused nothing happens in it; when it is dead, nothing ever will."""
+
+    def __init__(self, world: World, name: MemberName) -> None:
+        self.world = world
+        self.name = name
+        self.alive = True
+        self.paused = False
+        self.leaves = False
+        self._held: list[Callable[[], None]] = []
+        self._links: dict[int, Link] = {}
+        self.throttlers: dict[str, RevisionThrottler] = {}
+        self.member = Member(
+            name.number,
+            self._send,
+            lambda peer: world.network.cut(name.number, peer),
+            world.now,
+            self.later,
+        )
+
+    def run(self, happens: Callable[[], None]) -> None:
+        if not self.alive:
+            return
+        if self.paused:
+            self._held.append(happens)
+        else:
+            happens()
+
+    def later(self, delay_s: float, happens: Callable[[], None]) -> None:
+        self.world.timeline.later(delay_s, lambda: self.run(happens))
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+        held, self._held = self._held, []
+        for happens in held:
+            self.run(happens)
+
+    def add_revision(self, key: str, limit: int) -> None:
+        table = TrackerTable(create("least-connections", Rng(self.name.number)), 64, 0.5)
+        spec = RevisionSpec(key=key, queue_depth=1_000_000, container_concurrency=limit)
+        defer = lambda happens: self.later(0.0, happens)  # noqa: E731
+        throttler = RevisionThrottler(spec, table, self.world.now, defer, Events(self), 256)
+        self.throttlers[key] = throttler
+        self.member.revision_set(throttler)
+
+    def add_pod(self, key: str, pod: Pod) -> None:
+        throttler = self.throttlers.get(key)
+        if throttler is None or pod not in self.world.here[key]:
+            return  # it is told of all pods when it has its first view
+        throttler.pod_placed(throttler.table.add(pod.identity, pod.address, pod.limit, READY))
+        throttler.pod_ready()
+        throttler.pump()
+
+    def remove_pod(self, key: str, pod: Pod) -> None:
+        throttler = self.throttlers.get(key)
+        if throttler is None:
+            return
+        table = throttler.table
+        tracker = table.find_identity(pod.identity)
+        if tracker is not None and tracker.state != DRAINING:
+            table.drain(tracker)
+
+    def free(self, key: str, slot: int, generation: int) -> None:
+        table = self.throttlers[key].table
+        tracker = table.slots[slot]
+        if tracker.generation == generation and tracker.state == DRAINING and tracker.in_flight == 0:
+            table.free(tracker)
+
+    def linked(self, other: int, link: Link) -> None:
+        self._links[other] = link
+        self.member.linked(other)
+
+    def unlinked(self, other: int) -> None:
+        del self._links[other]
+        self.member.unlinked(other)
+
+    def _send(self, receiver: int, message: AnyMessage) -> None:
+        link = self._links.get(receiver)
+        if link is not None:
+            link.send(receiver, message)
+
+    def tick(self) -> None:
+        self.member.tick()
+        self.later(TICK_S, self.tick)
+
+
+class World:
+    """`revisions`: by key, the limit of each pod and how many there are."""
+
+    def __init__(self, seed: int, members: int, revisions: dict[str, tuple[int, int]]) -> None:
+        self.random = random.Random(seed)
+        self.timeline = Timeline()
+        self.network = Network(self.timeline, self.random)
+        self.network.deliver = self._deliver
+        self.network.linked = self._linked
+        self.network.unlinked = self._unlinked
+        self.revisions = revisions
+        self.pods: dict[str, Pod] = {}
+        self.here: dict[str, list[Pod]] = {key: [] for key in revisions}  # that have not been removed
+        self.nodes: dict[int, Node] = {}
+        self.open: dict[Request, None] = {}
+        self.ends: dict[str, int] = {}
+        self.requests = 0
+        self.order_bound_s: float = 0.0  # by how much a later request may come before an earlier one; 0: not looked at
+        self._numbers = 0
+        self._epoch = 0
+        self._names: list[MemberName] = []
+        self._leaving: set[int] = set()
+        self._heard_s: dict[int, float] = {}  # until when each node has been told of views
+        for place in range(members):
+            self._names.append(self._new_name(place))
+        for key, (limit, count) in revisions.items():
+            for _ in range(count):
+                self._new_pod(key, limit)
+        for name in self._names:
+            self._start(name)
+        self._publish()
+        self._connect_all()
+
+    def now(self) -> float:
+        return self.timeline.now_s
+
+    def lag_s(self) -> float:
+        """Of a message of a control plane."""
+        return self.random.random() ** 3 * 0.05
+
+    def is_of_one_view(self) -> bool:
+        """Else grants to members that are in a later view than the owner are void, and others go first."""
+        return len({node.member.view.epoch for node in self.live()}) == 1
+
+    def serving(self) -> list[Node]:
+        """Those to which clients come."""
+        return [node for node in self.live() if not node.leaves]
+
+    def live(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.alive]
+
+    # --- what happens ---
+
+    def ask(self, node: Node, key: str) -> Request:
+        """A client's request comes to this member."""
+        self.requests += 1
+        retries = 1 if self.random.random() < 0.05 else 0
+        request = Request(node, key, self.requests, self.random.expovariate(20.0), retries)
+        self.open[request] = None
+        node.run(request.ask)
+        return request
+
+    def kill(self, node: Node) -> None:
+        """The process is gone; the kernel closes its connections, and then that is known. Another takes its place."""
+        self._end(node)
+        for pod in self.pods.values():
+            for request in [request for request in pod.requests if request.node is node]:
+                pod.left(request)
+        for request in [request for request in self.open if request.node is node]:
+            del self.open[request]
+            self.ends["killed"] = self.ends.get("killed", 0) + 1
+        if node.leaves:
+            self._leaving.discard(node.name.number)
+            self.timeline.later(self.lag_s(), self._publish)
+        else:
+            self._names.remove(node.name)
+            self.timeline.later(self.lag_s(), lambda: self._replace(node.name.place))
+
+    def join(self) -> None:
+        """One member more."""
+        taken = {name.place for name in self._names}
+        name = self._new_name(next(place for place in range(len(taken) + 1) if place not in taken))
+        self._names.append(name)
+        self._start(name)
+        self._publish()
+        self._connect_all()
+
+    def leave(self, node: Node) -> None:
+        """A member ends in order: it gets no more requests, and goes when its last one has ended."""
+        self._names.remove(node.name)
+        self._leaving.add(node.name.number)
+        node.leaves = True
+        self._publish()
+
+        def gone() -> None:
+            if any(request.node is node for request in self.open):
+                node.later(0.05, gone)
+                return
+            self._leaving.discard(node.name.number)
+            self._end(node)
+            self._publish()
+
+        node.later(0.05, gone)
+
+    def add_pod(self, key: str) -> None:
+        pod = self._new_pod(key, self.revisions[key][0])
+        for node in self.live():
+            node.later(self.lag_s(), lambda node=node: node.add_pod(key, pod))  # type: ignore[misc]
+
+    def remove_pod(self, key: str) -> None:
+        pod = self.random.choice(self.here[key])
+        self.here[key].remove(pod)
+        for node in self.live():  # behind its coming, which takes no longer
+            node.later(0.05 + self.lag_s(), lambda node=node: node.remove_pod(key, pod))  # type: ignore[misc]
+
+    def run(self, seconds: float) -> None:
+        until_s = self.now() + seconds
+        while self.timeline.next_s() <= until_s:
+            self.timeline.step()
+        self.timeline.now_s = until_s
+
+    def calm_down(self) -> None:
+        """Faults end, and requests go on until none is open."""
+        for node in self.live():
+            if node.paused:
+                node.resume()
+        for _ in range(600):
+            self._connect_all()
+            self.run(0.1)
+            if not self.open:
+                break
+        self.run(5.0)
+
+    def check_idle(self, bound_s: float) -> None:
+        """No request waits for longer than this while a slot is free; to be called often, and where nothing fails."""
+        oldest_s: dict[str, float] = {}
+        for request in self.open:
+            if request.pod is None:
+                oldest_s[request.key] = min(oldest_s.get(request.key, self.now()), request.waits_since_s)
+        for key in self.revisions:
+            for pod in self.here[key]:
+                if not pod.free_since_s:
+                    continue
+                since_s = max(pod.free_since_s[0], oldest_s.get(key, self.now()))
+                if self.now() - since_s > bound_s:
+                    raise RuleError(f"a request of {key} waits, and a slot of {pod.identity} is free, for {bound_s} s")
+
+    def check_calm(self) -> None:
+        """Nothing is left over: no request, no lease, no slot away from its owner, no two owners."""
+        if self.open:
+            raise RuleError(f"{len(self.open)} requests have not ended: {[request.name for request in self.open][:10]}")
+        for key in self.revisions:
+            owners = [node for node in self.live() if key in node.member.owned]
+            if len(owners) != 1 or not owners[0].member.owned[key].complete:
+                raise RuleError(f"{key} has the owners {[node.name for node in owners]}")
+            for node in self.live():
+                throttler = node.throttlers[key]
+                throttler.table.check_invariants()
+                left = (throttler.line.length, len(throttler.leases), int(throttler.table.in_flight))
+                if left != (0, 0, 0):
+                    raise RuleError(f"{key} at {node.name}: waiting, leases and in flight are {left}")
+
+    # --- within ---
+
+    def _new_name(self, place: int) -> MemberName:
+        self._numbers += 1
+        return MemberName(self._numbers, place)
+
+    def _new_pod(self, key: str, limit: int) -> Pod:
+        number = len(self.pods)
+        pod = Pod(f"pod-{number}", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:80", limit)
+        self.pods[pod.identity] = pod
+        self.here[key].append(pod)
+        return pod
+
+    def _start(self, name: MemberName) -> None:
+        self.nodes[name.number] = Node(self, name)
+
+    def _end(self, node: Node) -> None:
+        node.alive = False
+        for one, other in self.network.links():
+            if node.name.number in (one, other):
+                self.network.cut(one, other)
+
+    def _replace(self, place: int) -> None:
+        name = self._new_name(place)
+        self._names.append(name)
+        self._start(name)
+        self._publish()
+        self._connect_all()
+
+    def _publish(self) -> None:
+        """Tell all members of the present view; each is told in order, and at a time of its own."""
+        self._epoch += 1
+        view = View(self._epoch, tuple(sorted(self._names)), frozenset(self._leaving))
+        for node in self.live():
+            heard_s = max(self._heard_s.get(node.name.number, 0.0), self.now() + self.lag_s())
+            self._heard_s[node.name.number] = heard_s
+            self.timeline.at(heard_s, lambda node=node: node.run(lambda: self._adopt(node, view)))  # type: ignore[misc]
+
+    def _adopt(self, node: Node, view: View) -> None:
+        node.member.adopt(view)
+        if not node.throttlers:
+            for key, (limit, _) in self.revisions.items():
+                node.add_revision(key, limit)
+                for pod in self.here[key]:
+                    node.add_pod(key, pod)
+            node.tick()
+
+    def _connect_all(self) -> None:
+        live = [node.name.number for node in self.live()]
+        for position, one in enumerate(live):
+            for other in live[:position]:
+                self.network.connect(one, other)
+
+    def _linked(self, member: int, other: int, link: Link) -> None:
+        node = self.nodes[member]
+        node.run(lambda: node.linked(other, link))
+
+    def _unlinked(self, member: int, other: int) -> None:
+        node = self.nodes[member]
+        node.run(lambda: node.unlinked(other))
+
+    def _deliver(self, receiver: int, sender: int, message: AnyMessage) -> None:
+        node = self.nodes[receiver]
+        node.run(lambda: node.member.receive(sender, message))
