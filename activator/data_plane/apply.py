@@ -384,10 +384,11 @@ class RevisionTables:
             self._hooks.pod_drained(throttler.key, identity)
         for tracker in removal.leaving:
             self._drain(throttler, tracker, throttler.spec.drain_timeout_s)
-        latest_s = self._now() + SUSPECT_S
+        now_s = self._now()
         for tracker, until_s in removal.suspected:
-            throttler.table.suspect(tracker, min(until_s, latest_s))
-            self._wheel.arm(_Suspicion(self, throttler, tracker), tracker.suspect_until_s)
+            if until_s > now_s:  # else its time passed while the revision was not trusted
+                throttler.table.suspect(tracker, min(until_s, now_s + SUSPECT_S))
+                self._wheel.arm(_Suspicion(self, throttler, tracker), tracker.suspect_until_s)
         self.distrusted.pop(throttler.key, None)
         throttler.failure = rebuild.failure or None
         self._abandoned.append(removal.table)

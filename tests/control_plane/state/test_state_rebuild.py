@@ -333,6 +333,26 @@ def test_trials_strikes_and_suspicions_go_on_in_the_new_table() -> None:
     joined.end()
 
 
+def test_a_suspicion_whose_time_has_passed_does_not_go_on_in_the_new_table() -> None:
+    joined = Large()
+    begin(joined, True)
+    joined.turns(5)
+    throttler = joined.throttler()
+    suspect = throttler.table.find_identity("p2")
+    assert suspect is not None
+    throttler.table.suspect(suspect, joined.clock.now() - 2 * SUSPECT_S)  # it ended while the revision was distrusted
+    joined.turns(TURNS)
+    again = throttler.table.find_identity("p2")
+    assert again is not None and again is not suspect
+    assert again.suspect_until_s == 0.0 and again.has_room
+    found = dict(joined.worker.mismatch_totals)
+    joined.auditor.look_at(throttler)
+    joined.finish()
+    assert joined.worker.mismatch_totals == found
+    joined.check()
+    joined.end()
+
+
 @either
 def test_a_second_one_comes_after_the_first_and_a_backoff(distrusted: bool) -> None:
     joined = Large()
