@@ -1,7 +1,7 @@
-"""The composition root: one control plane, one data plane, the admin port, signals.
+"""The composition root: one control plane, one data plane or many, the admin port, signals.
 
-The two planes know each other only by messages, which a channel carries (`messages.py`). Within one process it calls;
-it may as well encode (tests run the program that way), and with more workers it will be a socket pair.
+The planes know each other only by messages, which a channel carries (`messages.py`). Within one process it calls, and
+it may as well encode (tests run the program that way). With more workers, `workers/` carries them between processes.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from activator.config.model import FIXED_KEYS, Config, Tls
+from activator.config.model import AUTO, FIXED_KEYS, Config, Tls
 from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources import file
+from activator.control_plane.sources.process.reaper import MARK
 from activator.control_plane.sources.process.supervisor import Reaping
 from activator.data_plane.plane import DataPlane
-from activator.data_plane.server.listeners import Listeners
 from activator.messages import (
     AnnounceDrain,
+    DataPlaneStatistics,
     DirectChannel,
     Drain,
     Drained,
@@ -38,9 +39,15 @@ from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
 from activator.runtime.extras import need
 from activator.runtime.memory import FreedMemory
+from activator.runtime.processors import processors
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.telemetry.logs.app_log import AppLog
+from activator.telemetry.request_hooks import NoRequests
 from activator.telemetry.switchboard import Telemetry
+from activator.workers.alone import OneWorker
+from activator.workers.figures import counts_plus
+from activator.workers.messages import WorkerCounts
+from activator.workers.workers import Workers
 from lb.rng import Rng
 
 if TYPE_CHECKING:
@@ -52,6 +59,7 @@ if TYPE_CHECKING:
     from activator.telemetry.metrics.knative_export import KnativeExporter
     from activator.telemetry.metrics.knative_metrics import KnativeMetrics
     from activator.telemetry.metrics.program_families import Program
+    from activator.telemetry.request_hooks import RequestHooks
 
 HEALTH_REPORT_INTERVAL_S: Final = 0.1  # how often it is looked at for the data plane
 PANIC_JUDGE_INTERVAL_S: Final = 0.5  # how often it is asked whether that has gone on for too long
@@ -94,10 +102,12 @@ class App:
     def __init__(
         self, settings: Settings, reaping: Reaping, now: Now = time.monotonic, app_log: AppLog | None = None
     ) -> None:
+        """`reaping` ends what is left of processes when the program is killed."""
         self.settings = settings
         self.config = settings.config
         self.started_s = now()
         self.draining = False
+        self._errors_total = 0
         self.needs_restart: list[str] = []  # keys that the last reload found changed and could not apply
         self.admin_address = ""
         self._now = now
@@ -105,26 +115,23 @@ class App:
         self._rng = rng
         self._tasks = TaskGroupOwner(self._task_failed)
         channel = self._channel = DirectChannel(settings.encode_messages)
-        self.data = DataPlane(settings.config, now, channel.send_to_control, rng, self._tasks)
-        channel.connect_data(self.data.apply, self.data.execute, self.data.write_out)
+        count = processors() if settings.config.workers == AUTO else int(settings.config.workers)
+        data = DataPlane(settings.config, now, channel.send_to_control, rng, self._tasks) if count == 1 else None
+        self.data = data  # in this process
         self.control = ControlPlane(now, channel.send_effects, channel.flush, rng, self._tasks, reaping)
         channel.connect_control(self._receive)
+        self.workers: Workers
         own_rng = Rng(rng.below(1 << 30))  # whether a request is traced must not change which pod it goes to
+        self._exposition: Exposition | None = None
+        self._knative_metrics: KnativeMetrics | None = None
+        if data is not None:
+            self.telemetry = self._make_telemetry(data.proxy, app_log, own_rng, self._make_knative_metrics)
+            self.workers = OneWorker(data, self.telemetry, self._tasks)
+        else:
+            self.telemetry = self._make_telemetry(NoRequests(), app_log, own_rng, None)
+            self.workers = self._make_pool(count, channel, reaping, app_log)
+        channel.connect_data(self.workers.apply, self.workers.execute, self.workers.write_out)
         loop = asyncio.get_running_loop()
-        self.telemetry = Telemetry(
-            self.data.proxy,
-            self.control.controllers,
-            app_log,
-            own_rng,
-            now,
-            loop.call_soon,
-            loop.call_later,
-            time.time,
-            time.time_ns,
-            self.data.failed,
-            self._make_knative_metrics,
-        )
-        self._listeners = Listeners(self._tasks)
         self._stop = asyncio.Event()
         self._gave_up = False
         self._admin: AdminServer | None = None
@@ -135,13 +142,13 @@ class App:
         self._knative: KnativeMode | None = None
         self._cluster_domain = ""
         self._asked_by_cluster: list[Tls] = []  # listeners that no file names
-        self._exposition: Exposition | None = None
-        self._knative_metrics: KnativeMetrics | None = None
 
     async def start(self) -> None:
         """Bind, begin to serve. Raises StartError."""
-        self._listeners.change(self._listeners.plan(_listeners(self.config)))
+        workers = self.workers
+        workers.change(workers.plan(_listeners(self.config)))
         self.telemetry.set(self.config)
+        await workers.start()
         self._tasks.start("log", self.telemetry.run())
         self.control.start()
         self.control.configure(self.config, self.settings.specs, file.lists(self.config.revisions))
@@ -150,7 +157,8 @@ class App:
         if self.config.admin:
             await self._start_admin()
             log.info("admin port on %s", self.admin_address)  # port 0 in the file: here stands what it became
-        await self._listeners.serve(self.data.start())
+        self._report_health()  # whoever asks the first worker that listens is told why the program is not ready
+        await workers.serve()
         self._serving = True
         self._report_health()
         if self._knative is not None:
@@ -186,6 +194,7 @@ class App:
         log.info("draining")
         self._channel.send_command(Drain(float(shutdown.timeout), float(shutdown.tunnels)))
         finished = await self._drained
+        await self.workers.close()
         await self.control.close()
         if self._admin is not None:
             await self._admin.close()
@@ -206,7 +215,7 @@ class App:
             config, specs = self.settings.reload()
             # What may be refused comes first, and changes nothing where it is.
             lists = file.lists(config.revisions)
-            listeners = self._listeners.plan([*_listeners(config), *self._asked_by_cluster])
+            listeners = self.workers.plan([*_listeners(config), *self._asked_by_cluster])
             try:
                 self.telemetry.set(config)
             except StartError:
@@ -219,7 +228,8 @@ class App:
         except StartError as error:
             log.error("reload refused: %s", error)
             return [str(error)]
-        self._listeners.change(listeners)
+        self.workers.reconfigure(config)
+        self.workers.change(listeners)
         self.control.configure(config, specs, lists)
         if self._knative is not None:
             self._knative.configure(config)
@@ -236,7 +246,7 @@ class App:
     @property
     def addresses(self) -> list[str]:
         """What it serves on."""
-        return self._listeners.addresses
+        return self.workers.addresses
 
     def is_alive(self) -> bool:
         return self.control.is_alive()
@@ -254,13 +264,16 @@ class App:
         reasons.extend(self.control.over_budget())
         return reasons
 
+    async def gather(self) -> None:
+        await self.workers.gather()
+
     def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
         if self._exposition is None:
             from activator.telemetry.metrics.exposition import (
                 Exposition,  # prometheus-client: only when asked for
             )
 
-            self._exposition = Exposition(self.data.revision_statistics, self._program)
+            self._exposition = Exposition(self.workers.revision_statistics, self._program)
         if self._knative is not None:
             self.control.controllers.rest_totals(self._knative.client.requests_total)
         self._exposition.histograms = self.config.metrics.histograms
@@ -269,7 +282,18 @@ class App:
     def snapshot(self) -> object:
         from activator.admin.snapshot import joined
 
-        return joined(self.data.snapshot(), *self.control.snapshot())
+        return joined(self.workers.snapshot(), *self.control.snapshot(), self.workers.describe())
+
+    async def snapshot_of(self, worker: int) -> object:
+        from activator.admin.snapshot import joined
+
+        return joined(await self.workers.snapshot_of(worker), *self.control.snapshot(), self.workers.describe())
+
+    async def tasks_of(self, worker: int) -> object:
+        return await self.workers.tasks_of(worker)
+
+    async def profile_of(self, worker: int, seconds: float) -> object:
+        return await self.workers.profile_of(worker, seconds)
 
     def configuration(self) -> object:
         from activator.admin.inspection import configuration
@@ -281,6 +305,11 @@ class App:
         """The program's own log, where it is ours to set."""
         return self.telemetry.app_log
 
+    def set_log_level(self, part: str, level: str) -> None:
+        if self.log is not None:
+            self.log.set_level(part, level)
+        self.workers.set_log_level(part, level)
+
     # --- within ---
 
     def _program(self) -> Program:
@@ -288,14 +317,15 @@ class App:
         from activator.telemetry.metrics.program_families import Program
 
         control = self.control
+        counts = counts_plus(self.workers.counts(), self._own_counts())
         return Program(
-            self.data.statistics(),
+            counts.data,
             control.worker,
             control.prober,
-            self.telemetry.access_log,
+            counts.lost_log_lines,
             self._now,
             control.controllers,
-            self.telemetry.traces,
+            counts.spans,
             None if self._push is None else self._push.intake,
             self._knative,
         )
@@ -373,12 +403,16 @@ class App:
             self.telemetry.settle(settings)
         except StartError as error:
             log.error("the cluster's settings are not taken: %s", error)
+            return
+        self.workers.settle(settings)
+        if self.data is None and settings.metrics_protocol in {"prometheus", "http/protobuf"}:
+            log.warning("Knative's metrics (metrics-protocol) require `workers: 1`: there are none")
 
     def _serve_tls(self, wanted: Tls) -> None:
         """A listener that the cluster asks for, or a new certificate for it."""
         self._asked_by_cluster = [wanted]
         try:
-            self._listeners.change(self._listeners.plan([*_listeners(self.config), wanted]))
+            self.workers.change(self.workers.plan([*_listeners(self.config), wanted]))
         except StartError as error:
             log.error("%s", error)
 
@@ -390,6 +424,7 @@ class App:
         from activator.telemetry.metrics.knative_requests import KnativeRequests
 
         data = self.data
+        assert data is not None, "only where the requests are in this process"
         requests = KnativeRequests(data.proxy.on_error)
         metrics = self._knative_metrics = KnativeMetrics(data.revision_statistics, requests, lambda: self._knative)
         return KnativeExporter(metrics, data.proxy, self._tasks, time.time_ns)
@@ -418,5 +453,33 @@ class App:
         self.stop()
 
     def _task_failed(self, name: str, error: BaseException) -> None:
-        self.data.errors_total += 1
+        self._errors_total += 1
         log.error("the task %s failed", name, exc_info=error)
+
+    def _own_counts(self) -> WorkerCounts:
+        """Beside those of the workers."""
+        spans = {} if self.data is not None else self.telemetry.traces.totals
+        return WorkerCounts(DataPlaneStatistics(errors_total=self._errors_total), spans=spans)
+
+    def _failed(self, error: Exception) -> None:
+        self._errors_total += 1
+        log.error("an error of the program", exc_info=error)
+
+    def _make_telemetry(
+        self, hooks: RequestHooks, app_log: AppLog | None, rng: Rng, knative: Callable[[], KnativeExporter] | None
+    ) -> Telemetry:
+        loop = asyncio.get_running_loop()
+        return Telemetry(
+            *(hooks, self.control.controllers, app_log, rng, self._now, loop.call_soon, loop.call_later),
+            *(time.time, time.time_ns, self._failed, knative),
+        )
+
+    def _make_pool(self, count: int, channel: DirectChannel, reaping: Reaping, app_log: AppLog | None) -> Workers:
+        from activator.workers.pool import WorkerPool  # only where there are several
+
+        environment = {**os.environ, MARK: reaping.mark}  # so that the reaper ends them, should this process be killed
+        log_level = "" if app_log is None else app_log.fixed_level or ""
+        return WorkerPool(
+            *(self.config, count, self._now, channel.send_to_control, self.control.tables, self._rng),
+            *(self._tasks, environment, log_level),
+        )

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -207,13 +207,18 @@ class SlotView(msgspec.Struct, frozen=True):
 
 
 class TableSeen(Message, frozen=True, tag=True):
-    """All of a table, as it is after `applied` effects; so many slots are compared already, `matched` of them pods."""
+    """All of a table, as it is after `applied` effects; so many slots are compared already, `matched` of them pods.
+
+    `worker`: whose table it is, where there are many; `confirms`: each of them has received these effects.
+    """
 
     key: str
     applied: int
     slots: tuple[SlotView, ...]
     compared: int = 0
     matched: int = 0
+    worker: int = 0
+    confirms: bool = True
 
 
 Change = (
@@ -332,6 +337,13 @@ class RebuildPods(Message, frozen=True, tag=True):
     pods: tuple[PlacePod, ...]
     part: int
     complete: bool
+
+
+class SentRevision(NamedTuple):
+    """A revision as it is, for a data plane that comes, and how many effects its table was sent so far."""
+
+    effect: RebuildRevision
+    sent: int
 
 
 Effect = (

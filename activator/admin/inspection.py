@@ -1,8 +1,7 @@
-"""What `GET /debug/config` and `GET /debug/tasks` show."""
+"""What `GET /debug/config` shows."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -26,14 +25,3 @@ def _plain(value: object) -> float | int:
     """Seconds and bytes are numbers with a name."""
     assert isinstance(value, float | int), f"{value!r} is no setting"
     return float(value) if isinstance(value, float) else int(value)
-
-
-def tasks() -> list[dict[str, str]]:
-    """Every task of this event loop, and where it waits."""
-    return sorted((_task(task) for task in asyncio.all_tasks()), key=lambda shown: shown["name"])
-
-
-def _task(task: asyncio.Task[Any]) -> dict[str, str]:
-    stack = task.get_stack(limit=1)
-    at = f"{stack[0].f_code.co_qualname}, line {stack[0].f_lineno}" if stack else ""
-    return {"name": task.get_name(), "coroutine": getattr(task.get_coro(), "__qualname__", ""), "at": at}

@@ -19,13 +19,13 @@ import msgspec
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from activator.admin.inspection import tasks
 from activator.admin.page import HEADERS, PAGE
-from activator.admin.profiler import Profiler, ProfilerBusyError
 from activator.config.model import LOG_LEVELS, LOG_PARTS
 from activator.runtime.clock import Now
-from activator.runtime.errors import StartError
+from activator.runtime.errors import NoWorkerError, StartError
+from activator.runtime.profiler import Profiler, ProfilerBusyError
 from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX, address_of, bind
+from activator.runtime.tasks import describe_tasks
 from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.metrics.sliced_answer import answer_in_slices
 
@@ -44,6 +44,7 @@ GET  /debug/tasks      what runs beside the requests
 GET  /debug/log        what the program says of itself: levels by part
 POST /debug/log?part=state&level=debug   until the next reload   (with the header Activator-Admin: 1)
 POST /debug/profile?seconds=5            for speedscope          (with the header Activator-Admin: 1)
+     …?worker=0                          of one worker: revisions, tasks, profile
 POST /drain            finish what is in flight, then exit   (with the header Activator-Admin: 1)
 POST /reload           read the file again                   (with the header Activator-Admin: 1)
 """
@@ -61,12 +62,26 @@ class Inside(Protocol):
         """Why the program is not ready to serve; empty when it is."""
         ...
 
+    async def gather(self) -> None:
+        """Let all processes of the program report what `metrics` and `snapshot` show."""
+        ...
+
     def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
         """The exposition, in slices made one by one, and its content type, for the header Accept."""
         ...
 
     def snapshot(self) -> object:
         """Plain data: what `GET /debug/revisions` shows."""
+        ...
+
+    async def snapshot_of(self, worker: int) -> object:
+        """The same of one worker. Raises NoWorkerError, as the next two do."""
+        ...
+
+    async def tasks_of(self, worker: int) -> object: ...
+
+    async def profile_of(self, worker: int, seconds: float) -> object:
+        """Raises ProfilerBusyError."""
         ...
 
     def configuration(self) -> object:
@@ -77,6 +92,8 @@ class Inside(Protocol):
     def log(self) -> AppLog | None:
         """The program's own log, where it is ours to set."""
         ...
+
+    def set_log_level(self, part: str, level: str) -> None: ...
 
     def stop(self) -> None: ...
 
@@ -148,17 +165,23 @@ class AdminServer:
         return web.Response(status=503, text="".join(f"{reason}\n" for reason in reasons))
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
+        await self._inside.gather()
         slices, content_type = self._inside.metrics(request.headers.get("Accept", ""))
         return await answer_in_slices(request, slices, content_type)
 
     async def _revisions(self, request: web.Request) -> web.Response:
+        worker = _worker(request)
+        if worker is not None:
+            return _json(await self._inside.snapshot_of(worker))
+        await self._inside.gather()
         return _json(self._inside.snapshot())
 
     async def _configuration(self, request: web.Request) -> web.Response:
         return _json(self._inside.configuration())
 
     async def _tasks(self, request: web.Request) -> web.Response:
-        return _json(tasks())
+        worker = _worker(request)
+        return _json(describe_tasks() if worker is None else await self._inside.tasks_of(worker))
 
     async def _log(self, request: web.Request) -> web.Response:
         app_log = self._inside.log
@@ -170,7 +193,7 @@ class AdminServer:
         if app_log is None or level not in LOG_LEVELS or (part and part not in LOG_PARTS):
             expected = f"level: one of {', '.join(LOG_LEVELS)}; part: none, or one of {', '.join(LOG_PARTS)}"
             return _json({"problems": [f"expected {expected}"]}, status=400)
-        app_log.set_level(part, level)
+        self._inside.set_log_level(part, level)
         return _json(app_log.levels())
 
     async def _profile(self, request: web.Request) -> web.Response:
@@ -180,7 +203,10 @@ class AdminServer:
             seconds = 0.0
         if not 0.0 < seconds <= PROFILE_SECONDS_MAX:
             return _json({"problems": [f"seconds: a number above 0, at most {PROFILE_SECONDS_MAX:g}"]}, status=400)
+        worker = _worker(request)
         try:
+            if worker is not None:
+                return _json(await self._inside.profile_of(worker, seconds))
             return _json(await asyncio.to_thread(self._profiler.take, seconds))
         except ProfilerBusyError:
             return _json({"problems": ["a profile is being taken already"]}, status=409)
@@ -197,6 +223,16 @@ class AdminServer:
         if problems:
             return _json({"problems": problems}, status=400)
         return _json({"problems": [], "needs_restart": self._inside.needs_restart})
+
+
+def _worker(request: web.Request) -> int | None:
+    """Which one is asked about; None: the program as a whole."""
+    said = request.query.get("worker")
+    if said is None:
+        return None
+    if not said.isdecimal():
+        raise NoWorkerError(f"worker: a number from 0, not {said!r}")
+    return int(said)
 
 
 class _Accepting:
@@ -232,7 +268,10 @@ async def _refuse_foreign(request: web.Request, handler: Handler) -> web.StreamR
         return web.Response(status=403, text="requests from other sites are refused\n")
     if request.method not in {"GET", "HEAD"} and request.headers.get(ADMIN_HEADER) != "1":
         return web.Response(status=403, text=f"send the header {ADMIN_HEADER}: 1 with what changes something\n")
-    return await handler(request)
+    try:
+        return await handler(request)
+    except NoWorkerError as error:
+        return _json({"problems": [str(error)]}, status=404)
 
 
 def _is_own(host: str) -> bool:

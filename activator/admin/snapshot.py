@@ -10,11 +10,16 @@ _WITH_REASON: Final = (STATE_NAMES[QUARANTINED], STATE_NAMES[RECOVERING])
 
 
 def joined(
-    data: dict[str, dict[str, Any]], control: dict[str, dict[str, Any]], state_worker: dict[str, Any]
+    data: dict[str, dict[str, Any]],
+    control: dict[str, dict[str, Any]],
+    state_worker: dict[str, Any],
+    workers: list[dict[str, Any]],
 ) -> dict[str, Any]:
-    """`data`: of `data_plane.snapshot`; `control`, `state_worker`: of `control_plane.snapshot`. Both by key."""
+    """`data`: of `data_plane.snapshot`; `control`, `state_worker`: of `control_plane.snapshot`. Both by key. `workers`:
+    the processes that serve, if there are several.
+    """
     revisions = [_revision(shown, control.get(key, {})) for key, shown in data.items()]
-    return {"revisions": revisions, "state_worker": state_worker}
+    return {"revisions": revisions, "state_worker": state_worker, **({"workers": workers} if workers else {})}
 
 
 def _revision(shown: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:

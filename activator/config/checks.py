@@ -1,8 +1,8 @@
-"""What the types of a configuration cannot say: addresses, hosts, names, what excludes what, and what is planned.
+"""What the types of a configuration cannot say: addresses, hosts, names, and what excludes what.
 
 Rules
   1. A check looks at the keys that could be read and passes over the others, so that one mistake is reported once.
-  2. What is planned is reported as planned; a key that would be ignored is a mistake.
+  2. A key that would be ignored is a mistake.
   3. A message names the value and what was expected; where two keys exclude or require each other, what to change.
 """
 
@@ -95,9 +95,7 @@ class Checker:
     def check(self, root: Item, values: Values) -> None:
         self._check_listeners(root, values)
         self._check_address(root, values, "admin", "", allow_empty=True)
-        workers = values.get("workers", 1)
-        if workers > 1:
-            self._reader.planned(item_at(root, "workers"), "workers", "more than one")
+        self._check_workers(root, values)
         check_telemetry(self._reader, root, values)
         self._edge.check_forwarded(root, values)
         self._check_address(item_at(root, "push"), values.get("push", {}), "listen", "push.", allow_empty=True)
@@ -117,6 +115,13 @@ class Checker:
         for place, (item, revision) in enumerate(zip(revisions_item.elements, revisions)):
             if revision is not UNREADABLE:
                 self._check_revision(item, revision, f"revisions[{place}]", trusts_headers)
+
+    def _check_workers(self, root: Item, values: Values) -> None:
+        workers = values.get("workers", 1)
+        knative = values.get("metrics", {}).get("knative", {})
+        if workers != 1 and knative.get("protocol", "none") != "none":
+            item = item_at(item_at(root, "metrics"), "knative")
+            self._reader.advise(item, "metrics.knative", "these metrics require `workers: 1`")
 
     def _check_listeners(self, root: Item, values: Values) -> None:
         if "listen" not in values:

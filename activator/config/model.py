@@ -11,7 +11,7 @@ Rules
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -46,6 +46,8 @@ BUFFERED_CONCURRENCY_MAX: Final = 10  # up to this limit a slow client is a good
 BUFFER_REQUEST_BYTES: Final = 64 * KIB  # … by default so much of its request …
 BUFFER_RESPONSE_BYTES: Final = MIB  # … and of its response
 TRACING_RATE: Final = 0.1
+WORKERS_MAX: Final = 256
+AUTO: Final = "auto"
 HASH_ON_CLIENT_IP: Final = "client_ip"
 KNATIVE: Final = "knative"
 SHARING_NONE: Final = "none"
@@ -90,6 +92,7 @@ LOG_PARTS: Final[dict[str, bool]] = {
 # --- the file -------------------------------------------------------------------------------------------------------
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
+WorkerCount = Annotated[int, msgspec.Meta(ge=1, le=WORKERS_MAX)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Weight = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
@@ -179,6 +182,14 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             20_000,
         ),
     ] = 10_000
+    worker_stall: Annotated[
+        Duration,
+        doc(
+            "A worker process whose event loop has not turned for this time is killed and replaced. 0: never. Only if "
+            "there are several `workers`.",
+            "30s",
+        ),
+    ] = Duration(10.0)
     idle: Annotated[
         Duration, doc("The time that a connection of a client may stay without a request. Then it is closed.", "5m")
     ] = Duration(75.0)
@@ -727,7 +738,15 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     admin: Annotated[
         str, doc("The address of the admin port: health, metrics, debug pages. Empty: none.", "0.0.0.0:8008")
     ] = "127.0.0.1:8008"
-    workers: Annotated[Positive, doc("The number of processes. More than 1 is planned.", 1)] = 1
+    workers: Annotated[
+        WorkerCount | Literal["auto"],
+        doc(
+            f"The number of processes that serve, 1 to {WORKERS_MAX}, or `auto`: one for each processor that the "
+            "program may use. Limits of revisions hold over all of them together; `limits` hold for each.",
+            4,
+            AUTO,
+        ),
+    ] = 1
     trailing_fragmentation_threshold: Annotated[
         Share,
         doc(

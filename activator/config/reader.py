@@ -119,9 +119,6 @@ class Reader:
                 self.found(item, path, f'the key "{name}"', "none")
         return values
 
-    def planned(self, item: Item, path: str, what: str) -> None:
-        self.problems.append(f"{item.where}: {path}: {what} is planned, not yet available")
-
 
 def build(kind: types.Type, values: Any) -> Any:
     """The structs of what was read without a problem."""
@@ -170,8 +167,9 @@ def expectation(kind: types.Type) -> str:
             return "a whole number" + _bounds(kind)
         case types.FloatType():
             return "a number" + _bounds(kind)
-        case types.BoolType():
-            return "true or false"
+        case types.BoolType() | types.LiteralType():
+            words = kind.values if isinstance(kind, types.LiteralType) else ("true", "false")
+            return " or ".join(str(word) for word in words)
         case types.ListType():
             return "a list"
         case types.DictType() | types.StructType():
@@ -190,6 +188,8 @@ def _scalar(text: str, kind: types.Type) -> Any:
     match kind:
         case types.StrType():
             return text
+        case types.LiteralType():
+            return text if text in kind.values else None
         case types.BoolType():
             return {"true": True, "false": False}.get(text)
         case types.IntType():

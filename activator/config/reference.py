@@ -159,6 +159,8 @@ def _type_name(kind: types.Type) -> str:
             return "number" + _bounds(number)
         case types.BoolType():
             return "`true` or `false`"
+        case types.LiteralType() as words:
+            return " or ".join(f"`{word}`" for word in words.values)
         case types.ListType() as many:
             return f"list of: {_type_name(many.item_type)}"
         case types.DictType() as mapping:

@@ -51,8 +51,8 @@ def _schema_of(kind: types.Type) -> Schema:
             name = "integer" if isinstance(kind, types.IntType) else "number"
             bounds = {"minimum": kind.ge, "maximum": kind.le}
             return {"type": name} | {key: bound for key, bound in bounds.items() if bound is not None}
-        case types.BoolType():
-            return {"type": "boolean"}
+        case types.BoolType() | types.LiteralType():
+            return {"enum": list(kind.values)} if isinstance(kind, types.LiteralType) else {"type": "boolean"}
         case types.NoneType():
             return {"type": "null"}
     assert isinstance(kind, types.StrType), kind

@@ -7,7 +7,7 @@ It exists once, however many workers there are. It knows the data plane by the m
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from activator.config.model import Config
@@ -21,6 +21,7 @@ from activator.control_plane.sources.process.source import ProcessSource
 from activator.control_plane.sources.process.supervisor import Reaping
 from activator.control_plane.sources.source import Source
 from activator.control_plane.sources.unreachable import UnreachableRevisions
+from activator.control_plane.state import repair
 from activator.control_plane.state.supervision import TASK, WORKER, keep_running
 from activator.control_plane.state.worker import StateWorker
 from activator.messages import (
@@ -31,6 +32,7 @@ from activator.messages import (
     Load,
     PodDrained,
     RevisionGone,
+    SentRevision,
     Sweep,
     ToControl,
 )
@@ -105,6 +107,12 @@ class ControlPlane:
         """How many there are, with those that fail before anything can be declared of them."""
         known = self.worker.model.revisions
         return len(known) + sum(key not in known for key in self.worker.supervision.failing_revisions())
+
+    def tables(self) -> Iterator[SentRevision]:
+        """All revisions, for a data plane that comes; to be read within one turn of the loop."""
+        model = self.worker.model
+        for key, revision in model.revisions.items():
+            yield SentRevision(repair.whole(revision), model.sent.get(key, 0))
 
     def snapshot(self) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
         """Plain data for `/debug/revisions`: the revisions by key, and the state worker."""

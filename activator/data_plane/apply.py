@@ -476,7 +476,10 @@ class RevisionTables:
     def _withdraw_pod(self, throttler: RevisionThrottler, effect: WithdrawPod) -> None:
         table = throttler.table
         tracker = table.find_identity(effect.identity)
-        if tracker is None or tracker.state == DRAINING:
+        if tracker is None:
+            self._hooks.pod_drained(throttler.key, effect.identity)  # it has never had a slot here
+            return
+        if tracker.state == DRAINING:
             return
         self._drain(throttler, tracker, effect.drain_timeout_s)
         if table.capacity == 0 and table.placed == 0:
@@ -546,8 +549,8 @@ def load_of(throttler: RevisionThrottler, now_s: float) -> Load:
         concurrency = traffic.concurrency
     return Load(
         throttler.key,
-        throttler.table.in_flight,
-        throttler.line.length + throttler.gathering,
+        throttler.in_flight(),
+        throttler.waiting() + throttler.gathering,
         throttler.requests_total,
         concurrency,
         seconds,

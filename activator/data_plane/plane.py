@@ -26,6 +26,7 @@ from activator.data_plane.apply import RevisionTables, TableHooks, load_of
 from activator.data_plane.audit import Auditor
 from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWARDED, Origins
 from activator.data_plane.headers.knative import KnativeDialect
+from activator.data_plane.ownership.member import Member
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router
@@ -85,7 +86,10 @@ _DESCRIPTORS_RESERVED: Final = 64 + ADMIN_CONNECTIONS_MAX + SHED_MAX
 class DataPlane:
     """One worker's data plane; everything in it is touched by one event loop only."""
 
-    def __init__(self, config: Config, now: Now, send: Send, rng: Rng, tasks: TaskGroupOwner) -> None:
+    def __init__(
+        self, config: Config, now: Now, send: Send, rng: Rng, tasks: TaskGroupOwner, tells: bool = True
+    ) -> None:
+        """`tells`: what it finds of the system goes to the log; of several, one does."""
         loop = asyncio.get_running_loop()
         self._send = send
         self._tasks = tasks
@@ -107,7 +111,7 @@ class DataPlane:
             chunk_overhead_bytes=CHUNK_OVERHEAD_BYTES_MAX,
             trailers_bytes=TRAILERS_BYTES_MAX,
         )
-        connections_max = _connections_max(config.limits.connections)
+        connections_max = _connections_max(config.limits.connections, tells)
         self.registry = ConnectionRegistry(
             self.proxy,
             self.wheel,
@@ -121,6 +125,7 @@ class DataPlane:
             config.abort_on_half_close,
         )
         self.server: Server | None = None
+        self.member: Member | None = None  # where several data planes are one throttler
         dials = DialContext(loop, self.wheel, tasks.start, turn, connections_max)
         hooks = _Hooks(self, dials, now, rng, send)
         self.tables = RevisionTables(now, self.wheel, loop.call_soon, _Events(self, send, now), hooks, self.held)
@@ -133,6 +138,11 @@ class DataPlane:
         self._report.arm()
         self._auditor.arm()
         return self.server
+
+    def join(self, member: Member) -> None:
+        """Share the slots of all revisions that have a limit with other data planes. Before anything is applied."""
+        assert not self.tables.throttlers, "it has begun already"
+        self.member = member
 
     def apply(self, effects: list[Effect]) -> None:
         """Effects of the state worker, in order."""
@@ -175,6 +185,14 @@ class DataPlane:
         """Of each revision, as of the moment when it is asked for."""
         return statistics.revisions(self.tables)
 
+    def throttlers(self) -> list[RevisionThrottler]:
+        """Of all revisions, also of dropped ones whose requests have not ended."""
+        return [*self.tables.throttlers.values(), *self.tables.dropped.values()]
+
+    def statistics_of(self, throttler: RevisionThrottler) -> RevisionStatistics:
+        """Of one revision, now."""
+        return statistics.revision(throttler)
+
     def snapshot(self) -> dict[str, dict[str, Any]]:
         """All revisions as plain data, by key: what `/debug/revisions` shows of them."""
         return revisions(self.tables)
@@ -213,13 +231,13 @@ class DataPlane:
         log.error("an error in the data plane", exc_info=error)
 
 
-def _connections_max(wanted: int) -> int:
+def _connections_max(wanted: int, tells: bool) -> int:
     """As many clients as there are descriptors for: a request takes two, its client's and its pod's."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed == resource.RLIM_INFINITY:
         return wanted
     possible = max((allowed - min(_DESCRIPTORS_RESERVED, allowed // 2)) // 2, 1)
-    if possible < wanted:
+    if possible < wanted and tells:
         log.info(
             "at most %d client connections, not %d: %d open files are allowed (ulimit -n)", possible, wanted, allowed
         )
@@ -268,6 +286,9 @@ class _Events(SlotEvents):
         self._data.tables.suspected(key, identity)
         self._send(PodRefused(key, identity, epoch, dead, reason))
 
+    def suspected(self, key: str, identity: str) -> None:
+        self._data.tables.suspected(key, identity)
+
     def served(self, key: str, identity: str, epoch: int) -> None:
         self._send(PodServed(key, identity, epoch))
 
@@ -292,6 +313,12 @@ class _Hooks(TableHooks):
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
         self._data.router.set(throttler)
+        member = self._data.member
+        if member is not None:
+            if throttler.spec.container_concurrency > 0:
+                member.revision_set(throttler)
+            else:
+                member.limit_removed(throttler.key)
         talks = (throttler.spec.tls, throttler.spec.lenient_pods)
         if talks != self._talks.get(throttler.key):
             self._talks[throttler.key] = talks
@@ -301,6 +328,8 @@ class _Hooks(TableHooks):
 
     def revision_dropped(self, key: str) -> None:
         self._data.router.drop(key)
+        if self._data.member is not None:
+            self._data.member.revision_dropped(key)
         self._talks.pop(key, None)
 
     def revision_ended(self, throttler: RevisionThrottler) -> None:

@@ -18,6 +18,8 @@ def revisions(tables: RevisionTables) -> dict[str, dict[str, Any]]:
 def revision(throttler: RevisionThrottler) -> dict[str, Any]:
     """One revision."""
     table = throttler.table
+    held = [tracker for tracker in table.slots[: table.length] if tracker.state != EMPTY]
+    lent = {} if throttler.lending is None else throttler.lending.lent_of()
     namespace, _, name = throttler.key.partition("/")
     return {
         "namespace": namespace,
@@ -26,8 +28,8 @@ def revision(throttler: RevisionThrottler) -> dict[str, Any]:
         "policy": throttler.spec.policy,
         "container_concurrency": throttler.spec.container_concurrency,
         "requests": throttler.requests_total,
-        "in_flight": table.in_flight,
-        "queued": throttler.line.length,
+        "in_flight": throttler.in_flight(),
+        "queued": throttler.waiting(),
         "gathering": throttler.gathering,
         "delivering": throttler.delivering,
         "queue_depth": throttler.spec.queue_depth,
@@ -47,7 +49,7 @@ def revision(throttler: RevisionThrottler) -> dict[str, Any]:
             "late_releases": table.late_releases,
             "bad_picks": table.bad_picks,
         },
-        "slots": [slot(tracker) for tracker in table.slots[: table.length] if tracker.state != EMPTY],
+        "slots": [slot(tracker, lent.get(tracker, 0)) for tracker in held],
     }
 
 
@@ -55,7 +57,7 @@ def queue(throttler: RevisionThrottler) -> dict[str, Any]:
     """The waiting requests, and how the line is kept."""
     return {
         "discipline": throttler.spec.discipline.name,
-        "waiting": throttler.line.length,
+        "waiting": throttler.waiting(),
         **throttler.line.shares(),
         "held_bytes": throttler.held.held_bytes,
         "granted": throttler.granted_total,
@@ -66,14 +68,14 @@ def queue(throttler: RevisionThrottler) -> dict[str, Any]:
     }
 
 
-def slot(tracker: PodTracker) -> dict[str, Any]:
-    """One pod."""
+def slot(tracker: PodTracker, lent: int) -> dict[str, Any]:
+    """One pod, of which other data planes have so many slots."""
     shown: dict[str, Any] = {
         "slot": tracker.slot,
         "pod": tracker.identity,
         "address": tracker.address,
         "state": STATE_NAMES[tracker.state],
-        "in_flight": tracker.in_flight,
+        "in_flight": tracker.in_flight - lent,
         "limit": tracker.limit,
         "weight": tracker.weight,
         "warming": tracker.warming,

@@ -41,7 +41,7 @@ def revision(throttler: RevisionThrottler) -> RevisionStatistics:
         failures={reason.value: count for reason, count in throttler.failed_totals.items()},
         retries={reason.value: count for reason, count in throttler.retries.items()},
         client_gone_total=throttler.client_gone_total,
-        queued=throttler.line.length,
+        queued=throttler.waiting(),
         queue_limit=spec.queue_depth,
         gathering=throttler.gathering,
         delivering=throttler.delivering,
@@ -52,7 +52,7 @@ def revision(throttler: RevisionThrottler) -> RevisionStatistics:
         cold_starts_total=throttler.cold_starts_total,
         cannot_start=throttler.failure is not None,
         traffic=_traffic(throttler.traffic) if throttler.has_traffic() else None,
-        table=_table(throttler.table),
+        table=_table(throttler.table, throttler.in_flight()),
     )
 
 
@@ -69,7 +69,7 @@ def _traffic(traffic: Traffic) -> TrafficStatistics:
     )
 
 
-def _table(table: TrackerTable) -> TableStatistics:
+def _table(table: TrackerTable, in_flight: int) -> TableStatistics:
     states = [0] * len(STATE_NAMES)
     connections = [0, 0, 0, 0]
     for tracker in table.slots[: table.length]:
@@ -78,7 +78,7 @@ def _table(table: TrackerTable) -> TableStatistics:
         if isinstance(pool, PodPool):
             pool.count_into(connections)
     return TableStatistics(
-        in_flight=table.in_flight,
+        in_flight=in_flight,
         capacity=table.capacity,
         pods=tuple(states),
         connections=(connections[0], connections[1], connections[2], connections[3]),

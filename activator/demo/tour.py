@@ -90,6 +90,7 @@ def _settings() -> Settings:
 async def _tour(reaping: Reaping) -> int:
     app = App(_settings(), reaping)
     observer = FirstExchange()
+    assert app.data is not None, "one worker: the picture is drawn from its table"
     app.data.proxy.observer = observer
     in_terminal = sys.stdout.isatty()
     picture = Picture() if in_terminal else PlainLines()

@@ -75,11 +75,14 @@ Stamp = tuple[tuple[int, int, int], ...]  # of each file: its inode, size and ti
 
 
 class MemoryFile:
-    """A file that has no place on any disk, for what takes only files; its `path` is good within this process."""
+    """A file that has no place on any disk, for what takes only files.
+
+    Its `path` is good in every process of the same user, as long as this object is there.
+    """
 
     def __init__(self, name: str) -> None:
         self._descriptor = os.memfd_create(name, os.MFD_CLOEXEC)
-        self.path = f"/proc/self/fd/{self._descriptor}"
+        self.path = f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def write(self, content: bytes) -> None:
         """Replace what it holds."""

@@ -112,6 +112,10 @@ class ConfigError(ActivatorError):
         super().__init__("\n".join(self.problems))
 
 
+class NoWorkerError(Exception):
+    """There is no such worker process, or it does not answer; in words."""
+
+
 class StartError(ActivatorError):
     """The program could not start (a port in use, a file not readable)."""
 

@@ -13,8 +13,11 @@ LISTEN_BACKLOG: Final = 4096
 ADMIN_CONNECTIONS_MAX: Final = 32  # of the admin port; then the oldest is closed
 
 
-def bind(address: str) -> socket.socket:
-    """A listening socket on `host:port`. Raises StartError with what to do."""
+def bind(address: str, shared: bool = False) -> socket.socket:
+    """A listening socket on `host:port`. Raises StartError with what to do.
+
+    `shared`: beside others of ours on the same port, between which the kernel distributes connections (SO_REUSEPORT).
+    """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
@@ -25,6 +28,8 @@ def bind(address: str) -> socket.socket:
         raise StartError(f"cannot listen on {address}: {os.strerror(error.errno or 0)}") from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.setblocking(False)
         sock.bind(sockaddr)
         sock.listen(LISTEN_BACKLOG)

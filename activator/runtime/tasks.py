@@ -64,3 +64,14 @@ async def wait_for(event: asyncio.Event, seconds: float) -> bool:
 def call_later(delay_s: float, callback: Callable[[], None]) -> Timer:
     """The running loop's, for objects that are made before there is one."""
     return asyncio.get_running_loop().call_later(delay_s, callback)
+
+
+def describe_tasks() -> list[dict[str, str]]:
+    """Every task of the running loop, and where it waits."""
+    return sorted((_described(task) for task in asyncio.all_tasks()), key=lambda shown: shown["name"])
+
+
+def _described(task: asyncio.Task[Any]) -> dict[str, str]:
+    stack = task.get_stack(limit=1)
+    at = f"{stack[0].f_code.co_qualname}, line {stack[0].f_lineno}" if stack else ""
+    return {"name": task.get_name(), "coroutine": getattr(task.get_coro(), "__qualname__", ""), "at": at}

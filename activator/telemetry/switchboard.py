@@ -17,13 +17,13 @@ from activator.config.log_template import KNATIVE, REQUEST_TEMPLATE
 from activator.config.model import Config, KnativeExport, Log, Tracing
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
-from activator.data_plane.proxy.proxy import Proxy
 from activator.runtime.clock import Defer, Later, Now
 from activator.runtime.extras import need
 from activator.runtime.tasks import pause
 from activator.telemetry.logs.app_log import LOG_WINDOW_S, AppLog
 from activator.telemetry.logs.request_template import RequestTemplate, RequestTemplateError
 from activator.telemetry.logs.switch import AccessLogSwitch
+from activator.telemetry.request_hooks import RequestHooks
 from activator.telemetry.tracing.switch import TraceSwitch
 from lb.rng import Rng
 
@@ -35,12 +35,13 @@ log = logging.getLogger("activator.control")
 
 class Telemetry:
     """`app_log`: where the program's own log is ours to set; `defer`, `later`: the loop's call_soon and call_later;
-    `wall`, `wall_ns`: the time of day since 1970; `knative` makes what sends Knative's metrics, when first wanted.
+    `wall`, `wall_ns`: the time of day since 1970; `knative` makes what sends Knative's metrics, when first wanted;
+    `shared`: other processes write the access log, too.
     """
 
     def __init__(
         self,
-        proxy: Proxy,
+        proxy: RequestHooks,
         controllers: Controllers,
         app_log: AppLog | None,
         rng: Rng,
@@ -51,12 +52,13 @@ class Telemetry:
         wall_ns: Callable[[], int],
         failed: Callable[[Exception], None],
         knative: Callable[[], KnativeExporter] | None = None,
+        shared: bool = False,
     ) -> None:
         self._make_knative = knative
         self._knative: KnativeExporter | None = None
         self.app_log = app_log
         self._proxy = proxy
-        self.access_log = AccessLogSwitch(proxy, wall, defer, later, failed)
+        self.access_log = AccessLogSwitch(proxy, wall, defer, later, failed, shared)
         self.traces = TraceSwitch(proxy, controllers, os.environ, rng, os.urandom, wall_ns, now, failed)
         self._config = Config()
         self._cluster = ClusterSettings()

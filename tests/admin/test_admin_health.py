@@ -14,6 +14,7 @@ from activator.control_plane.plane import STALLED_AFTER_S, ControlPlane
 from activator.control_plane.sources.process.supervisor import Reaping
 from activator.control_plane.state.worker import HEARTBEAT_S
 from activator.messages import RevisionSet
+from activator.runtime.errors import NoWorkerError
 from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.rng import Rng
 from tests.control_plane.state.state_fakes import SPEC
@@ -36,11 +37,26 @@ class Inside:
     def waiting_for(self) -> list[str]:
         return self.reasons
 
+    async def gather(self) -> None:
+        pass
+
     def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
         return iter(()), "text/plain"
 
     def snapshot(self) -> object:
         return {}
+
+    async def snapshot_of(self, worker: int) -> object:
+        raise NoWorkerError(f"there is no worker {worker}")
+
+    async def tasks_of(self, worker: int) -> object:
+        raise NoWorkerError(f"there is no worker {worker}")
+
+    async def profile_of(self, worker: int, seconds: float) -> object:
+        raise NoWorkerError(f"there is no worker {worker}")
+
+    def set_log_level(self, part: str, level: str) -> None:
+        pass
 
     def configuration(self) -> object:
         return {}

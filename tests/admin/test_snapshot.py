@@ -20,7 +20,7 @@ NO_SLOT = "every slot of the table is held"
 def answer(joined: Joined) -> bytes:
     worker = joined.worker
     control = control_snapshot.revisions(worker.model, {}), control_snapshot.state_worker(worker, joined.clock.now())
-    return msgspec.json.encode(joined_snapshot(data_snapshot.revisions(joined.tables), *control))
+    return msgspec.json.encode(joined_snapshot(data_snapshot.revisions(joined.tables), *control, []))
 
 
 def shown(joined: Joined) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What types cannot say: addresses, hosts, names, what excludes what, what is planned."""
+"""What types cannot say: addresses, hosts, names, what excludes what."""
 
 from __future__ import annotations
 
@@ -201,7 +201,10 @@ GOOD = revision("")
         ),
         (f"revisions: [{revision('', source='process: {command: [x], readiness: {http_get: x}}')}]", "begins with /"),
         (f"revisions: [{revision('', source='process: {command: [x], environment: {A=B: x}}')}]", "names of variables"),
-        (f"workers: 2\nrevisions: [{GOOD}]", "a:1: workers: more than one is planned, not yet available"),
+        (
+            f"workers: auto\nmetrics: {{knative: {{protocol: prometheus}}}}\nrevisions: [{GOOD}]",
+            "a:2: metrics.knative: these metrics require `workers: 1`",
+        ),
         (f"metrics: {{knative: {{protocol: grpc}}}}\nrevisions: [{GOOD}]", "metrics.knative.protocol: found"),
         (f"metrics: {{knative: {{endpoint: here}}}}\nrevisions: [{GOOD}]", "an address such as 0.0.0.0:9090"),
         (

@@ -136,7 +136,7 @@ def test_the_environment_is_laid_over_a_configuration_that_no_file_gave() -> Non
 
 def test_every_mistake_is_told_in_the_order_of_the_file() -> None:
     text = """\
-workers: 2
+workers: 0
 treshold: 3
 limits: {header_bytes: 32KB, body_byte: 1}
 limits: {}
@@ -148,7 +148,7 @@ revisions:
 """
     keys = ", ".join(sorted(Config.__struct_fields__))
     assert problems_of(text, ACTIVATOR_FOO="1") == [
-        "a.yaml:1: workers: more than one is planned, not yet available",
+        'a.yaml:1: workers: found "0", expected a whole number from 1 to 256, or auto',
         f'a.yaml:2: found the unknown key "treshold", expected one of {keys}',
         'a.yaml:3: limits.header_bytes: found "32KB", expected a size such as 32KiB or 1MiB',
         'a.yaml:3: limits: found the unknown key "body_byte", expected "body_bytes"',

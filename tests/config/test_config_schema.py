@@ -38,7 +38,11 @@ def test_every_key_is_there_with_its_default() -> None:
     properties = schema()["properties"]
     assert set(properties) == set(Config.__struct_fields__)
     assert (properties["admin"]["type"], properties["admin"]["default"]) == ("string", Config().admin)
-    assert properties["workers"]["minimum"] == 1
+    assert properties["workers"]["anyOf"] == [
+        {"type": "integer", "minimum": 1, "maximum": 256},
+        {"enum": ["auto"]},
+    ]
+    assert properties["workers"]["default"] == 1
     assert schema()["additionalProperties"] is False
     assert properties["limits"]["properties"]["held_bytes"]["default"] == 256 * 2**20
 

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from tests.e2e.knative_cluster import Cluster
-from tests.e2e.running import Activator
+from tests.e2e.running import WORKERS, Activator
 
 RunActivator = Callable[..., Activator]
 
+
+one_worker = pytest.mark.skipif(WORKERS > 1, reason="it is about what each worker has for itself")
 
 _NETS = itertools.count(20)  # of 127.0.0.0/8, one for each cluster
 

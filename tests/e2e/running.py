@@ -5,6 +5,7 @@ Rules
      included that changed their session or lost their parent.
   2. Ports are 0 in the configuration; what they became stands in the log.
   3. Waiting is for a condition, never for a time.
+  4. `E2E_WORKERS=2` runs all of them with so many workers: what a client sees must be the same.
 """
 
 from __future__ import annotations
@@ -31,6 +32,11 @@ PROGRAMS = Path(__file__).parent / "programs"
 SERVING = [sys.executable, "-I", "-S", str(PROGRAMS / "serving.py"), "{port}"]  # a program that starts fast
 _MARK = "E2E_MARK"
 
+# With how many workers the program runs where its configuration does not say, and the processes that it then is: itself
+# and the reaper, and what workers are forked from.
+WORKERS = int(os.environ.get("E2E_WORKERS", "1"))
+OWN_PROCESSES = 2 if WORKERS == 1 else 3 + WORKERS
+
 T = TypeVar("T")
 
 
@@ -51,6 +57,8 @@ def environment(**variables: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ACTIVATOR_")}
     if "ACTIVATOR_COMPILE" in os.environ:
         kept["ACTIVATOR_COMPILE"] = os.environ["ACTIVATOR_COMPILE"]
+    if WORKERS > 1:
+        kept["ACTIVATOR_WORKERS"] = str(WORKERS)
     return {**kept, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **variables}
 
 

@@ -16,7 +16,7 @@ import pytest
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Client, ask, request
 from tests.e2e.pods import PodSide, ScriptedPod, serve
-from tests.e2e.running import SERVING, Activator, cli, configured, eventually, process_revision
+from tests.e2e.running import OWN_PROCESSES, SERVING, Activator, cli, configured, eventually, process_revision
 
 GOOD = """\
 listen: 127.0.0.1:0
@@ -266,7 +266,7 @@ def test_reload_ends_the_programs_of_a_removed_revision(run_activator: RunActiva
         assert ask(activator.address, request(host="gone.test")).status == 404
         done.touch()
         assert busy.answer().status == 200
-    eventually(lambda: len(activator.processes()) == 2, "only activator and reaper are left")
+    eventually(lambda: len(activator.processes()) == OWN_PROCESSES, "only its own are left")
     assert ask(activator.address, request(host="keep.test")).status == 200
 
 

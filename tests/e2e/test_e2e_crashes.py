@@ -15,7 +15,7 @@ import pytest
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Answer, CutShortError, Visitor, ask, burst, request
-from tests.e2e.running import SERVING, configured, eventually, figures, is_dead, process_revision
+from tests.e2e.running import OWN_PROCESSES, SERVING, configured, eventually, figures, is_dead, process_revision
 
 
 class Load:
@@ -212,7 +212,7 @@ def test_nothing_outlives_a_killed_activator(run_activator: RunActivator) -> Non
     revision = process_revision(FAMILY, max_scale=3, min_scale=2)
     activator = run_activator(configured([revision]))
     activator.wait_ready_pods("app", 2)
-    assert len(activator.processes()) == 2 + 2 * 5
+    assert len(activator.processes()) == OWN_PROCESSES + 2 * 5
     activator.signal(signal.SIGKILL)
     activator.wait_nothing_left(1.5)
 
@@ -230,8 +230,8 @@ def test_scale_to_zero_ends_grandchildren_too(run_activator: RunActivator) -> No
     quiet = ["sh", "-c", 'sleep 1000 & exec "$@"', "sh", *SERVING]
     activator = run_activator(configured([process_revision(quiet, idle="300ms")]))
     assert ask(activator.address, request()).status == 200
-    assert len(activator.processes()) == 2 + 2
-    eventually(lambda: len(activator.processes()) == 2, "only activator and reaper are left")
+    assert len(activator.processes()) == OWN_PROCESSES + 2
+    eventually(lambda: len(activator.processes()) == OWN_PROCESSES, "only its own are left")
 
 
 def test_a_program_that_ignores_sigterm_is_killed_on_the_second_signal(run_activator: RunActivator) -> None:

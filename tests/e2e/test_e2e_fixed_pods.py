@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.conftest import RunActivator
+from tests.e2e.conftest import RunActivator, one_worker
 from tests.e2e.http_client import Answer, Client, Visitor, ask, burst, failures, request
 from tests.e2e.pods import PodSide, ScriptedPod, serve
 from tests.e2e.running import Activator, configured, eventually
@@ -116,6 +116,7 @@ def test_requests_are_held_until_a_pod_is_up(stack: ExitStack, run_activator: Ru
         eventually(lambda: ask(activator.address, request()).body.decode() == pods[1])
 
 
+@one_worker
 def test_one_dead_of_two(stack: ExitStack, run_activator: RunActivator) -> None:
     """A request that the dead pod refuses is tried on the other; it is quarantined, and back when it answers."""
     living = stack.enter_context(ScriptedPod(serve))

@@ -19,7 +19,17 @@ import pytest
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Answer, Client, ask, burst, failures, request
-from tests.e2e.running import PROGRAMS, SERVING, Activator, configured, eventually, figures, gated, process_revision
+from tests.e2e.running import (
+    OWN_PROCESSES,
+    PROGRAMS,
+    SERVING,
+    Activator,
+    configured,
+    eventually,
+    figures,
+    gated,
+    process_revision,
+)
 
 CLIENTS = 200
 
@@ -32,7 +42,7 @@ def command_of(program: str, need_program: Callable[[str], str]) -> list[str]:
 
 def own_processes(activator: Activator) -> int:
     """Living processes beside the activator and its reaper."""
-    return len(activator.processes()) - 2
+    return len(activator.processes()) - OWN_PROCESSES
 
 
 @pytest.mark.parametrize(("program", "max_scale", "target"), [("http.server", 8, 50), ("node", 3, 10)])
@@ -189,7 +199,8 @@ def test_requests_that_come_as_the_last_process_goes(run_activator: RunActivator
 def test_the_loss_of_the_reaper_is_told(run_activator: RunActivator) -> None:
     activator = run_activator(configured([process_revision(SERVING)]))
     activator.may_log_errors = True
-    (reaper,) = set(activator.processes()) - {activator.process.pid}
+    commands = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in activator.processes()}
+    (reaper,) = [pid for pid, command in commands.items() if b"reaper.py" in command]
     os.kill(reaper, signal.SIGKILL)
     assert ask(activator.address, request()).status == 200
     activator.wait_log("the reaper has gone")

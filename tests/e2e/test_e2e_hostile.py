@@ -12,7 +12,7 @@ import pytest
 
 from activator.runtime.errors import Reason, status_of
 from tests.codec.http1.hostile_requests import HOSTILE
-from tests.e2e.conftest import RunActivator
+from tests.e2e.conftest import RunActivator, one_worker
 from tests.e2e.http_client import Client, CutShortError, ask, chunked, request
 from tests.e2e.pair import Pair, paired
 from tests.e2e.pods import Request, ScriptedPod, serve
@@ -58,6 +58,7 @@ def test_hostile(pair: Pair, data: bytes, reason: Reason, shape: str) -> None:
     assert ask(pair.activator.address, BEFORE).status == 200
 
 
+@one_worker
 def test_limits_of_the_file(run_activator: RunActivator) -> None:
     limits = {"header_bytes": "1KiB", "headers": 10, "body_bytes": 100, "connections": 5}
     with ScriptedPod(serve) as pod, ExitStack() as stack:
@@ -85,6 +86,7 @@ def test_limits_of_the_file(run_activator: RunActivator) -> None:
         assert clients[0].ask(request()).status == 200
 
 
+@one_worker
 def test_as_many_connections_as_there_are_descriptors_for(run_activator: RunActivator) -> None:
     """Each request takes two. Without the bound, requests that were taken in could not be sent to a pod."""
     with ScriptedPod(serve) as pod, ExitStack() as stack:

@@ -17,6 +17,7 @@ import pytest
 import trustme
 
 from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
+from tests.e2e.conftest import one_worker
 from tests.e2e.knative_cluster import SYSTEM, Cluster, ask, labels, request, wait_kubelet
 from tests.e2e.running import PATIENCE_S, Activator, eventually
 
@@ -524,6 +525,7 @@ def in_parallel(threads: int, each: int, what: Any) -> dict[Any, int]:
     return found
 
 
+@one_worker
 def test_what_config_maps_say_of_metrics_and_the_log(cluster: Cluster, activator: Activator) -> None:
     def say(name: str, **data: str) -> None:
         thing = {"metadata": {"name": name}, "data": {key.replace("_", "-"): value for key, value in data.items()}}

@@ -95,15 +95,17 @@ def test_the_only_connection_of_a_program_is_the_requests_own(run_activator: Run
         reader = threading.Thread(target=lambda: taken.extend(int(line) for line in program.stdout or ()))
         reader.start()
         revision = {"name": "app", "hosts": ["*"], "container_concurrency": 1, "pods": [f"127.0.0.1:{port}"]}
-        activator = run_activator(configured([revision]))
-        activator.wait_ready_pods("app")
-        for _ in range(10):
-            with Client(activator.address) as client:
-                assert client.ask(request()).body == b"shot"
-        eventually(lambda: len(taken) >= 10)
-        assert len([one for one in taken if one == 0]) <= 1, "a race with a probe, at the most"
-        program.kill()
-        reader.join()
+        try:
+            activator = run_activator(configured([revision]))
+            activator.wait_ready_pods("app")
+            for _ in range(10):
+                with Client(activator.address) as client:
+                    assert client.ask(request()).body == b"shot"
+            eventually(lambda: len(taken) >= 10)
+            assert len([one for one in taken if one == 0]) <= 1, "a race with a probe, at the most"
+        finally:
+            program.kill()
+            reader.join()
 
 
 def test_netcat_that_takes_one_connection(run_activator: RunActivator, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import json
 import threading
 from typing import Any
 
-from tests.e2e.conftest import RunActivator
+from tests.e2e.conftest import RunActivator, one_worker
 from tests.e2e.http_client import Answer, Client, ask, burst, failures, request
 from tests.e2e.running import PATIENCE_S, configured, eventually
 from tests.e2e.single_pods import SinglePods
@@ -73,6 +73,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         pass
 
 
+@one_worker
 def test_pods_that_nobody_lists_serve_once_they_have_said_so_and_answered(run_activator: RunActivator) -> None:
     activator = run_activator(configured([REVISION], push={"listen": "127.0.0.1:0"}))
     reports = activator.wait_log(r" report themselves on (\S+)")

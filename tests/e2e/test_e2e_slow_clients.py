@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import RunActivator
+from tests.e2e.conftest import RunActivator, one_worker
 from tests.e2e.http_client import Client, CutShortError, chunked, request
 from tests.e2e.pods import PodSide, ScriptedPod
 from tests.e2e.running import SERVING, Activator, configured, eventually
@@ -119,6 +119,7 @@ def test_a_slow_reader_holds_no_slot(stack: ExitStack, run_activator: RunActivat
     assert place.figure("activator_held_bytes") == place.figure("activator_file_bytes") == 0
 
 
+@one_worker
 def test_what_is_larger_than_memory_goes_to_a_file_without_a_name(
     stack: ExitStack, run_activator: RunActivator, tmp_path: Path
 ) -> None:

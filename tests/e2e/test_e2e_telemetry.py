@@ -105,7 +105,7 @@ def test_the_programs_own_log_changes_with_a_reload(run_activator: RunActivator,
     with ScriptedPod(serve) as pod:
         configuration = configured([{"name": "a", "hosts": ["a.test"], "pods": [pod.address]}])
         activator = run_activator(configuration)
-        assert re.match(r"\d{4}-\d\d-\d\d \S+ INFO activator", activator.log[0])
+        assert re.match(r"\d{4}-\d\d-\d\d \S+ INFO (\[worker \d\] )?activator", activator.log[0])
 
         def reload(**log: Any) -> None:
             (tmp_path / "activator0.yaml").write_text(json.dumps({**configuration, "log": log}))

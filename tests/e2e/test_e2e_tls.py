@@ -19,6 +19,7 @@ import pytest
 import trustme
 from websockets.sync.client import connect
 
+from tests.e2e.conftest import one_worker
 from tests.e2e.http_client import Answer, Client, request
 from tests.e2e.pods import ScriptedPod
 from tests.e2e.running import Activator, cli, configured, eventually
@@ -98,6 +99,7 @@ def pod() -> Iterator[ScriptedPod]:
         yield one
 
 
+@one_worker
 def test_a_listener_with_tls(run_activator: RunActivator, files: Files, pod: ScriptedPod) -> None:
     metrics = {"knative": {"protocol": "prometheus", "endpoint": "127.0.0.1:0"}}
     activator = run_activator(configured([revision(pod.address)], listen=files.listener(), metrics=metrics))

@@ -30,7 +30,7 @@ from activator.telemetry.logs.entry import Entry
 from activator.telemetry.logs.fields import ACCESS_LOG_FIELD_MAX, LoggedHeaders, header_of, printable
 from activator.telemetry.logs.json_line import seconds
 from activator.telemetry.logs.switch import AccessLogSwitch
-from activator.telemetry.logs.writer import LogWriter
+from activator.telemetry.logs.writer import LOG_ATOMIC_BYTES, LogWriter, atomic_end
 from lb.tracker import READY
 from tests.data_plane.proxy.proxy_fakes import Client, World, request_head, response_head
 from tests.sources import ROOT
@@ -514,3 +514,38 @@ def test_the_switch_counts_what_was_lost_before(capfd: pytest.CaptureFixture[str
         switch.set(False)
         assert world.proxy.observer is None
         assert switch.lost_total == 3
+
+
+@given(st.lists(st.integers(1, 9_000), min_size=1, max_size=40))
+def test_a_write_among_others_is_whole_lines_that_the_system_does_not_mix(lengths: list[int]) -> None:
+    lines = b"".join(b"x" * (length - 1) + b"\n" for length in lengths)
+    begin = 0
+    while begin < len(lines):
+        end = atomic_end(lines, begin)
+        piece = lines[begin:end]
+        assert piece.endswith(b"\n")
+        assert len(piece) <= LOG_ATOMIC_BYTES or piece.count(b"\n") == 1
+        following = lines.find(b"\n", end) + 1
+        assert end == len(lines) or following - begin > LOG_ATOMIC_BYTES, "as many as fit"
+        begin = end
+
+
+def test_lines_of_several_writers_to_one_pipe_stay_whole() -> None:
+    read, write = os.pipe()
+    writers = [LogWriter(write, bytes_max=1 << 30, shared=True) for _ in range(3)]
+    lines = 3_000
+    for number, writer in enumerate(writers):
+        for batch in range(30):
+            text = "".join(f"{number}:{batch}:{line}:{'x' * (line * 7 % 900)}\n" for line in range(lines // 30))
+            writer.write(text.encode())
+    seen = b""
+    while seen.count(b"\n") < 3 * lines:
+        seen += os.read(read, 1 << 16)
+    assert all(writer.close(10.0) for writer in writers)
+    found = [line.split(b":") for line in seen.splitlines()]
+    assert all(len(parts) == 4 and len(parts[3]) == int(parts[2]) * 7 % 900 for parts in found)
+    for number in range(3):
+        own = [(int(parts[1]), int(parts[2])) for parts in found if parts[0] == b"%d" % number]
+        assert own == sorted(own) and len(own) == lines
+    os.close(read)
+    os.close(write)

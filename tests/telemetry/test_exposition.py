@@ -57,14 +57,15 @@ def program(world: World) -> Program:
         world.proxy, world.clock.now, world.clock.defer, world.clock.call_later, world.errors.append
     )
     controllers = Controllers(world.clock.now)
+    traces = TraceSwitch(world.proxy, controllers, {}, Rng(1), bytes, lambda: 0, world.clock.now, world.errors.append)
     return Program(
         data,
         worker,
         prober,
-        access_log,
+        access_log.lost_total,
         world.clock.now,
         controllers,
-        TraceSwitch(world.proxy, controllers, {}, Rng(1), bytes, lambda: 0, world.clock.now, world.errors.append),
+        traces.totals,
     )
 
 

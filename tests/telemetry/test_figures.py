@@ -95,18 +95,16 @@ def a_program() -> Program:
             parked=dict.fromkeys(range(24)),
         ),
         prober=Of(asked_totals={Ask.ANSWERED: 25, Ask.REFUSED: 26, Ask.SILENT: 27}),
-        access_log=Of(lost_total=30),
-        traces=Of(totals={"sent": 31, "failed": 32, "dropped": 33}),
         intake=Of(verdict_totals={Verdict.APPLIED: 34}, validation_totals={Ask.SILENT: 35}),
     )
     return Program(
         parts.data,
         parts.worker,
         parts.prober,
-        parts.access_log,
+        30,
         lambda: NOW_S,
         Of(),  # type: ignore[arg-type]
-        parts.traces,
+        {"sent": 31, "failed": 32, "dropped": 33},
         parts.intake,
     )
 
@@ -209,7 +207,8 @@ def a_revision() -> Any:
         failed_totals={Reason.QUEUE_FULL: 11},
         retries={Reason.CONNECT_FAILED: 12},
         client_gone_total=13,
-        line=Of(length=14),
+        waiting=lambda: 14,
+        in_flight=lambda: 21,
         spec=Of(queue_depth=15, policy="ewma", knative_service="", knative_configuration=""),
         held=Of(held_bytes=16),
         gathering=61,
@@ -224,7 +223,6 @@ def a_revision() -> Any:
         table=Of(
             slots=[*slots, beyond],
             length=len(slots),
-            in_flight=21,
             capacity=22,
             capacity_slots=23,
             holes=24,

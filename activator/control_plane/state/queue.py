@@ -29,6 +29,7 @@ from activator.messages import (
     RevisionSet,
     SlotDrained,
     SlotForgotten,
+    TableSeen,
     TrialEnded,
 )
 
@@ -52,6 +53,8 @@ def fold_key(change: Change) -> FoldKey:
         return (change.key, "revision")
     if isinstance(change, (RevisionFailed, RevisionRecovered)):
         return (change.key, "failure")
+    if isinstance(change, TableSeen):
+        return (change.key, "table", str(change.worker))
     if kind in _OF_A_POD:
         return (change.key, kind.__name__, change.identity)  # type: ignore[union-attr]
     return (change.key, kind.__name__)

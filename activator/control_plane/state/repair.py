@@ -130,6 +130,12 @@ def _sent_anew(
     return placed, asked
 
 
+def whole(revision: RevisionRecord) -> RebuildRevision:
+    """The revision as it is, for a data plane that comes."""
+    placed = [place(revision, pod) for pod in _placed(revision)]
+    return RebuildRevision(revision.spec, tuple(placed), revision.failure)
+
+
 def line_stuck(revision: RevisionRecord, change: LineStuck, now_s: float, reduction: Reduction) -> None:
     reduction.mismatches.append(("line", "requests wait and a pod has room"))
     reduction.effects.append(PumpLine(change.key))
@@ -157,7 +163,7 @@ def table_seen(model: Model, revision: RevisionRecord, change: TableSeen, reduct
     key = change.key
     waiting = model.unconfirmed.get(key)
     sent = model.sent.get(key, 0)
-    if waiting is not None and change.applied >= waiting.sent:
+    if waiting is not None and change.confirms and change.applied >= waiting.sent:
         reduction.confirmed = key
         reduction.awaits_more = sent != change.applied
     if sent != change.applied:

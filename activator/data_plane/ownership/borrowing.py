@@ -27,6 +27,7 @@ from activator.data_plane.ownership.messages import (
     Released,
     Returned,
     Revoked,
+    Suspected,
     ToOwner,
     TrialOver,
     WaitingRequest,
@@ -116,6 +117,13 @@ class Borrowing(SlotSource):
         """The owner cannot be reached, or is another one: what ends meanwhile is kept for the next registration."""
         self.epoch = 0
         self.lends = False
+
+    def retire(self) -> None:
+        """Nothing is borrowed any more, and the owner forgets what it has lent."""
+        self._return_idle()
+        self.epoch = 0
+        self.wanted.clear()
+        self.in_use.clear()
 
     def is_empty(self) -> bool:
         return not self.in_use and not self.idle and not self.wanted
@@ -209,6 +217,14 @@ class Borrowing(SlotSource):
         slot = self.in_use.get(lease, 0)
         if slot and self.epoch:
             self._send(TrialOver(self.epoch, self.key, slot))
+
+    def suspected(self, lease: Lease) -> None:
+        slot = self.in_use.get(lease, 0)
+        if slot and self.epoch:
+            self._send(Suspected(self.epoch, self.key, slot))
+
+    def table_replaced(self) -> None:
+        self._return_idle()
 
     def tick(self, now_s: float) -> None:
         """To be called from time to time: what nothing uses goes back."""

@@ -93,6 +93,12 @@ class NoSlots(SlotSource):
     def trial_over(self, lease: Lease) -> None:
         pass
 
+    def suspected(self, lease: Lease) -> None:
+        pass
+
+    def table_replaced(self) -> None:
+        pass
+
 
 NOTHING_YET: Final = NoSlots()
 
@@ -222,6 +228,8 @@ class Lending(LineObserver):
             return
         if waiting.number == 0:
             refusal = throttler.enqueue(waiter)
+            if refusal is None:
+                throttler.queued_total -= 1  # its own member counts it
         else:
             waiter.arrival = waiting.number
             refusal = throttler.rejoin(waiter)
@@ -240,6 +248,11 @@ class Lending(LineObserver):
         waiter = self._borrower(member).slots.get(slot)
         if waiter is not None and waiter.lease is not None:
             self.throttler.trial_takes_long(waiter.lease)
+
+    def suspected(self, member: int, slot: int) -> None:
+        waiter = self._borrower(member).slots.get(slot)
+        if waiter is not None and waiter.lease is not None:
+            self.throttler.suspect(waiter.lease)
 
     # --- what becomes of members ---
 
@@ -278,6 +291,28 @@ class Lending(LineObserver):
             if waiter.borrower.slots.get(waiter.slot) is waiter:
                 self._count(waiter, tracker)
 
+    def table_replaced(self) -> None:
+        table = self.throttler.table
+        for identity, address in list(self._unplaced):
+            tracker = table.find_identity(identity)
+            if tracker is not None and tracker.address == address:
+                self.pod_placed(tracker)
+
+    def lent(self) -> int:
+        unplaced = sum(len(slots) for slots in self._unplaced.values())
+        return sum(len(borrower.slots) for borrower in self.borrowers.values()) - unplaced
+
+    def lent_of(self) -> dict[PodTracker, int]:
+        found: dict[PodTracker, int] = {}
+        for borrower in self.borrowers.values():
+            for waiter in borrower.slots.values():
+                if waiter.lease is not None:
+                    found[waiter.lease.tracker] = found.get(waiter.lease.tracker, 0) + 1
+        return found
+
+    def waiting(self) -> int:
+        return sum(len(borrower.waiters) for borrower in self.borrowers.values())
+
     def line_formed(self) -> None:
         for borrower in self.borrowers.values():
             if borrower.lends:
@@ -285,7 +320,11 @@ class Lending(LineObserver):
                 self._send(borrower.number, Recall(borrower.epoch, self.throttler.key))
 
     def granted(self, waiter: RemoteWaiter, lease: Lease) -> None:
-        """A waiter has a slot."""
+        """A waiter has a slot; its own member counts the grant."""
+        throttler = self.throttler
+        throttler.granted_total -= 1
+        if lease.exempt:
+            throttler.exempted_total -= 1
         borrower = waiter.borrower
         del borrower.waiters[waiter.request_number]
         slot = waiter.slot = self._lent.number()

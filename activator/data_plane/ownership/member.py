@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Final
 
 from activator.data_plane.ownership.borrowing import Borrowing, Later
@@ -33,6 +32,7 @@ from activator.data_plane.ownership.messages import (
     Released,
     Returned,
     Revoked,
+    Suspected,
     TrialOver,
     Want,
 )
@@ -41,6 +41,7 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Now
 
 EARLY_MAX: Final = 100_000  # messages of one member for a view that is not here yet; more end the link
+UNKNOWN_KEPT_S: Final = 5.0  # how long messages about a revision are kept that is not here, or has no limit here
 
 _FROM_OWNER: Final = frozenset({Queued, Granted, Refused, Recall, Revoked})
 
@@ -58,11 +59,24 @@ class Peer:
 
 
 class BorrowedRevision:
-    """A revision whose slots another member grants."""
+    """A revision whose slots another member grants: `owner`. `send(member, message)`."""
 
-    def __init__(self, borrowing: Borrowing, owner: int) -> None:
-        self.borrowing = borrowing
+    def __init__(
+        self,
+        throttler: RevisionThrottler,
+        owner: int,
+        send: Callable[[int, AnyMessage], None],
+        now: Now,
+        later: Later,
+        lent: LentSlots,
+    ) -> None:
         self.owner = owner
+        self._send = send
+        self.borrowing = Borrowing(throttler, self.send, now, later, lent)
+
+    def send(self, message: AnyMessage) -> None:
+        """To the owner."""
+        self._send(self.owner, message)
 
 
 class OwnedRevision:
@@ -91,7 +105,8 @@ class Member:
         self.owned: dict[str, OwnedRevision] = {}
         self.borrowed: dict[str, BorrowedRevision] = {}
         self._retired: list[Lending] = []  # of revisions that were dropped while others had their slots
-        self._unknown: dict[str, deque[tuple[int, AnyMessage]]] = {}  # said of revisions that are not here yet
+        self._unknown: dict[str, deque[tuple[int, AnyMessage]]] = {}  # said of revisions that are not here yet …
+        self._unknown_since_s: dict[str, float] = {}  # … and since when
         self._unknown_count: int = 0
         self._send = send
         self._drop = drop
@@ -102,17 +117,19 @@ class Member:
     # --- revisions ---
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
-        """A revision with a limit, which is new here. There must be a view."""
+        """A revision has a limit, whether it is new here or had none before. There must be a view."""
         key = throttler.key
+        if key in self.owned or key in self.borrowed:
+            return
         owner = self.view.owner_of(key)
         if owner == self.number:
             self._own(throttler)
-            for member, message in self._unknown.pop(key, ()):
-                self._unknown_count -= 1
+            for member, message in self._taken_unknown(key):
                 self._act(member, message)
             self._complete_some()  # behind that: it may be a registration
         else:
             self._borrow(throttler, owner)
+            self.borrowed[key].borrowing.begin(False)
             if self._has_registered_with(owner):
                 self.borrowed[key].borrowing.register(self.view.epoch)
 
@@ -122,6 +139,22 @@ class Member:
         if owned is not None and owned.lending.is_lending():
             self._retired.append(owned.lending)
         self.borrowed.pop(key, None)
+        self._taken_unknown(key)
+
+    def limit_removed(self, key: str) -> None:
+        """The revision has no limit any more: every member serves its requests by itself."""
+        owned = self.owned.pop(key, None)
+        borrowed = self.borrowed.pop(key, None)
+        if owned is not None:
+            throttler = owned.lending.throttler
+            throttler.source = throttler.lending = None
+            owned.lending.hand_over()
+            throttler.pump()
+        elif borrowed is not None:
+            throttler = borrowed.borrowing.throttler
+            borrowed.borrowing.retire()
+            throttler.source = None
+            throttler.pump()
 
     # --- members and links ---
 
@@ -168,6 +201,8 @@ class Member:
         self._forget_unknown(number)
         for lending in self._lendings():
             lending.unlinked(number)
+        for lending in self._retired:
+            lending.ended(number)  # what it says of a revision that is gone may have been lost, and no limit counts
         for one in self.borrowed.values():
             if one.owner == number:
                 one.borrowing.suspend()
@@ -190,6 +225,9 @@ class Member:
         now_s = self._now()
         for one in self.borrowed.values():
             one.borrowing.tick(now_s)
+        for key, since_s in list(self._unknown_since_s.items()):
+            if now_s - since_s >= UNKNOWN_KEPT_S:
+                self._taken_unknown(key)
         self._retired = [lending for lending in self._retired if lending.is_lending()]
 
     # --- within ---
@@ -231,6 +269,8 @@ class Member:
             lending.cancel(number, message.request)
         elif type(message) is TrialOver:
             lending.trial_over(number, message.slot)
+        elif type(message) is Suspected:
+            lending.suspected(number, message.slot)
         elif type(message) is Register:
             lending.register(number, message)
 
@@ -258,7 +298,17 @@ class Member:
             self._drop(number)
             return
         self._unknown_count += 1
+        self._unknown_since_s.setdefault(message.key, self._now())
         self._unknown.setdefault(message.key, deque()).append((number, message))
+
+    def _taken_unknown(self, key: str) -> deque[tuple[int, AnyMessage]]:
+        """What was said of a revision while it was not here; it is forgotten."""
+        said = self._unknown.pop(key, None)
+        if said is None:
+            return deque()
+        del self._unknown_since_s[key]
+        self._unknown_count -= len(said)
+        return said
 
     def _forget_unknown(self, number: int) -> None:
         """What a member has said counts no more."""
@@ -269,6 +319,7 @@ class Member:
                 self._unknown[key] = kept
             else:
                 del self._unknown[key]
+                del self._unknown_since_s[key]
 
     def _hear_early(self, peer: Peer) -> None:
         while peer.early and peer.early[0].epoch <= self.view.epoch:
@@ -307,16 +358,9 @@ class Member:
         self.owned[throttler.key] = OwnedRevision(lending, self.view.epoch)
 
     def _borrow(self, throttler: RevisionThrottler, owner: int) -> None:
-        borrowing = Borrowing(
-            throttler, partial(self._send_to_owner, throttler.key), self._now, self._later, self._lent
-        )
-        throttler.source = borrowing
-        self.borrowed[throttler.key] = BorrowedRevision(borrowing, owner)
-
-    def _send_to_owner(self, key: str, message: AnyMessage) -> None:
-        one = self.borrowed.get(key)
-        if one is not None:
-            self._send(one.owner, message)
+        one = BorrowedRevision(throttler, owner, self._send, self._now, self._later, self._lent)
+        throttler.source = one.borrowing
+        self.borrowed[throttler.key] = one
 
     def _register_with(self, number: int) -> None:
         epoch = self.view.epoch

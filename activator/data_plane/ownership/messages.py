@@ -93,6 +93,12 @@ class TrialOver(MemberMessage, frozen=True, tag=True, array_like=True):
     slot: int
 
 
+class Suspected(MemberMessage, frozen=True, tag=True, array_like=True):
+    """The pod of this slot takes no connections."""
+
+    slot: int
+
+
 # --- from the owner to a borrower -----------------------------------------------------------------------------------
 
 
@@ -135,7 +141,7 @@ class Revoked(MemberMessage, frozen=True, tag=True, array_like=True):
     detail: str
 
 
-ToOwner = Register | Registered | Want | Cancel | Released | Returned | TrialOver
+ToOwner = Register | Registered | Want | Cancel | Released | Returned | TrialOver | Suspected
 ToBorrower = Queued | Granted | Refused | Recall | Revoked
 AnyMessage = ToOwner | ToBorrower
 

@@ -278,6 +278,8 @@ class RevisionThrottler:
             return  # it is about the pod as it was before
         if verdict != STRUCK:
             self.table.suspect(tracker, self._now() + SUSPECT_S)  # out of the picks in this very turn
+            if self.source is not None:
+                self.source.suspected(lease)
         lease.trial = False
         self._struck[tracker] = lease.generation
         self._events.refused(self.key, lease.identity, tracker.epoch, verdict == DEAD, reason.value)
@@ -425,6 +427,10 @@ class RevisionThrottler:
         self._struck = struck
         self.table = table
         table.on_hook_error = self._errors.hook_raised
+        if self.source is not None:
+            self.source.table_replaced()
+        if self.lending is not None:
+            self.lending.table_replaced()
 
     # --- with other members (ownership/) ---
 
@@ -452,6 +458,13 @@ class RevisionThrottler:
         """The owner has refused the waiter, which stands in line."""
         self._take_out(waiter)
         self._refusals.reject(waiter, reason, detail)
+
+    def suspect(self, lease: Lease) -> None:
+        """The member that has this slot has found that its pod takes no connections, and reports it."""
+        tracker = lease.tracker
+        if self._is_in_service(tracker, lease):
+            self.table.suspect(tracker, self._now() + SUSPECT_S)
+            self._events.suspected(self.key, lease.identity)
 
     def adopt(self, holder: LeaseHolder, tracker: PodTracker) -> Lease:
         """Count a slot that a member has had from a former owner, whatever the limit."""
@@ -482,6 +495,16 @@ class RevisionThrottler:
             self.arrivals = max(self.arrivals, waiters[-1].arrival)
 
     # --- what others ask ---
+
+    def in_flight(self) -> int:
+        """This member's requests at pods."""
+        lending = self.lending
+        return int(self.table.in_flight) - (0 if lending is None else lending.lent())
+
+    def waiting(self) -> int:
+        """This member's requests in line."""
+        lending = self.lending
+        return self.line.length - (0 if lending is None else lending.waiting())
 
     @property
     def traffic(self) -> Traffic:

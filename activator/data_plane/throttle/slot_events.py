@@ -33,6 +33,9 @@ class SlotEvents:
         """A pod did not take a connection (dead), or was silent, or broke one; `reason`: the value of a `Reason`."""
         raise NotImplementedError
 
+    def suspected(self, key: str, identity: str) -> None:
+        """Another member has found that a pod takes no connections, and reports it: the pod is suspected here, too."""
+
     def served(self, key: str, identity: str, epoch: int) -> None:
         """A pod that was silent or broke a connection has answered a request."""
         raise NotImplementedError

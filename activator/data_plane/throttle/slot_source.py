@@ -45,6 +45,14 @@ class SlotSource:
         """It does not keep other trials of its pod any more."""
         raise NotImplementedError
 
+    def suspected(self, lease: Lease) -> None:
+        """Its pod takes no connections."""
+        raise NotImplementedError
+
+    def table_replaced(self) -> None:
+        """The throttler has another table: pods that were known are other objects there."""
+        raise NotImplementedError
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LineObserver:
@@ -56,4 +64,20 @@ class LineObserver:
 
     def pod_placed(self, tracker: PodTracker) -> None:
         """A pod has a slot of the table, and nothing more has been granted of it yet."""
+        raise NotImplementedError
+
+    def table_replaced(self) -> None:
+        """The throttler has another table, and nothing has been granted of it yet."""
+        raise NotImplementedError
+
+    def lent(self) -> int:
+        """Slots of the table that other members have."""
+        raise NotImplementedError
+
+    def lent_of(self) -> dict[PodTracker, int]:
+        """The same by pod."""
+        raise NotImplementedError
+
+    def waiting(self) -> int:
+        """Requests in the line that wait at other members."""
         raise NotImplementedError

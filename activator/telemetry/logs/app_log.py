@@ -33,10 +33,14 @@ _CONSOLE: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class AppLog:
-    """The root logger's one handler. `fixed_level`: of the command line; it is stronger than the file's."""
+    """The root logger's one handler. `fixed_level`: of the command line; it is stronger than the file's.
 
-    def __init__(self, stream: TextIO, now: Now, fixed_level: str | None = None) -> None:
-        self._fixed_level = fixed_level
+    `process`: which of several processes this is; empty: there is one, or it is the parent.
+    """
+
+    def __init__(self, stream: TextIO, now: Now, fixed_level: str | None = None, process: str = "") -> None:
+        self.fixed_level = fixed_level
+        self._process = process
         self._handler = logging.StreamHandler(stream)
         self._repeats = Repeats(now, self._tell)
         self._handler.addFilter(self._repeats)
@@ -64,11 +68,11 @@ class AppLog:
 
     def set(self, wanted: Log) -> None:
         """What the file says, instead of whatever was said before."""
-        self._handler.setFormatter(JsonFormatter() if wanted.format == "json" else ConsoleFormatter(_CONSOLE))
+        self._handler.setFormatter(_formatter(wanted.format, self._process))
         for part in self._levels.keys() - wanted.levels.keys():
             _logger(part).setLevel(logging.NOTSET)
         self._levels = {}
-        self.set_level("", self._fixed_level or wanted.level)
+        self.set_level("", self.fixed_level or wanted.level)
         for part, level in wanted.levels.items():
             self.set_level(part, level)
 
@@ -90,6 +94,12 @@ class AppLog:
 
     def _tell(self, record: logging.LogRecord) -> None:
         self._handler.emit(record)
+
+
+def _formatter(kind: str, process: str) -> logging.Formatter:
+    if kind == "json":
+        return JsonFormatter(process)
+    return ConsoleFormatter(_CONSOLE.replace("%(name)s", f"[{process}] %(name)s") if process else _CONSOLE)
 
 
 def _logger(part: str) -> logging.Logger:
@@ -176,8 +186,9 @@ class ConsoleFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """For machines: one object a line."""
 
-    def __init__(self) -> None:
+    def __init__(self, process: str = "") -> None:
         super().__init__()
+        self._process = process
         self._encode = msgspec.json.Encoder().encode
 
     def format(self, record: logging.LogRecord) -> str:
@@ -190,6 +201,8 @@ class JsonFormatter(logging.Formatter):
             "message": record.getMessage(),
             "caller": f"{record.filename}:{record.lineno}",
         }
+        if self._process:
+            shown["process"] = self._process
         if record.exc_info:
             shown["exception"] = self.formatException(record.exc_info)
         if record.stack_info:

@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable
 from typing import Final
 
-from activator.data_plane.proxy.proxy import Proxy
 from activator.runtime.clock import Defer, Later, Now
 from activator.runtime.units import MIB
 from activator.telemetry.logs.access_log import AccessLog
 from activator.telemetry.logs.writer import LogWriter
+from activator.telemetry.request_hooks import RequestHooks
 
 ACCESS_LOG_BACKLOG_BYTES_MAX: Final = 4 * MIB  # waiting to be written; lines beyond are dropped and counted
 ACCESS_LOG_CLOSE_S: Final = 2.0  # how long the end of the program waits for the last lines
@@ -20,16 +20,23 @@ log = logging.getLogger("activator.access_log")
 
 
 class AccessLogSwitch:
-    """`wall`, `defer`, `later`: see AccessLog. Lines go to standard output."""
+    """`wall`, `defer`, `later`: see AccessLog. Lines go to standard output; `shared`: those of other processes, too."""
 
     def __init__(
-        self, proxy: Proxy, wall: Now, defer: Defer, later: Later, failed: Callable[[Exception], None]
+        self,
+        proxy: RequestHooks,
+        wall: Now,
+        defer: Defer,
+        later: Later,
+        failed: Callable[[Exception], None],
+        shared: bool = False,
     ) -> None:
         self._proxy = proxy
         self._wall = wall
         self._defer = defer
         self._later = later
         self._failed = failed
+        self._shared = shared
         self._current: AccessLog | None = None
         self._writer: LogWriter | None = None
         self._dropped_before = 0  # by logs that were on before this one
@@ -55,7 +62,7 @@ class AccessLogSwitch:
             self._current = self._proxy.observer = None
         if isinstance(wanted, str):
             if self._writer is None:
-                self._writer = LogWriter(sys.stdout.fileno(), ACCESS_LOG_BACKLOG_BYTES_MAX)
+                self._writer = LogWriter(sys.stdout.fileno(), ACCESS_LOG_BACKLOG_BYTES_MAX, self._shared)
             self._current = AccessLog(wanted, self._wall, self._defer, self._later, self._writer, self._failed)
             self._proxy.observer = self._current
 

@@ -3,7 +3,9 @@
 Rules
   1. The loop hands over batches; the thread alone calls the system. What waits is bounded in bytes, and what does not
      fit is dropped whole and counted.
-  2. A batch that cannot be written (the reader has gone, the disk is full) is lost and counted; the first of a row of
+  2. Where other processes write to the same pipe, a write is whole lines of LOG_ATOMIC_BYTES at most, which the system
+     does not mix with others (pipe(7)); a longer line is a write of its own, and may be mixed.
+  3. A batch that cannot be written (the reader has gone, the disk is full) is lost and counted; the first of a row of
      failures is logged.
 """
 
@@ -13,15 +15,19 @@ import logging
 import os
 from queue import SimpleQueue
 from threading import Thread
+from typing import Final
+
+LOG_ATOMIC_BYTES: Final = 4096  # PIPE_BUF of Linux
 
 log = logging.getLogger("activator.access_log")
 
 
 class LogWriter:
-    """`close` it, or the last lines may be missing."""
+    """`close` it, or the last lines may be missing. `shared`: other processes write to it, too."""
 
-    def __init__(self, descriptor: int, bytes_max: int) -> None:
+    def __init__(self, descriptor: int, bytes_max: int, shared: bool = False) -> None:
         self._descriptor = descriptor
+        self._shared = shared
         self._bytes_max = bytes_max
         self._batches: SimpleQueue[bytes | bytearray | None] = SimpleQueue()
         self._thread: Thread | None = None
@@ -75,7 +81,8 @@ class LogWriter:
         rest = memoryview(batch)
         try:
             while rest:
-                rest = rest[os.write(self._descriptor, rest) :]
+                end = atomic_end(batch, len(batch) - len(rest)) if self._shared else len(batch)
+                rest = rest[os.write(self._descriptor, rest[: end - len(batch) + len(rest)]) :]
         except OSError as error:
             self.lost_lines += bytes(rest).count(b"\n")
             if not self._failing:
@@ -83,3 +90,13 @@ class LogWriter:
             self._failing = True
         else:
             self._failing = False
+
+
+def atomic_end(lines: bytes | bytearray, begin: int) -> int:
+    """Where a write that begins here must end: behind as many whole lines as fit, or behind the first."""
+    if len(lines) - begin <= LOG_ATOMIC_BYTES:
+        return len(lines)
+    end = lines.rfind(b"\n", begin, begin + LOG_ATOMIC_BYTES)
+    if end < 0:
+        end = lines.find(b"\n", begin)
+    return len(lines) if end < 0 else end + 1

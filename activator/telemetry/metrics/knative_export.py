@@ -10,12 +10,12 @@ from typing import Final
 from aiohttp import web
 
 from activator.config.model import KnativeExport
-from activator.data_plane.proxy.proxy import Proxy
 from activator.runtime.errors import StartError
 from activator.runtime.sockets import address_of, bind
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.telemetry.metrics.knative_metrics import KnativeMetrics, otlp_data
 from activator.telemetry.metrics.sliced_answer import answer_in_slices
+from activator.telemetry.request_hooks import RequestHooks
 
 KNATIVE_PROMETHEUS_ADDRESS: Final = "0.0.0.0:9090"  # where Knative's activator has its metrics
 KNATIVE_EXPORT_TIMEOUT_S: Final = 10.0
@@ -29,7 +29,7 @@ class KnativeExporter:
     """`wall_ns`: the time of day in nanoseconds since 1970."""
 
     def __init__(
-        self, metrics: KnativeMetrics, proxy: Proxy, tasks: TaskGroupOwner, wall_ns: Callable[[], int]
+        self, metrics: KnativeMetrics, proxy: RequestHooks, tasks: TaskGroupOwner, wall_ns: Callable[[], int]
     ) -> None:
         self._metrics = metrics
         self._proxy = proxy

@@ -17,11 +17,10 @@ from activator.messages import DataPlaneStatistics
 from activator.runtime.clock import Now
 from activator.runtime.distribution import Distribution
 from activator.runtime.histogram import Histogram
-from activator.telemetry.logs.switch import AccessLogSwitch
 from activator.telemetry.metrics.cluster_families import ClusterView
 from activator.telemetry.metrics.families import Family, Kind, Row, counter, gauge
 from activator.telemetry.metrics.revision_families import REASONS
-from activator.telemetry.tracing.switch import SPAN_OUTCOMES, TraceSwitch
+from activator.telemetry.tracing.switch import SPAN_OUTCOMES
 from lb.tracker import EMPTY, STATE_NAMES
 
 
@@ -31,10 +30,10 @@ class Program(NamedTuple):
     data: DataPlaneStatistics
     worker: StateWorker
     prober: Prober
-    access_log: AccessLogSwitch
+    lost_log_lines: int
     now: Now
     controllers: Controllers
-    traces: TraceSwitch
+    spans: dict[str, int]  # by what became of them
     intake: PushIntake | None = None  # where pods may report themselves
     cluster: ClusterView | None = None  # where revisions come from a cluster
 
@@ -264,13 +263,13 @@ OWN: tuple[Family[Program], ...] = (
     counter(
         "activator_access_log_lost_lines",
         "Lines missing in the access log: its reader was too slow, or a write failed.",
-        lambda it: it.access_log.lost_total,
+        lambda it: it.lost_log_lines,
     ),
     Family(
         "activator_trace_spans",
         Kind.COUNTER,
         "Spans by outcome: sent, failed (no collector took them), dropped (too many waited).",
-        lambda it: [((outcome,), float(count)) for outcome, count in it.traces.totals.items()],
+        lambda it: [((outcome,), float(count)) for outcome, count in it.spans.items()],
         ("outcome",),
         (SPAN_OUTCOMES,),
     ),

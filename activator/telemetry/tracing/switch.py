@@ -17,10 +17,10 @@ import activator
 from activator.config.model import TRACING_RATE, Tracing
 from activator.control_plane.controller_counts import Controllers
 from activator.data_plane.headers.trace_context import Sampler
-from activator.data_plane.proxy.proxy import Proxy
 from activator.runtime.clock import Now
 from activator.runtime.errors import StartError
 from activator.runtime.extras import need
+from activator.telemetry.request_hooks import RequestHooks
 from activator.telemetry.tracing.span_sender import TRACE_BATCH_SPANS, TRACE_DELAY_S, TRACE_SPANS_MAX
 from lb.rng import Rng
 
@@ -42,7 +42,7 @@ class TraceSwitch:
 
     def __init__(
         self,
-        proxy: Proxy,
+        proxy: RequestHooks,
         controllers: Controllers,
         environ: Mapping[str, str],
         rng: Rng,

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from activator.admin.profiler import Profiler, ProfilerBusyError
 from activator.admin.status import table, watch
+from activator.runtime.profiler import Profiler, ProfilerBusyError
 
 
 class Stepping:

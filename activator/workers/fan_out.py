@@ -1,0 +1,232 @@
+"""Many data planes as one, for the control plane: effects go to all, and what they report becomes one report.
+
+Rules
+  1. A worker that comes is sent each revision as it is then, and every effect from then on.
+  2. Slots are named by the worker that has them: a drained slot is freed there and nowhere else.
+  3. A pod has no request any more when no worker has one there. A worker that has ended has none.
+  4. A revision's load is the sum of the workers' loads. Totals keep what workers had counted that have ended.
+  5. A table's effects are confirmed when each worker has confirmed them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from msgspec.structs import replace
+
+from activator.messages import (
+    Command,
+    Drained,
+    DropRevision,
+    Effect,
+    FreeSlot,
+    FromData,
+    Load,
+    PodDrained,
+    RebuildRevision,
+    RevisionEnded,
+    SentRevision,
+    SetRevision,
+    SlotDrained,
+    TableSeen,
+    WithdrawPod,
+)
+
+Send = Callable[[int, list[Effect | Command]], None]
+
+_WORKER_SHIFT: Final = 32  # of a slot's number, and of an incarnation: the worker's number stands above
+_OWN: Final = (1 << _WORKER_SHIFT) - 1
+_NO_SLOT: Final = _OWN  # that no table has
+DRAINS_MAX: Final = 100_000  # pods that some workers have reported as drained; of more the oldest are forgotten
+
+
+def incarnation_of(worker: int, incarnation: int) -> int:
+    """A number that no other revision of any worker has."""
+    return worker << _WORKER_SHIFT | incarnation
+
+
+class Loads:
+    """The loads of one revision."""
+
+    def __init__(self) -> None:
+        self._by_worker: dict[int, Load] = {}
+        self._requests_total: int = 0  # of workers that have ended
+        self._request_seconds: float = 0.0
+
+    def add(self, worker: int, load: Load) -> Load:
+        """The sum, with what this worker has now. Nobody has more seconds than its last report says, so that the sum
+        never falls.
+        """
+        self._by_worker[worker] = load
+        return self._sum(load.key, load.at_s)
+
+    def end(self, worker: int, key: str) -> Load | None:
+        """The sum without the worker; None: it had no load."""
+        load = self._by_worker.pop(worker, None)
+        if load is None:
+            return None
+        self._requests_total += load.requests_total
+        self._request_seconds += load.request_seconds
+        return self._sum(key, load.at_s)
+
+    def _sum(self, key: str, at_s: float) -> Load:
+        loads = self._by_worker.values()
+        return Load(
+            key,
+            sum(load.in_flight for load in loads),
+            sum(load.queued for load in loads),
+            self._requests_total + sum(load.requests_total for load in loads),
+            sum(load.concurrency for load in loads),
+            self._request_seconds + sum(load.request_seconds for load in loads),
+            at_s,
+        )
+
+
+class FanOut:
+    """`send(worker, messages)`; `receive` is the control plane's end."""
+
+    def __init__(self, send: Send, receive: Callable[[FromData], None]) -> None:
+        self._send = send
+        self._receive = receive
+        self._workers: dict[int, None] = {}
+        self._standing: dict[type, Command] = {}  # commands that hold for every worker that comes
+        self._loads: dict[str, Loads] = {}
+        self._offsets: dict[str, dict[int, int]] = {}  # effects from before a worker came, by revision
+        self._seen: dict[str, dict[int, int]] = {}  # effects that each worker has confirmed, by revision
+        self._drains: dict[tuple[str, str], set[int]] = {}  # workers that a pod may have requests of
+        self._drained: dict[int, bool] = {}  # workers that have nothing in flight, and whether all finished
+        self._is_draining = False
+
+    @property
+    def workers(self) -> list[int]:
+        """Their numbers."""
+        return list(self._workers)
+
+    # --- workers ---
+
+    def joined(self, worker: int, revisions: Iterable[SentRevision]) -> None:
+        """It has begun: it is sent all that there is."""
+        self._workers[worker] = None
+        effects: list[Effect | Command] = [*self._standing.values()]
+        for revision in revisions:
+            key = revision.effect.key
+            effects.append(revision.effect)
+            self._loads.setdefault(key, Loads())
+            if revision.sent:
+                self._offsets.setdefault(key, {})[worker] = revision.sent
+        if effects:
+            self._send(worker, effects)
+
+    def left(self, worker: int) -> None:
+        """It has ended, with all that it had."""
+        if worker not in self._workers:
+            return
+        del self._workers[worker]
+        for of_key in (*self._offsets.values(), *self._seen.values()):
+            of_key.pop(worker, None)
+        for key, loads in list(self._loads.items()):
+            load = loads.end(worker, key)
+            if load is not None:
+                self._receive(load)
+        for key, identity in [pod for pod, waiting in self._drains.items() if worker in waiting]:
+            self._pod_drained(worker, PodDrained(key, identity))
+        if self._is_draining:
+            self._drained.setdefault(worker, False)
+            self._conclude_drain()
+
+    # --- to the workers ---
+
+    def apply(self, effects: list[Effect]) -> None:
+        """Effects of the state worker, in order."""
+        for effect in effects:
+            self._note(effect)
+        special = [type(effect) is FreeSlot for effect in effects]
+        for worker in self._workers:
+            if any(special):
+                self._send(worker, [_for_worker(worker, effect) for effect in effects])
+            else:
+                self._send(worker, list(effects))
+
+    def execute(self, command: Command) -> None:
+        """A command of the control plane."""
+        self._standing[type(command)] = command
+        for worker in self._workers:
+            self._send(worker, [command])
+
+    def drain_begins(self) -> None:
+        """`Drain` is about to be sent: `Drained` is passed on when each worker has said it, or has ended."""
+        self._is_draining = True
+        self._conclude_drain()
+
+    # --- from the workers ---
+
+    def receive(self, worker: int, message: FromData) -> None:
+        """What a worker reports; nothing counts of one that has ended."""
+        if worker not in self._workers:
+            return
+        if isinstance(message, Load):
+            loads = self._loads.get(message.key)
+            if loads is not None:  # else it is gone meanwhile
+                self._receive(loads.add(worker, message))
+        elif isinstance(message, PodDrained):
+            self._pod_drained(worker, message)
+        elif isinstance(message, SlotDrained):
+            self._receive(replace(message, slot=worker << _WORKER_SHIFT | message.slot))
+        elif isinstance(message, TableSeen):
+            self._table_seen(worker, message)
+        elif isinstance(message, RevisionEnded):
+            statistics = message.statistics
+            named = replace(statistics, incarnation=incarnation_of(worker, statistics.incarnation))
+            self._receive(RevisionEnded(named))
+        elif isinstance(message, Drained):
+            self._drained[worker] = message.finished
+            self._conclude_drain()
+        else:
+            self._receive(message)
+
+    # --- within ---
+
+    def _note(self, effect: Effect) -> None:
+        key = effect.key
+        if type(effect) is SetRevision or type(effect) is RebuildRevision:
+            self._loads.setdefault(key, Loads())
+        if type(effect) is WithdrawPod:
+            self._drains[key, effect.identity] = set(self._workers)
+        elif type(effect) is RebuildRevision or type(effect) is DropRevision:
+            self._offsets.pop(key, None)  # counted from the beginning again
+            self._seen.pop(key, None)
+            if type(effect) is DropRevision:
+                self._loads.pop(key, None)
+
+    def _pod_drained(self, worker: int, message: PodDrained) -> None:
+        pod = (message.key, message.identity)
+        waiting = self._drains.get(pod)
+        if waiting is None:  # with its revision
+            waiting = self._drains[pod] = set(self._workers)
+            if len(self._drains) > DRAINS_MAX:
+                del self._drains[next(iter(self._drains))]
+        waiting.discard(worker)
+        if not waiting:
+            self._drains.pop(pod, None)
+            self._receive(message)
+
+    def _table_seen(self, worker: int, message: TableSeen) -> None:
+        key = message.key
+        applied = message.applied + self._offsets.get(key, {}).get(worker, 0)
+        seen = self._seen.setdefault(key, {})
+        seen[worker] = applied
+        confirms = all(seen.get(one, -1) >= applied for one in self._workers)
+        self._receive(replace(message, applied=applied, worker=worker, confirms=confirms))
+
+    def _conclude_drain(self) -> None:
+        if self._is_draining and all(worker in self._drained for worker in self._workers):
+            self._is_draining = False
+            self._receive(Drained(all(self._drained.values())))
+
+
+def _for_worker(worker: int, effect: Effect) -> Effect:
+    if type(effect) is not FreeSlot:
+        return effect
+    slot = effect.slot & _OWN if effect.slot >> _WORKER_SHIFT == worker else _NO_SLOT
+    return replace(effect, slot=slot)

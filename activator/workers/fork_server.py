@@ -1,0 +1,124 @@
+"""The template of all workers: a process that has loaded the program, and forks.
+
+A fork takes a few milliseconds and shares the memory of what is loaded; the parent itself must not fork, since it has a
+loop and threads. Run as `python -m activator.workers.fork_server DESCRIPTOR`.
+
+Rules
+  1. One thread and no event loop, so that a fork copies nothing that is in use.
+  2. A request is a worker's number with a socket, which becomes the worker's. It is answered with the process and a
+     descriptor of it (pidfd); the end of each process is reported once more.
+  3. When the parent is gone, so is this process. A worker notices that by itself.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import selectors
+import signal
+import socket
+import struct
+import sys
+from typing import Final
+
+REQUEST: Final = struct.Struct("=Q")  # a worker's number
+REPLY: Final = struct.Struct("=BQii")  # FORKED or EXITED, the worker's number, its process, how it ended
+FORKED: Final = 1
+EXITED: Final = 2
+FAILED: Final = 3  # the system has no more processes: the process is 0, and the status an errno
+
+IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # sent to a group; the parent decides
+
+
+def main() -> int:
+    """Serve until the parent is gone."""
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    parent = socket.socket(fileno=int(sys.argv[1]))
+    parent.set_inheritable(False)
+    from activator.workers import process
+
+    process.load()
+    gc.collect()
+    gc.freeze()
+    return ForkServer(parent).run()
+
+
+class ForkServer:
+    """`parent`: a socket of the type SOCK_SEQPACKET."""
+
+    def __init__(self, parent: socket.socket) -> None:
+        self._parent = parent
+        self._numbers: dict[int, int] = {}  # workers by process
+        self._waking, self._wakeup = socket.socketpair()
+        self._waking.setblocking(False)
+        self._wakeup.setblocking(False)
+
+    def run(self) -> int:
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.set_wakeup_fd(self._wakeup.fileno(), warn_on_full_buffer=False)
+        selector = selectors.DefaultSelector()
+        selector.register(self._parent, selectors.EVENT_READ)
+        selector.register(self._waking, selectors.EVENT_READ)
+        try:
+            while True:
+                for key, _ in selector.select():
+                    if key.fileobj is self._waking:
+                        self._waking.recv(4096)
+                        self._reap()
+                    elif not self._serve(selector):
+                        return 0
+        except (BrokenPipeError, ConnectionResetError):
+            return 0
+
+    def _serve(self, selector: selectors.BaseSelector) -> bool:
+        data, descriptors, _, _ = socket.recv_fds(self._parent, REQUEST.size, 1)
+        if not data:
+            return False
+        (number,) = REQUEST.unpack(data)
+        try:
+            child = os.fork()
+        except OSError as error:
+            os.close(descriptors[0])
+            self._parent.send(REPLY.pack(FAILED, number, 0, error.errno or 0))
+            return True
+        if child == 0:
+            self._become_worker(selector, descriptors[0])
+        os.close(descriptors[0])
+        self._numbers[child] = number
+        descriptor = os.pidfd_open(child)
+        socket.send_fds(self._parent, [REPLY.pack(FORKED, number, child, 0)], [descriptor])
+        os.close(descriptor)
+        return True
+
+    def _become_worker(self, selector: selectors.BaseSelector, descriptor: int) -> None:
+        code = 1
+        try:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            selector.close()
+            for sock in (self._parent, self._waking, self._wakeup):
+                sock.close()
+            from activator.workers import process
+
+            code = process.main(descriptor)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)
+
+    def _reap(self) -> None:
+        while self._numbers:
+            child, status = os.waitpid(-1, os.WNOHANG)
+            if child == 0:
+                return
+            number = self._numbers.pop(child, 0)
+            self._parent.send(REPLY.pack(EXITED, number, child, status))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

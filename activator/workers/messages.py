@@ -1,0 +1,234 @@
+"""What the parent and a worker say to each other beside what the two planes do (`activator/messages.py`).
+
+Rules
+  1. Frames are lists of messages; a list is what one turn of the sender's loop had to say, in order.
+  2. Both ends are one version of one program: a parent never meets a worker of another version.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from activator.config.model import Config, Tls
+from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.messages import Command, DataPlaneStatistics, Effect, FromData, Message, RevisionStatistics
+
+# --- to a worker ----------------------------------------------------------------------------------------------------
+
+
+class Begin(Message, frozen=True, tag=True):
+    """The first message. `number`: given to no other process, ever; `place`: 0 … workers - 1; `seed`: of all that is
+    random.
+    """
+
+    number: int
+    place: int
+    config: Config
+    seed: int
+    log_level: str = ""  # of the command line
+
+
+class MemberPlace(msgspec.Struct, frozen=True):
+    """A worker, as `data_plane.ownership.view.MemberName` has it."""
+
+    number: int
+    place: int
+
+
+class Members(Message, frozen=True, tag=True):
+    """All workers from now on. `unproven` as in `View`."""
+
+    epoch: int
+    workers: tuple[MemberPlace, ...]
+
+
+class Link(Message, frozen=True, tag=True):
+    """A socket to another worker comes with this message."""
+
+    number: int
+
+
+class SocketGiven(msgspec.Struct, frozen=True):
+    """A listening socket. `number`: given to no other one, ever; `comes`: with this message, else it came before."""
+
+    number: int
+    wanted: str | Tls
+    comes: bool
+
+
+class Listen(Message, frozen=True, tag=True):
+    """Accept on these sockets, and on no others; those that come are in this order."""
+
+    sockets: tuple[SocketGiven, ...]
+
+
+class LookAtCertificates(Message, frozen=True, tag=True):
+    """Their files have been replaced, or may have been."""
+
+
+class Reconfigure(Message, frozen=True, tag=True):
+    """The file was read again."""
+
+    config: Config
+
+
+class SetLogLevel(Message, frozen=True, tag=True):
+    """As `AppLog.set_level`."""
+
+    part: str
+    level: str
+
+
+class Settle(Message, frozen=True, tag=True):
+    """What a cluster says about logs and traces."""
+
+    settings: ClusterSettings
+
+
+class AskStatistics(Message, frozen=True, tag=True):
+    """`everything`: of all revisions, else of those that had requests since the last answer."""
+
+    question: int
+    everything: bool
+
+
+class AskSnapshot(Message, frozen=True, tag=True):
+    """What `/debug/revisions` shows."""
+
+    question: int
+
+
+class AskTasks(Message, frozen=True, tag=True):
+    """What `/debug/tasks` shows."""
+
+    question: int
+
+
+class TakeProfile(Message, frozen=True, tag=True):
+    """What `/debug/profile` shows, after so long."""
+
+    question: int
+    seconds: float
+
+
+class End(Message, frozen=True, tag=True):
+    """Nothing is in flight any more: write what is left of the logs, and exit."""
+
+
+ToWorker = (
+    Effect
+    | Command
+    | Begin
+    | Members
+    | Link
+    | Listen
+    | LookAtCertificates
+    | Reconfigure
+    | Settle
+    | SetLogLevel
+    | AskStatistics
+    | AskSnapshot
+    | AskTasks
+    | TakeProfile
+    | End
+)
+
+# --- from a worker --------------------------------------------------------------------------------------------------
+
+
+class Begun(Message, frozen=True, tag=True):
+    """It has its data plane, and what comes next is carried out."""
+
+
+class Listening(Message, frozen=True, tag=True):
+    """It accepts on what the last `Listen` named."""
+
+
+class Unserved(Message, frozen=True, tag=True):
+    """It does not accept on this socket, and has closed it: the certificate could not be read in this moment."""
+
+    number: int
+
+
+class Alive(Message, frozen=True, tag=True):
+    """Its loop turns."""
+
+
+class Unlinked(Message, frozen=True, tag=True):
+    """Its link to another worker has ended."""
+
+    number: int
+
+
+class WorkerCounts(msgspec.Struct, frozen=True):
+    """What a worker counts as a whole; totals since its start."""
+
+    data: DataPlaneStatistics = DataPlaneStatistics()
+    lost_log_lines: int = 0
+    spans: dict[str, int] = {}  # by outcome
+
+
+class Statistics(Message, frozen=True, tag=True):
+    """A part of an answer; `complete`: the last, which has the counts."""
+
+    question: int
+    revisions: tuple[RevisionStatistics, ...]
+    complete: bool
+    counts: WorkerCounts = WorkerCounts()
+
+
+class Snapshot(Message, frozen=True, tag=True):
+    """The answer to `AskSnapshot`, by revision."""
+
+    question: int
+    revisions: dict[str, dict[str, Any]]
+
+
+class Told(Message, frozen=True, tag=True):
+    """The answer to a question to one worker: plain data, or the problem with it."""
+
+    question: int
+    data: Any
+    problem: str = ""
+
+
+FromWorker = FromData | Begun | Listening | Unserved | Alive | Unlinked | Statistics | Snapshot | Told
+
+# --- as bytes -------------------------------------------------------------------------------------------------------
+
+
+def _plain(value: object) -> object:
+    """A `Duration` or a `Size` of the configuration."""
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, int):
+        return int(value)
+    raise NotImplementedError(f"not plain data: {value!r}")
+
+
+def _made(kind: type, value: Any) -> object:
+    return kind(value)
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=_plain)
+_TO_WORKER: Final = msgspec.msgpack.Decoder(list[ToWorker], dec_hook=_made)
+_FROM_WORKER: Final = msgspec.msgpack.Decoder(list[FromWorker], dec_hook=_made)
+
+
+def encode(messages: list[Any]) -> bytes:
+    """Of either direction."""
+    return _ENCODER.encode(messages)
+
+
+def to_worker(data: bytes) -> list[ToWorker]:
+    """Raises msgspec.DecodeError for what is not such a list."""
+    messages: list[ToWorker] = _TO_WORKER.decode(data)
+    return messages
+
+
+def from_worker(data: bytes) -> list[FromWorker]:
+    """Raises msgspec.DecodeError for what is not such a list."""
+    messages: list[FromWorker] = _FROM_WORKER.decode(data)
+    return messages

@@ -1,0 +1,85 @@
+"""A worker's links to the other workers, over which members of one throttler speak (data_plane/ownership).
+
+Rules
+  1. The parent makes each link, and makes another one for a link that has ended while both workers live.
+  2. What is said in one turn of the loop goes out together, at its end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+
+from activator.data_plane.ownership.member import Member
+from activator.data_plane.ownership.messages import AnyMessage, decode, encode
+from activator.workers.wire import Wire
+
+
+class Peers:
+    """`unlinked(worker)`: a link has ended; `failed` is called with what a message raised."""
+
+    def __init__(self, unlinked: Callable[[int], None], failed: Callable[[Exception], None]) -> None:
+        self.member: Member | None = None  # before the first link
+        self._unlinked = unlinked
+        self._failed = failed
+        self._wires: dict[int, Wire] = {}
+        self._outgoing: dict[int, list[AnyMessage]] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def link(self, worker: int, sock: socket.socket) -> None:
+        """There is a link to this worker, in place of a former one."""
+        assert self.member is not None
+        self._end(worker)
+        self._wires[worker] = Wire(
+            sock, lambda data, _: self._received(worker, data), lambda: self._lost(worker), self._failed
+        )
+        self.member.linked(worker)
+
+    def send(self, worker: int, message: AnyMessage) -> None:
+        """What is said to a worker without a link is not heard: its link begins with all that there is."""
+        if worker not in self._wires:
+            return
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing.setdefault(worker, []).append(message)
+
+    def drop(self, worker: int) -> None:
+        """End a link; the parent makes another one."""
+        if worker in self._wires:
+            self._loop.call_soon(self._lost, worker)
+
+    def keep(self, workers: set[int]) -> None:
+        """There are these workers, and no others."""
+        for worker in [worker for worker in self._wires if worker not in workers]:
+            self._end(worker)
+
+    # --- within ---
+
+    def _received(self, worker: int, data: bytes) -> None:
+        assert self.member is not None
+        for message in decode(data):
+            try:
+                self.member.receive(worker, message)
+            except Exception as error:
+                self._failed(error)
+
+    def _lost(self, worker: int) -> None:
+        if worker in self._wires:
+            self._end(worker)
+            self._unlinked(worker)
+
+    def _end(self, worker: int) -> None:
+        wire = self._wires.pop(worker, None)
+        self._outgoing.pop(worker, None)
+        if wire is not None:
+            wire.close()
+            assert self.member is not None
+            self.member.unlinked(worker)
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, {}
+        for worker, messages in outgoing.items():
+            wire = self._wires.get(worker)
+            if wire is not None:
+                wire.send_now(encode(messages))

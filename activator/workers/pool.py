@@ -1,0 +1,672 @@
+"""The parent's side of its workers: they are started, watched, replaced, and ended as one.
+
+Rules
+  1. A worker has a place (0 … n - 1), and a number that no other one has or had. Its place has the listening sockets;
+     the worker that comes after it in the place serves what waits there.
+  2. A worker has ended when the kernel says so of its process (pidfd): then it has no descriptor any more, so no
+     connection to any pod, and what it had may be given to others.
+  3. One that says nothing for `limits.worker_stall` is ended. One that ends is replaced at once; of a place whose
+     workers end again and again, the next one waits, and its sockets are served by another worker meanwhile.
+  4. Everything that is sent to a worker is sent in order, and bounded (wire.py): one that does not read is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from activator.config.model import Config, Tls
+from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.messages import Command, Drain, Effect, FromData, RevisionEnded, RevisionStatistics, SentRevision
+from activator.runtime.clock import Now
+from activator.runtime.errors import NoWorkerError, StartError
+from activator.runtime.profiler import ProfilerBusyError
+from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
+from activator.workers.fan_out import FanOut
+from activator.workers.figures import Figures
+from activator.workers.fork_server import EXITED, FORKED, REPLY, REQUEST
+from activator.workers.messages import (
+    Alive,
+    AskSnapshot,
+    AskStatistics,
+    AskTasks,
+    Begin,
+    Begun,
+    End,
+    FromWorker,
+    Link,
+    Listen,
+    Listening,
+    LookAtCertificates,
+    MemberPlace,
+    Members,
+    Reconfigure,
+    SetLogLevel,
+    Settle,
+    Snapshot,
+    SocketGiven,
+    Statistics,
+    TakeProfile,
+    Told,
+    ToWorker,
+    Unlinked,
+    Unserved,
+    WorkerCounts,
+    encode,
+    from_worker,
+)
+from activator.workers.snapshots import together
+from activator.workers.sockets import SharedSockets, SocketChange
+from activator.workers.wire import DESCRIPTORS_AT_ONCE_MAX, Wire, pair
+from activator.workers.workers import ListenerPlan, Workers
+from lb.rng import Rng
+
+WORKER_START_S: Final = 20.0  # from the fork until it has begun
+WORKER_WATCH_S: Final = 0.25  # how often it is looked at whether workers are alive
+WORKER_STABLE_S: Final = 10.0  # a worker that lived for so long did not crash in a loop
+WORKER_BACKOFF_INITIAL_S: Final = 0.1  # before the third worker in a row that ends soon
+WORKER_BACKOFF_MAX_S: Final = 30.0
+WORKER_CLOSE_S: Final = 6.0  # for the last lines of logs and the last spans
+STATISTICS_INTERVAL_S: Final = 1.0  # how often workers report what they have counted: what a crash can lose
+GATHER_S: Final = 1.0  # how long a scrape waits for workers
+PROFILE_SLACK_S: Final = 5.0  # beyond its own length
+RELISTEN_S: Final = 2.0  # after which a socket is given again to a worker that could not read its certificate
+
+log = logging.getLogger("activator")
+
+
+class WorkerProcess:
+    """One worker, from the fork to its end."""
+
+    def __init__(self, number: int, place: int, started_s: float) -> None:
+        self.number = number
+        self.place = place
+        self.started_s = started_s
+        self.heard_s = started_s
+        self.process = 0  # its pid; 0: not forked yet
+        self.pidfd = -1
+        self.wire: Wire | None = None
+        self.begun = asyncio.Event()
+        self.listening = asyncio.Event()  # on all that it was given
+        self.listens_awaited = 0
+        self.ended = asyncio.Event()
+        self.given: set[int] = set()  # sockets that it has
+        self.snapshot: dict[str, dict[str, Any]] = {}
+        self.is_killed = False
+        self._loop = asyncio.get_running_loop()
+        self._outgoing: list[ToWorker] = []
+        self._descriptors: list[int] = []
+
+    def send(self, message: ToWorker, descriptors: Iterable[int] = ()) -> None:
+        """At the end of this turn. The descriptors are closed here when they are sent."""
+        given = [*descriptors]
+        if len(self._descriptors) + len(given) > DESCRIPTORS_AT_ONCE_MAX:
+            self._flush()
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing.append(message)
+        self._descriptors.extend(given)
+
+    def kill(self) -> None:
+        """Whatever it is doing."""
+        self.is_killed = True
+        if self.pidfd >= 0:
+            try:
+                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+            except ProcessLookupError:  # it has ended by itself meanwhile
+                pass
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        descriptors, self._descriptors = self._descriptors, []
+        if not outgoing:
+            return
+        if self.wire is None:
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return
+        self.wire.send_now(encode(outgoing), descriptors)
+
+
+class Place:
+    """Where one worker after the other serves."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.worker: WorkerProcess | None = None
+        self.short_lives = 0  # workers in a row that ended soon
+        self.waits_until_s = 0.0  # the next worker is not started before
+        self.restarts_total = 0
+
+
+class _Question:
+    """Asked of several workers."""
+
+    def __init__(self, workers: Iterable[int]) -> None:
+        self.open = set(workers)
+        self.answered = asyncio.Event()
+        self._look()
+
+    def answer(self, worker: int) -> None:
+        self.open.discard(worker)
+        self._look()
+
+    def _look(self) -> None:
+        if not self.open:
+            self.answered.set()
+
+
+class WorkerPool(Workers):
+    """`receive` is the control plane's end of the messages; `tables` says what a worker that comes must know;
+    `environment` of the workers' processes.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        count: int,
+        now: Now,
+        receive: Callable[[FromData], None],
+        tables: Callable[[], Iterator[SentRevision]],
+        rng: Rng,
+        tasks: TaskGroupOwner,
+        environment: dict[str, str],
+        log_level: str,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._config = config
+        self._settings: ClusterSettings | None = None
+        self._log_levels: dict[str, str] = {}  # set since the last reload
+        self._now = now
+        self._receive_data = receive
+        self._tables = tables
+        self._rng = rng
+        self._tasks = tasks
+        self._environment = environment
+        self._log_level = log_level
+        self._places = [Place(index) for index in range(count)]
+        self._by_number: dict[int, WorkerProcess] = {}  # that have not ended
+        self._numbers = 0
+        self._epoch = 0
+        self._sockets = SharedSockets(count)
+        self._fan_out = FanOut(self._send_all, self._from_fan_out)
+        self._figures = Figures(lambda statistics: receive(RevisionEnded(statistics)))
+        self._questions: dict[int, _Question] = {}
+        self._tellings: dict[int, asyncio.Future[Told]] = {}
+        self._asked = 0
+        self._is_serving = False
+        self._is_ending = False
+        self._ending: dict[int, int] = {}  # places of workers that have ended, until it is known how
+        self._fork_server: subprocess.Popen[bytes] | None = None
+        self._fork_socket: socket.socket | None = None
+
+    # --- life ---
+
+    async def start(self) -> None:
+        self._start_fork_server()
+        for place in self._places:
+            self._start(place)
+        first = [place.worker for place in self._places if place.worker is not None]
+        until_s = self._now() + WORKER_START_S
+        for worker in first:
+            while not worker.begun.is_set():
+                if worker.ended.is_set():
+                    raise StartError(f"worker {worker.place} could not start; its reason stands above")
+                if self._now() >= until_s:
+                    raise StartError(f"worker {worker.place} did not start in {WORKER_START_S:g} s")
+                await pause(0.005)
+        self._tasks.start("workers", self._watch())
+        self._tasks.start("statistics", self._collect())
+        self._tasks.start("certificates", self._sockets.watch_certificates(self._look_at_certificates))
+
+    async def serve(self) -> None:
+        self._is_serving = True
+        self._listen()
+        for place in self._places:
+            worker = place.worker
+            if worker is not None and not await wait_for(worker.listening, WORKER_START_S):
+                raise StartError(f"worker {worker.place} does not listen after {WORKER_START_S:g} s")
+        log.info("serving on %s (%d workers)", ", ".join(self.addresses), len(self._places))
+
+    async def close(self) -> None:
+        self._is_ending = True
+        workers = list(self._by_number.values())
+        for worker in workers:
+            worker.send(End())
+        until_s = self._now() + WORKER_CLOSE_S
+        for worker in workers:
+            await wait_for(worker.ended, max(until_s - self._now(), 0.0))
+        for worker in list(self._by_number.values()):
+            log.warning("worker %d has not ended in %g s and is killed", worker.place, WORKER_CLOSE_S)
+            worker.kill()
+            await wait_for(worker.ended, 1.0)
+        self._sockets.close()
+        if self._fork_socket is not None:
+            self._loop.remove_reader(self._fork_socket.fileno())
+            self._fork_socket.close()
+            self._fork_socket = None
+        if self._fork_server is not None:
+            await asyncio.to_thread(self._fork_server.wait)
+
+    # --- messages of the control plane ---
+
+    def apply(self, effects: list[Effect]) -> None:
+        self._figures.applied(effects, self._fan_out.workers)
+        self._fan_out.apply(effects)
+
+    def execute(self, command: Command) -> None:
+        self._fan_out.execute(command)
+        if isinstance(command, Drain):
+            self._is_ending = True  # nobody is replaced any more
+            self._sockets.close()
+            self._fan_out.drain_begins()
+
+    def write_out(self) -> None:
+        pass  # nothing is written here
+
+    def _from_fan_out(self, message: FromData) -> None:
+        if not isinstance(message, RevisionEnded):  # the figures say when it has ended for all
+            self._receive_data(message)
+
+    def _send_all(self, number: int, messages: list[Effect | Command]) -> None:
+        worker = self._by_number[number]
+        for message in messages:
+            worker.send(message)
+
+    # --- configuration ---
+
+    @property
+    def addresses(self) -> list[str]:
+        return self._sockets.addresses
+
+    def plan(self, wanted: list[str | Tls]) -> ListenerPlan:
+        return self._sockets.plan(wanted)
+
+    def change(self, plan: ListenerPlan) -> None:
+        assert isinstance(plan, SocketChange)
+        self._sockets.change(plan)
+        if self._is_serving:
+            self._sockets.look_at_certificates()
+            self._look_at_certificates()
+            self._listen()
+
+    def reconfigure(self, config: Config) -> None:
+        self._config = config
+        self._log_levels.clear()
+        self._tell(Reconfigure(config))
+
+    def settle(self, settings: ClusterSettings) -> None:
+        self._settings = settings
+        self._tell(Settle(settings))
+
+    def set_log_level(self, part: str, level: str) -> None:
+        self._log_levels[part] = level
+        self._tell(SetLogLevel(part, level))
+
+    def _tell(self, message: ToWorker) -> None:
+        for worker in self._begun():
+            worker.send(message)
+
+    def _look_at_certificates(self) -> None:
+        self._tell(LookAtCertificates())
+
+    # --- figures ---
+
+    async def gather(self) -> None:
+        workers = self._begun()
+        statistics, snapshots = self._ask(workers), self._ask(workers)
+        for worker in workers:
+            worker.send(AskStatistics(statistics, everything=True))
+            worker.send(AskSnapshot(snapshots))
+        until_s = self._now() + GATHER_S
+        for question in (statistics, snapshots):
+            await wait_for(self._questions[question].answered, max(until_s - self._now(), 0.0))
+            del self._questions[question]
+
+    def counts(self) -> WorkerCounts:
+        return self._figures.counts()
+
+    def revision_statistics(self) -> Iterator[RevisionStatistics]:
+        return self._figures.revisions()
+
+    def snapshot(self) -> dict[str, dict[str, Any]]:
+        return together({worker.place: worker.snapshot for worker in self._begun()})
+
+    async def snapshot_of(self, place: int) -> dict[str, dict[str, Any]]:
+        worker = self._at(place)
+        question = self._ask([worker])
+        worker.send(AskSnapshot(question))
+        answered = await wait_for(self._questions[question].answered, GATHER_S)
+        del self._questions[question]
+        if not answered:
+            raise NoWorkerError(f"worker {place} does not answer")
+        return worker.snapshot
+
+    async def tasks_of(self, place: int) -> Any:
+        return await self._told(place, AskTasks, GATHER_S)
+
+    async def profile_of(self, place: int, seconds: float) -> Any:
+        return await self._told(place, lambda question: TakeProfile(question, seconds), seconds + PROFILE_SLACK_S)
+
+    async def _told(self, place: int, ask: Callable[[int], ToWorker], limit_s: float) -> Any:
+        worker = self._at(place)
+        self._asked += 1
+        question = self._asked
+        told: asyncio.Future[Told] = self._loop.create_future()
+        self._tellings[question] = told
+        worker.send(ask(question))
+        try:
+            async with asyncio.timeout(limit_s):
+                answer = await told
+        except TimeoutError as error:
+            raise NoWorkerError(f"worker {place} does not answer") from error
+        finally:
+            del self._tellings[question]
+        if answer.problem:
+            raise ProfilerBusyError(answer.problem)
+        return answer.data
+
+    def _at(self, place: int) -> WorkerProcess:
+        worker = self._places[place].worker if 0 <= place < len(self._places) else None
+        if worker is None or not worker.begun.is_set():
+            raise NoWorkerError(f"there is no worker {place} now: 0 to {len(self._places) - 1}")
+        return worker
+
+    def describe(self) -> list[dict[str, Any]]:
+        return [self._described(place) for place in self._places]
+
+    def _described(self, place: Place) -> dict[str, Any]:
+        worker = place.worker
+        state = "waiting" if worker is None else "serving" if worker.begun.is_set() else "starting"
+        return {
+            "worker": place.index,
+            "state": state,
+            "pid": 0 if worker is None else worker.process,
+            "age_s": 0.0 if worker is None else round(self._now() - worker.started_s, 3),
+            "restarts": place.restarts_total,
+        }
+
+    def _ask(self, workers: list[WorkerProcess]) -> int:
+        self._asked += 1
+        self._questions[self._asked] = _Question(worker.number for worker in workers)
+        return self._asked
+
+    async def _collect(self) -> None:
+        while True:
+            await pause(STATISTICS_INTERVAL_S)
+            self._tell(AskStatistics(0, everything=False))
+
+    # --- workers ---
+
+    def _begun(self) -> list[WorkerProcess]:
+        return [worker for worker in self._by_number.values() if worker.begun.is_set() and not worker.ended.is_set()]
+
+    def _start(self, place: Place) -> None:
+        assert self._fork_socket is not None
+        self._numbers += 1
+        worker = WorkerProcess(self._numbers, place.index, self._now())
+        place.worker = self._by_number[worker.number] = worker
+        own, others = pair()
+        worker.wire = Wire(
+            own,
+            lambda data, _: self._received(worker, data),
+            lambda: self._wire_closed(worker),
+            lambda error: self._failed(worker, error),
+        )
+        try:
+            socket.send_fds(self._fork_socket, [REQUEST.pack(worker.number)], [others.fileno()])
+        except OSError as error:
+            log.error("worker %d cannot be started: %s", place.index, error)
+            self._loop.call_soon(self._ended, worker)
+        others.close()
+        worker.send(Begin(worker.number, place.index, self._config, self._rng.below(1 << 30), self._log_level))
+
+    def _joined(self, worker: WorkerProcess) -> None:
+        """It has begun: it takes part from now on."""
+        others = [one for one in self._begun() if one is not worker]
+        for other in others:
+            self._link(worker, other)
+        self._publish()
+        if self._settings is not None:
+            worker.send(Settle(self._settings))
+        for part, level in self._log_levels.items():
+            worker.send(SetLogLevel(part, level))
+        self._fan_out.joined(worker.number, self._tables())
+        if self._is_serving and not self._is_ending:
+            self._listen()
+
+    def _link(self, one: WorkerProcess, other: WorkerProcess) -> None:
+        end, other_end = pair()
+        one.send(Link(other.number), [end.detach()])
+        other.send(Link(one.number), [other_end.detach()])
+
+    def _publish(self) -> None:
+        self._epoch += 1
+        workers = self._begun()
+        members = tuple([MemberPlace(worker.number, worker.place) for worker in workers])
+        for worker in workers:
+            worker.send(Members(self._epoch, members))
+
+    def _listen(self) -> None:
+        """Each worker has the sockets of its place; those of places without a worker are with the first one."""
+        workers = self._begun()
+        if not workers or self._is_ending:
+            return
+        vacant = [place.index for place in self._places if place.worker is None and place.waits_until_s > self._now()]
+        for worker in workers:
+            places = [worker.place, *(vacant if worker is workers[0] else [])]
+            self._give_sockets(worker, places)
+
+    def _give_sockets(self, worker: WorkerProcess, places: list[int]) -> None:
+        sockets = self._sockets.of_places(places)
+        wanted = {one.number for one in sockets}
+        new = [one for one in sockets if one.number not in worker.given]
+        if not new and worker.given == wanted:
+            return
+        for begin in range(0, max(len(new), 1), DESCRIPTORS_AT_ONCE_MAX):
+            some = new[begin : begin + DESCRIPTORS_AT_ONCE_MAX]
+            coming = {one.number for one in some}
+            worker.given |= coming
+            there = [one for one in sockets if one.number in worker.given]
+            named = tuple([SocketGiven(one.number, one.wanted, one.number in coming) for one in there])
+            worker.listens_awaited += 1
+            worker.listening.clear()
+            worker.send(Listen(named), [os.dup(one.socket.fileno()) for one in some])
+        worker.given &= wanted
+
+    def _received(self, worker: WorkerProcess, data: bytes) -> None:
+        worker.heard_s = self._now()
+        for message in from_worker(data):
+            try:
+                self._act(worker, message)
+            except Exception as error:
+                self._failed(worker, error)
+
+    def _act(self, worker: WorkerProcess, message: FromWorker) -> None:
+        if isinstance(message, Alive):
+            return
+        if isinstance(message, Begun):
+            worker.begun.set()
+            self._joined(worker)
+        elif isinstance(message, Listening):
+            worker.listens_awaited -= 1
+            if worker.listens_awaited == 0:
+                worker.listening.set()
+        elif isinstance(message, Unserved):
+            worker.given.discard(message.number)
+            self._loop.call_later(RELISTEN_S, self._listen)
+        elif isinstance(message, Unlinked):
+            other = self._by_number.get(message.number)
+            if other is not None and other.begun.is_set():
+                self._link(worker, other)
+        elif isinstance(message, Statistics):
+            self._figures.reported(worker.number, message.revisions)
+            if message.complete:
+                self._figures.counted(worker.number, message.counts)
+                self._answered(message.question, worker)
+        elif isinstance(message, Told):
+            told = self._tellings.get(message.question)
+            if told is not None and not told.done():
+                told.set_result(message)
+        elif isinstance(message, Snapshot):
+            worker.snapshot = message.revisions
+            self._answered(message.question, worker)
+        else:
+            if isinstance(message, RevisionEnded):
+                self._figures.revision_ended(worker.number, message)
+            self._fan_out.receive(worker.number, message)
+
+    def _answered(self, question: int, worker: WorkerProcess) -> None:
+        asked = self._questions.get(question)
+        if asked is not None:
+            asked.answer(worker.number)
+
+    def _wire_closed(self, worker: WorkerProcess) -> None:
+        """It is about to end; or it does not read, or says what cannot be understood."""
+        worker.kill()
+
+    def _failed(self, worker: WorkerProcess, error: Exception) -> None:
+        log.error("a message of worker %d could not be dealt with", worker.place, exc_info=error)
+
+    def _ended(self, worker: WorkerProcess) -> None:
+        """Its process has ended: it has nothing any more."""
+        if worker.ended.is_set():
+            return
+        worker.ended.set()
+        if worker.pidfd >= 0:
+            self._loop.remove_reader(worker.pidfd)
+            os.close(worker.pidfd)
+            worker.pidfd = -1
+            self._ending[worker.number] = worker.place
+        if worker.wire is not None:
+            worker.wire.close()
+        del self._by_number[worker.number]
+        for question in self._questions.values():
+            question.answer(worker.number)
+        place = self._places[worker.place]
+        place.worker = None
+        if worker.begun.is_set():
+            self._publish()
+            self._fan_out.left(worker.number)
+            self._figures.worker_ended(worker.number)
+        if not self._is_ending:
+            self._replace(place, worker)
+
+    def _replace(self, place: Place, former: WorkerProcess) -> None:
+        now_s = self._now()
+        place.restarts_total += 1
+        lived_s = now_s - former.started_s
+        place.short_lives = place.short_lives + 1 if lived_s < WORKER_STABLE_S else 0
+        delay_s = 0.0
+        if place.short_lives > 1:
+            delay_s = min(WORKER_BACKOFF_INITIAL_S * 2.0 ** (place.short_lives - 2), WORKER_BACKOFF_MAX_S)
+        if delay_s == 0.0:
+            self._start(place)
+            return
+        log.error(
+            "worker %d has ended %d times in a row within %g s of its start; the next is started in %g s",
+            *(place.index, place.short_lives, WORKER_STABLE_S, delay_s),
+        )
+        place.waits_until_s = now_s + delay_s
+        self._loop.call_later(delay_s, self._start_later, place)
+        self._listen()  # others serve what comes meanwhile
+
+    def _start_later(self, place: Place) -> None:
+        place.waits_until_s = 0.0
+        if not self._is_ending and place.worker is None:
+            self._start(place)
+
+    async def _watch(self) -> None:
+        """End those that hang. While the parent itself had no time, nobody could be heard."""
+        stall_s = float(self._config.limits.worker_stall)
+        looked_s = self._now()
+        while True:
+            await pause(WORKER_WATCH_S)
+            now_s = self._now()
+            lost_s = max(now_s - looked_s - 2.0 * WORKER_WATCH_S, 0.0)
+            looked_s = now_s
+            for worker in list(self._by_number.values()):
+                worker.heard_s += lost_s
+                limit_s = stall_s if worker.begun.is_set() else max(stall_s, WORKER_START_S)
+                if limit_s > 0.0 and now_s - worker.heard_s > limit_s and not worker.is_killed:
+                    log.error("worker %d has said nothing for %.1f s and is ended", worker.place, limit_s)
+                    worker.kill()
+
+    # --- the fork server ---
+
+    def _start_fork_server(self) -> None:
+        own, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with others:
+            self._fork_server = subprocess.Popen(
+                [sys.executable, "-m", "activator.workers.fork_server", str(others.fileno())],
+                pass_fds=[others.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
+                start_new_session=True,  # what a terminal sends to its group, the parent passes on
+            )
+        own.setblocking(False)
+        self._fork_socket = own
+        self._loop.add_reader(own.fileno(), self._fork_server_says)
+
+    def _fork_server_says(self) -> None:
+        assert self._fork_socket is not None
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._fork_socket, REPLY.size, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, descriptors = b"", []
+        if not data:
+            self._fork_server_ended()
+            return
+        kind, number, process, status = REPLY.unpack(data)
+        worker = self._by_number.get(number)
+        if kind == FORKED:
+            self._forked(worker, process, descriptors[0])
+        elif kind == EXITED:
+            place = self._ending.pop(number, -1) if worker is None else worker.place
+            if status != 0 and not self._is_ending:
+                log.error("worker %d (process %d) %s", place, process, how_it_ended(status))
+        elif worker is not None:
+            log.error("worker %d cannot be started: %s", worker.place, os.strerror(status))
+            self._ended(worker)
+
+    def _forked(self, worker: WorkerProcess | None, process: int, pidfd: int) -> None:
+        if worker is None:  # given up meanwhile: its socket is closed, and it leaves by itself
+            os.close(pidfd)
+            return
+        worker.process = process
+        worker.pidfd = pidfd
+        self._loop.add_reader(pidfd, self._ended, worker)
+        if worker.is_killed:
+            worker.kill()
+
+    def _fork_server_ended(self) -> None:
+        assert self._fork_socket is not None and self._fork_server is not None
+        self._loop.remove_reader(self._fork_socket.fileno())
+        self._fork_socket.close()
+        self._fork_socket = None
+        self._fork_server.poll()
+        if self._is_ending:
+            return
+        log.error("the process that starts workers has ended, and is started again")
+        self._ending.clear()
+        self._start_fork_server()
+        for worker in [one for one in self._by_number.values() if one.pidfd < 0]:
+            self._ended(worker)  # it was never forked
+
+
+def how_it_ended(status: int) -> str:
+    """The status of `waitpid`, in words."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in {one.value for one in signal.Signals} else f"signal {number}"
+        return f"was ended by {name}"
+    return f"ended with exit code {os.waitstatus_to_exitcode(status)}"

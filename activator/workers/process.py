@@ -1,0 +1,336 @@
+"""A worker: one data plane, its listening sockets and its telemetry, as the parent says.
+
+Rules
+  1. All that the parent says is carried out in its order. What a message raises is logged and counted; the next one is
+     carried out all the same.
+  2. When the parent is gone, the worker is gone, at once: nobody would tell it of pods any more.
+  3. The loop reports that it turns every ALIVE_INTERVAL_S, whatever else there is to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, get_args
+
+from activator.control_plane.controller_counts import Controllers
+from activator.data_plane.ownership.member import Member
+from activator.data_plane.ownership.view import MemberName, View
+from activator.data_plane.plane import DataPlane
+from activator.data_plane.server.listener import ListeningSocket, Server
+from activator.messages import Command, Effect, RevisionStatistics
+from activator.runtime.certificates import ServerCertificate
+from activator.runtime.errors import StartError
+from activator.runtime.memory import FreedMemory
+from activator.runtime.profiler import Profiler, ProfilerBusyError
+from activator.runtime.tasks import TaskGroupOwner, describe_tasks, pause
+from activator.telemetry.logs.app_log import AppLog
+from activator.telemetry.switchboard import Telemetry
+from activator.workers.messages import (
+    Alive,
+    AskSnapshot,
+    AskStatistics,
+    AskTasks,
+    Begin,
+    Begun,
+    End,
+    FromWorker,
+    Link,
+    Listen,
+    Listening,
+    LookAtCertificates,
+    Members,
+    Reconfigure,
+    SetLogLevel,
+    Settle,
+    Snapshot,
+    Statistics,
+    TakeProfile,
+    Told,
+    ToWorker,
+    Unlinked,
+    Unserved,
+    WorkerCounts,
+    encode,
+    to_worker,
+)
+from activator.workers.peers import Peers
+from activator.workers.wire import Wire
+from lb.rng import Rng
+
+ALIVE_INTERVAL_S: Final = 0.2  # how often a worker says that its loop turns
+MEMBER_TICK_S: Final = 0.2  # how often lent slots that nothing uses are looked for
+STATISTICS_AT_ONCE: Final = 20  # revisions in one turn, some 20 us each
+
+EXIT_ENDED: Final = 0
+EXIT_NOT_STARTED: Final = 3
+EXIT_ORPHANED: Final = 5  # the parent is gone
+
+log = logging.getLogger("activator")
+
+_EFFECTS: Final = frozenset(get_args(Effect))
+_COMMANDS: Final = frozenset(get_args(Command))
+
+
+def load() -> None:
+    """Import what every worker uses, so that it is shared."""
+    import uvloop  # noqa: F401  (the loop of `main`)
+
+
+def main(descriptor: int) -> int:
+    """Serve until the parent says `End`; the exit code."""
+    import uvloop
+
+    return uvloop.run(_serve(socket.socket(fileno=descriptor)))
+
+
+async def _serve(sock: socket.socket) -> int:
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
+    worker = Worker(sock)
+    return await worker.ended
+
+
+class Worker:
+    """`sock`: the parent's end is at the other side."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        loop = self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[int] = loop.create_future()
+        self._tasks = TaskGroupOwner(self._task_failed)
+        self._outgoing: list[FromWorker] = []
+        self._wire = Wire(sock, self._received, self._orphaned, self._failed)
+        self._profiler = Profiler(time.monotonic)
+        self._serving: Serving | None = None  # from `Begin` on
+
+    # --- with the parent ---
+
+    def send(self, message: FromWorker) -> None:
+        """At the end of this turn."""
+        if not self._outgoing:
+            self._loop.call_soon(self._flush)
+        self._outgoing.append(message)
+
+    def _flush(self) -> None:
+        outgoing, self._outgoing = self._outgoing, []
+        self._wire.send_now(encode(outgoing))
+
+    def _orphaned(self) -> None:
+        os._exit(EXIT_ORPHANED)
+
+    def _received(self, data: bytes, descriptors: list[int]) -> None:
+        given = deque(descriptors)
+        effects: list[Effect] = []
+        for message in to_worker(data):
+            if type(message) in _EFFECTS:
+                effects.append(message)  # type: ignore[arg-type]
+                continue
+            if effects:
+                self._apply(effects)
+                effects = []
+            try:
+                self._act(message, given)
+            except Exception as error:
+                self._failed(error)
+        if effects:
+            self._apply(effects)
+
+    def _apply(self, effects: list[Effect]) -> None:
+        assert self._serving is not None, "effects before Begin"
+        self._serving.data.apply(effects)
+
+    def _act(self, message: ToWorker, given: deque[int]) -> None:
+        if isinstance(message, Begin):
+            self._begin(message)
+            return
+        serving = self._serving
+        assert serving is not None, "Begin comes first"
+        if type(message) in _COMMANDS:
+            serving.data.execute(message)  # type: ignore[arg-type]
+        elif isinstance(message, Members):
+            serving.adopt(message)
+        elif isinstance(message, Link):
+            serving.peers.link(message.number, socket.socket(fileno=given.popleft()))
+        elif isinstance(message, Listen):
+            comes = [socket.socket(fileno=given.popleft()) for one in message.sockets if one.comes]
+            self._tasks.start("listeners", serving.listen(message, deque(comes)))
+        elif isinstance(message, LookAtCertificates):
+            serving.look_at_certificates()
+        elif isinstance(message, Reconfigure):
+            serving.telemetry.set(message.config)
+        elif isinstance(message, Settle):
+            serving.telemetry.settle(message.settings)
+        elif isinstance(message, SetLogLevel):
+            serving.app_log.set_level(message.part, message.level)
+        elif isinstance(message, End):
+            self._tasks.start("end", self._end(serving))
+        else:
+            self._answer(message, serving)
+
+    def _answer(self, message: ToWorker, serving: Serving) -> None:
+        """A question."""
+        if isinstance(message, AskStatistics):
+            self._tasks.start("statistics", serving.report(message))
+        elif isinstance(message, AskSnapshot):
+            self.send(Snapshot(message.question, serving.data.snapshot()))
+        elif isinstance(message, AskTasks):
+            self.send(Told(message.question, describe_tasks()))
+        elif isinstance(message, TakeProfile):
+            self._tasks.start("profile", self._profile(message))
+
+    def _begin(self, message: Begin) -> None:
+        try:
+            self._serving = Serving(message, self, self._tasks)
+        except StartError as error:
+            log.critical("%s", error)
+            self._leave(EXIT_NOT_STARTED)
+            return
+        self._tasks.start("alive", self._stay_alive())
+        self._tasks.start("log", self._serving.telemetry.run())
+        self._tasks.start("freed memory", FreedMemory().watch())
+        self.send(Begun())
+
+    async def _stay_alive(self) -> None:
+        while True:
+            await pause(ALIVE_INTERVAL_S)
+            self.send(Alive())
+
+    async def _end(self, serving: Serving) -> None:
+        serving.telemetry.close()
+        self._leave(EXIT_ENDED)
+
+    async def _profile(self, message: TakeProfile) -> None:
+        try:
+            told = Told(message.question, await asyncio.to_thread(self._profiler.take, message.seconds))
+        except ProfilerBusyError:
+            told = Told(message.question, None, "a profile is being taken already")
+        self.send(told)
+
+    def _leave(self, code: int) -> None:
+        if not self.ended.done():
+            self.ended.set_result(code)
+
+    # --- defects ---
+
+    def _failed(self, error: Exception) -> None:
+        if self._serving is not None:
+            self._serving.data.failed(error)
+        else:
+            log.error("an error in a worker that has not begun", exc_info=error)
+
+    def _task_failed(self, name: str, error: BaseException) -> None:
+        if self._serving is not None:
+            self._serving.data.errors_total += 1
+        log.error("the task %s failed", name, exc_info=error)
+
+
+class Serving:
+    """All that a worker has from `Begin` on. Raises StartError where spans cannot be sent as configured."""
+
+    def __init__(self, begin: Begin, worker: Worker, tasks: TaskGroupOwner) -> None:
+        loop = asyncio.get_running_loop()
+        now = time.monotonic
+        rng = Rng(begin.seed)
+        self.app_log = AppLog(sys.stderr, now, begin.log_level or None, f"worker {begin.place}")
+        self.app_log.install(begin.config.log)
+        self._worker = worker
+        self._tasks = tasks
+        self.data = DataPlane(begin.config, now, worker.send, rng, tasks, begin.place == 0)
+        self.peers = Peers(lambda number: worker.send(Unlinked(number)), self.data.failed)
+        self._member = Member(begin.number, self.peers.send, self.peers.drop, now, loop.call_later)
+        self.peers.member = self._member
+        self.data.join(self._member)
+        self.telemetry = Telemetry(
+            self.data.proxy,
+            Controllers(now),
+            self.app_log,
+            Rng(rng.below(1 << 30)),
+            now,
+            loop.call_soon,
+            loop.call_later,
+            time.time,
+            time.time_ns,
+            self.data.failed,
+            shared=True,
+        )
+        self.telemetry.set(begin.config)
+        self._server: Server = self.data.start()
+        self._listening: dict[int, ListeningSocket] = {}
+        self._turn = asyncio.Lock()
+        self._reported: dict[int, tuple[int, int]] = {}  # what was counted of idle revisions, by incarnation
+        tasks.start("lent slots", self._tick())
+
+    def adopt(self, message: Members) -> None:
+        """The workers are these from now on."""
+        names = tuple([MemberName(one.number, one.place) for one in message.workers])
+        self._member.adopt(View(message.epoch, names, frozenset()))
+        self.peers.keep({one.number for one in message.workers})
+
+    # --- listening sockets ---
+
+    async def listen(self, message: Listen, comes: deque[socket.socket]) -> None:
+        """New ones serve before old ones close."""
+        async with self._turn:
+            for given in message.sockets:
+                if given.comes:
+                    await self._open(given.number, given.wanted, comes.popleft())
+            named = {given.number for given in message.sockets}
+            for number in [number for number in self._listening if number not in named]:
+                self._server.close(self._listening.pop(number))
+        self._worker.send(Listening())
+
+    async def _open(self, number: int, wanted: object, sock: socket.socket) -> None:
+        certificate = None
+        if not isinstance(wanted, str):
+            try:
+                certificate = ServerCertificate(wanted)  # type: ignore[arg-type]
+            except StartError as error:  # the parent has tried it: the files were replaced in this moment
+                log.error("%s; tried again when the files are looked at", error)
+                sock.close()
+                self._worker.send(Unserved(number))
+                return
+        sock.setblocking(False)
+        listener = self._listening[number] = ListeningSocket(sock, wanted, certificate)  # type: ignore[arg-type]
+        await self._server.open(listener)
+
+    def look_at_certificates(self) -> None:
+        self._server.look_at_certificates()
+
+    # --- figures ---
+
+    async def report(self, question: AskStatistics) -> None:
+        """In parts, between which the loop turns."""
+        part: list[RevisionStatistics] = []
+        for one in self._revisions(question.everything):
+            part.append(one)
+            if len(part) == STATISTICS_AT_ONCE:
+                self._worker.send(Statistics(question.question, tuple(part), complete=False))
+                part = []
+                await pause(0.0)
+        counts = WorkerCounts(
+            self.data.statistics(), self.telemetry.access_log.lost_total, dict(self.telemetry.traces.totals)
+        )
+        self._worker.send(Statistics(question.question, tuple(part), complete=True, counts=counts))
+
+    def _revisions(self, everything: bool) -> Iterator[RevisionStatistics]:
+        known, self._reported = self._reported, {}
+        for throttler in self.data.throttlers():
+            incarnation = throttler.incarnation
+            counted = (throttler.requests_total, throttler.granted_total)
+            if not throttler.has_requests():
+                self._reported[incarnation] = counted
+                if not everything and known.get(incarnation) == counted:
+                    continue
+            yield self.data.statistics_of(throttler)
+
+    async def _tick(self) -> None:
+        while True:
+            await pause(MEMBER_TICK_S)
+            self._member.tick()

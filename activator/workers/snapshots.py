@@ -1,0 +1,66 @@
+"""What workers show of their revisions, as one: plain data, as `data_plane/snapshot.py` makes it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+Shown = dict[str, Any]
+
+_SUMS: Final = ("requests", "in_flight", "queued", "gathering", "delivering", "client_gone")
+_QUEUE_SUMS: Final = ("waiting", "held_bytes", "granted", "queued", "exempted", "errors")
+_BY_REASON: Final = ("failed", "retries")
+
+
+def together(by_worker: dict[int, dict[str, Shown]]) -> dict[str, Shown]:
+    """All revisions by key. `workers` has what each worker carries of one."""
+    found: dict[str, list[tuple[int, Shown]]] = {}
+    for worker, revisions in by_worker.items():
+        for key, shown in revisions.items():
+            found.setdefault(key, []).append((worker, shown))
+    return {key: _together(parts) for key, parts in found.items()}
+
+
+def _together(parts: list[tuple[int, Shown]]) -> Shown:
+    shown = [part for _, part in parts]
+    made: Shown = {**shown[0]}
+    for name in _SUMS:
+        made[name] = sum(one[name] for one in shown)
+    for name in _BY_REASON:
+        made[name] = _sums([one[name] for one in shown])
+    made["capacity"] = max(one["capacity"] for one in shown)
+    made["failure"] = next((one["failure"] for one in shown if one["failure"]), None)
+    made["waits_for"] = next((one["waits_for"] for one in shown if one["waits_for"]), "")
+    made["queue"] = {**shown[0]["queue"]}
+    for name in _QUEUE_SUMS:
+        made["queue"][name] = sum(one["queue"][name] for one in shown)
+    made["queue"]["retry_after_s"] = max(one["queue"]["retry_after_s"] for one in shown)
+    made["slots"] = _slots([one["slots"] for one in shown])
+    made["workers"] = [
+        {"worker": worker, "requests": one["requests"], "in_flight": one["in_flight"], "queued": one["queued"]}
+        for worker, one in parts
+    ]
+    return made
+
+
+def _slots(tables: list[list[Shown]]) -> list[Shown]:
+    """By pod: each worker shows the requests that it has there."""
+    found: dict[tuple[str, str], Shown] = {}
+    for table in tables:
+        for slot in table:
+            name = (slot["pod"], slot["address"])
+            known = found.get(name)
+            if known is None:
+                found[name] = {**slot}
+                continue
+            known["in_flight"] += slot["in_flight"]
+            if "connections" in slot and "connections" in known:
+                known["connections"] = _sums([known["connections"], slot["connections"]])
+    return list(found.values())
+
+
+def _sums(counts: list[dict[str, int]]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for one in counts:
+        for name, count in one.items():
+            total[name] = total.get(name, 0) + count
+    return total

@@ -1,0 +1,142 @@
+"""The listening sockets of all workers: for each address one for each place, between which the kernel distributes.
+
+Rules
+  1. The parent keeps each of them open. So connections that wait in the queue of a worker that has ended are not lost:
+     whoever serves its place next has them.
+  2. A change that cannot be made whole is not begun: `plan` raises, and nothing is open that was not before.
+  3. A certificate is tried out here, and its files are watched here; the workers are told when to read them.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import NamedTuple
+
+from activator.config.model import Tls
+from activator.runtime.certificates import CERTIFICATE_CHECK_S, ServerCertificate
+from activator.runtime.errors import StartError
+from activator.runtime.sockets import address_of, bind, join_address
+from activator.runtime.tasks import pause
+
+
+class PlacedSocket(NamedTuple):
+    """`number`: given to no other one, ever."""
+
+    number: int
+    wanted: str | Tls
+    socket: socket.socket
+
+
+class SharedListener:
+    """One listener of the configuration: `sockets[place]`."""
+
+    def __init__(self, wanted: str | Tls, sockets: list[PlacedSocket], certificate: ServerCertificate | None) -> None:
+        self.wanted = wanted
+        self.sockets = sockets
+        self.certificate = certificate
+        self.address = address_of(sockets[0].socket)  # as bound
+
+    def close(self) -> None:
+        for one in self.sockets:
+            one.socket.close()
+
+
+class SocketChange(NamedTuple):
+    """What is to be served on from now on, and what no more."""
+
+    opened: list[SharedListener]
+    leaving: list[SharedListener]
+
+    def discard(self) -> None:
+        """The change is not to be made: close what `plan` has opened."""
+        for listener in self.opened:
+            listener.close()
+
+
+class SharedSockets:
+    """Of `places` workers."""
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._numbers = count(1)
+        self._listeners: list[SharedListener] = []
+
+    @property
+    def addresses(self) -> list[str]:
+        """As bound, so that port 0 shows what it became."""
+        return [listener.address for listener in self._listeners]
+
+    def plan(self, wanted: list[str | Tls]) -> SocketChange:
+        """Open what is new; `change` or `discard` the outcome before the loop turns. Raises StartError."""
+        staying = [one.wanted for one in self._listeners if one.wanted in wanted]
+        leaving = [one for one in self._listeners if one.wanted not in wanted]
+        opened: list[SharedListener] = []
+        try:
+            opened.extend(self._open(one, leaving) for one in wanted if one not in staying)
+        except StartError:
+            SocketChange(opened, []).discard()
+            raise
+        return SocketChange(opened, leaving)
+
+    def change(self, change: SocketChange) -> None:
+        """Make it so. Who serves on a socket that leaves has a descriptor of its own."""
+        self._listeners = [*(one for one in self._listeners if one not in change.leaving), *change.opened]
+        for listener in change.leaving:
+            listener.close()
+
+    def of_places(self, places: Iterable[int]) -> list[PlacedSocket]:
+        """All sockets of these places."""
+        return [listener.sockets[place] for place in places for listener in self._listeners]
+
+    def close(self) -> None:
+        """Connections that nobody has accepted are refused, once the workers have closed theirs, too."""
+        for listener in self._listeners:
+            listener.close()
+        self._listeners = []
+
+    def look_at_certificates(self) -> bool:
+        """Whether one of them was replaced, by a good one."""
+        replaced = False
+        for listener in self._listeners:
+            certificate = listener.certificate
+            if certificate is not None:
+                before = certificate.reloads_total
+                certificate.look()
+                replaced = replaced or certificate.reloads_total != before
+        return replaced
+
+    async def watch_certificates(self, replaced: Callable[[], None]) -> None:
+        """Look at the files again and again."""
+        while True:
+            await pause(CERTIFICATE_CHECK_S)
+            if self.look_at_certificates():
+                replaced()
+
+    def _open(self, wanted: str | Tls, leaving: list[SharedListener]) -> SharedListener:
+        address = wanted if isinstance(wanted, str) else wanted.address
+        certificate = None if isinstance(wanted, str) else ServerCertificate(wanted)
+        for other in leaving:
+            if (other.wanted if isinstance(other.wanted, str) else other.wanted.address) == address:
+                sockets = [one.socket.dup() for one in other.sockets]
+                return SharedListener(wanted, self._placed(wanted, sockets), certificate)
+        return SharedListener(wanted, self._placed(wanted, self._bind(address)), certificate)
+
+    def _bind(self, address: str) -> list[socket.socket]:
+        # Sockets that share a port would share it with another program of the same user just as well: whether the
+        # address is free shows only with a socket that does not share.
+        first = bind(address)
+        host, port = first.getsockname()[:2]
+        first.close()
+        opened: list[socket.socket] = []
+        try:
+            opened.extend(bind(join_address(host, port), shared=True) for _ in range(self._places))
+        except StartError:
+            for sock in opened:
+                sock.close()
+            raise
+        return opened
+
+    def _placed(self, wanted: str | Tls, sockets: list[socket.socket]) -> list[PlacedSocket]:
+        return [PlacedSocket(next(self._numbers), wanted, sock) for sock in sockets]

@@ -1,0 +1,180 @@
+"""One end of a socket pair between two processes of the program: frames of bytes, in order, with descriptors.
+
+Rules
+  1. What is sent in one turn of the loop goes out together at its end.
+  2. A frame is its length, the number of descriptors that come with it, and the bytes. Descriptors are sent with the
+     first byte of their frame (SCM_RIGHTS), and closed here when they are sent; the receiver owns those that come.
+  3. A turn reads READ_BYTES at most. What waits to be sent is bounded: a peer that does not read loses the connection.
+  4. `closed` is called once, when the other end is closed or something fails; not after `close`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+WIRE_BACKLOG_BYTES_MAX: Final = 256 * 1024 * 1024  # waiting to be read by the other process
+WIRE_FRAME_BYTES_MAX: Final = 256 * 1024 * 1024  # more than any table has
+READ_BYTES: Final = 256 * 1024
+DESCRIPTORS_AT_ONCE_MAX: Final = 64  # in one frame; the kernel takes 253
+
+_HEADER: Final = struct.Struct("=II")
+
+
+class Wire:
+    """`received(data, descriptors)` is called for each frame; `failed` with what that raised."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        received: Callable[[bytes, list[int]], None],
+        closed: Callable[[], None],
+        failed: Callable[[Exception], None],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._socket = sock
+        self._received = received
+        self._closed = closed
+        self._failed = failed
+        self._incoming = bytearray()
+        self._descriptors: deque[int] = deque()
+        self._outgoing: deque[tuple[memoryview, list[int]]] = deque()
+        self._is_writing = False  # when the socket can take more
+        self._is_flushing = False  # at the end of this turn
+        self.is_open = True
+        self.backlog_bytes = 0
+        sock.setblocking(False)
+        self._loop.add_reader(sock.fileno(), self._readable)
+
+    def send(self, data: bytes, descriptors: list[int] | None = None) -> None:
+        """One frame, at the end of this turn. The descriptors are closed when they are sent, or cannot be."""
+        given = descriptors or []
+        assert len(given) <= DESCRIPTORS_AT_ONCE_MAX, "too many descriptors for one frame"
+        if not self.is_open:
+            _close_all(given)
+            return
+        frame = _HEADER.pack(len(data), len(given)) + data
+        self.backlog_bytes += len(frame)
+        self._outgoing.append((memoryview(frame), given))
+        if self.backlog_bytes > WIRE_BACKLOG_BYTES_MAX:
+            self._end()
+        elif not self._is_writing and not self._is_flushing:
+            self._is_flushing = True
+            self._loop.call_soon(self._flush_soon)
+
+    def send_now(self, data: bytes, descriptors: list[int] | None = None) -> None:
+        """One frame, at once: the end of the turn is here."""
+        self.send(data, descriptors)
+        if not self._is_writing:
+            self._flush()
+
+    def close(self) -> None:
+        """What has not been sent is not sent any more."""
+        if not self.is_open:
+            return
+        self.is_open = False
+        self._loop.remove_reader(self._socket.fileno())
+        if self._is_writing:
+            self._loop.remove_writer(self._socket.fileno())
+        self._socket.close()
+        for _, descriptors in self._outgoing:
+            _close_all(descriptors)
+        self._outgoing.clear()
+        _close_all(self._descriptors)
+        self._descriptors.clear()
+
+    # --- within ---
+
+    def _end(self) -> None:
+        if self.is_open:
+            self.close()
+            self._loop.call_soon(self._closed)
+
+    def _readable(self) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._socket, READ_BYTES, DESCRIPTORS_AT_ONCE_MAX)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self._end()
+            return
+        self._descriptors.extend(descriptors)
+        if not data:
+            self._end()
+            return
+        self._incoming += data
+        self._take_frames()
+
+    def _take_frames(self) -> None:
+        incoming = self._incoming
+        position = 0
+        while self.is_open and len(incoming) - position >= _HEADER.size:
+            length, count = _HEADER.unpack_from(incoming, position)
+            begin = position + _HEADER.size
+            if length > WIRE_FRAME_BYTES_MAX or count > DESCRIPTORS_AT_ONCE_MAX:
+                self._failed(ValueError(f"a frame of {length} bytes and {count} descriptors"))
+                self._end()
+                return
+            if len(incoming) - begin < length:
+                break
+            position = begin + length
+            if len(self._descriptors) < count:
+                self._failed(ValueError("a frame without its descriptors"))
+                self._end()
+                return
+            descriptors = [self._descriptors.popleft() for _ in range(count)]
+            try:
+                self._received(bytes(incoming[begin:position]), descriptors)
+            except Exception as error:
+                self._failed(error)
+        if self.is_open:
+            del incoming[:position]
+
+    def _flush_soon(self) -> None:
+        self._is_flushing = False
+        if not self._is_writing:
+            self._flush()
+
+    def _flush(self) -> None:
+        while self.is_open and self._outgoing:
+            data, descriptors = self._outgoing[0]
+            try:
+                if descriptors:
+                    sent = socket.send_fds(self._socket, [data], descriptors)
+                else:
+                    sent = self._socket.send(data)
+            except (BlockingIOError, InterruptedError):
+                break
+            except OSError:
+                self._end()
+                return
+            _close_all(descriptors)
+            self.backlog_bytes -= sent
+            if sent < len(data):
+                self._outgoing[0] = (data[sent:], [])
+                break
+            self._outgoing.popleft()
+        if self.is_open and bool(self._outgoing) != self._is_writing:
+            self._is_writing = not self._is_writing
+            if self._is_writing:
+                self._loop.add_writer(self._socket.fileno(), self._flush)
+            else:
+                self._loop.remove_writer(self._socket.fileno())
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+def _close_all(descriptors: list[int] | deque[int]) -> None:
+    for descriptor in descriptors:
+        try:
+            os.close(descriptor)
+        except OSError:  # closed already: there is nothing to lose
+            pass

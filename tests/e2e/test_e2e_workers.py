@@ -1,0 +1,399 @@
+"""Several worker processes that serve as one: limits, figures, and what becomes of workers that end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import RunActivator
+from tests.e2e.counting_pods import CountingPods
+from tests.e2e.http_client import Client, CutShortError, Visitor, ask, request
+from tests.e2e.running import SERVING, Activator, configured, eventually, is_dead, process_revision
+
+
+def limited(addresses: list[str], limit: int, name: str = "app", **more: Any) -> dict[str, Any]:
+    return {"name": name, "hosts": ["*"], "pods": addresses, "container_concurrency": limit, **more}
+
+
+def workers(activator: Activator) -> list[dict[str, Any]]:
+    _, _, body = activator.ask("/debug/revisions")
+    found: list[dict[str, Any]] = json.loads(body)["workers"]
+    return found
+
+
+def pids(activator: Activator) -> list[int]:
+    """Of all workers, once all serve."""
+
+    def all_serve() -> list[int]:
+        shown = workers(activator)
+        return [one["pid"] for one in shown] if all(one["state"] == "serving" for one in shown) else []
+
+    return eventually(all_serve, "all workers serve")
+
+
+def counter(activator: Activator, name: str) -> float:
+    _, _, body = activator.ask("/metrics")
+    return sum(float(line.rpartition(" ")[2]) for line in body.decode().splitlines() if line.startswith(name + "{"))
+
+
+class Load:
+    """Clients that ask again and again, each on one connection until it is cut."""
+
+    def __init__(self, address: str, clients: int) -> None:
+        self._address = address
+        self._clients = clients
+        self._stopped = False
+        self.good = 0
+        self.cut = 0
+        self.other: list[object] = []
+        self.longest_s = 0.0
+
+    def goes_on(self, requests: int) -> None:
+        """Wait for so many more."""
+        until = self.good + requests
+        eventually(lambda: self.good >= until, f"{requests} more requests")
+
+    def run(self, meanwhile: Callable[[], Any]) -> None:
+        """Load, and meanwhile this; then it ends."""
+        asyncio.run(self._run(meanwhile))
+
+    async def _run(self, meanwhile: Callable[[], Any]) -> None:
+        visits = [asyncio.create_task(self._visit()) for _ in range(self._clients)]
+        try:
+            await asyncio.to_thread(meanwhile)
+        finally:
+            self._stopped = True
+            await asyncio.gather(*visits)
+
+    async def _visit(self) -> None:
+        visitor = None
+        while not self._stopped:
+            began_s = time.monotonic()
+            try:
+                if visitor is None:
+                    visitor = await Visitor.connect(self._address)
+                answer = await visitor.ask(request())
+            except (CutShortError, ConnectionError):
+                self.cut += 1
+                if visitor is not None:
+                    await visitor.close()
+                visitor = None
+                continue
+            if answer.status == 200:
+                self.good += 1
+                self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+            else:
+                self.other.append(answer)
+        if visitor is not None:
+            await visitor.close()
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_limit_holds_over_all_workers(run_activator: RunActivator, limit: int) -> None:
+    with CountingPods(3, 0.002) as pods:
+        activator = run_activator(configured([limited(pods.addresses, limit)], workers=3))
+        load = Load(activator.address, 30)
+        load.run(lambda: eventually(lambda: load.good > 2_000))
+        assert pods.most <= limit
+        assert (load.cut, load.other) == (0, [])
+        activator.wait_idle("app")
+        shown = activator.revision("app")
+        assert shown["requests"] == load.good == pods.answered
+        assert sum(one["requests"] > 0 for one in shown["workers"]) >= 2, "more than one worker took part"
+        assert counter(activator, "activator_requests_total") == load.good
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+def test_limits_hold_while_workers_are_killed(run_activator: RunActivator, limit: int) -> None:
+    """Nobody but clients of the killed worker sees anything of it."""
+    chance = random.Random(limit)
+    clients, kills = 20, 6
+    with CountingPods(2, 0.005) as pods:
+        activator = run_activator(configured([limited(pods.addresses, limit)], workers=3))
+        activator.may_log_errors = True
+        load = Load(activator.address, clients)
+
+        def kill_some() -> None:
+            for _ in range(kills):
+                time.sleep(chance.uniform(0.1, 0.4))
+                os.kill(chance.choice(pids(activator)), signal.SIGKILL)
+                load.goes_on(50)
+
+        load.run(kill_some)
+        assert pods.most <= limit
+        assert load.other == []
+        assert load.cut <= clients * kills
+        assert load.longest_s < 10.0, "nobody was forgotten"
+        activator.wait_idle("app")
+        eventually(lambda: all(slot["in_flight"] == 0 for slot in activator.slots("app")))
+
+
+def test_a_request_that_waits_is_granted_when_the_worker_that_has_the_slot_dies(run_activator: RunActivator) -> None:
+    with CountingPods(1, 30.0) as pods:
+        activator = run_activator(configured([limited(pods.addresses, 1)], workers=2))
+        activator.may_log_errors = True
+        first = Client(activator.address)
+        first.send(request())
+        eventually(lambda: activator.revision("app")["in_flight"] == 1)
+        (holder,) = [one["worker"] for one in activator.revision("app")["workers"] if one["in_flight"]]
+        others = [Client(activator.address) for _ in range(12)]  # some come to the other worker
+        for other in others:
+            other.send(request())
+        eventually(lambda: activator.revision("app")["queued"] == 12)
+        waiting = {one["worker"]: one["queued"] for one in activator.revision("app")["workers"]}
+        assert waiting[1 - holder] > 0
+        pods.takes_s = 0.001
+        os.kill(pids(activator)[holder], signal.SIGKILL)
+        answered = 0
+        for other in others:
+            try:
+                answered += other.answer().status == 200
+            except (CutShortError, ConnectionError):
+                pass
+            other.close()
+        assert answered == waiting[1 - holder]
+        assert pods.most == 1
+        first.close()
+
+
+def test_what_a_dead_worker_had_reported_stays_in_the_metrics(run_activator: RunActivator) -> None:
+    with CountingPods(2, 0.0) as pods:
+        activator = run_activator(configured([limited(pods.addresses, 5)], workers=2))
+        activator.may_log_errors = True
+        for _ in range(40):
+            assert ask(activator.address, request()).status == 200
+        eventually(lambda: counter(activator, "activator_requests_total") == 40.0)
+        accepted = "activator_client_connections_accepted_total"
+        before = float(activator.ask("/metrics")[2].decode().partition(f"\n{accepted} ")[2].split()[0])
+        for pid in pids(activator):
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: all(one["restarts"] == 1 for one in workers(activator)))
+        pids(activator)
+        assert counter(activator, "activator_requests_total") == 40.0
+        for _ in range(10):
+            assert ask(activator.address, request()).status == 200
+        eventually(lambda: counter(activator, "activator_requests_total") == 50.0)
+        text = activator.ask("/metrics")[2].decode()
+        assert float(text.partition(f"\n{accepted} ")[2].split()[0]) >= before + 10
+        assert counter(activator, "activator_request_duration_seconds_count") == 50.0
+
+
+def test_a_worker_that_hangs_is_replaced_and_what_waited_for_it_is_served(run_activator: RunActivator) -> None:
+    with CountingPods(1, 0.0) as pods:
+        activator = run_activator(configured([limited(pods.addresses, 5)], workers=2, limits={"worker_stall": "700ms"}))
+        activator.may_log_errors = True
+        (hung, other) = pids(activator)
+        os.kill(hung, signal.SIGSTOP)
+        clients = [Client(activator.address) for _ in range(16)]  # in the queues of both
+        for client in clients:
+            client.send(request())
+        assert all(client.answer().status == 200 for client in clients)
+        for client in clients:
+            client.close()
+        activator.wait_log("worker 0 has said nothing for 0.7 s and is ended")
+        assert is_dead(hung) and pids(activator)[1] == other
+
+
+def test_a_place_whose_workers_end_again_and_again_is_served_by_another(run_activator: RunActivator) -> None:
+    with CountingPods(1, 0.0) as pods:
+        activator = run_activator(configured([limited(pods.addresses, 5)], workers=2))
+        activator.may_log_errors = True
+        stop = threading.Event()
+
+        def kill_again_and_again() -> None:
+            while not stop.is_set():
+                pid = workers(activator)[1]["pid"]
+                if pid:
+                    os.kill(pid, signal.SIGKILL)
+                time.sleep(0.02)
+
+        killer = threading.Thread(target=kill_again_and_again)
+        killer.start()
+        try:
+            activator.wait_log(r"worker 1 has ended \d+ times in a row .*the next is started in 1.6 s")
+        finally:
+            stop.set()
+            killer.join()
+        eventually(lambda: workers(activator)[1]["state"] == "waiting")
+        began_s = time.monotonic()
+        for _ in range(20):
+            assert ask(activator.address, request()).status == 200
+        assert time.monotonic() - began_s < 1.0, "nobody waits for the one that is not there"
+        pids(activator)
+
+
+def test_what_forks_workers_may_be_killed(run_activator: RunActivator) -> None:
+    with CountingPods(1, 0.0) as pods:
+        activator = run_activator(configured([limited(pods.addresses, 5)], workers=2))
+        activator.may_log_errors = True
+        before = pids(activator)
+        (template,) = [pid for pid in activator.processes() if parent_of(pid) == activator.process.pid and forks(pid)]
+        os.kill(template, signal.SIGKILL)
+        activator.wait_log("the process that starts workers has ended")
+        assert ask(activator.address, request()).status == 200
+        assert pids(activator) == before, "they go on"
+        os.kill(before[0], signal.SIGKILL)
+        eventually(lambda: workers(activator)[0]["restarts"] == 1)
+        pids(activator)
+
+
+def parent_of(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def forks(pid: int) -> bool:
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return b"activator.workers.fork_server" in file.read()
+
+
+def test_nothing_is_left_when_the_parent_is_killed(run_activator: RunActivator) -> None:
+    with CountingPods(1, 0.0) as pods:
+        activator = run_activator(configured([limited(pods.addresses, 5)], workers=2))
+        os.kill(pids(activator)[0], signal.SIGSTOP)  # one that cannot notice
+        activator.signal(signal.SIGKILL)
+        activator.wait_nothing_left(6.0)
+
+
+def test_requests_in_flight_finish_at_the_end(run_activator: RunActivator) -> None:
+    with CountingPods(1, 0.3) as pods:
+        activator = run_activator(configured([limited(pods.addresses, 50)], workers=2))
+        clients = [Client(activator.address) for _ in range(10)]
+        for client in clients:
+            client.send(request())
+        eventually(lambda: activator.revision("app")["in_flight"] == 10)
+        activator.signal(signal.SIGTERM)
+        assert [client.answer().status for client in clients] == [200] * 10
+        for client in clients:
+            client.close()
+        assert activator.wait_end() == 0
+        activator.wait_nothing_left()
+
+
+def test_programs_start_from_zero_and_stop_for_all_workers(run_activator: RunActivator) -> None:
+    revision = {**process_revision(SERVING, idle="400ms", max_scale=2), "container_concurrency": 1}
+    activator = run_activator(configured([revision], workers=2))
+    for _ in range(2):
+        clients = [Client(activator.address) for _ in range(8)]
+        for client in clients:
+            client.send(request("/sleep/0.05"))
+        found = {client.answer().body for client in clients}
+        for client in clients:
+            client.close()
+        assert 1 <= len(found) <= 2
+        eventually(lambda: activator.revision("app")["processes"]["processes"] == 0, "back at zero")
+    assert activator.revision("app")["failed"] == {}
+
+
+def test_a_limit_that_comes_and_goes_at_a_reload(run_activator: RunActivator, tmp_path: Any) -> None:
+    with CountingPods(2, 0.003) as pods:
+        activator = run_activator(configured([limited(pods.addresses, 0)], workers=2))
+        load = Load(activator.address, 16)
+
+        def reload() -> None:
+            eventually(lambda: load.good > 200)
+            for limit in (1, 0, 2, 0, 1):
+                path = tmp_path / "activator0.yaml"
+                path.write_text(json.dumps(configured([limited(pods.addresses, limit)], workers=2)))
+                assert activator.command("/reload")[0] == 200
+                load.goes_on(200)
+            pods.most = 0
+            load.goes_on(300)
+
+        load.run(reload)
+        assert pods.most == 1
+        assert (load.cut, load.other) == (0, [])
+        activator.wait_idle("app")
+
+
+def test_two_programs_do_not_share_a_port(run_activator: RunActivator) -> None:
+    with CountingPods(1, 0.0) as pods:
+        first = run_activator(configured([limited(pods.addresses, 1)], workers=2))
+        configuration = {**configured([limited(pods.addresses, 1)], workers=2), "listen": first.address}
+        with pytest.raises(AssertionError, match="the port is in use"):
+            run_activator(configuration)
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("limit", [1, 3])
+def test_a_million_requests_while_workers_die_and_stand_still(run_activator: RunActivator, limit: int) -> None:
+    """Of 5 workers one after the other is killed, or stopped for up to 2 s."""
+    chance = random.Random(100 + limit)
+    with CountingPods(4, 0.0005) as pods:
+        activator = run_activator(configured([limited(pods.addresses, limit)], workers=5))
+        activator.may_log_errors = True
+        load = Load(activator.address, 40)
+
+        def disturb() -> None:
+            while load.good < 300_000:
+                time.sleep(chance.uniform(0.2, 3.0))
+                pid = chance.choice(pids(activator))
+                if chance.random() < 0.5:
+                    os.kill(pid, signal.SIGKILL)
+                else:
+                    os.kill(pid, signal.SIGSTOP)
+                    time.sleep(chance.uniform(0.1, 2.0))
+                    os.kill(pid, signal.SIGCONT)
+
+        load.run(disturb)
+        print(f"limit {limit}: {load.good:,} requests, {load.cut} cut, the longest {load.longest_s:.2f} s")
+        assert pods.most <= limit
+        assert load.other == []
+        activator.wait_idle("app")
+
+
+def test_each_worker_can_be_looked_at(run_activator: RunActivator) -> None:
+    with CountingPods(1, 0.0) as pods:
+        activator = run_activator(configured([limited(pods.addresses, 5)], workers=2))
+        for _ in range(20):
+            assert ask(activator.address, request()).status == 200
+        shown = [json.loads(activator.ask(f"/debug/revisions?worker={place}")[2]) for place in (0, 1)]
+        assert sum(one["revisions"][0]["requests"] for one in shown) == 20
+        status, _, body = activator.ask("/debug/tasks?worker=1")
+        assert status == 200 and "alive" in {task["name"] for task in json.loads(body)}
+        status, _, body = activator.command("/debug/profile?worker=0&seconds=0.2")
+        assert status == 200 and json.loads(body)["profiles"]
+        for wrong in ("7", "x", "-1"):
+            status, _, body = activator.ask(f"/debug/revisions?worker={wrong}")
+            assert status == 404 and "worker" in json.loads(body)["problems"][0]
+
+
+def test_a_level_of_the_log_holds_in_all_workers(run_activator: RunActivator, tmp_path: Any) -> None:
+    def use(addresses: list[str]) -> None:
+        configuration = configured([limited(addresses, 5)], workers=2)
+        (tmp_path / "activator0.yaml").write_text(json.dumps(configuration))
+        assert activator.command("/reload")[0] == 200
+        activator.wait_ready_pods("app", len(addresses))
+
+    trims = r" INFO \[worker (\d)\] activator.data: trimmed"
+    with CountingPods(3, 0.0) as pods:
+        activator = run_activator(configured([limited(pods.addresses, 5)], workers=2))
+        use(pods.addresses[:1])
+        eventually(lambda: sorted(activator.logged(trims)) == ["0", "1"])
+        use(pods.addresses)
+        assert activator.command("/debug/log?part=data&level=error")[0] == 200
+        use(pods.addresses[:1])
+        use(pods.addresses)
+        assert len(activator.logged(trims)) == 2
+
+
+def test_one_process_has_no_workers_to_look_at(run_activator: RunActivator) -> None:
+    with CountingPods(1, 0.0) as pods:
+        activator = run_activator(configured([limited(pods.addresses, 5)], workers=1))
+        status, _, body = activator.ask("/debug/revisions?worker=0")
+        assert (status, json.loads(body)["problems"]) == (
+            404,
+            ["there are no workers beside this process (`workers: 1`)"],
+        )
