@@ -57,27 +57,11 @@ def _parser() -> argparse.ArgumentParser:
     micro.add_argument("--world", choices=["both", "compiled", "plain"], default="both", help="(default: both)")
     micro.set_defaults(handler=_micro)
 
-    load = commands.add_parser("load", help="the activator beside haproxy, nginx and caddy on the same upstream")
-    load.add_argument(
-        "--peers",
-        metavar="A,B",
-        help="instead of all that are found: direct, haproxy, nginx, caddy, activator, "
-        "telemetry (the activator without histograms, as it is, with its access log, with traces)",
-    )
-    load.add_argument("--rounds", type=_positive, default=3, help="turns of each proxy (default: 3)")
-    load.add_argument("--seconds", type=_positive, default=4, help="length of a turn (default: 4)")
-    load.add_argument("--connections", type=_positive, default=64, help="of the client, keep-alive (default: 64)")
-    load.add_argument("--headers", type=_positive, default=12, help="of a request, Host included (default: 12)")
-    load.add_argument("--body", choices=list(BODY_BYTES), default="small", help="of a response (default: small)")
-    load.add_argument(
-        "--send", dest="send_bytes", type=int, default=0, metavar="BYTES", help="POST so many (default: 0, a GET)"
-    )
-    load.add_argument("--close", action="store_true", help="a new connection for each request")
-    load.add_argument("--rate", default="", metavar="N|half", help="requests per second, half of what haproxy can do")
-    load.add_argument("--upstream", choices=["auto", "nginx", "own"], default="auto", help="auto: nginx if it is there")
-    load.add_argument("--client", choices=["auto", "wrk", "own"], default="auto", help="auto: wrk if it is there")
-    load.set_defaults(handler=_load)
+    _add_load(commands)
 
+    grants = commands.add_parser("grants", help="what a slot costs that another worker grants")
+    grants.add_argument("--requests", type=_positive, default=1000, help="on each connection (default: 1,000)")
+    grants.set_defaults(handler=_grants)
     cold = commands.add_parser("cold", help="first requests of a program that is started from zero")
     cold.add_argument("--rounds", type=_positive, default=20, help="cold starts (default: 20)")
     cold.set_defaults(handler=_cold)
@@ -140,6 +124,30 @@ def _micro(options: argparse.Namespace) -> int:
     return micro_run.run(options.select, options.group or list(micro_run.GROUPS), options.world, options.json)
 
 
+def _add_load(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    load = commands.add_parser("load", help="the activator beside haproxy, nginx and caddy on the same upstream")
+    load.add_argument(
+        "--peers",
+        metavar="A,B",
+        help="instead of all that are found: direct, haproxy, nginx, caddy, activator, "
+        "telemetry (the activator without histograms, as it is, with its access log, with traces)",
+    )
+    load.add_argument("--rounds", type=_positive, default=3, help="turns of each proxy (default: 3)")
+    load.add_argument("--seconds", type=_positive, default=4, help="length of a turn (default: 4)")
+    load.add_argument("--connections", type=_positive, default=64, help="of the client, keep-alive (default: 64)")
+    load.add_argument("--headers", type=_positive, default=12, help="of a request, Host included (default: 12)")
+    load.add_argument("--body", choices=list(BODY_BYTES), default="small", help="of a response (default: small)")
+    load.add_argument(
+        "--send", dest="send_bytes", type=int, default=0, metavar="BYTES", help="POST so many (default: 0, a GET)"
+    )
+    load.add_argument("--close", action="store_true", help="a new connection for each request")
+    load.add_argument("--workers", default="1", metavar="N,M", help="workers or threads of each proxy (default: 1)")
+    load.add_argument("--rate", default="", metavar="N|half", help="requests per second, half of what haproxy can do")
+    load.add_argument("--upstream", choices=["auto", "nginx", "own"], default="auto", help="auto: nginx if it is there")
+    load.add_argument("--client", choices=["auto", "wrk", "own"], default="auto", help="auto: wrk if it is there")
+    load.set_defaults(handler=_load)
+
+
 def _load(options: argparse.Namespace) -> int:
     from bench import load
 
@@ -151,6 +159,12 @@ def _knative(options: argparse.Namespace) -> int:
     from bench import knative
 
     return knative.run(options.rounds, options.start, options.json)
+
+
+def _grants(options: argparse.Namespace) -> int:
+    from bench import grants
+
+    return grants.run(options.requests, options.json)
 
 
 def _cold(options: argparse.Namespace) -> int:

@@ -28,6 +28,8 @@ from bench.processes import LOOPBACK, Cores, UsageError, answers, find_program, 
 from bench.results import Document, Result, Value, figure
 from bench.upstream import BODY_BYTES
 
+_MIB = 1 << 20
+
 WARM_UP_S = 1
 TAKEN_SHARE_MAX = 0.05  # of the time; more than that, and the run is said to be noisy
 
@@ -45,6 +47,7 @@ class Options(msgspec.Struct, frozen=True):
     client: str = "auto"  # auto | wrk | own
     send_bytes: int = 0  # of each request's body
     close: bool = False  # a connection for each request
+    workers: str = "1"  # of each proxy, several numbers with commas
     rate: str = ""  # requests per second, or "half" of what haproxy can do; empty: as many as go
 
 
@@ -54,6 +57,7 @@ class Turn(msgspec.Struct, frozen=True):
     summary: Summary
     cpu_s: float | None  # None: nobody stands between client and upstream
     waited_s: float = 0.0  # ready to run, while somebody else had the core
+    memory_bytes: int = 0  # of all its processes, what they share counted once
 
     @property
     def cpu_us_per_request(self) -> float | None:
@@ -86,7 +90,7 @@ Turns = dict[str, list[Turn]]  # by the name of the peer, one per round
 
 def run(options: Options, json_path: str | None) -> int:
     """The whole of `python -m bench load`. Raises BenchError or UsageError."""
-    chosen = peers.choose(options.peers)
+    chosen = peers.choose(options.peers, options.workers)
     upstream = _program("nginx", options.upstream, "--upstream")
     wrk = _program("wrk", options.client, "--client")
     programs = [peer.program for peer in chosen if peer.program is not None]
@@ -189,8 +193,9 @@ def _turn(options: Options, peer: Peer, upstream_port: int, generator: Generator
         before_s, waited_before_s = child.cpu_s(), child.waited_s()
         summary = generator.run(started.port, options.seconds, cores.load)
         cpu_s = child.cpu_s() - before_s
+        memory_bytes = child.memory_bytes()
         child.check_alive()
-        return Turn(summary, cpu_s, child.waited_s() - waited_before_s)
+        return Turn(summary, cpu_s, child.waited_s() - waited_before_s, memory_bytes)
 
 
 # --- figures --------------------------------------------------------------------------------------------------------
@@ -204,6 +209,25 @@ def ratios(turns: Turns, peer: str) -> list[float]:
         if one.cpu_us_per_request is not None and other.cpu_us_per_request:
             found.append(one.cpu_us_per_request / other.cpu_us_per_request)
     return found
+
+
+def ratios_to_one(turns: Turns, peer: str) -> list[float]:
+    """To the same proxy with one worker, round by round; empty for that one."""
+    name, _, workers = peer.rpartition("-x")
+    if not workers.isdecimal() or name not in turns:
+        return []
+    pairs = [(one.cpu_us_per_request, other.cpu_us_per_request) for one, other in zip(turns[peer], turns[name])]
+    return [one / other for one, other in pairs if one is not None and other]
+
+
+def memory_per_worker(turns: Turns, peer: str) -> float | None:
+    """Bytes for each worker after the first; None where that is not known."""
+    name, _, workers = peer.rpartition("-x")
+    if not workers.isdecimal() or name not in turns:
+        return None
+    several = median([float(turn.memory_bytes) for turn in turns[peer]])
+    one = median([float(turn.memory_bytes) for turn in turns[name]])
+    return None if several is None or one is None else (several - one) / (int(workers) - 1)
 
 
 def disturbed(turns: Turns) -> list[str]:
@@ -250,6 +274,10 @@ def figures(options: Options, chosen: list[Peer], turns: Turns) -> list[Result]:
                 found.append(Result(f"load.{peer.name}.{name}", value, unit, lower_is_better, params))
         if (ratio := median([*ratios(turns, peer.name)])) is not None:
             found.append(Result(f"load.{peer.name}.cpu_ratio_to_{REFERENCE}", ratio, "x", True, params))
+        if (ratio := median([*ratios_to_one(turns, peer.name)])) is not None:
+            found.append(Result(f"load.{peer.name}.cpu_ratio_to_one_worker", ratio, "x", True, params))
+        if (memory := memory_per_worker(turns, peer.name)) is not None:
+            found.append(Result(f"load.{peer.name}.memory_per_further_worker", memory, "B", True, params))
         failed = sum(turn.failures for turn in its)
         found.append(Result(f"load.{peer.name}.failures", float(failed), "requests", True, params))
     return found
@@ -276,9 +304,11 @@ def rows(turns: Turns) -> tuple[list[str], list[list[str]]]:
                 ),
                 *("-" if share is None else f"{share:.0%}" for share in shares),
                 str(sum(turn.failures for turn in its)),
+                figure(median([turn.memory_bytes / _MIB for turn in its if turn.memory_bytes]), 1),
+                figure(median([*ratios_to_one(turns, peer)])),
             ]
         )
-    return [*title, "core busy", "core taken", "failures"], lines
+    return [*title, "core busy", "core taken", "failures", "MiB", "x one worker"], lines
 
 
 def _span(values: list[float], digits: int) -> str:

@@ -1,8 +1,8 @@
 """Who is measured: how each proxy is configured and started, all to do the same work in the same way.
 
 Rules
-  1. One worker, one thread each; keep-alive to clients and to the upstream; no access log, no tracing, but for those
-     peers that are there to show what these cost.
+  1. One worker, one thread each, or as many as are asked for; keep-alive to clients and to the upstream; no access log,
+     no tracing, but for those peers that are there to show what these cost.
   2. The Host header and all others go on as they came. Each tells the upstream of the client, as the activator does
      unless told otherwise: X-Forwarded-For, -Proto and -Host, and X-Request-Id, made where it is missing. (Caddy makes
      no request ids by itself.)
@@ -40,15 +40,26 @@ class Peer(msgspec.Struct, frozen=True):
 
     name: str
     program: str | None
-    prepare: Callable[[Path, int], Started] | None
+    prepare: Callable[..., Started] | None  # `workers`: how many
     params: dict[str, str | int | float | bool | None] = {}
     only_named: bool = False  # not measured unless asked for
+
+    def with_workers(self, count: int) -> Peer:
+        """The same with several."""
+        if self.prepare is None or count == 1:
+            return self
+        prepare = partial(self.prepare, workers=count)
+        return Peer(name_of(self.name, count), self.program, prepare, {**self.params, "workers": count})
+
+
+def name_of(peer: str, workers: int) -> str:
+    return peer if workers == 1 else f"{peer}-x{workers}"
 
 
 # --- nginx ----------------------------------------------------------------------------------------------------------
 
 
-def _nginx(folder: Path, http: str) -> list[str]:
+def _nginx(folder: Path, http: str, workers: int = 1) -> list[str]:
     path = find_program("nginx")
     assert path is not None
     folder.mkdir(exist_ok=True)
@@ -60,7 +71,7 @@ def _nginx(folder: Path, http: str) -> list[str]:
     configuration.write_text(
         f"""{user}
 daemon off;
-worker_processes 1;
+worker_processes {workers};
 pid {folder}/nginx.pid;
 error_log stderr warn;
 events {{ worker_connections 4096; }}
@@ -97,9 +108,14 @@ def nginx_upstream(folder: Path, port: int) -> list[str]:
 
 
 def _nginx_proxy(
-    folder: Path, upstream_port: int, of_server: str = "", location: str = "proxy_max_temp_file_size 0;"
+    folder: Path,
+    upstream_port: int,
+    of_server: str = "",
+    location: str = "proxy_max_temp_file_size 0;",
+    workers: int = 1,
 ) -> Started:
     port = free_port()
+    shared = " reuseport" if workers > 1 else ""
     command = _nginx(
         folder,
         f"""    upstream up {{
@@ -109,7 +125,7 @@ def _nginx_proxy(
         keepalive_timeout 600s;
     }}
     server {{
-        listen {LOOPBACK}:{port} backlog=1024;
+        listen {LOOPBACK}:{port} backlog=1024{shared};
         location / {{
             proxy_pass http://up;
             proxy_http_version 1.1;
@@ -122,6 +138,7 @@ def _nginx_proxy(
             {location}
         }}
     }}""",
+        workers,
     )
     return Started(command, port)
 
@@ -129,7 +146,7 @@ def _nginx_proxy(
 # --- haproxy --------------------------------------------------------------------------------------------------------
 
 
-def _haproxy(folder: Path, upstream_port: int, of_server: str = "", of_front: str = "") -> Started:
+def _haproxy(folder: Path, upstream_port: int, of_server: str = "", of_front: str = "", workers: int = 1) -> Started:
     path = find_program("haproxy")
     assert path is not None
     port = free_port()
@@ -137,7 +154,7 @@ def _haproxy(folder: Path, upstream_port: int, of_server: str = "", of_front: st
     configuration = folder / "haproxy.cfg"
     configuration.write_text(
         f"""global
-    nbthread 1
+    nbthread {workers}
     maxconn {HAPROXY_CONNECTIONS_MAX}
 defaults
     mode http
@@ -164,7 +181,7 @@ backend back
 # --- caddy ----------------------------------------------------------------------------------------------------------
 
 
-def _caddy(folder: Path, upstream_port: int) -> Started:
+def _caddy(folder: Path, upstream_port: int, workers: int = 1) -> Started:
     path = find_program("caddy")
     assert path is not None
     port = free_port()
@@ -192,24 +209,25 @@ http://:{port} {{
     )
     homes = {name: str(folder) for name in ("HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME")}
     command = [path, "run", "--config", str(configuration), "--adapter", "caddyfile"]
-    return Started(command, port, {"GOMAXPROCS": "1", **homes})
+    return Started(command, port, {"GOMAXPROCS": str(workers), **homes})
 
 
 # --- the activator --------------------------------------------------------------------------------------------------
 
 
-def _activator(container_concurrency: int, more: str = "", of_revision: str = "") -> Callable[[Path, int], Started]:
+def _activator(container_concurrency: int, more: str = "", of_revision: str = "") -> Callable[..., Started]:
     """`more`: lines of its configuration beside those that all have; {upstream} in it: where the upstream listens.
     `of_revision`: a line of its revision.
     """
 
-    def prepare(folder: Path, upstream_port: int) -> Started:
+    def prepare(folder: Path, upstream_port: int, workers: int = 1) -> Started:
         port = free_port()
         folder.mkdir(exist_ok=True)
         configuration = folder / "activator.yaml"
         configuration.write_text(
             f"""listen: {LOOPBACK}:{port}
 admin: {LOOPBACK}:{free_port()}
+workers: {workers}
 revisions:
   - name: bench
     hosts: ["*"]
@@ -226,12 +244,12 @@ revisions:
     return prepare
 
 
-def _activator_for_knative(folder: Path, upstream_port: int) -> Started:
+def _activator_for_knative(folder: Path, upstream_port: int, workers: int = 1) -> Started:
     """With Knative's dialect on the data path: probes looked for, fields rewritten, times from arrival.
 
     The revision stands in the file, and there is no cluster: what is measured is the path of a request.
     """
-    started = _activator(0, "kubernetes: {}\nlimits: {body_rate: 0}")(folder, upstream_port)
+    started = _activator(0, "kubernetes: {}\nlimits: {body_rate: 0}")(folder, upstream_port, workers)
     nowhere = folder / "kubeconfig"
     nowhere.write_text(
         """{"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
@@ -256,6 +274,8 @@ PEERS = [
     Peer("caddy", "caddy", _caddy),
     Peer("activator-cc0", None, _activator(0), {"container_concurrency": 0}),
     Peer("activator-cc100", None, _activator(100), {"container_concurrency": 100}),
+    # One request at a time, so that most wait: what the line costs.
+    Peer("activator-cc1", None, _activator(1), {"container_concurrency": 1}, only_named=True),
     Peer("activator-knative", None, _activator_for_knative, {"dialect": "knative"}, only_named=True),
     Peer(
         "activator-no-histograms",
@@ -289,8 +309,18 @@ GROUPS = {
 }
 
 
-def choose(names: str | None) -> list[Peer]:
-    """All that are here, or those that are named: `haproxy,activator`. Raises UsageError."""
+def choose(names: str | None, workers: str = "1") -> list[Peer]:
+    """All that are here, or those that are named: `haproxy,activator`, with each number of workers: `1,2,4`. Raises
+    UsageError.
+    """
+    counts = workers.split(",")
+    if not all(count.isdecimal() and int(count) > 0 for count in counts):
+        raise UsageError("--workers: numbers such as 1,2,4")
+    chosen = [peer.with_workers(int(count)) for peer in _chosen(names) for count in counts]
+    return list({peer.name: peer for peer in chosen}.values())
+
+
+def _chosen(names: str | None) -> list[Peer]:
     if names is None:
         every = [peer for peer in PEERS if not peer.only_named]
         return [peer for peer in every if peer.program is None or find_program(peer.program) is not None]

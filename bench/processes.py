@@ -139,6 +139,10 @@ class Child:
         """How long they were ready to run while their core was given to others."""
         return sum(map(process_waited_s, tree(self.process.pid)))
 
+    def memory_bytes(self) -> int:
+        """Of all of them; what several share is counted once (Pss)."""
+        return sum(map(process_memory_bytes, tree(self.process.pid)))
+
     def stop(self) -> None:
         """Ask, wait, insist."""
         for number in (signal.SIGTERM, signal.SIGKILL):
@@ -225,6 +229,17 @@ def process_waited_s(pid: int) -> float:
         except (OSError, IndexError):
             continue
     return waited_ns / 1e9
+
+
+def process_memory_bytes(pid: int) -> int:
+    """Its own memory, and its share of what it shares with others; 0 where the kernel does not say."""
+    try:
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text("ascii").splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
 
 
 def _parent(entry: Path) -> int | None:

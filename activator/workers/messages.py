@@ -222,13 +222,13 @@ def encode(messages: list[Any]) -> bytes:
     return _ENCODER.encode(messages)
 
 
-def to_worker(data: bytes) -> list[ToWorker]:
+def to_worker(data: bytes | memoryview) -> list[ToWorker]:
     """Raises msgspec.DecodeError for what is not such a list."""
     messages: list[ToWorker] = _TO_WORKER.decode(data)
     return messages
 
 
-def from_worker(data: bytes) -> list[FromWorker]:
+def from_worker(data: bytes | memoryview) -> list[FromWorker]:
     """Raises msgspec.DecodeError for what is not such a list."""
     messages: list[FromWorker] = _FROM_WORKER.decode(data)
     return messages

@@ -56,13 +56,15 @@ class Peers:
 
     # --- within ---
 
-    def _received(self, worker: int, data: bytes) -> None:
+    def _received(self, worker: int, data: memoryview) -> None:
         assert self.member is not None
         for message in decode(data):
             try:
                 self.member.receive(worker, message)
             except Exception as error:
                 self._failed(error)
+        if self._outgoing:
+            self._flush()  # the answers go now: whoever asked waits for them
 
     def _lost(self, worker: int) -> None:
         if worker in self._wires:

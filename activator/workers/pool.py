@@ -481,7 +481,7 @@ class WorkerPool(Workers):
             worker.send(Listen(named), [os.dup(one.socket.fileno()) for one in some])
         worker.given &= wanted
 
-    def _received(self, worker: WorkerProcess, data: bytes) -> None:
+    def _received(self, worker: WorkerProcess, data: memoryview) -> None:
         worker.heard_s = self._now()
         for message in from_worker(data):
             try:

@@ -125,7 +125,7 @@ class Worker:
     def _orphaned(self) -> None:
         os._exit(EXIT_ORPHANED)
 
-    def _received(self, data: bytes, descriptors: list[int]) -> None:
+    def _received(self, data: memoryview, descriptors: list[int]) -> None:
         given = deque(descriptors)
         effects: list[Effect] = []
         for message in to_worker(data):

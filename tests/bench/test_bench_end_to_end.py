@@ -39,6 +39,23 @@ def test_load_without_anybody_elses_programs(tmp_path: Path) -> None:
     assert 1 < found["load.activator-cc100.cpu_per_request"] < 10_000
 
 
+def test_load_with_several_workers(tmp_path: Path) -> None:
+    path = tmp_path / "load.json"
+    done = bench("load", "--peers", "activator-cc100", "--workers", "1,2", *SHORT, "--json", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = values(path)
+    assert found["load.activator-cc100-x2.failures"] == 0
+    assert 0.1 < found["load.activator-cc100-x2.cpu_ratio_to_one_worker"] < 10
+    assert 0 < found["load.activator-cc100-x2.memory_per_further_worker"] < 200 << 20
+
+
+def test_grants(tmp_path: Path) -> None:
+    path = tmp_path / "grants.json"
+    done = bench("grants", "--requests", "100", "--json", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert 0 < values(path)["grants.local.p50"] < values(path)["grants.remote.p50"]
+
+
 @pytest.mark.parametrize("body", ["10k", "1m"])
 def test_large_bodies(body: str) -> None:
     done = bench("load", "--peers", "activator-cc100", *SHORT, "--body", body)

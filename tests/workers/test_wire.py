@@ -25,10 +25,10 @@ class End:
         self.errors: list[Exception] = []
         self.wire = Wire(sock, self.received, self.is_closed, self.errors.append)
 
-    def received(self, data: bytes, descriptors: list[int]) -> None:
-        self.frames.append(data)
+    def received(self, data: memoryview, descriptors: list[int]) -> None:
+        self.frames.append(bytes(data))
         self.descriptors.extend(descriptors)
-        if data == b"raise":
+        if bytes(data) == b"raise":
             raise RuntimeError("of the receiver")
 
     def is_closed(self) -> None:

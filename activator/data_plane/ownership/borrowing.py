@@ -134,6 +134,8 @@ class Borrowing(SlotSource):
         waiter = self.wanted.get(message.request)
         if waiter is not None:
             waiter.line_number = message.number
+            if len(self.wanted) == 1:
+                self.throttler.must_wait()
 
     def granted(self, message: Granted) -> None:
         self._set_lends(message.lends)

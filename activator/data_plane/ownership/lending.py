@@ -119,6 +119,7 @@ class RemoteWaiter(Waiter):
 
     def __init__(self, lending: Lending, borrower: Borrower, request: int) -> None:
         super().__init__()
+        self.is_remote = True
         self.lending = lending
         self.borrower = borrower
         self.request_number = request

@@ -154,6 +154,6 @@ def encode(batch: list[AnyMessage]) -> bytes:
     return _ENCODER.encode(batch)
 
 
-def decode(data: bytes) -> list[AnyMessage]:
+def decode(data: bytes | memoryview) -> list[AnyMessage]:
     """Raises msgspec.DecodeError for anything else."""
     return _DECODER.decode(data)

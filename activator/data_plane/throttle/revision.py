@@ -444,6 +444,10 @@ class RevisionThrottler:
         source.opened(lease)
         return lease
 
+    def must_wait(self) -> None:
+        """The owner has no slot for the waiter that stands in line: only now there is a line."""
+        self._events.wanted(self.key)
+
     def grant_lent(self, source: SlotSource, waiter: Waiter, tracker: PodTracker) -> None:
         """The owner has granted the waiter, which stands in line, a slot of this pod."""
         self._take_out(waiter)
@@ -639,7 +643,8 @@ class RevisionThrottler:
                 self._start_wanted()
         if self.line.length == 1:
             self._forecast.line_formed(self._now())
-            self._events.wanted(self.key)
+            if self.source is None and not waiter.is_remote:
+                self._events.wanted(self.key)
             if self.lending is not None:
                 self.lending.line_formed()
         if self.source is not None:

@@ -31,6 +31,7 @@ class Waiter(LeaseHolder):
         self.pick_key: i64 = 0  # what the policy may know the request by; 0: nothing
         self.arrival: int = 0  # 0: has not asked for a slot yet
         self.line_number: int = 0  # its arrival at the owner, where another member owns the revision; 0: not known
+        self.is_remote: bool = False  # it waits at another member
         self.asked_s: float = 0.0  # when it did, in monotonic seconds; never before an earlier arrival
         # Where it stands, as its line wants it; written by the throttler when the request must wait.
         self.sorted: bool = False

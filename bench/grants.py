@@ -1,0 +1,146 @@
+"""What a slot costs that another worker grants: one request at a time, from connections of both workers.
+
+Rules
+  1. Of two workers one owns the revision. Requests on the connections of the other one wait for a grant; with
+     `container_concurrency: 1` none is lent for longer. So connections fall into two groups by their median.
+  2. Beside it stands what the machine takes for a message there and back between two event loops: no grant can be
+     faster.
+  3. Nothing else is under way: the figures are latencies of an idle machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from bench import header, results
+from bench.peers import choose
+from bench.processes import LOOPBACK, BenchError, answers, free_port, running
+from bench.results import Document, Result, figure
+from bench.upstream import BODY_BYTES
+
+CONNECTIONS = 16
+REQUEST = b"GET /small HTTP/1.1\r\nHost: bench.localhost\r\n\r\n"
+_GAP_MIN_S = 20e-6  # less, and all connections came to one worker
+
+
+def run(requests: int, json_path: str | None) -> int:
+    """The whole of `python -m bench grants`: `requests` on each connection. Raises BenchError."""
+    (peer,) = choose("activator-cc1", "2")
+    assert peer.prepare is not None
+    head = header.collect([])
+    print(header.one_line(head))
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder = Path(name)
+        port = free_port()
+        with running([sys.executable, "-m", "bench.upstream", f"{LOOPBACK}:{port}"], folder / "upstream.log") as pod:
+            pod.wait_until(answers(port, "/small", BODY_BYTES["small"]))
+            started = peer.prepare(folder / "activator", port)
+            with running(started.command, folder / "activator.log", None, started.environment) as proxy:
+                proxy.wait_until(answers(started.port, "/small", BODY_BYTES["small"]))
+                medians = sorted(_medians(started.port, requests))
+    local_s, remote_s = _groups(medians)
+    floor_s = there_and_back(requests)
+    rows = [
+        ["a request, its worker has the slot", figure(local_s * 1e6, 0)],
+        ["a request, another worker grants the slot", figure(remote_s * 1e6, 0)],
+        ["the difference", figure((remote_s - local_s) * 1e6, 0)],
+        ["a message between two event loops, there and back", figure(floor_s * 1e6, 0)],
+    ]
+    print("\n" + results.table(["p50", "us"], rows))
+    if json_path is not None:
+        named = {"local": local_s, "remote": remote_s, "difference": remote_s - local_s, "there_and_back": floor_s}
+        found = [Result(f"grants.{name}.p50", value * 1e6, "us", True, {}) for name, value in named.items()]
+        results.write(json_path, Document(head, found))
+    return 0
+
+
+def _medians(port: int, requests: int) -> list[float]:
+    """Of each connection, in seconds; one request after the other, each on the next connection."""
+    connections = [socket.create_connection((LOOPBACK, port), 10.0) for _ in range(CONNECTIONS)]
+    took: list[list[float]] = [[] for _ in connections]
+    try:
+        for _ in range(requests):
+            for sock, found in zip(connections, took):
+                began_s = time.perf_counter()
+                sock.sendall(REQUEST)
+                _read_answer(sock)
+                found.append(time.perf_counter() - began_s)
+    finally:
+        for sock in connections:
+            sock.close()
+    return [statistics.median(found) for found in took]
+
+
+def _read_answer(sock: socket.socket) -> None:
+    data = b""
+    while b"\r\n\r\n" not in data or len(data.partition(b"\r\n\r\n")[2]) < BODY_BYTES["small"]:
+        more = sock.recv(65536)
+        if not more:
+            raise BenchError("the activator has closed a connection")
+        data += more
+    if not data.startswith(b"HTTP/1.1 200 "):
+        raise BenchError(f"an answer that is not 200: {data[:100]!r}")
+
+
+def _groups(medians: list[float]) -> tuple[float, float]:
+    """The medians of the connections below and above the widest gap."""
+    gaps = [(after - before, place) for place, (before, after) in enumerate(itertools.pairwise(medians), 1)]
+    gap_s, place = max(gaps)
+    if gap_s < _GAP_MIN_S:
+        raise BenchError("all connections came to one worker: try again")
+    return statistics.median(medians[:place]), statistics.median(medians[place:])
+
+
+def there_and_back(times: int) -> float:
+    """The median in seconds, between two processes with the program's event loop."""
+    one, other = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        try:
+            one.close()
+            _in_loop(_echo(other))
+        finally:
+            os._exit(0)
+    other.close()
+    try:
+        return _in_loop(_ask(one, times))
+    finally:
+        one.close()
+        os.waitpid(child, 0)
+
+
+def _in_loop(story: Coroutine[Any, Any, float]) -> float:
+    import uvloop
+
+    return uvloop.run(story)
+
+
+async def _echo(sock: socket.socket) -> float:
+    loop = asyncio.get_running_loop()
+    sock.setblocking(False)
+    while data := await loop.sock_recv(sock, 4096):
+        sock.send(data)
+    return 0.0
+
+
+async def _ask(sock: socket.socket, times: int) -> float:
+    loop = asyncio.get_running_loop()
+    sock.setblocking(False)
+    took = []
+    for _ in range(times):
+        await asyncio.sleep(0.0005)
+        began_s = time.perf_counter()
+        sock.send(b"x" * 100)
+        await loop.sock_recv(sock, 4096)
+        took.append(time.perf_counter() - began_s)
+    return statistics.median(took)
