@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
     from activator.telemetry.metrics.knative_export import KnativeExporter
     from activator.telemetry.metrics.knative_metrics import KnativeMetrics
     from activator.telemetry.metrics.program_families import Program
+    from activator.telemetry.metrics.worker_families import WorkerFigures
     from activator.telemetry.request_hooks import RequestHooks
 
 HEALTH_REPORT_INTERVAL_S: Final = 0.1  # how often it is looked at for the data plane
@@ -328,7 +330,17 @@ class App:
             counts.spans,
             None if self._push is None else self._push.intake,
             self._knative,
+            self._worker_figures(counts),
         )
+
+    def _worker_figures(self, counts: WorkerCounts) -> WorkerFigures | None:
+        from activator.telemetry.metrics.worker_families import WorkerFigures
+
+        shown = self.workers.describe()
+        if not shown:
+            return None
+        states = Counter(one["state"] for one in shown)
+        return WorkerFigures(dict(states), sum(one["restarts"] for one in shown), counts.cpu_s, counts.resident_bytes)
 
     def _receive(self, message: FromData) -> None:
         """From the data plane."""

@@ -248,7 +248,10 @@ Change = (
 
 
 class SetRevision(Message, frozen=True, tag=True):
+    """`life`: which revision of this name it is, where several data planes must mean the same one."""
+
     spec: RevisionSpec
+    life: int = 0
 
     @property
     def key(self) -> str:
@@ -324,6 +327,7 @@ class RebuildRevision(Message, frozen=True, tag=True):
     pods: tuple[PlacePod, ...]
     failure: str
     complete: bool = True
+    life: int = 0  # as in `SetRevision`
 
     @property
     def key(self) -> str:

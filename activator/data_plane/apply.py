@@ -65,7 +65,7 @@ class TableHooks:
         """Route the revision's hosts."""
         raise NotImplementedError
 
-    def revision_dropped(self, key: str) -> None:
+    def revision_dropped(self, throttler: RevisionThrottler) -> None:
         raise NotImplementedError
 
     def revision_ended(self, throttler: RevisionThrottler) -> None:
@@ -271,7 +271,7 @@ class RevisionTables:
             return self._rebuild_more(effect)
         self._give_up(effect.key)
         if type(effect) is SetRevision:
-            return self._set_revision(effect.spec)
+            return self._set_revision(effect.spec, effect.life)
         throttler = self.throttlers.get(effect.key)
         return None if throttler is None else self._apply_to(throttler, effect)
 
@@ -299,7 +299,7 @@ class RevisionTables:
             self._drop_revision(throttler)
         return None
 
-    def _set_revision(self, spec: RevisionSpec) -> RevisionThrottler:
+    def _set_revision(self, spec: RevisionSpec, life: int) -> RevisionThrottler:
         throttler = self.throttlers.get(spec.key)
         if throttler is None:
             throttler = RevisionThrottler(
@@ -307,6 +307,7 @@ class RevisionTables:
             )
             self._incarnation += 1
             throttler.incarnation = self._incarnation
+            throttler.common_name = f"{spec.key}#{life}"
             self.throttlers[spec.key] = throttler
         else:
             old = throttler.spec
@@ -340,7 +341,7 @@ class RevisionTables:
         key = effect.key
         throttler = self.throttlers.get(key)
         if throttler is None:
-            throttler = self._set_revision(effect.spec)
+            throttler = self._set_revision(effect.spec, effect.life)
         self._give_up(key)
         self._generation = max(self._generation, highest_generation(throttler.table))
         rebuild = Rebuild(throttler, self._new_table(effect.spec), effect.spec, effect.failure)
@@ -416,7 +417,7 @@ class RevisionTables:
         del self.throttlers[throttler.key]
         self._active.pop(throttler.key, None)
         self._forget(throttler.key)
-        self._hooks.revision_dropped(throttler.key)
+        self._hooks.revision_dropped(throttler)
         # First: requests that wait for a connection to one of the pods are rejected, and must not join the line again.
         throttler.remove()
         table = throttler.table

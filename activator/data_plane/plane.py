@@ -318,7 +318,7 @@ class _Hooks(TableHooks):
             if throttler.spec.container_concurrency > 0:
                 member.revision_set(throttler)
             else:
-                member.limit_removed(throttler.key)
+                member.limit_removed(throttler.common_name)
         talks = (throttler.spec.tls, throttler.spec.lenient_pods)
         if talks != self._talks.get(throttler.key):
             self._talks[throttler.key] = talks
@@ -326,10 +326,11 @@ class _Hooks(TableHooks):
                 if isinstance(tracker.attachment, PodPool):
                     tracker.attachment.move(self._address_of(tracker, throttler.spec))
 
-    def revision_dropped(self, key: str) -> None:
+    def revision_dropped(self, throttler: RevisionThrottler) -> None:
+        key = throttler.key
         self._data.router.drop(key)
         if self._data.member is not None:
-            self._data.member.revision_dropped(key)
+            self._data.member.revision_dropped(throttler.common_name)
         self._talks.pop(key, None)
 
     def revision_ended(self, throttler: RevisionThrottler) -> None:

@@ -91,6 +91,8 @@ class FanOut:
         self._receive = receive
         self._workers: dict[int, None] = {}
         self._standing: dict[type, Command] = {}  # commands that hold for every worker that comes
+        self._life_of: dict[str, int] = {}
+        self._lives: int = 0
         self._loads: dict[str, Loads] = {}
         self._offsets: dict[str, dict[int, int]] = {}  # effects from before a worker came, by revision
         self._seen: dict[str, dict[int, int]] = {}  # effects that each worker has confirmed, by revision
@@ -111,7 +113,7 @@ class FanOut:
         effects: list[Effect | Command] = [*self._standing.values()]
         for revision in revisions:
             key = revision.effect.key
-            effects.append(revision.effect)
+            effects.append(self._with_life(revision.effect))
             self._loads.setdefault(key, Loads())
             if revision.sent:
                 self._offsets.setdefault(key, {})[worker] = revision.sent
@@ -139,6 +141,7 @@ class FanOut:
 
     def apply(self, effects: list[Effect]) -> None:
         """Effects of the state worker, in order."""
+        effects = [self._with_life(effect) for effect in effects]
         for effect in effects:
             self._note(effect)
         special = [type(effect) is FreeSlot for effect in effects]
@@ -186,6 +189,18 @@ class FanOut:
             self._receive(message)
 
     # --- within ---
+
+    def _with_life(self, effect: Effect) -> Effect:
+        """Each revision has a number of its own, until it is dropped."""
+        if type(effect) is DropRevision:
+            self._life_of.pop(effect.key, None)
+        elif type(effect) is SetRevision or type(effect) is RebuildRevision:
+            life = self._life_of.get(effect.key)
+            if life is None:
+                self._lives += 1
+                life = self._life_of[effect.key] = self._lives
+            return replace(effect, life=life)
+        return effect
 
     def _note(self, effect: Effect) -> None:
         key = effect.key

@@ -128,7 +128,7 @@ class Figures:
                 transitions=data.transitions,
                 errors_total=data.errors_total,
             )
-            self._ended_counts = counts_plus(self._ended_counts, replace(counts, data=lasting))
+            self._ended_counts = counts_plus(self._ended_counts, replace(counts, data=lasting, resident_bytes=0))
 
     # --- what is read ---
 
@@ -248,7 +248,13 @@ def counts_plus(one: WorkerCounts, other: WorkerCounts) -> WorkerCounts:
         transitions=_greatest(a.transitions, b.transitions),  # of the same pods in each table
         errors_total=a.errors_total + b.errors_total,
     )
-    return WorkerCounts(data, one.lost_log_lines + other.lost_log_lines, _sums(one.spans, other.spans))
+    return WorkerCounts(
+        data,
+        one.lost_log_lines + other.lost_log_lines,
+        _sums(one.spans, other.spans),
+        one.cpu_s + other.cpu_s,
+        one.resident_bytes + other.resident_bytes,
+    )
 
 
 def _traffic(one: TrafficStatistics | None, other: TrafficStatistics | None) -> TrafficStatistics | None:

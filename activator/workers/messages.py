@@ -168,6 +168,8 @@ class WorkerCounts(msgspec.Struct, frozen=True):
     data: DataPlaneStatistics = DataPlaneStatistics()
     lost_log_lines: int = 0
     spans: dict[str, int] = {}  # by outcome
+    cpu_s: float = 0.0  # processor time of the process
+    resident_bytes: int = 0
 
 
 class Statistics(Message, frozen=True, tag=True):

@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import signal
@@ -63,7 +64,7 @@ from activator.workers.messages import (
     from_worker,
 )
 from activator.workers.snapshots import together
-from activator.workers.sockets import SharedSockets, SocketChange
+from activator.workers.sockets import PlacedSocket, SharedSockets, SocketChange
 from activator.workers.wire import DESCRIPTORS_AT_ONCE_MAX, Wire, pair
 from activator.workers.workers import ListenerPlan, Workers
 from lb.rng import Rng
@@ -78,6 +79,7 @@ STATISTICS_INTERVAL_S: Final = 1.0  # how often workers report what they have co
 GATHER_S: Final = 1.0  # how long a scrape waits for workers
 PROFILE_SLACK_S: Final = 5.0  # beyond its own length
 RELISTEN_S: Final = 2.0  # after which a socket is given again to a worker that could not read its certificate
+RETRY_S: Final = 1.0  # after which it is tried again what the system has not allowed
 
 log = logging.getLogger("activator")
 
@@ -214,6 +216,8 @@ class WorkerPool(Workers):
         for place in self._places:
             self._start(place)
         first = [place.worker for place in self._places if place.worker is not None]
+        if len(first) < len(self._places):
+            raise StartError("the workers cannot be started; the reason stands above")
         until_s = self._now() + WORKER_START_S
         for worker in first:
             while not worker.begun.is_set():
@@ -409,24 +413,36 @@ class WorkerPool(Workers):
         return [worker for worker in self._by_number.values() if worker.begun.is_set() and not worker.ended.is_set()]
 
     def _start(self, place: Place) -> None:
-        assert self._fork_socket is not None
-        self._numbers += 1
-        worker = WorkerProcess(self._numbers, place.index, self._now())
-        place.worker = self._by_number[worker.number] = worker
+        try:
+            self._fork(place)
+        except OSError as error:  # no descriptors, or the fork server is just ending
+            log.error("worker %d cannot be started, again in %g s: %s", place.index, RETRY_S, error)
+            place.waits_until_s = self._now() + RETRY_S
+            self._loop.call_later(RETRY_S, self._start_later, place)
+
+    def _fork(self, place: Place) -> None:
+        """Raises OSError."""
+        if self._fork_socket is None:
+            raise OSError(errno.EPIPE, "the process that starts workers is not there")
         own, others = pair()
+        try:
+            number = self._numbers + 1
+            socket.send_fds(self._fork_socket, [REQUEST.pack(number)], [others.fileno()])
+        except OSError:
+            own.close()
+            raise
+        finally:
+            others.close()
+        self._numbers = number
+        worker = WorkerProcess(number, place.index, self._now())
+        place.worker = self._by_number[number] = worker
         worker.wire = Wire(
             own,
             lambda data, _: self._received(worker, data),
             lambda: self._wire_closed(worker),
             lambda error: self._failed(worker, error),
         )
-        try:
-            socket.send_fds(self._fork_socket, [REQUEST.pack(worker.number)], [others.fileno()])
-        except OSError as error:
-            log.error("worker %d cannot be started: %s", place.index, error)
-            self._loop.call_soon(self._ended, worker)
-        others.close()
-        worker.send(Begin(worker.number, place.index, self._config, self._rng.below(1 << 30), self._log_level))
+        worker.send(Begin(number, place.index, self._config, self._rng.below(1 << 30), self._log_level))
 
     def _joined(self, worker: WorkerProcess) -> None:
         """It has begun: it takes part from now on."""
@@ -443,7 +459,14 @@ class WorkerPool(Workers):
             self._listen()
 
     def _link(self, one: WorkerProcess, other: WorkerProcess) -> None:
-        end, other_end = pair()
+        if one.ended.is_set() or other.ended.is_set():
+            return
+        try:
+            end, other_end = pair()
+        except OSError as error:  # no descriptors: the two wait for each other meanwhile
+            log.error("workers %d and %d cannot be linked, again in %g s: %s", one.place, other.place, RETRY_S, error)
+            self._loop.call_later(RETRY_S, self._link, one, other)
+            return
         one.send(Link(other.number), [end.detach()])
         other.send(Link(one.number), [other_end.detach()])
 
@@ -472,13 +495,19 @@ class WorkerPool(Workers):
             return
         for begin in range(0, max(len(new), 1), DESCRIPTORS_AT_ONCE_MAX):
             some = new[begin : begin + DESCRIPTORS_AT_ONCE_MAX]
+            try:
+                descriptors = _duplicates(some)
+            except OSError as error:
+                log.error("worker %d cannot be given its sockets, again in %g s: %s", worker.place, RETRY_S, error)
+                self._loop.call_later(RETRY_S, self._listen)
+                return
             coming = {one.number for one in some}
             worker.given |= coming
             there = [one for one in sockets if one.number in worker.given]
             named = tuple([SocketGiven(one.number, one.wanted, one.number in coming) for one in there])
             worker.listens_awaited += 1
             worker.listening.clear()
-            worker.send(Listen(named), [os.dup(one.socket.fileno()) for one in some])
+            worker.send(Listen(named), descriptors)
         worker.given &= wanted
 
     def _received(self, worker: WorkerProcess, data: memoryview) -> None:
@@ -661,6 +690,18 @@ class WorkerPool(Workers):
         self._start_fork_server()
         for worker in [one for one in self._by_number.values() if one.pidfd < 0]:
             self._ended(worker)  # it was never forked
+
+
+def _duplicates(sockets: list[PlacedSocket]) -> list[int]:
+    """Descriptors of them; all or none. Raises OSError."""
+    made: list[int] = []
+    try:
+        made.extend(os.dup(one.socket.fileno()) for one in sockets)
+    except OSError:
+        for descriptor in made:
+            os.close(descriptor)
+        raise
+    return made
 
 
 def how_it_ended(status: int) -> str:

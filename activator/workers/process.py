@@ -13,6 +13,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import socket
 import sys
 import time
@@ -315,7 +316,11 @@ class Serving:
                 part = []
                 await pause(0.0)
         counts = WorkerCounts(
-            self.data.statistics(), self.telemetry.access_log.lost_total, dict(self.telemetry.traces.totals)
+            self.data.statistics(),
+            self.telemetry.access_log.lost_total,
+            dict(self.telemetry.traces.totals),
+            time.process_time(),
+            _resident_bytes(),
         )
         self._worker.send(Statistics(question.question, tuple(part), complete=True, counts=counts))
 
@@ -334,3 +339,12 @@ class Serving:
         while True:
             await pause(MEMBER_TICK_S)
             self._member.tick()
+
+
+def _resident_bytes() -> int:
+    """0 where the kernel does not say."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0

@@ -85,8 +85,8 @@ class FaultyHooks(TableHooks):
     def pod_drained(self, key: str, identity: str) -> None:
         self._hooks.pod_drained(key, identity)
 
-    def revision_dropped(self, key: str) -> None:
-        self._hooks.revision_dropped(key)
+    def revision_dropped(self, throttler: RevisionThrottler) -> None:
+        self._hooks.revision_dropped(throttler)
 
     def revision_ended(self, throttler: RevisionThrottler) -> None:
         self._hooks.revision_ended(throttler)

@@ -185,6 +185,13 @@ def test_what_a_dead_worker_had_reported_stays_in_the_metrics(run_activator: Run
         text = activator.ask("/metrics")[2].decode()
         assert float(text.partition(f"\n{accepted} ")[2].split()[0]) >= before + 10
         assert counter(activator, "activator_request_duration_seconds_count") == 50.0
+        assert 'activator_workers{state="serving"} 2.0' in text
+        assert "activator_worker_restarts_total 2.0" in text
+        used = [
+            float(text.partition(f"\nactivator_worker_{name} ")[2].split()[0])
+            for name in ("cpu_seconds_total", "resident_bytes")
+        ]
+        assert 0.05 < used[0] < 100.0 and 20e6 < used[1] < 500e6
 
 
 def test_a_worker_that_hangs_is_replaced_and_what_waited_for_it_is_served(run_activator: RunActivator) -> None:

@@ -52,6 +52,7 @@ class Link:
         """Lost where the link has ended, whether the sender knows or not."""
         if not self.alive:
             return
+        self.network.sent += 1
         data = encode([message])  # what cannot be sent through a socket is found here
         timeline = self.network.timeline
         arrives_s = max(self._free_s[receiver], timeline.now_s + self.network.delay_s())
@@ -71,6 +72,7 @@ class Network:
     """
 
     def __init__(self, timeline: Timeline, random_: random.Random) -> None:
+        self.sent = 0  # messages
         self.timeline = timeline
         self.slowest_s: float = 0.01
         self._random = random_

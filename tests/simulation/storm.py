@@ -7,13 +7,25 @@ from tests.simulation.world import World
 REVISIONS = {"ns/one": (1, 3), "ns/three": (3, 2), "ns/many": (20, 2)}
 
 
-KINDS = ("cut", "cut", "kill", "pause", "pod", "slow", "join", "leave")
+KINDS = ("cut", "cut", "kill", "pause", "pod", "slow", "join", "leave", "rebuild")
+REVISIONS_COME = (*KINDS, "drop")  # requests of those that go are refused
 IN_ORDER = ("join", "leave", "pod")  # through these, the order of the line is kept
 
 
-def storm(seed: int, members: int, seconds: float, faults: float, kinds: tuple[str, ...] = KINDS) -> World:
-    """Requests at a rate near what the pods can do, and so many faults a second."""
+def storm(
+    seed: int,
+    members: int,
+    seconds: float,
+    faults: float,
+    kinds: tuple[str, ...] = KINDS,
+    suspicions: float = 0.0,
+) -> World:
+    """Requests at a rate near what the pods can do, and so many faults a second.
+
+    `suspicions`: of requests that are tried again, the share whose pod had taken no connection.
+    """
     world = World(seed, members, REVISIONS)
+    world.suspicions = suspicions
     world.run(0.2)
     if set(IN_ORDER).issuperset(kinds):
         world.order_bound_s = 4.0 * world.network.slowest_s + 0.15
@@ -58,5 +70,9 @@ def fault(world: World, kinds: tuple[str, ...]) -> None:
         key = random.choice(list(REVISIONS))
         world.add_pod(key)
         world.remove_pod(key)
+    elif kind == "rebuild":
+        node.run(lambda: node.rebuild(random.choice(list(REVISIONS))))
+    elif kind == "drop":
+        world.drop(random.choice(list(REVISIONS)))
     elif kind == "slow":
         world.network.slowest_s = random.choice([0.001, 0.01, 0.2])

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from tests.simulation.storm import IN_ORDER, KINDS, storm
+from tests.simulation.scenarios import SCENARIOS
+from tests.simulation.storm import IN_ORDER, KINDS, REVISIONS_COME, storm
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -26,8 +29,29 @@ def test_limits_are_kept_and_nobody_is_lost_through_faults(seed: int) -> None:
     assert world.ends["served"] + world.ends.get("killed", 0) > 0.5 * world.requests
 
 
+@pytest.mark.parametrize("seed", range(100, 112))
+def test_pods_that_take_no_connections_are_left_alone_by_all(seed: int) -> None:
+    world = storm(seed, 2 + seed % 4, 4.0, 4.0, suspicions=0.5)
+    assert world.ends.keys() <= {"served", "left", "killed"}
+
+
+@pytest.mark.parametrize("seed", range(200, 212))
+def test_revisions_that_go_and_come_back_leave_nothing_behind(seed: int) -> None:
+    world = storm(seed, 2 + seed % 4, 4.0, 6.0, REVISIONS_COME)
+    assert world.ends.keys() <= {"served", "left", "killed", "revision_removed", "no_route"}
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenarios(scenario: Callable[[int], None]) -> None:
+    for seed in range(6):
+        scenario(seed)
+
+
 @pytest.mark.deep
-@pytest.mark.parametrize("kinds", [KINDS, IN_ORDER, ("kill",), ("cut", "pause"), ("cut", "kill", "slow")])
+@pytest.mark.parametrize(
+    "kinds",
+    [KINDS, REVISIONS_COME, ("rebuild", "kill"), IN_ORDER, ("kill",), ("cut", "pause"), ("cut", "kill", "slow")],
+)
 def test_through_long_storms(kinds: tuple[str, ...]) -> None:
     for seed in range(10_000, 10_400):
         storm(seed, 2 + seed % 7, 5.0, 8.0, kinds)

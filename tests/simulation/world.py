@@ -15,15 +15,17 @@ from activator.config.specs import RevisionSpec
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import AnyMessage
 from activator.data_plane.ownership.view import MemberName, View
+from activator.data_plane.rebuild import Rebuild, highest_generation
 from activator.data_plane.throttle.lease import Lease
-from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.waiters import Waiter
+from activator.messages import PlacePod
 from activator.runtime.errors import Reason
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
-from lb.tracker import DRAINING, READY
+from lb.tracker import DRAINING, READY, UNLIMITED
 from tests.simulation.network import Link, Network, Timeline
 
 TICK_S: Final = 0.25
@@ -65,6 +67,7 @@ class Request(Waiter):
         self.name = name
         self.takes_s = takes_s
         self.retries = retries
+        self.throttler: RevisionThrottler | None = None
         self.lease: Lease | None = None
         self.pod: Pod | None = None
         self.end: str = ""
@@ -72,7 +75,10 @@ class Request(Waiter):
         self.was_tried = False
 
     def ask(self) -> None:
-        throttler = self.node.throttlers[self.key]
+        throttler = self.throttler = self.node.throttlers.get(self.key)
+        if throttler is None:  # it was dropped here meanwhile
+            self._end("no_route")
+            return
         lease = throttler.try_acquire(self, self.node.world.now())
         if lease is not None:
             self.granted(lease)
@@ -111,7 +117,8 @@ class Request(Waiter):
         """Its client goes, if it waits."""
         if not self.end and self.lease is None:
             self._end("left")
-            self.node.throttlers[self.key].cancel(self)
+            assert self.throttler is not None
+            self.throttler.cancel(self)
 
     def served(self) -> None:
         if self.end:
@@ -128,11 +135,16 @@ class Request(Waiter):
         lease, pod = self.lease, self.pod
         assert lease is not None and pod is not None
         self.was_tried = True
-        throttler = self.node.throttlers[self.key]
+        world = self.node.world
+        throttler = self.throttler
+        assert throttler is not None
         self.lease = self.pod = None
-        self.waits_since_s = self.node.world.now()
+        self.waits_since_s = world.now()
         pod.left(self)
-        refusal = throttler.requeue(self, lease, Reason.CONNECT_TIMEOUT)
+        reason = Reason.CONNECT_FAILED if world.random.random() < world.suspicions else Reason.CONNECT_TIMEOUT
+        if reason is Reason.CONNECT_FAILED:
+            throttler.pod_failed(lease, reason)
+        refusal = throttler.requeue(self, lease, reason)
         throttler.release(lease, 0.0, False)
         if refusal is not None:
             self.refused(refusal, "")
@@ -142,7 +154,8 @@ class Request(Waiter):
         assert lease is not None and pod is not None
         self.lease = self.pod = None
         pod.left(self)
-        self.node.throttlers[self.key].release(lease, self.takes_s, True)
+        assert self.throttler is not None
+        self.throttler.release(lease, self.takes_s, True)
 
     def _end(self, how: str) -> None:
         if self.end:
@@ -150,6 +163,10 @@ class Request(Waiter):
         self.end = how
         self.node.world.open.pop(self, None)
         self.node.world.ends[how] = self.node.world.ends.get(how, 0) + 1
+
+
+def spec_of(key: str, limit: int) -> RevisionSpec:
+    return RevisionSpec(key=key, queue_depth=1_000_000, container_concurrency=limit)
 
 
 class Events(SlotEvents):
@@ -165,7 +182,9 @@ class Events(SlotEvents):
         pass
 
     def drained(self, key: str, slot: int, generation: int) -> None:
-        self._node.later(self._node.world.lag_s(), lambda: self._node.free(key, slot, generation))
+        throttler = self._node.throttlers.get(key)
+        if throttler is not None:
+            self._node.later(self._node.world.lag_s(), lambda: self._node.free(throttler, slot, generation))
 
     def departed(self, key: str, identity: str) -> None:
         pass
@@ -174,7 +193,10 @@ class Events(SlotEvents):
         pass
 
     def refused(self, key: str, identity: str, epoch: int, dead: bool, reason: str) -> None:
-        pass
+        self._node.suspected(key, identity)
+
+    def suspected(self, key: str, identity: str) -> None:
+        self._node.suspected(key, identity)
 
     def served(self, key: str, identity: str, epoch: int) -> None:
         pass
@@ -195,6 +217,7 @@ class Node:
         self._held: list[Callable[[], None]] = []
         self._links: dict[int, Link] = {}
         self.throttlers: dict[str, RevisionThrottler] = {}
+        self.dropped: list[RevisionThrottler] = []
         self.member = Member(
             name.number,
             self._send,
@@ -223,19 +246,84 @@ class Node:
         for happens in held:
             self.run(happens)
 
-    def add_revision(self, key: str, limit: int) -> None:
-        table = TrackerTable(create("least-connections", Rng(self.name.number)), 64, 0.5)
-        spec = RevisionSpec(key=key, queue_depth=1_000_000, container_concurrency=limit)
+    def new_table(self, after: int = 0) -> TrackerTable:
+        """`after`: the generation that it goes on from."""
+        policy = create("least-connections", Rng(self.name.number))
+        return TrackerTable(policy, 64, 0.5, first_generation=after)
+
+    def add_revision(self, key: str, limit: int, life: int) -> None:
+        table = self.new_table()
+        spec = spec_of(key, limit)
         defer = lambda happens: self.later(0.0, happens)  # noqa: E731
         throttler = RevisionThrottler(spec, table, self.world.now, defer, Events(self), 256)
+        throttler.common_name = f"{key}#{life}"
         self.throttlers[key] = throttler
         self.member.revision_set(throttler)
+
+    def drop_revision(self, key: str, life: int) -> None:
+        """As `RevisionTables` does: the one before this life."""
+        throttler = self.throttlers.get(key)
+        if throttler is None or int(throttler.common_name.rpartition("#")[2]) >= life:
+            return
+        del self.throttlers[key]
+        self.member.revision_dropped(throttler.common_name)
+        throttler.remove()
+        for tracker in throttler.table.slots[: throttler.table.length]:
+            if tracker.identity and tracker.state != DRAINING:
+                throttler.table.drain(tracker)
+        self.dropped.append(throttler)
+
+    def set_limit(self, key: str, limit: int) -> None:
+        """A reload; 0: none."""
+        throttler = self.throttlers.get(key)
+        if throttler is None:
+            return
+        throttler.reconfigure(spec_of(key, limit))
+        if limit:
+            self.member.revision_set(throttler)
+        else:
+            self.member.limit_removed(throttler.common_name)
+        for tracker in throttler.table.slots[: throttler.table.length]:
+            if tracker.identity and tracker.state != DRAINING:
+                throttler.table.set_limit(tracker, limit or UNLIMITED)
+        throttler.pump()
+
+    def rebuild(self, key: str) -> None:
+        """The table is made anew, as after an error of ours."""
+        throttler = self.throttlers.get(key)
+        if throttler is None:
+            return
+        old = throttler.table
+        rebuild = Rebuild(throttler, self.new_table(highest_generation(old)), throttler.spec, "")
+        there = [one for one in old.slots[: old.length] if one.identity and one.state != DRAINING]
+        rebuild.make_slots(len(there))
+        for one in there:
+            rebuild.place(PlacePod(key, one.identity, one.address, READY, int(one.own_limit), 1, 0))
+        removal = rebuild.finish()
+        for tracker in removal.leaving:
+            throttler.table.drain(tracker)
+        throttler.pump()
+
+    def suspected(self, key: str, identity: str) -> None:
+        """Nobody decides about it, and its time passes."""
+        throttler = self.throttlers.get(key)
+        tracker = None if throttler is None else throttler.table.find_identity(identity)
+        if throttler is None or tracker is None:
+            return
+        table, generation = throttler.table, int(tracker.generation)
+
+        def ended() -> None:
+            if table is throttler.table and table.end_suspicion(tracker, generation, self.world.now()):
+                throttler.pump()
+
+        self.later(SUSPECT_S + 0.001, ended)
 
     def add_pod(self, key: str, pod: Pod) -> None:
         throttler = self.throttlers.get(key)
         if throttler is None or pod not in self.world.here[key]:
             return  # it is told of all pods when it has its first view
-        throttler.pod_placed(throttler.table.add(pod.identity, pod.address, pod.limit, READY))
+        limit = throttler.spec.container_concurrency or UNLIMITED
+        throttler.pod_placed(throttler.table.add(pod.identity, pod.address, limit, READY))
         throttler.pod_ready()
         throttler.pump()
 
@@ -248,8 +336,10 @@ class Node:
         if tracker is not None and tracker.state != DRAINING:
             table.drain(tracker)
 
-    def free(self, key: str, slot: int, generation: int) -> None:
-        table = self.throttlers[key].table
+    def free(self, throttler: RevisionThrottler, slot: int, generation: int) -> None:
+        table = throttler.table
+        if slot >= len(table.slots):
+            return
         tracker = table.slots[slot]
         if tracker.generation == generation and tracker.state == DRAINING and tracker.in_flight == 0:
             table.free(tracker)
@@ -289,7 +379,9 @@ class World:
         self.open: dict[Request, None] = {}
         self.ends: dict[str, int] = {}
         self.requests = 0
+        self.suspicions: float = 0.0  # the share of retries whose pod has taken no connection
         self.order_bound_s: float = 0.0  # by how much a later request may come before an earlier one; 0: not looked at
+        self.lives: dict[str, int] = {}  # how often a revision was dropped
         self._numbers = 0
         self._epoch = 0
         self._names: list[MemberName] = []
@@ -325,11 +417,11 @@ class World:
 
     # --- what happens ---
 
-    def ask(self, node: Node, key: str) -> Request:
+    def ask(self, node: Node, key: str, takes_s: float = 0.0) -> Request:
         """A client's request comes to this member."""
         self.requests += 1
         retries = 1 if self.random.random() < 0.05 else 0
-        request = Request(node, key, self.requests, self.random.expovariate(20.0), retries)
+        request = Request(node, key, self.requests, takes_s or self.random.expovariate(20.0), 0 if takes_s else retries)
         self.open[request] = None
         node.run(request.ask)
         return request
@@ -387,6 +479,31 @@ class World:
         for node in self.live():  # behind its coming, which takes no longer
             node.later(0.05 + self.lag_s(), lambda node=node: node.remove_pod(key, pod))  # type: ignore[misc]
 
+    def common_name(self, key: str) -> str:
+        return f"{key}#{self.lives.get(key, 0)}"
+
+    def drop(self, key: str) -> None:
+        """The revision is gone, and its pods; a new one of the same name comes, with new pods."""
+        limit, count = self.revisions[key]
+        life = self.lives[key] = self.lives.get(key, 0) + 1
+        self.here[key] = []
+        pods = [self._new_pod(key, limit) for _ in range(count)]
+        for node in self.live():
+            # As one message after the other: each comes at a time of its own, and behind what was said before.
+            lag_s = 0.11 + self.lag_s()
+            node.later(lag_s, lambda node=node: node.drop_revision(key, life))  # type: ignore[misc]
+            node.later(lag_s + 0.001, lambda node=node: self._made_anew(node, key, life, pods))  # type: ignore[misc]
+
+    def set_limit(self, key: str, limit: int) -> None:
+        """A reload reaches each member at a time of its own; 0: no limit. Pods stop to look, or begin to."""
+        for node in self.live():
+            node.later(self.lag_s(), lambda node=node: node.set_limit(key, limit))  # type: ignore[misc]
+
+    def watch(self, key: str, limit: int) -> None:
+        """From now on the pods of this revision look whether they have more than this."""
+        for pod in self.here[key]:
+            pod.limit = limit
+
     def run(self, seconds: float) -> None:
         until_s = self.now() + seconds
         while self.timeline.next_s() <= until_s:
@@ -424,8 +541,9 @@ class World:
         if self.open:
             raise RuleError(f"{len(self.open)} requests have not ended: {[request.name for request in self.open][:10]}")
         for key in self.revisions:
-            owners = [node for node in self.live() if key in node.member.owned]
-            if len(owners) != 1 or not owners[0].member.owned[key].complete:
+            name = self.common_name(key)
+            owners = [node for node in self.live() if name in node.member.owned]
+            if len(owners) != 1 or not owners[0].member.owned[name].complete:
                 raise RuleError(f"{key} has the owners {[node.name for node in owners]}")
             for node in self.live():
                 throttler = node.throttlers[key]
@@ -433,6 +551,12 @@ class World:
                 left = (throttler.line.length, len(throttler.leases), int(throttler.table.in_flight))
                 if left != (0, 0, 0):
                     raise RuleError(f"{key} at {node.name}: waiting, leases and in flight are {left}")
+        for node in self.live():
+            for throttler in node.dropped:
+                if throttler.has_requests() or throttler.line.length:
+                    raise RuleError(
+                        f"{throttler.key} was dropped at {node.name}, and has {len(throttler.leases)} leases"
+                    )
 
     # --- within ---
 
@@ -476,10 +600,17 @@ class World:
         node.member.adopt(view)
         if not node.throttlers:
             for key, (limit, _) in self.revisions.items():
-                node.add_revision(key, limit)
+                node.add_revision(key, limit, self.lives.get(key, 0))
                 for pod in self.here[key]:
                     node.add_pod(key, pod)
             node.tick()
+
+    def _made_anew(self, node: Node, key: str, life: int, pods: list[Pod]) -> None:
+        if key in node.throttlers or not node.member.view.epoch:
+            return  # a later one is here, or comes with the first view
+        node.add_revision(key, self.revisions[key][0], life)
+        for pod in pods:
+            node.add_pod(key, pod)
 
     def _connect_all(self) -> None:
         live = [node.name.number for node in self.live()]

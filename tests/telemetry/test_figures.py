@@ -25,6 +25,7 @@ from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
 from activator.telemetry.metrics.families import Family, Value
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
+from activator.telemetry.metrics.worker_families import WORKER_FAMILIES, WorkerFigures
 from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, UNLIMITED
 
 NOW_S = 1_000.0
@@ -292,6 +293,14 @@ REVISION: dict[str, float | Figures] = {
 }
 
 
+WORKERS: dict[str, float | Figures] = {
+    "activator_workers": {("serving",): 2.0, ("starting",): 0.0, ("waiting",): 1.0},
+    "activator_worker_restarts": 3.0,
+    "activator_worker_cpu_seconds": 4.0,
+    "activator_worker_resident_bytes": 5.0,
+}
+
+
 def figure(value: Value) -> float:
     return value.total if isinstance(value, Distribution) else value
 
@@ -302,8 +311,9 @@ def figure(value: Value) -> float:
         (PROGRAM_FAMILIES, a_program(), PROGRAM),
         (CLUSTER_FAMILIES, a_cluster(), CLUSTER),
         (REVISION_FAMILIES, statistics.revision(a_revision()), REVISION),
+        (WORKER_FAMILIES, WorkerFigures({"serving": 2, "waiting": 1}, 3, 4.0, 5), WORKERS),
     ],
-    ids=("program", "cluster", "revision"),
+    ids=("program", "cluster", "revision", "workers"),
 )
 def test_each_figure_is_read_from_its_place(
     families: Iterable[Family[Any]], source: Any, expected: dict[str, float | Figures]

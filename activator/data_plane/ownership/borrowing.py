@@ -78,7 +78,7 @@ class Borrowing(SlotSource):
         lent: LentSlots,
     ) -> None:
         self.throttler = throttler
-        self.key = throttler.key
+        self.key = throttler.common_name
         self.epoch: int = 0  # 0: not registered
         self.lends: bool = False
         self.idle: deque[IdleSlot] = deque()  # the one that has been idle for longest first
@@ -118,9 +118,15 @@ class Borrowing(SlotSource):
         self.epoch = 0
         self.lends = False
 
+    def return_idle(self) -> None:
+        """Slots that nothing uses go back now."""
+        idle, self.idle = self.idle, deque()
+        if idle and self.epoch:
+            self._send(Returned(self.epoch, self.key, tuple([one.slot for one in idle])))
+
     def retire(self) -> None:
         """Nothing is borrowed any more, and the owner forgets what it has lent."""
-        self._return_idle()
+        self.return_idle()
         self.epoch = 0
         self.wanted.clear()
         self.in_use.clear()
@@ -191,7 +197,7 @@ class Borrowing(SlotSource):
 
     def joined(self, waiter: Waiter) -> None:
         self.wanted[waiter.arrival] = waiter
-        self._return_idle()
+        self.return_idle()
         if self.epoch:
             self._send(Want(self.epoch, self.key, self._described(waiter)))
 
@@ -226,7 +232,7 @@ class Borrowing(SlotSource):
             self._send(Suspected(self.epoch, self.key, slot))
 
     def table_replaced(self) -> None:
-        self._return_idle()
+        self.return_idle()
 
     def tick(self, now_s: float) -> None:
         """To be called from time to time: what nothing uses goes back."""
@@ -248,12 +254,7 @@ class Borrowing(SlotSource):
     def _set_lends(self, lends: bool) -> None:
         self.lends = lends
         if not lends:
-            self._return_idle()
-
-    def _return_idle(self) -> None:
-        idle, self.idle = self.idle, deque()
-        if idle and self.epoch:
-            self._send(Returned(self.epoch, self.key, tuple([one.slot for one in idle])))
+            self.return_idle()
 
     def _give_back(self, slot: int) -> None:
         if self.epoch:

@@ -184,7 +184,7 @@ class Lending(LineObserver):
         """It has registered all that it has: if it did not name this revision, it has nothing of it."""
         borrower = self.borrowers.get(member)
         if borrower is not None and borrower.epoch < epoch:
-            self.register(member, Register(epoch, self.throttler.key, (), ()))
+            self.register(member, Register(epoch, self.throttler.common_name, (), ()))
 
     def begin(self) -> None:
         """Grant from now on, in the order of the former owner's line. Who was not in it yet has waited for a moment or,
@@ -318,7 +318,7 @@ class Lending(LineObserver):
         for borrower in self.borrowers.values():
             if borrower.lends:
                 borrower.lends = False
-                self._send(borrower.number, Recall(borrower.epoch, self.throttler.key))
+                self._send(borrower.number, Recall(borrower.epoch, self.throttler.common_name))
 
     def granted(self, waiter: RemoteWaiter, lease: Lease) -> None:
         """A waiter has a slot; its own member counts the grant."""
@@ -335,7 +335,7 @@ class Lending(LineObserver):
             borrower.number,
             Granted(
                 borrower.epoch,
-                self.throttler.key,
+                self.throttler.common_name,
                 waiter.request_number,
                 waiter.arrival,
                 slot,
@@ -349,7 +349,7 @@ class Lending(LineObserver):
     def refused(self, waiter: RemoteWaiter, reason: Reason, detail: str) -> None:
         borrower = waiter.borrower
         if borrower.waiters.pop(waiter.request_number, None) is not None:
-            key = self.throttler.key
+            key = self.throttler.common_name
             self._send(borrower.number, Refused(borrower.epoch, key, waiter.request_number, reason.value, detail))
 
     def revoked(self, waiter: RemoteWaiter, reason: Reason, detail: str) -> None:
@@ -358,7 +358,8 @@ class Lending(LineObserver):
         if borrower.slots.get(waiter.slot) is waiter:
             if borrower.epoch != 0:
                 self._send(
-                    borrower.number, Revoked(borrower.epoch, self.throttler.key, waiter.slot, reason.value, detail)
+                    borrower.number,
+                    Revoked(borrower.epoch, self.throttler.common_name, waiter.slot, reason.value, detail),
                 )
             self._take_back(borrower, waiter.slot)
 
@@ -369,6 +370,10 @@ class Lending(LineObserver):
             unplaced.pop(waiter, None)
             if not unplaced:
                 del self._unplaced[waiter.placed_at]
+
+    def give_up(self, waiter: RemoteWaiter) -> None:
+        """Its slot is counted elsewhere from now on."""
+        self._take_back(waiter.borrower, waiter.slot)
 
     # --- within ---
 
@@ -391,7 +396,9 @@ class Lending(LineObserver):
 
     def _send_queued(self, waiter: RemoteWaiter) -> None:
         borrower = waiter.borrower
-        self._send(borrower.number, Queued(borrower.epoch, self.throttler.key, waiter.request_number, waiter.arrival))
+        self._send(
+            borrower.number, Queued(borrower.epoch, self.throttler.common_name, waiter.request_number, waiter.arrival)
+        )
 
     def _borrower(self, member: int) -> Borrower:
         borrower = self.borrowers.get(member)
@@ -400,6 +407,9 @@ class Lending(LineObserver):
         return borrower
 
     def _adopt(self, borrower: Borrower, held: HeldSlot) -> None:
+        former = self._lent.waiters.get(held.slot)
+        if former is not None:  # of a revision of this name that is gone here, and was not there when it was said
+            former.lending.give_up(former)
         table = self.throttler.table
         waiter = RemoteWaiter(self, borrower, 0)
         waiter.slot = held.slot

@@ -71,6 +71,7 @@ class BorrowedRevision:
         lent: LentSlots,
     ) -> None:
         self.owner = owner
+        self.is_dropped: bool = False  # nothing more is asked for, and it is forgotten when nothing is in use
         self._send = send
         self.borrowing = Borrowing(throttler, self.send, now, later, lent)
 
@@ -105,6 +106,7 @@ class Member:
         self.owned: dict[str, OwnedRevision] = {}
         self.borrowed: dict[str, BorrowedRevision] = {}
         self._retired: list[Lending] = []  # of revisions that were dropped while others had their slots
+        self._gone_since_s: dict[str, float] = {}  # revisions that were dropped; nothing more is asked for there
         self._unknown: dict[str, deque[tuple[int, AnyMessage]]] = {}  # said of revisions that are not here yet …
         self._unknown_since_s: dict[str, float] = {}  # … and since when
         self._unknown_count: int = 0
@@ -118,9 +120,9 @@ class Member:
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
         """A revision has a limit, whether it is new here or had none before. There must be a view."""
-        key = throttler.key
+        key = throttler.common_name
         if key in self.owned or key in self.borrowed:
-            return
+            return  # only something else of it has changed
         owner = self.view.owner_of(key)
         if owner == self.number:
             self._own(throttler)
@@ -134,12 +136,17 @@ class Member:
                 self.borrowed[key].borrowing.register(self.view.epoch)
 
     def revision_dropped(self, key: str) -> None:
-        """It is gone here; its leases end in their own time, and the owner is told of each."""
+        """It is gone here, by its `common_name`. Its leases end in their own time; the owner counts them until then."""
         owned = self.owned.pop(key, None)
         if owned is not None and owned.lending.is_lending():
             self._retired.append(owned.lending)
-        self.borrowed.pop(key, None)
+        borrowed = self.borrowed.get(key)
+        if borrowed is not None:
+            borrowed.is_dropped = True
+            borrowed.borrowing.return_idle()
+            self._forget_returned(key, borrowed)
         self._taken_unknown(key)
+        self._gone_since_s[key] = self._now()
 
     def limit_removed(self, key: str) -> None:
         """The revision has no limit any more: every member serves its requests by itself."""
@@ -171,6 +178,9 @@ class Member:
                 peer.is_known = True
             elif peer.is_known:  # else its view is a later one
                 self._ended(number)
+        for lending in self._retired:
+            lending.hand_over()  # whoever owns it now counts what others have
+        self._retired.clear()
         for key in [*self.owned, *self.borrowed]:
             self._settle(key)
         for peer in list(self.peers.values()):
@@ -223,11 +233,15 @@ class Member:
     def tick(self) -> None:
         """To be called from time to time: slots that nothing uses go back to their owners."""
         now_s = self._now()
-        for one in self.borrowed.values():
+        for key, one in list(self.borrowed.items()):
             one.borrowing.tick(now_s)
+            self._forget_returned(key, one)
         for key, since_s in list(self._unknown_since_s.items()):
             if now_s - since_s >= UNKNOWN_KEPT_S:
                 self._taken_unknown(key)
+        for key, since_s in list(self._gone_since_s.items()):
+            if now_s - since_s >= UNKNOWN_KEPT_S:
+                del self._gone_since_s[key]
         self._retired = [lending for lending in self._retired if lending.is_lending()]
 
     # --- within ---
@@ -257,7 +271,8 @@ class Member:
     def _from_borrower(self, number: int, message: AnyMessage) -> None:
         owned = self.owned.get(message.key)
         if owned is None:
-            if message.key not in self.borrowed and self.view.owner_of(message.key) == self.number:
+            is_here = message.key in self.borrowed or message.key in self._gone_since_s
+            if not is_here and self.view.owner_of(message.key) == self.number:
                 self._keep_unknown(number, message)
             return
         if message.epoch < owned.since:
@@ -340,7 +355,9 @@ class Member:
             one.borrowing.suspend()
             if owner == self.number:
                 del self.borrowed[key]
-                self._own(one.borrowing.throttler)
+                one.borrowing.throttler.source = None
+                if not one.is_dropped:
+                    self._own(one.borrowing.throttler)
             else:
                 one.owner = owner
         elif owner != self.number:
@@ -351,16 +368,20 @@ class Member:
             owned.lending.hand_over()
             self.borrowed[key].borrowing.begin(owned.complete)
 
+    def _forget_returned(self, key: str, one: BorrowedRevision) -> None:
+        if one.is_dropped and not one.borrowing.in_use:
+            del self.borrowed[key]
+
     def _own(self, throttler: RevisionThrottler) -> None:
         lending = Lending(throttler, self._lent, self._send, self._now)
         throttler.source = NOTHING_YET
         throttler.lending = lending
-        self.owned[throttler.key] = OwnedRevision(lending, self.view.epoch)
+        self.owned[throttler.common_name] = OwnedRevision(lending, self.view.epoch)
 
     def _borrow(self, throttler: RevisionThrottler, owner: int) -> None:
         one = BorrowedRevision(throttler, owner, self._send, self._now, self._later, self._lent)
         throttler.source = one.borrowing
-        self.borrowed[throttler.key] = one
+        self.borrowed[throttler.common_name] = one
 
     def _register_with(self, number: int) -> None:
         epoch = self.view.epoch

@@ -98,6 +98,7 @@ class RevisionThrottler:
     ) -> None:
         self.spec = spec
         self.key: str = spec.key
+        self.common_name: str = spec.key  # what members know it by: another one after it was dropped and came back
         self.incarnation: int = 0  # a number that no other throttler of this data plane has
         self.table = table
         self.affinity: Affinity | None = None  # what requests are known by, where the policy asks

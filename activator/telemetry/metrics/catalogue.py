@@ -21,6 +21,7 @@ from activator.telemetry.metrics.revision_families import (
     STARTING,
     TRAFFIC,
 )
+from activator.telemetry.metrics.worker_families import WORKER_FAMILIES
 
 _KNATIVE = "\n".join(f"- `{metric.name}`" for metric in KNATIVE_METRICS)
 
@@ -73,6 +74,12 @@ traces ([tracing](tracing.md)).
 """
 
 
+_WORKERS = """\
+All other metrics are sums over the workers ([several workers](workers.md)). `process_…` is the parent, which carries no
+requests.
+"""
+
+
 def markdown() -> str:
     """The whole page."""
     parts = [_INTRODUCTION]
@@ -89,6 +96,7 @@ def markdown() -> str:
     parts.append(f"## The cluster, with Kubernetes\n\n{_list(CLUSTER_FAMILIES)}")
     parts.append(f"## The state worker\n\n{_list(CONTROL)}")
     parts.append(f"## The program\n\n{_list(OWN)}")
+    parts.append(f"## The workers, where there are several\n\n{_WORKERS}\n{_list(WORKER_FAMILIES)}")
     parts.append(f"## Words\n\n{_words()}")
     return "\n".join(parts)
 
@@ -111,6 +119,7 @@ def _words() -> str:
         *PROGRAM_FAMILIES,
         *CLUSTER_FAMILIES,
         *CONTROLLER_FAMILIES,
+        *WORKER_FAMILIES,
     )
     for family in families:
         for label, values in zip(family.labels, family.values, strict=False):

@@ -24,6 +24,7 @@ from activator.telemetry.metrics.named import Reading, Roster
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
 from activator.telemetry.metrics.sample_text import FamilyText
+from activator.telemetry.metrics.worker_families import WORKER_FAMILIES
 
 SAMPLES_PER_SLICE: Final = 1000  # a millisecond or two
 READ_PER_SLICE: Final = 20  # revisions; one takes some 20 us, and 200 more where it is added to `_other`
@@ -87,6 +88,9 @@ class Exposition:
         if cluster is not None:
             for of_cluster in CLUSTER_FAMILIES:
                 yield _read(of_cluster, cluster)
+        if program.workers is not None:
+            for of_workers in WORKER_FAMILIES:
+                yield _read(of_workers, program.workers)
         for of_controllers in CONTROLLER_FAMILIES:
             yield _read(of_controllers, program.controllers)
 

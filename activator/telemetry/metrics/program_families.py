@@ -20,6 +20,7 @@ from activator.runtime.histogram import Histogram
 from activator.telemetry.metrics.cluster_families import ClusterView
 from activator.telemetry.metrics.families import Family, Kind, Row, counter, gauge
 from activator.telemetry.metrics.revision_families import REASONS
+from activator.telemetry.metrics.worker_families import WorkerFigures
 from activator.telemetry.tracing.switch import SPAN_OUTCOMES
 from lb.tracker import EMPTY, STATE_NAMES
 
@@ -36,6 +37,7 @@ class Program(NamedTuple):
     spans: dict[str, int]  # by what became of them
     intake: PushIntake | None = None  # where pods may report themselves
     cluster: ClusterView | None = None  # where revisions come from a cluster
+    workers: WorkerFigures | None = None  # where there are several
 
 
 def _of_turns(name: str, text: str, read: Callable[[Program], Histogram], adds: str) -> Family[Program]:

@@ -67,8 +67,8 @@ class Hooks(TableHooks):
     def revision_set(self, throttler: RevisionThrottler) -> None:
         self.routed.append(throttler.key)
 
-    def revision_dropped(self, key: str) -> None:
-        self.routed.remove(key)
+    def revision_dropped(self, throttler: RevisionThrottler) -> None:
+        self.routed.remove(throttler.key)
 
     def revision_ended(self, throttler: RevisionThrottler) -> None:
         self.ended.append(throttler)
