@@ -266,8 +266,11 @@ class App:
         reasons.extend(self.control.over_budget())
         return reasons
 
-    async def gather(self) -> None:
-        await self.workers.gather()
+    async def gather_statistics(self) -> None:
+        await self.workers.gather_statistics()
+
+    async def gather_snapshot(self) -> None:
+        await self.workers.gather_snapshot()
 
     def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
         if self._exposition is None:

@@ -62,8 +62,12 @@ class Inside(Protocol):
         """Why the program is not ready to serve; empty when it is."""
         ...
 
-    async def gather(self) -> None:
-        """Let all processes of the program report what `metrics` and `snapshot` show."""
+    async def gather_statistics(self) -> None:
+        """Let all processes of the program report what `metrics` shows."""
+        ...
+
+    async def gather_snapshot(self) -> None:
+        """Let them report what `snapshot` shows."""
         ...
 
     def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
@@ -165,7 +169,7 @@ class AdminServer:
         return web.Response(status=503, text="".join(f"{reason}\n" for reason in reasons))
 
     async def _metrics(self, request: web.Request) -> web.StreamResponse:
-        await self._inside.gather()
+        await self._inside.gather_statistics()
         slices, content_type = self._inside.metrics(request.headers.get("Accept", ""))
         return await answer_in_slices(request, slices, content_type)
 
@@ -173,7 +177,7 @@ class AdminServer:
         worker = _worker(request)
         if worker is not None:
             return _json(await self._inside.snapshot_of(worker))
-        await self._inside.gather()
+        await self._inside.gather_snapshot()
         return _json(self._inside.snapshot())
 
     async def _configuration(self, request: web.Request) -> web.Response:

@@ -3,7 +3,7 @@
 The parent has the control plane, the listening sockets and the admin port, and carries no requests. What it says to its
 workers, and they to it and to each other, are messages over socket pairs:
 
-    parent:  pool.py      starts, watches and replaces workers
+    parent:  pool.py      starts, watches and replaces workers (worker_process.py) by forking.py
              fan_out.py   makes many data planes one for the control plane
              sockets.py   the listening sockets, one for each place
     worker:  process.py   a worker's own program, forked from fork_server.py

@@ -65,7 +65,10 @@ class OneWorker(Workers):
     def set_log_level(self, part: str, level: str) -> None:
         pass
 
-    async def gather(self) -> None:
+    async def gather_statistics(self) -> None:
+        pass
+
+    async def gather_snapshot(self) -> None:
         pass
 
     def counts(self) -> WorkerCounts:

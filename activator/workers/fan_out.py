@@ -25,7 +25,6 @@ from activator.messages import (
     Load,
     PodDrained,
     RebuildRevision,
-    RevisionEnded,
     SentRevision,
     SetRevision,
     SlotDrained,
@@ -35,15 +34,10 @@ from activator.messages import (
 
 Send = Callable[[int, list[Effect | Command]], None]
 
-_WORKER_SHIFT: Final = 32  # of a slot's number, and of an incarnation: the worker's number stands above
+_WORKER_SHIFT: Final = 32  # of a slot's number: the worker's number stands above
 _OWN: Final = (1 << _WORKER_SHIFT) - 1
 _NO_SLOT: Final = _OWN  # that no table has
 DRAINS_MAX: Final = 100_000  # pods that some workers have reported as drained; of more the oldest are forgotten
-
-
-def incarnation_of(worker: int, incarnation: int) -> int:
-    """A number that no other revision of any worker has."""
-    return worker << _WORKER_SHIFT | incarnation
 
 
 class Loads:
@@ -178,10 +172,6 @@ class FanOut:
             self._receive(replace(message, slot=worker << _WORKER_SHIFT | message.slot))
         elif isinstance(message, TableSeen):
             self._table_seen(worker, message)
-        elif isinstance(message, RevisionEnded):
-            statistics = message.statistics
-            named = replace(statistics, incarnation=incarnation_of(worker, statistics.incarnation))
-            self._receive(RevisionEnded(named))
         elif isinstance(message, Drained):
             self._drained[worker] = message.finished
             self._conclude_drain()
@@ -208,6 +198,9 @@ class FanOut:
             self._loads.setdefault(key, Loads())
         if type(effect) is WithdrawPod:
             self._drains[key, effect.identity] = set(self._workers)
+            if not self._workers:  # nobody has a request there
+                del self._drains[key, effect.identity]
+                self._receive(PodDrained(key, effect.identity))
         elif type(effect) is RebuildRevision or type(effect) is DropRevision:
             self._offsets.pop(key, None)  # counted from the beginning again
             self._seen.pop(key, None)

@@ -13,14 +13,9 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import os
-import signal
-import socket
-import subprocess
-import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from activator.config.model import Config, Tls
@@ -32,7 +27,7 @@ from activator.runtime.profiler import ProfilerBusyError
 from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
 from activator.workers.fan_out import FanOut
 from activator.workers.figures import Figures
-from activator.workers.fork_server import EXITED, FORKED, REPLY, REQUEST
+from activator.workers.forking import Forking, ForkListener
 from activator.workers.messages import (
     Alive,
     AskSnapshot,
@@ -60,12 +55,13 @@ from activator.workers.messages import (
     Unlinked,
     Unserved,
     WorkerCounts,
-    encode,
     from_worker,
 )
+from activator.workers.questions import Questions
 from activator.workers.snapshots import together
 from activator.workers.sockets import PlacedSocket, SharedSockets, SocketChange
 from activator.workers.wire import DESCRIPTORS_AT_ONCE_MAX, Wire, pair
+from activator.workers.worker_process import Place, WorkerProcess
 from activator.workers.workers import ListenerPlan, Workers
 from lb.rng import Rng
 
@@ -84,88 +80,7 @@ RETRY_S: Final = 1.0  # after which it is tried again what the system has not al
 log = logging.getLogger("activator")
 
 
-class WorkerProcess:
-    """One worker, from the fork to its end."""
-
-    def __init__(self, number: int, place: int, started_s: float) -> None:
-        self.number = number
-        self.place = place
-        self.started_s = started_s
-        self.heard_s = started_s
-        self.process = 0  # its pid; 0: not forked yet
-        self.pidfd = -1
-        self.wire: Wire | None = None
-        self.begun = asyncio.Event()
-        self.listening = asyncio.Event()  # on all that it was given
-        self.listens_awaited = 0
-        self.ended = asyncio.Event()
-        self.given: set[int] = set()  # sockets that it has
-        self.snapshot: dict[str, dict[str, Any]] = {}
-        self.is_killed = False
-        self._loop = asyncio.get_running_loop()
-        self._outgoing: list[ToWorker] = []
-        self._descriptors: list[int] = []
-
-    def send(self, message: ToWorker, descriptors: Iterable[int] = ()) -> None:
-        """At the end of this turn. The descriptors are closed here when they are sent."""
-        given = [*descriptors]
-        if len(self._descriptors) + len(given) > DESCRIPTORS_AT_ONCE_MAX:
-            self._flush()
-        if not self._outgoing:
-            self._loop.call_soon(self._flush)
-        self._outgoing.append(message)
-        self._descriptors.extend(given)
-
-    def kill(self) -> None:
-        """Whatever it is doing."""
-        self.is_killed = True
-        if self.pidfd >= 0:
-            try:
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-            except ProcessLookupError:  # it has ended by itself meanwhile
-                pass
-
-    def _flush(self) -> None:
-        outgoing, self._outgoing = self._outgoing, []
-        descriptors, self._descriptors = self._descriptors, []
-        if not outgoing:
-            return
-        if self.wire is None:
-            for descriptor in descriptors:
-                os.close(descriptor)
-            return
-        self.wire.send_now(encode(outgoing), descriptors)
-
-
-class Place:
-    """Where one worker after the other serves."""
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.worker: WorkerProcess | None = None
-        self.short_lives = 0  # workers in a row that ended soon
-        self.waits_until_s = 0.0  # the next worker is not started before
-        self.restarts_total = 0
-
-
-class _Question:
-    """Asked of several workers."""
-
-    def __init__(self, workers: Iterable[int]) -> None:
-        self.open = set(workers)
-        self.answered = asyncio.Event()
-        self._look()
-
-    def answer(self, worker: int) -> None:
-        self.open.discard(worker)
-        self._look()
-
-    def _look(self) -> None:
-        if not self.open:
-            self.answered.set()
-
-
-class WorkerPool(Workers):
+class WorkerPool(Workers, ForkListener):
     """`receive` is the control plane's end of the messages; `tables` says what a worker that comes must know;
     `environment` of the workers' processes.
     """
@@ -187,32 +102,27 @@ class WorkerPool(Workers):
         self._settings: ClusterSettings | None = None
         self._log_levels: dict[str, str] = {}  # set since the last reload
         self._now = now
-        self._receive_data = receive
         self._tables = tables
         self._rng = rng
         self._tasks = tasks
-        self._environment = environment
         self._log_level = log_level
         self._places = [Place(index) for index in range(count)]
         self._by_number: dict[int, WorkerProcess] = {}  # that have not ended
         self._numbers = 0
         self._epoch = 0
         self._sockets = SharedSockets(count)
-        self._fan_out = FanOut(self._send_all, self._from_fan_out)
+        self._fan_out = FanOut(self._send_all, receive)
         self._figures = Figures(lambda statistics: receive(RevisionEnded(statistics)))
-        self._questions: dict[int, _Question] = {}
-        self._tellings: dict[int, asyncio.Future[Told]] = {}
-        self._asked = 0
+        self._questions = Questions()
         self._is_serving = False
         self._is_ending = False
         self._ending: dict[int, int] = {}  # places of workers that have ended, until it is known how
-        self._fork_server: subprocess.Popen[bytes] | None = None
-        self._fork_socket: socket.socket | None = None
+        self._forking = Forking(self, environment)
 
     # --- life ---
 
     async def start(self) -> None:
-        self._start_fork_server()
+        self._forking.start()
         for place in self._places:
             self._start(place)
         first = [place.worker for place in self._places if place.worker is not None]
@@ -233,10 +143,12 @@ class WorkerPool(Workers):
     async def serve(self) -> None:
         self._is_serving = True
         self._listen()
-        for place in self._places:
-            worker = place.worker
-            if worker is not None and not await wait_for(worker.listening, WORKER_START_S):
-                raise StartError(f"worker {worker.place} does not listen after {WORKER_START_S:g} s")
+        until_s = self._now() + WORKER_START_S
+        for place in self._places:  # whoever has the place by then
+            while place.worker is None or not place.worker.listening.is_set():
+                if self._now() >= until_s:
+                    raise StartError(f"worker {place.index} does not listen after {WORKER_START_S:g} s")
+                await pause(0.005)
         log.info("serving on %s (%d workers)", ", ".join(self.addresses), len(self._places))
 
     async def close(self) -> None:
@@ -252,12 +164,7 @@ class WorkerPool(Workers):
             worker.kill()
             await wait_for(worker.ended, 1.0)
         self._sockets.close()
-        if self._fork_socket is not None:
-            self._loop.remove_reader(self._fork_socket.fileno())
-            self._fork_socket.close()
-            self._fork_socket = None
-        if self._fork_server is not None:
-            await asyncio.to_thread(self._fork_server.wait)
+        await self._forking.close()
 
     # --- messages of the control plane ---
 
@@ -274,10 +181,6 @@ class WorkerPool(Workers):
 
     def write_out(self) -> None:
         pass  # nothing is written here
-
-    def _from_fan_out(self, message: FromData) -> None:
-        if not isinstance(message, RevisionEnded):  # the figures say when it has ended for all
-            self._receive_data(message)
 
     def _send_all(self, number: int, messages: list[Effect | Command]) -> None:
         worker = self._by_number[number]
@@ -323,16 +226,11 @@ class WorkerPool(Workers):
 
     # --- figures ---
 
-    async def gather(self) -> None:
-        workers = self._begun()
-        statistics, snapshots = self._ask(workers), self._ask(workers)
-        for worker in workers:
-            worker.send(AskStatistics(statistics, everything=True))
-            worker.send(AskSnapshot(snapshots))
-        until_s = self._now() + GATHER_S
-        for question in (statistics, snapshots):
-            await wait_for(self._questions[question].answered, max(until_s - self._now(), 0.0))
-            del self._questions[question]
+    async def gather_statistics(self) -> None:
+        await self._questions.ask_all(self._begun(), lambda number: AskStatistics(number, everything=True), GATHER_S)
+
+    async def gather_snapshot(self) -> None:
+        await self._questions.ask_all(self._begun(), AskSnapshot, GATHER_S)
 
     def counts(self) -> WorkerCounts:
         return self._figures.counts()
@@ -345,11 +243,7 @@ class WorkerPool(Workers):
 
     async def snapshot_of(self, place: int) -> dict[str, dict[str, Any]]:
         worker = self._at(place)
-        question = self._ask([worker])
-        worker.send(AskSnapshot(question))
-        answered = await wait_for(self._questions[question].answered, GATHER_S)
-        del self._questions[question]
-        if not answered:
+        if not await self._questions.ask_all([worker], AskSnapshot, GATHER_S):
             raise NoWorkerError(f"worker {place} does not answer")
         return worker.snapshot
 
@@ -357,25 +251,15 @@ class WorkerPool(Workers):
         return await self._told(place, AskTasks, GATHER_S)
 
     async def profile_of(self, place: int, seconds: float) -> Any:
-        return await self._told(place, lambda question: TakeProfile(question, seconds), seconds + PROFILE_SLACK_S)
+        return await self._told(place, lambda number: TakeProfile(number, seconds), seconds + PROFILE_SLACK_S)
 
-    async def _told(self, place: int, ask: Callable[[int], ToWorker], limit_s: float) -> Any:
-        worker = self._at(place)
-        self._asked += 1
-        question = self._asked
-        told: asyncio.Future[Told] = self._loop.create_future()
-        self._tellings[question] = told
-        worker.send(ask(question))
-        try:
-            async with asyncio.timeout(limit_s):
-                answer = await told
-        except TimeoutError as error:
-            raise NoWorkerError(f"worker {place} does not answer") from error
-        finally:
-            del self._tellings[question]
-        if answer.problem:
-            raise ProfilerBusyError(answer.problem)
-        return answer.data
+    async def _told(self, place: int, make: Callable[[int], ToWorker], limit_s: float) -> Any:
+        told = await self._questions.ask(self._at(place), make, limit_s)
+        if told is None:
+            raise NoWorkerError(f"worker {place} does not answer")
+        if told.problem:
+            raise ProfilerBusyError(told.problem)
+        return told.data
 
     def _at(self, place: int) -> WorkerProcess:
         worker = self._places[place].worker if 0 <= place < len(self._places) else None
@@ -397,11 +281,6 @@ class WorkerPool(Workers):
             "restarts": place.restarts_total,
         }
 
-    def _ask(self, workers: list[WorkerProcess]) -> int:
-        self._asked += 1
-        self._questions[self._asked] = _Question(worker.number for worker in workers)
-        return self._asked
-
     async def _collect(self) -> None:
         while True:
             await pause(STATISTICS_INTERVAL_S)
@@ -422,12 +301,10 @@ class WorkerPool(Workers):
 
     def _fork(self, place: Place) -> None:
         """Raises OSError."""
-        if self._fork_socket is None:
-            raise OSError(errno.EPIPE, "the process that starts workers is not there")
         own, others = pair()
+        number = self._numbers + 1
         try:
-            number = self._numbers + 1
-            socket.send_fds(self._fork_socket, [REQUEST.pack(number)], [others.fileno()])
+            self._forking.fork(number, others)
         except OSError:
             own.close()
             raise
@@ -444,8 +321,11 @@ class WorkerPool(Workers):
         )
         worker.send(Begin(number, place.index, self._config, self._rng.below(1 << 30), self._log_level))
 
-    def _joined(self, worker: WorkerProcess) -> None:
-        """It has begun: it takes part from now on."""
+    def _take_in(self, worker: WorkerProcess) -> None:
+        """It takes part once it is ready, and its end will be known: before that it must have no slots."""
+        if not worker.is_ready or worker.pidfd < 0 or worker.begun.is_set():
+            return
+        worker.begun.set()
         others = [one for one in self._begun() if one is not worker]
         for other in others:
             self._link(worker, other)
@@ -522,8 +402,8 @@ class WorkerPool(Workers):
         if isinstance(message, Alive):
             return
         if isinstance(message, Begun):
-            worker.begun.set()
-            self._joined(worker)
+            worker.is_ready = True
+            self._take_in(worker)
         elif isinstance(message, Listening):
             worker.listens_awaited -= 1
             if worker.listens_awaited == 0:
@@ -539,23 +419,16 @@ class WorkerPool(Workers):
             self._figures.reported(worker.number, message.revisions)
             if message.complete:
                 self._figures.counted(worker.number, message.counts)
-                self._answered(message.question, worker)
+                self._questions.answered(message.question, worker.number)
         elif isinstance(message, Told):
-            told = self._tellings.get(message.question)
-            if told is not None and not told.done():
-                told.set_result(message)
+            self._questions.answered(message.question, worker.number, message)
         elif isinstance(message, Snapshot):
             worker.snapshot = message.revisions
-            self._answered(message.question, worker)
+            self._questions.answered(message.question, worker.number)
+        elif isinstance(message, RevisionEnded):
+            self._figures.revision_ended(worker.number, message)
         else:
-            if isinstance(message, RevisionEnded):
-                self._figures.revision_ended(worker.number, message)
             self._fan_out.receive(worker.number, message)
-
-    def _answered(self, question: int, worker: WorkerProcess) -> None:
-        asked = self._questions.get(question)
-        if asked is not None:
-            asked.answer(worker.number)
 
     def _wire_closed(self, worker: WorkerProcess) -> None:
         """It is about to end; or it does not read, or says what cannot be understood."""
@@ -568,17 +441,12 @@ class WorkerPool(Workers):
         """Its process has ended: it has nothing any more."""
         if worker.ended.is_set():
             return
-        worker.ended.set()
         if worker.pidfd >= 0:
             self._loop.remove_reader(worker.pidfd)
-            os.close(worker.pidfd)
-            worker.pidfd = -1
             self._ending[worker.number] = worker.place
-        if worker.wire is not None:
-            worker.wire.close()
+        worker.close()
         del self._by_number[worker.number]
-        for question in self._questions.values():
-            question.answer(worker.number)
+        self._questions.worker_ended(worker.number)
         place = self._places[worker.place]
         place.worker = None
         if worker.begun.is_set():
@@ -627,69 +495,36 @@ class WorkerPool(Workers):
                 if limit_s > 0.0 and now_s - worker.heard_s > limit_s and not worker.is_killed:
                     log.error("worker %d has said nothing for %.1f s and is ended", worker.place, limit_s)
                     worker.kill()
+                    if worker.pidfd < 0:
+                        self._forking.restart()  # it was never forked
 
-    # --- the fork server ---
+    # --- what the fork server says ---
 
-    def _start_fork_server(self) -> None:
-        own, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with others:
-            self._fork_server = subprocess.Popen(
-                [sys.executable, "-m", "activator.workers.fork_server", str(others.fileno())],
-                pass_fds=[others.fileno()],
-                stdin=subprocess.DEVNULL,
-                env=self._environment,
-                start_new_session=True,  # what a terminal sends to its group, the parent passes on
-            )
-        own.setblocking(False)
-        self._fork_socket = own
-        self._loop.add_reader(own.fileno(), self._fork_server_says)
-
-    def _fork_server_says(self) -> None:
-        assert self._fork_socket is not None
-        try:
-            data, descriptors, _, _ = socket.recv_fds(self._fork_socket, REPLY.size, 1)
-        except BlockingIOError:
-            return
-        except OSError:
-            data, descriptors = b"", []
-        if not data:
-            self._fork_server_ended()
-            return
-        kind, number, process, status = REPLY.unpack(data)
+    def forked(self, number: int, process: int, pidfd: int) -> None:
         worker = self._by_number.get(number)
-        if kind == FORKED:
-            self._forked(worker, process, descriptors[0])
-        elif kind == EXITED:
-            place = self._ending.pop(number, -1) if worker is None else worker.place
-            if status != 0 and not self._is_ending:
-                log.error("worker %d (process %d) %s", place, process, how_it_ended(status))
-        elif worker is not None:
-            log.error("worker %d cannot be started: %s", worker.place, os.strerror(status))
-            self._ended(worker)
-
-    def _forked(self, worker: WorkerProcess | None, process: int, pidfd: int) -> None:
-        if worker is None:  # given up meanwhile: its socket is closed, and it leaves by itself
+        if worker is None:  # given up meanwhile: its wire is closed, and it leaves by itself
             os.close(pidfd)
             return
-        worker.process = process
-        worker.pidfd = pidfd
+        worker.forked(process, pidfd)
         self._loop.add_reader(pidfd, self._ended, worker)
-        if worker.is_killed:
-            worker.kill()
+        self._take_in(worker)
 
-    def _fork_server_ended(self) -> None:
-        assert self._fork_socket is not None and self._fork_server is not None
-        self._loop.remove_reader(self._fork_socket.fileno())
-        self._fork_socket.close()
-        self._fork_socket = None
-        self._fork_server.poll()
-        if self._is_ending:
-            return
-        log.error("the process that starts workers has ended, and is started again")
+    def not_forked(self, number: int, reason: str) -> None:
+        worker = self._by_number.get(number)
+        if worker is not None:
+            log.error("worker %d cannot be started: %s", worker.place, reason)
+            self._ended(worker)
+
+    def exited(self, number: int, process: int, how: str) -> None:
+        worker = self._by_number.get(number)
+        place = self._ending.pop(number, -1) if worker is None else worker.place
+        if not self._is_ending:
+            log.error("worker %d (process %d) %s", place, process, how)
+
+    def forks_lost(self) -> None:
         self._ending.clear()
-        self._start_fork_server()
         for worker in [one for one in self._by_number.values() if one.pidfd < 0]:
-            self._ended(worker)  # it was never forked
+            self._ended(worker)  # it does not take part yet; if it is there, it leaves when its wire is closed
 
 
 def _duplicates(sockets: list[PlacedSocket]) -> list[int]:
@@ -702,12 +537,3 @@ def _duplicates(sockets: list[PlacedSocket]) -> list[int]:
             os.close(descriptor)
         raise
     return made
-
-
-def how_it_ended(status: int) -> str:
-    """The status of `waitpid`, in words."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        name = signal.Signals(number).name if number in {one.value for one in signal.Signals} else f"signal {number}"
-        return f"was ended by {name}"
-    return f"ended with exit code {os.waitstatus_to_exitcode(status)}"

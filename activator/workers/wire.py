@@ -188,7 +188,4 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 def _close_all(descriptors: list[int] | deque[int]) -> None:
     for descriptor in descriptors:
-        try:
-            os.close(descriptor)
-        except OSError:  # closed already: there is nothing to lose
-            pass
+        os.close(descriptor)

@@ -70,8 +70,12 @@ class Workers(ABC):
     # --- figures ---
 
     @abstractmethod
-    async def gather(self) -> None:
-        """Ask for what is read below; who does not answer in time is read as of the last time."""
+    async def gather_statistics(self) -> None:
+        """Ask for `counts` and `revision_statistics`; who does not answer in time is read as of the last time."""
+
+    @abstractmethod
+    async def gather_snapshot(self) -> None:
+        """Ask for `snapshot`, likewise."""
 
     @abstractmethod
     def counts(self) -> WorkerCounts: ...

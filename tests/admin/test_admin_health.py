@@ -37,7 +37,10 @@ class Inside:
     def waiting_for(self) -> list[str]:
         return self.reasons
 
-    async def gather(self) -> None:
+    async def gather_statistics(self) -> None:
+        pass
+
+    async def gather_snapshot(self) -> None:
         pass
 
     def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:

@@ -15,40 +15,20 @@ import pytest
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Answer, CutShortError, Visitor, ask, burst, request
+from tests.e2e.load import Load
 from tests.e2e.running import OWN_PROCESSES, SERVING, configured, eventually, figures, is_dead, process_revision
 
 
-class Load:
-    """Clients that ask again and again until `stop`; `answers` is what they got."""
+class Answers:
+    """`answers` is what the clients of a load got."""
 
     def __init__(self, address: str, clients: int, data: bytes) -> None:
-        self._address = address
-        self._clients = clients
-        self._data = data
-        self._stopped = False
         self.answers: list[Answer | CutShortError] = []
+        self._load = Load(address, clients, data, lambda answer, _: self.answers.append(answer))
 
     async def run(self, meanwhile: Callable[[], Any]) -> None:
-        """Load, and in a thread `meanwhile`, whose end is the end of the load."""
-        visits = [asyncio.create_task(self._visit()) for _ in range(self._clients)]
-        try:
-            await asyncio.to_thread(meanwhile)
-        finally:
-            self._stopped = True
-            await asyncio.gather(*visits)
-
-    async def _visit(self) -> None:
-        visitor = await Visitor.connect(self._address)
-        while not self._stopped:
-            try:
-                answer = await visitor.ask(self._data)
-            except CutShortError as error:
-                self.answers.append(error)
-                await visitor.close()
-                visitor = await Visitor.connect(self._address)
-            else:
-                self.answers.append(answer)
-        await visitor.close()
+        """Load, and meanwhile this, in a thread; then it ends."""
+        await self._load.run(meanwhile)
 
     def good(self) -> list[int]:
         """The process ids that have answered, in order."""
@@ -68,7 +48,7 @@ def test_a_child_killed_under_load_is_replaced(run_activator: RunActivator, meth
     concurrency = 4
     revision = {**process_revision(SERVING, max_scale=2), "container_concurrency": concurrency}
     activator = run_activator(configured([revision]))
-    load = Load(activator.address, 20, request("/sleep/0.02", method))
+    load = Answers(activator.address, 20, request("/sleep/0.02", method))
     killed: list[int] = []
 
     def kill_two() -> None:

@@ -129,6 +129,12 @@ def test_a_worker_that_came_after_the_withdrawal_is_not_waited_for(both: Both) -
     assert both.heard() == [PodDrained(KEY, "p")]
 
 
+def test_without_workers_a_pod_is_drained_at_once() -> None:
+    both = Both(0)
+    both.fan_out.apply([WithdrawPod(KEY, "p", 1.0)])
+    assert both.heard() == [PodDrained(KEY, "p")]
+
+
 def test_pods_that_go_with_their_revision_are_drained_likewise(both: Both) -> None:
     both.fan_out.apply([DropRevision(KEY)])
     both.fan_out.receive(2, PodDrained(KEY, "p"))

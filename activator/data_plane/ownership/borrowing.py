@@ -131,9 +131,6 @@ class Borrowing(SlotSource):
         self.wanted.clear()
         self.in_use.clear()
 
-    def is_empty(self) -> bool:
-        return not self.in_use and not self.idle and not self.wanted
-
     # --- what the owner says ---
 
     def queued(self, message: Queued) -> None:

@@ -1,0 +1,133 @@
+"""The parent's end of the fork server: it is started, and started again when it ends or does not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import Protocol
+
+from activator.workers.fork_server import EXITED, FORKED, REPLY, REQUEST
+
+log = logging.getLogger("activator")
+
+
+class ForkListener(Protocol):
+    """What is told of workers, by their numbers."""
+
+    def forked(self, number: int, process: int, pidfd: int) -> None:
+        """It is a process, with a descriptor that the listener owns."""
+        ...
+
+    def not_forked(self, number: int, reason: str) -> None: ...
+
+    def exited(self, number: int, process: int, how: str) -> None:
+        """It has ended, and not as it should; in words. Its end itself is told by its descriptor."""
+        ...
+
+    def forks_lost(self) -> None:
+        """Whoever was to be forked, and is not known to be, will not be known to be."""
+        ...
+
+
+class Forking:
+    """`environment` of the workers' processes."""
+
+    def __init__(self, listener: ForkListener, environment: dict[str, str]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._environment = environment
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    def start(self) -> None:
+        """Raises OSError."""
+        own, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with others:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "activator.workers.fork_server", str(others.fileno())],
+                pass_fds=[others.fileno()],
+                stdin=subprocess.DEVNULL,
+                env=self._environment,
+                start_new_session=True,  # what a terminal sends to its group, the parent passes on
+            )
+        own.setblocking(False)
+        self._socket = own
+        self._loop.add_reader(own.fileno(), self._readable)
+
+    def fork(self, number: int, sock: socket.socket) -> None:
+        """One worker more, with this end of its wire. Raises OSError."""
+        if self._socket is None:
+            raise OSError(errno.EPIPE, "the process that starts workers is not there")
+        socket.send_fds(self._socket, [REQUEST.pack(number)], [sock.fileno()])
+
+    def restart(self) -> None:
+        """It does not answer. What it has forked goes on."""
+        if self._process is not None:
+            self._process.kill()
+
+    async def close(self) -> None:
+        """No more workers."""
+        self._disconnect()
+        if self._process is not None:
+            await asyncio.to_thread(self._process.wait)
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+            self._socket = None
+
+    def _readable(self) -> None:
+        assert self._socket is not None
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._socket, REPLY.size, 1)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, descriptors = b"", []
+        if not data:
+            self._lost()
+            return
+        kind, number, process, status = REPLY.unpack(data)
+        if kind == FORKED and descriptors:
+            self._listener.forked(number, process, descriptors[0])
+        elif kind == EXITED:
+            if status != 0:
+                self._listener.exited(number, process, how_it_ended(status))
+        else:  # without a descriptor its end could not be known; without its wire it leaves by itself
+            self._listener.not_forked(number, os.strerror(status or errno.EMFILE))
+
+    def _lost(self) -> None:
+        log.error("the process that starts workers has ended, and is started again")
+        self._disconnect()
+        assert self._process is not None
+        self._process.poll()
+        try:
+            self.start()
+        except OSError as error:
+            log.error("it cannot be started, and is tried again: %s", error)
+            self._loop.call_later(1.0, self._start_again)
+        self._listener.forks_lost()
+
+    def _start_again(self) -> None:
+        if self._socket is None:
+            try:
+                self.start()
+            except OSError as error:
+                log.error("it cannot be started, and is tried again: %s", error)
+                self._loop.call_later(1.0, self._start_again)
+
+
+def how_it_ended(status: int) -> str:
+    """The status of `waitpid`, in words."""
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        name = signal.Signals(number).name if number in {one.value for one in signal.Signals} else f"signal {number}"
+        return f"was ended by {name}"
+    return f"ended with exit code {os.waitstatus_to_exitcode(status)}"
