@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
     from activator.control_plane.sources.knative.mode import KnativeMode
     from activator.control_plane.sources.push.source import PushSource
+    from activator.members.membership import Membership
     from activator.telemetry.metrics.exposition import Exposition
     from activator.telemetry.metrics.knative_export import KnativeExporter
     from activator.telemetry.metrics.knative_metrics import KnativeMetrics
@@ -128,7 +129,7 @@ class App:
         self._knative_metrics: KnativeMetrics | None = None
         if data is not None:
             self.telemetry = self._make_telemetry(data.proxy, app_log, own_rng, self._make_knative_metrics)
-            self.workers = OneWorker(data, self.telemetry, self._tasks)
+            self.workers = OneWorker(data, self.telemetry, self._tasks, now)
         else:
             self.telemetry = self._make_telemetry(NoRequests(), app_log, own_rng, None)
             self.workers = self._make_pool(count, channel, reaping, app_log)
@@ -142,6 +143,7 @@ class App:
         self._health = SetHealth()
         self._push: PushSource | None = None
         self._knative: KnativeMode | None = None
+        self._membership: Membership | None = None
         self._cluster_domain = ""
         self._asked_by_cluster: list[Tls] = []  # listeners that no file names
 
@@ -150,9 +152,13 @@ class App:
         workers = self.workers
         workers.change(workers.plan(_listeners(self.config)))
         self.telemetry.set(self.config)
+        if self.config.members.listen:
+            self._membership = await self._join_group()
         await workers.start()
         self._tasks.start("log", self.telemetry.run())
         self.control.start()
+        if self._membership is not None:
+            await self._membership.start()  # first: others may know more of revisions that were dropped and came back
         self.control.configure(self.config, self.settings.specs, file.lists(self.config.revisions))
         await self.control.settle()  # before that, requests to what the file names would be answered "no route"
         await self._start_sources()
@@ -197,6 +203,8 @@ class App:
         self._channel.send_command(Drain(float(shutdown.timeout), float(shutdown.tunnels)))
         finished = await self._drained
         await self.workers.close()
+        if self._membership is not None:
+            await self._membership.close()
         await self.control.close()
         if self._admin is not None:
             await self._admin.close()
@@ -262,6 +270,8 @@ class App:
             reasons.append("not listening yet")
         if not self.control.worker.is_settled():
             reasons.append("the first changes have not been applied")
+        if self._membership is not None and self._membership.waiting_for():
+            reasons.append(self._membership.waiting_for())
         reasons.extend(self.control.pending())
         reasons.extend(self.control.over_budget())
         return reasons
@@ -300,6 +310,9 @@ class App:
     async def profile_of(self, worker: int, seconds: float) -> object:
         return await self.workers.profile_of(worker, seconds)
 
+    def members(self) -> object:
+        return {} if self._membership is None else self._membership.describe()
+
     def configuration(self) -> object:
         from activator.admin.inspection import configuration
 
@@ -334,6 +347,7 @@ class App:
             None if self._push is None else self._push.intake,
             self._knative,
             self._worker_figures(counts),
+            None if self._membership is None else self._membership.figures(),
         )
 
     def _worker_figures(self, counts: WorkerCounts) -> WorkerFigures | None:
@@ -365,6 +379,22 @@ class App:
         if self.config.push.listen:
             self._push = self._make_push()
             await self.control.start_source(self._push)
+
+    async def _join_group(self) -> Membership:
+        """Raises StartError."""
+        from activator.members.key import read_key  # only where there are members
+        from activator.members.membership import Membership
+        from activator.members.roster import StaticRoster
+
+        members = self.config.members
+        key = read_key(members.key_file)
+        roster = StaticRoster(members.peers, members.listen, members.address)
+        address = roster.own_address
+        seat = await roster.join(address)
+        made = Membership(members, key, roster, address, seat, self.workers, self._tasks, self._now, self._rng)
+        made.listen()
+        self.workers.join(made)
+        return made
 
     def _make_push(self) -> PushSource:
         from activator.control_plane.sources.push.source import PushSource  # aiohttp: only where pods report themselves

@@ -40,6 +40,7 @@ GET  /readyz           able to serve
 GET  /metrics          Prometheus
 GET  /debug/revisions  revisions, queues, slots
 GET  /debug/config     the configuration in force
+GET  /debug/members    the group of replicas, as this one sees it
 GET  /debug/tasks      what runs beside the requests
 GET  /debug/log        what the program says of itself: levels by part
 POST /debug/log?part=state&level=debug   until the next reload   (with the header Activator-Admin: 1)
@@ -88,6 +89,9 @@ class Inside(Protocol):
         """Raises ProfilerBusyError."""
         ...
 
+    def members(self) -> object:
+        """Plain data: what `GET /debug/members` shows."""
+
     def configuration(self) -> object:
         """Plain data: what `GET /debug/config` shows."""
         ...
@@ -130,6 +134,7 @@ class AdminServer:
                 web.get("/metrics", self._metrics),
                 web.get("/debug/revisions", self._revisions),
                 web.get("/debug/config", self._configuration),
+                web.get("/debug/members", self._members),
                 web.get("/debug/tasks", self._tasks),
                 web.get("/debug/log", self._log),
                 web.post("/debug/log", self._set_log),
@@ -182,6 +187,9 @@ class AdminServer:
 
     async def _configuration(self, request: web.Request) -> web.Response:
         return _json(self._inside.configuration())
+
+    async def _members(self, request: web.Request) -> web.Response:
+        return _json(self._inside.members())
 
     async def _tasks(self, request: web.Request) -> web.Response:
         worker = _worker(request)

@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from activator.config.edge_checks import EdgeChecker, element_at, item_at
+from activator.config.member_checks import check_members
 from activator.config.policy_checks import PolicyChecker
 from activator.config.probe_checks import check_probe
 from activator.config.queue_checks import check_queue
@@ -100,6 +101,7 @@ class Checker:
         self._edge.check_forwarded(root, values)
         self._check_address(item_at(root, "push"), values.get("push", {}), "listen", "push.", allow_empty=True)
         self._edge.check_push(root, values)
+        self._check_members(root, values)
         self._edge.check_kubernetes(root, values)
         self._check_positive(root, values, "limits", "limits", ("header_bytes", "held_bytes"))
         revisions = values.get("revisions", [])
@@ -122,6 +124,16 @@ class Checker:
         if workers != 1 and knative.get("protocol", "none") != "none":
             item = item_at(item_at(root, "metrics"), "knative")
             self._reader.advise(item, "metrics.knative", "these metrics require `workers: 1`")
+
+    def _check_members(self, root: Item, values: Values) -> None:
+        item, members = item_at(root, "members"), values.get("members", {})
+        for key in ("listen", "address"):
+            self._check_address(item, members, key, "members.", allow_empty=True)
+        peers = members.get("peers", [])
+        for place, peer in enumerate(peers):
+            if peer is not UNREADABLE:
+                self._check_is_address(element_at(item_at(item, "peers"), place), peer, f"members.peers[{place}]")
+        check_members(self._reader, root, values)
 
     def _check_listeners(self, root: Item, values: Values) -> None:
         if "listen" not in values:

@@ -52,6 +52,9 @@ HASH_ON_CLIENT_IP: Final = "client_ip"
 KNATIVE: Final = "knative"
 SHARING_NONE: Final = "none"
 SHARING_KNATIVE: Final = "knative"
+SHARING_EXACT: Final = "exact"
+STRICT: Final = "strict"
+PROMPT: Final = "prompt"
 PROBE_TCP: Final = "tcp"
 PROBE_HTTP: Final = "http"
 PROBE_QUEUE_PROXY: Final = "queue-proxy"
@@ -62,7 +65,8 @@ DISCIPLINES: Final = ("fifo", "priority", "fair")
 PROBE_KINDS: Final = (PROBE_TCP, PROBE_HTTP, PROBE_QUEUE_PROXY)
 FORWARDED_HEADERS: Final = ("x-forwarded", "forwarded", "both", "x-forwarded-for", "none")
 KUBERNETES_MODES: Final = (KNATIVE,)
-SHARINGS: Final = (SHARING_NONE, SHARING_KNATIVE)
+SHARINGS: Final = (SHARING_NONE, SHARING_KNATIVE, SHARING_EXACT)
+PROOFS: Final = (STRICT, PROMPT)
 LOG_FORMATS: Final = ("console", "json")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 METRICS_PROTOCOLS: Final = ("none", "prometheus", "http/protobuf")
@@ -77,6 +81,7 @@ LOG_PARTS: Final[dict[str, bool]] = {
     "data": True,
     "knative": True,
     "kubernetes": True,
+    "members": True,
     "probing": True,
     "process": True,
     "scaling": True,
@@ -619,6 +624,60 @@ class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = []
 
 
+class Members(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Replicas of this program that hold the limits of revisions together, each on a machine or a port of its own."""
+
+    listen: Annotated[str, doc("Where the other members connect. Empty: this program is alone.", "0.0.0.0:8015")] = ""
+    address: Annotated[
+        str,
+        doc(
+            "How the other members reach this one. Empty: the one of `peers` that is an address of this machine, with "
+            "the port of `listen`.",
+            "10.0.0.1:8015",
+        ),
+    ] = ""
+    peers: Annotated[
+        list[str],
+        doc(
+            "All members, this one among them. The same list in the file of each.",
+            ["10.0.0.1:8015", "10.0.0.2:8015", "10.0.0.3:8015"],
+        ),
+    ] = []
+    group: Annotated[str, doc("The name of the group. Members of other groups are refused.", "edge")] = "activator"
+    key_file: Annotated[
+        str,
+        doc(
+            "A file with the key of the group, 16 bytes or more, the same for all members: who does not have it cannot "
+            "take part.",
+            "/etc/activator/members.key",
+        ),
+    ] = ""
+    on_silence: Annotated[
+        str,
+        doc(
+            "A member says nothing, and it is not known whether it has ended. `strict`: its slots stay taken until "
+            "that is known. `prompt`: they are given on after `release`; a pod may then get more than its limit.",
+            PROMPT,
+            words=PROOFS,
+        ),
+    ] = STRICT
+    on_partition: Annotated[
+        str,
+        doc(
+            "A member does not reach a majority. `strict`: it grants no slots until it does. `prompt`: it goes on; a "
+            "pod may then get its limit from each part of the group.",
+            PROMPT,
+            words=PROOFS,
+        ),
+    ] = STRICT
+    silence: Annotated[
+        Duration, doc("A member that has said nothing for this time is not reached, for the time being.", "3s")
+    ] = Duration(1.0)
+    release: Annotated[Duration, doc("With `on_silence: prompt`: the time after which slots are given on.", "30s")] = (
+        Duration(10.0)
+    )
+
+
 class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Revisions and pods come from a cluster, not from the file."""
 
@@ -629,7 +688,7 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         doc(
             "`none`: each replica uses every pod. `knative`: each replica uses its share of the pods, as the activator "
-            "of Knative does.",
+            "of Knative does. `exact`: each replica uses every pod, and they hold the limits together (`members`).",
             SHARING_KNATIVE,
             words=SHARINGS,
         ),
@@ -786,6 +845,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     forwarded: Annotated[Forwarded, doc("What pods are told about the client of a request.")] = Forwarded()
     shutdown: Annotated[Shutdown, doc("The times of a shutdown.")] = Shutdown()
     push: Annotated[Push, doc("The endpoint where pods report their own state.")] = Push()
+    members: Annotated[Members, doc("The replicas that hold the limits of revisions together.")] = Members()
     health: Annotated[Health, doc("Passive health checks of all revisions.")] = Health()
     limits: Annotated[Limits, doc("Bounds of the process.")] = Limits()
     revisions: Annotated[list[Revision], doc("The revisions. At least one, unless `kubernetes` is set.")] = []
@@ -801,5 +861,6 @@ FIXED_KEYS: Final = (
     "trust_revision_headers",
     "forwarded",
     "push",
+    "members",
     "kubernetes",
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from activator.data_plane.apply import RevisionTables
+from activator.data_plane.ownership.lending import NOTHING_YET
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.pool import PodPool
 from lb.tracker import EMPTY, STATE_NAMES, PodTracker
@@ -26,6 +27,7 @@ def revision(throttler: RevisionThrottler) -> dict[str, Any]:
         "name": name,
         "hosts": list(throttler.spec.hosts),
         "policy": throttler.spec.policy,
+        "owner": throttler.lending is not None or throttler.source is None,
         "container_concurrency": throttler.spec.container_concurrency,
         "requests": throttler.requests_total,
         "in_flight": throttler.in_flight(),
@@ -92,4 +94,6 @@ def waits_for(throttler: RevisionThrottler) -> str:
         return ""
     if throttler.table.capacity == 0:
         return "a pod to become ready"
+    if throttler.source is NOTHING_YET:
+        return "the other members of the group"
     return "a slot to come free"

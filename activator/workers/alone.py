@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
 from collections.abc import Iterator
 from typing import Any, Final
 
 from activator.config.model import Config, Tls
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.data_plane.ownership.member import Member
+from activator.data_plane.ownership.view import View
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listeners import ListenerChange, Listeners
+from activator.members.data_planes import GroupSide
+from activator.members.handshake import Seal, SessionKeys
+from activator.members.messages import DataPlaneName
+from activator.members.numbers import seat_of, worker_number, worker_place
 from activator.messages import Command, Effect, RevisionStatistics
+from activator.runtime.clock import Now
 from activator.runtime.errors import NoWorkerError
-from activator.runtime.tasks import TaskGroupOwner
+from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.telemetry.switchboard import Telemetry
 from activator.workers.messages import WorkerCounts
+from activator.workers.peers import MEMBER_TICK_S, Peers, first_slot
 from activator.workers.workers import ListenerPlan, Workers
 
 NONE: Final = "there are no workers beside this process (`workers: 1`)"
@@ -22,8 +33,13 @@ NONE: Final = "there are no workers beside this process (`workers: 1`)"
 class OneWorker(Workers):
     """`telemetry` is the program's own."""
 
-    def __init__(self, data: DataPlane, telemetry: Telemetry, tasks: TaskGroupOwner) -> None:
+    def __init__(self, data: DataPlane, telemetry: Telemetry, tasks: TaskGroupOwner, now: Now) -> None:
         self._data = data
+        self._tasks = tasks
+        self._now = now
+        self._group: GroupSide | None = None
+        self._member: Member | None = None
+        self._peers: Peers | None = None
         self._telemetry = telemetry
         self._listeners = Listeners(tasks)
 
@@ -37,7 +53,45 @@ class OneWorker(Workers):
         pass
 
     def apply(self, effects: list[Effect]) -> None:
-        self._data.apply(effects)
+        group = self._group
+        if group is None:
+            self._data.apply(effects)
+        else:
+            self._data.apply([group.lives.with_life(effect) for effect in effects])
+            group.lives_changed()
+
+    # --- the group of replicas ---
+
+    def join(self, group: GroupSide) -> None:
+        number = worker_number(group.replica, 1)
+        peers = self._peers = Peers(lambda other: group.unlinked(number, other), self._data.failed)
+        later = asyncio.get_running_loop().call_later
+        member = self._member = Member(number, peers.send, peers.drop, self._now, later, first_slot(os.urandom))
+        peers.member = member
+        self._data.join(member)
+        self._group = group
+        self._tasks.start("lent slots", self._tick(member))
+        group.set_data_planes((DataPlaneName(number, worker_place(seat_of(group.replica), 0)),))
+
+    def adopt_view(self, view: View) -> None:
+        assert self._member is not None and self._peers is not None, "it has joined"
+        self._member.adopt(view)
+        self._peers.keep({member.number for member in view.members})
+
+    def link_member(self, own: int, other: int, sock: socket.socket, keys: SessionKeys) -> None:
+        assert self._peers is not None, "it has joined"
+        self._peers.link(other, sock, Seal(keys))
+
+    def allow_grants(self, allowed: bool) -> None:
+        assert self._member is not None, "it has joined"
+        self._member.allow_grants(allowed)
+
+    async def _tick(self, member: Member) -> None:
+        while True:
+            await pause(MEMBER_TICK_S)
+            member.tick()
+
+    # --- messages and configuration ---
 
     def execute(self, command: Command) -> None:
         self._data.execute(command)

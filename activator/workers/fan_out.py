@@ -15,6 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from activator.members.lives import Lives
 from activator.messages import (
     Command,
     Drained,
@@ -80,13 +81,12 @@ class Loads:
 class FanOut:
     """`send(worker, messages)`; `receive` is the control plane's end."""
 
-    def __init__(self, send: Send, receive: Callable[[FromData], None]) -> None:
+    def __init__(self, send: Send, receive: Callable[[FromData], None], lives: Lives) -> None:
         self._send = send
         self._receive = receive
         self._workers: dict[int, None] = {}
         self._standing: dict[type, Command] = {}  # commands that hold for every worker that comes
-        self._life_of: dict[str, int] = {}
-        self._lives: int = 0
+        self._lives = lives
         self._loads: dict[str, Loads] = {}
         self._offsets: dict[str, dict[int, int]] = {}  # effects from before a worker came, by revision
         self._seen: dict[str, dict[int, int]] = {}  # effects that each worker has confirmed, by revision
@@ -99,6 +99,10 @@ class FanOut:
         """Their numbers."""
         return list(self._workers)
 
+    def use(self, lives: Lives) -> None:
+        """Those of the group. Before anything is applied."""
+        self._lives = lives
+
     # --- workers ---
 
     def joined(self, worker: int, revisions: Iterable[SentRevision]) -> None:
@@ -107,7 +111,7 @@ class FanOut:
         effects: list[Effect | Command] = [*self._standing.values()]
         for revision in revisions:
             key = revision.effect.key
-            effects.append(self._with_life(revision.effect))
+            effects.append(self._lives.with_life(revision.effect))
             self._loads.setdefault(key, Loads())
             if revision.sent:
                 self._offsets.setdefault(key, {})[worker] = revision.sent
@@ -135,7 +139,7 @@ class FanOut:
 
     def apply(self, effects: list[Effect]) -> None:
         """Effects of the state worker, in order."""
-        effects = [self._with_life(effect) for effect in effects]
+        effects = [self._lives.with_life(effect) for effect in effects]
         for effect in effects:
             self._note(effect)
         special = [type(effect) is FreeSlot for effect in effects]
@@ -179,18 +183,6 @@ class FanOut:
             self._receive(message)
 
     # --- within ---
-
-    def _with_life(self, effect: Effect) -> Effect:
-        """Each revision has a number of its own, until it is dropped."""
-        if type(effect) is DropRevision:
-            self._life_of.pop(effect.key, None)
-        elif type(effect) is SetRevision or type(effect) is RebuildRevision:
-            life = self._life_of.get(effect.key)
-            if life is None:
-                self._lives += 1
-                life = self._life_of[effect.key] = self._lives
-            return replace(effect, life=life)
-        return effect
 
     def _note(self, effect: Effect) -> None:
         key = effect.key

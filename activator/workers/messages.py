@@ -13,14 +13,15 @@ import msgspec
 
 from activator.config.model import Config, Tls
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.members.handshake import SessionKeys
 from activator.messages import Command, DataPlaneStatistics, Effect, FromData, Message, RevisionStatistics
 
 # --- to a worker ----------------------------------------------------------------------------------------------------
 
 
 class Begin(Message, frozen=True, tag=True):
-    """The first message. `number`: given to no other process, ever; `place`: 0 … workers - 1; `seed`: of all that is
-    random.
+    """The first message. `number`: as a member, given to no other process, ever; `place`: 0 … workers - 1; `seed`: of
+    all that is random; `first_slot` as `Member` has it.
     """
 
     number: int
@@ -28,6 +29,7 @@ class Begin(Message, frozen=True, tag=True):
     config: Config
     seed: int
     log_level: str = ""  # of the command line
+    first_slot: int = 0
 
 
 class MemberPlace(msgspec.Struct, frozen=True):
@@ -38,16 +40,24 @@ class MemberPlace(msgspec.Struct, frozen=True):
 
 
 class Members(Message, frozen=True, tag=True):
-    """All workers from now on. `unproven` as in `View`."""
+    """All members from now on; `unproven_replicas` as in `View`."""
 
     epoch: int
     workers: tuple[MemberPlace, ...]
+    unproven_replicas: tuple[int, ...] = ()
 
 
 class Link(Message, frozen=True, tag=True):
-    """A socket to another worker comes with this message."""
+    """A socket to another member comes with this message; with `keys` where it is of another replica."""
 
     number: int
+    keys: SessionKeys | None = None
+
+
+class AllowGrants(Message, frozen=True, tag=True):
+    """Whether slots are granted of what the worker owns."""
+
+    allowed: bool
 
 
 class SocketGiven(msgspec.Struct, frozen=True):
@@ -123,6 +133,7 @@ ToWorker = (
     | Begin
     | Members
     | Link
+    | AllowGrants
     | Listen
     | LookAtCertificates
     | Reconfigure

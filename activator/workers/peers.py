@@ -1,7 +1,7 @@
-"""A worker's links to the other workers, over which members of one throttler speak (data_plane/ownership).
+"""A data plane's links to the others, over which members of one throttler speak (data_plane/ownership).
 
 Rules
-  1. The parent makes each link, and makes another one for a link that has ended while both workers live.
+  1. The parent makes each link, and makes another one for a link that has ended while both live.
   2. What is said in one turn of the loop goes out together, at its end.
 """
 
@@ -10,10 +10,21 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Final
 
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import AnyMessage, decode, encode
-from activator.workers.wire import Wire
+from activator.runtime.wire import FrameSeal, Wire
+
+MEMBER_TICK_S: Final = 0.2  # how often lent slots that nothing uses are looked for
+_SLOT_BYTES: Final = 8
+
+
+def first_slot(random: Callable[[int], bytes]) -> int:
+    """Of a data plane of a replica: slots of no two of them ever meet, though nobody hands out numbers to replicas.
+    Each has 2^40 of them, from one of 2^62 places on.
+    """
+    return int.from_bytes(random(_SLOT_BYTES), "big") >> 2 | 1
 
 
 class Peers:
@@ -27,12 +38,12 @@ class Peers:
         self._outgoing: dict[int, list[AnyMessage]] = {}
         self._loop = asyncio.get_running_loop()
 
-    def link(self, worker: int, sock: socket.socket) -> None:
-        """There is a link to this worker, in place of a former one."""
+    def link(self, worker: int, sock: socket.socket, seal: FrameSeal | None = None) -> None:
+        """There is a link to this worker, in place of a former one; with a seal where it is of another replica."""
         assert self.member is not None
         self._end(worker)
         self._wires[worker] = Wire(
-            sock, lambda data, _: self._received(worker, data), lambda: self._lost(worker), self._failed
+            sock, lambda data, _: self._received(worker, data), lambda: self._lost(worker), self._failed, seal
         )
         self.member.linked(worker)
 

@@ -7,7 +7,8 @@ Rules
      connection to any pod, and what it had may be given to others.
   3. One that says nothing for `limits.worker_stall` is ended. One that ends is replaced at once; of a place whose
      workers end again and again, the next one waits, and its sockets are served by another worker meanwhile.
-  4. Everything that is sent to a worker is sent in order, and bounded (wire.py): one that does not read is ended.
+  4. Everything that is sent to a worker is sent in order, and bounded (runtime/wire.py): one that does not read is
+     ended.
 """
 
 from __future__ import annotations
@@ -15,21 +16,31 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from activator.config.model import Config, Tls
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.data_plane.ownership.view import View
+from activator.members.data_planes import GroupSide
+from activator.members.handshake import SessionKeys
+from activator.members.lives import Lives
+from activator.members.messages import DataPlaneName
+from activator.members.numbers import seat_of, worker_number, worker_place
+from activator.members.proof import started_at
 from activator.messages import Command, Drain, Effect, FromData, RevisionEnded, RevisionStatistics, SentRevision
 from activator.runtime.clock import Now
 from activator.runtime.errors import NoWorkerError, StartError
 from activator.runtime.profiler import ProfilerBusyError
 from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
+from activator.runtime.wire import DESCRIPTORS_AT_ONCE_MAX, Wire, pair
 from activator.workers.fan_out import FanOut
 from activator.workers.figures import Figures
 from activator.workers.forking import Forking, ForkListener
 from activator.workers.messages import (
     Alive,
+    AllowGrants,
     AskSnapshot,
     AskStatistics,
     AskTasks,
@@ -57,10 +68,10 @@ from activator.workers.messages import (
     WorkerCounts,
     from_worker,
 )
+from activator.workers.peers import first_slot
 from activator.workers.questions import Questions
 from activator.workers.snapshots import together
 from activator.workers.sockets import PlacedSocket, SharedSockets, SocketChange
-from activator.workers.wire import DESCRIPTORS_AT_ONCE_MAX, Wire, pair
 from activator.workers.worker_process import Place, WorkerProcess
 from activator.workers.workers import ListenerPlan, Workers
 from lb.rng import Rng
@@ -111,9 +122,12 @@ class WorkerPool(Workers, ForkListener):
         self._numbers = 0
         self._epoch = 0
         self._sockets = SharedSockets(count)
-        self._fan_out = FanOut(self._send_all, receive)
+        self._group: GroupSide | None = None
+        self._lives = Lives()
+        self._fan_out = FanOut(self._send_all, receive, self._lives)
         self._figures = Figures(lambda statistics: receive(RevisionEnded(statistics)))
         self._questions = Questions()
+        self._may_grant = True
         self._is_serving = False
         self._is_ending = False
         self._ending: dict[int, int] = {}  # places of workers that have ended, until it is known how
@@ -171,6 +185,8 @@ class WorkerPool(Workers, ForkListener):
     def apply(self, effects: list[Effect]) -> None:
         self._figures.applied(effects, self._fan_out.workers)
         self._fan_out.apply(effects)
+        if self._group is not None:
+            self._group.lives_changed()
 
     def execute(self, command: Command) -> None:
         self._fan_out.execute(command)
@@ -186,6 +202,27 @@ class WorkerPool(Workers, ForkListener):
         worker = self._by_number[number]
         for message in messages:
             worker.send(message)
+
+    # --- the group of replicas ---
+
+    def join(self, group: GroupSide) -> None:
+        self._group = group
+        self._fan_out.use(group.lives)
+
+    def adopt_view(self, view: View) -> None:
+        members = tuple([MemberPlace(member.number, member.place) for member in view.members])
+        self._tell(Members(view.epoch, members, tuple(view.unproven_replicas)))
+
+    def link_member(self, own: int, other: int, sock: socket.socket, keys: SessionKeys) -> None:
+        for worker in self._begun():
+            if worker.member == own:
+                worker.send(Link(other, keys), [sock.detach()])
+                return
+        sock.close()  # it has ended meanwhile
+
+    def allow_grants(self, allowed: bool) -> None:
+        self._may_grant = allowed
+        self._tell(AllowGrants(allowed))
 
     # --- configuration ---
 
@@ -311,7 +348,8 @@ class WorkerPool(Workers, ForkListener):
         finally:
             others.close()
         self._numbers = number
-        worker = WorkerProcess(number, place.index, self._now())
+        member = number if self._group is None else worker_number(self._group.replica, number)
+        worker = WorkerProcess(number, member, place.index, self._now())
         place.worker = self._by_number[number] = worker
         worker.wire = Wire(
             own,
@@ -319,7 +357,8 @@ class WorkerPool(Workers, ForkListener):
             lambda: self._wire_closed(worker),
             lambda error: self._failed(worker, error),
         )
-        worker.send(Begin(number, place.index, self._config, self._rng.below(1 << 30), self._log_level))
+        first = 0 if self._group is None else first_slot(os.urandom)
+        worker.send(Begin(member, place.index, self._config, self._rng.below(1 << 30), self._log_level, first))
 
     def _take_in(self, worker: WorkerProcess) -> None:
         """It takes part once it is ready, and its end will be known: before that it must have no slots."""
@@ -330,6 +369,8 @@ class WorkerPool(Workers, ForkListener):
         for other in others:
             self._link(worker, other)
         self._publish()
+        if not self._may_grant:
+            worker.send(AllowGrants(False))
         if self._settings is not None:
             worker.send(Settle(self._settings))
         for part, level in self._log_levels.items():
@@ -347,15 +388,26 @@ class WorkerPool(Workers, ForkListener):
             log.error("workers %d and %d cannot be linked, again in %g s: %s", one.place, other.place, RETRY_S, error)
             self._loop.call_later(RETRY_S, self._link, one, other)
             return
-        one.send(Link(other.number), [end.detach()])
-        other.send(Link(one.number), [other_end.detach()])
+        one.send(Link(other.member), [end.detach()])
+        other.send(Link(one.member), [other_end.detach()])
 
     def _publish(self) -> None:
+        """Who the workers are; in a group it is the group that makes a view of it."""
+        if self._group is not None:
+            self._group.set_data_planes(tuple([self._named(worker) for worker in self._begun()]))
+            return
         self._epoch += 1
-        workers = self._begun()
-        members = tuple([MemberPlace(worker.number, worker.place) for worker in workers])
-        for worker in workers:
-            worker.send(Members(self._epoch, members))
+        members = tuple([MemberPlace(worker.member, worker.place) for worker in self._begun()])
+        self._tell(Members(self._epoch, members))
+
+    def _named(self, worker: WorkerProcess) -> DataPlaneName:
+        assert self._group is not None, "names are for the group"
+        place = worker_place(seat_of(self._group.replica), worker.place)
+        try:
+            started = started_at(worker.process)
+        except OSError:  # it has just ended, or the kernel does not say: its end cannot be seen by other replicas
+            started = 0
+        return DataPlaneName(worker.member, place, worker.process, started)
 
     def _listen(self) -> None:
         """Each worker has the sockets of its place; those of places without a worker are with the first one."""
@@ -412,9 +464,7 @@ class WorkerPool(Workers, ForkListener):
             worker.given.discard(message.number)
             self._loop.call_later(RELISTEN_S, self._listen)
         elif isinstance(message, Unlinked):
-            other = self._by_number.get(message.number)
-            if other is not None and other.begun.is_set():
-                self._link(worker, other)
+            self._unlinked(worker, message.number)
         elif isinstance(message, Statistics):
             self._figures.reported(worker.number, message.revisions)
             if message.complete:
@@ -429,6 +479,14 @@ class WorkerPool(Workers, ForkListener):
             self._figures.revision_ended(worker.number, message)
         else:
             self._fan_out.receive(worker.number, message)
+
+    def _unlinked(self, worker: WorkerProcess, member: int) -> None:
+        for other in self._begun():
+            if other.member == member:
+                self._link(worker, other)
+                return
+        if self._group is not None:
+            self._group.unlinked(worker.member, member)
 
     def _wire_closed(self, worker: WorkerProcess) -> None:
         """It is about to end; or it does not read, or says what cannot be understood."""

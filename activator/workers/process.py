@@ -26,16 +26,19 @@ from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.view import MemberName, View
 from activator.data_plane.plane import DataPlane
 from activator.data_plane.server.listener import ListeningSocket, Server
+from activator.members.handshake import Seal
 from activator.messages import Command, Effect, RevisionStatistics
 from activator.runtime.certificates import ServerCertificate
 from activator.runtime.errors import StartError
 from activator.runtime.memory import FreedMemory
 from activator.runtime.profiler import Profiler, ProfilerBusyError
 from activator.runtime.tasks import TaskGroupOwner, describe_tasks, pause
+from activator.runtime.wire import Wire
 from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.switchboard import Telemetry
 from activator.workers.messages import (
     Alive,
+    AllowGrants,
     AskSnapshot,
     AskStatistics,
     AskTasks,
@@ -62,12 +65,10 @@ from activator.workers.messages import (
     encode,
     to_worker,
 )
-from activator.workers.peers import Peers
-from activator.workers.wire import Wire
+from activator.workers.peers import MEMBER_TICK_S, Peers
 from lb.rng import Rng
 
 ALIVE_INTERVAL_S: Final = 0.2  # how often a worker says that its loop turns
-MEMBER_TICK_S: Final = 0.2  # how often lent slots that nothing uses are looked for
 STATISTICS_AT_ONCE: Final = 20  # revisions in one turn, some 20 us each
 
 EXIT_ENDED: Final = 0
@@ -158,7 +159,10 @@ class Worker:
         elif isinstance(message, Members):
             serving.adopt(message)
         elif isinstance(message, Link):
-            serving.peers.link(message.number, socket.socket(fileno=given.popleft()))
+            seal = None if message.keys is None else Seal(message.keys)
+            serving.peers.link(message.number, socket.socket(fileno=given.popleft()), seal)
+        elif isinstance(message, AllowGrants):
+            serving.allow_grants(message.allowed)
         elif isinstance(message, Listen):
             comes = [socket.socket(fileno=given.popleft()) for one in message.sockets if one.comes]
             self._tasks.start("listeners", serving.listen(message, deque(comes)))
@@ -245,7 +249,7 @@ class Serving:
         self._tasks = tasks
         self.data = DataPlane(begin.config, now, worker.send, rng, tasks, begin.place == 0)
         self.peers = Peers(lambda number: worker.send(Unlinked(number)), self.data.failed)
-        self._member = Member(begin.number, self.peers.send, self.peers.drop, now, loop.call_later)
+        self._member = Member(begin.number, self.peers.send, self.peers.drop, now, loop.call_later, begin.first_slot)
         self.peers.member = self._member
         self.data.join(self._member)
         self.telemetry = Telemetry(
@@ -271,8 +275,12 @@ class Serving:
     def adopt(self, message: Members) -> None:
         """The workers are these from now on."""
         names = tuple([MemberName(one.number, one.place) for one in message.workers])
-        self._member.adopt(View(message.epoch, names, frozenset()))
+        unproven = frozenset(message.unproven_replicas)
+        self._member.adopt(View(message.epoch, names, frozenset(), unproven))
         self.peers.keep({one.number for one in message.workers})
+
+    def allow_grants(self, allowed: bool) -> None:
+        self._member.allow_grants(allowed)
 
     # --- listening sockets ---
 

@@ -27,6 +27,7 @@ def _together(parts: list[tuple[int, Shown]]) -> Shown:
         made[name] = sum(one[name] for one in shown)
     for name in _BY_REASON:
         made[name] = _sums([one[name] for one in shown])
+    made["owner"] = any(one["owner"] for one in shown)
     made["capacity"] = max(one["capacity"] for one in shown)
     made["failure"] = next((one["failure"] for one in shown if one["failure"]), None)
     made["waits_for"] = next((one["waits_for"] for one in shown if one["waits_for"]), "")

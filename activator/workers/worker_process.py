@@ -8,15 +8,18 @@ import signal
 from collections.abc import Iterable
 from typing import Any
 
+from activator.runtime.wire import DESCRIPTORS_AT_ONCE_MAX, Wire
 from activator.workers.messages import ToWorker, encode
-from activator.workers.wire import DESCRIPTORS_AT_ONCE_MAX, Wire
 
 
 class WorkerProcess:
-    """`number` is given to no other one; `place` has one worker after the other."""
+    """`number` is given to no other one here, `member` is its number as a member; `place` has one worker after the
+    other.
+    """
 
-    def __init__(self, number: int, place: int, started_s: float) -> None:
+    def __init__(self, number: int, member: int, place: int, started_s: float) -> None:
         self.number = number
+        self.member = member
         self.place = place
         self.started_s = started_s
         self.heard_s = started_s

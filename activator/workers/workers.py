@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, Protocol
 
 from activator.config.model import Config, Tls
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
+from activator.members.data_planes import GroupDataPlanes
 from activator.messages import Command, Effect, RevisionStatistics
 from activator.workers.messages import WorkerCounts
 
@@ -18,7 +19,7 @@ class ListenerPlan(Protocol):
     def discard(self) -> None: ...
 
 
-class Workers(ABC):
+class Workers(GroupDataPlanes):
     """`apply`, `execute` and `write_out` are the data plane's end of the control plane's messages."""
 
     @abstractmethod

@@ -64,6 +64,9 @@ class Inside:
     def configuration(self) -> object:
         return {}
 
+    def members(self) -> object:
+        return {}
+
     def stop(self) -> None:
         pass
 

@@ -24,7 +24,7 @@ class Answers:
 
     def __init__(self, address: str, clients: int, data: bytes) -> None:
         self.answers: list[Answer | CutShortError] = []
-        self._load = Load(address, clients, data, lambda answer, _: self.answers.append(answer))
+        self._load = Load([address], clients, data, lambda answer, _: self.answers.append(answer))
 
     async def run(self, meanwhile: Callable[[], Any]) -> None:
         """Load, and meanwhile this, in a thread; then it ends."""

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import random
 import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.counting_pods import CountingPods
-from tests.e2e.http_client import Answer, Client, CutShortError, ask, request
-from tests.e2e.load import Load
+from tests.e2e.http_client import Client, CutShortError, ask, request
+from tests.e2e.load import Tally, limited
 from tests.e2e.running import SERVING, Activator, configured, eventually, is_dead, process_revision
-
-
-def limited(addresses: list[str], limit: int, name: str = "app", **more: Any) -> dict[str, Any]:
-    return {"name": name, "hosts": ["*"], "pods": addresses, "container_concurrency": limit, **more}
 
 
 def workers(activator: Activator) -> list[dict[str, Any]]:
@@ -52,40 +46,11 @@ def used(activator: Activator, figure: str) -> float:
     return float(text.partition(f"\nactivator_worker_{figure} ")[2].split()[0])
 
 
-class Tally:
-    """What became of the requests of a load."""
-
-    def __init__(self, address: str, clients: int) -> None:
-        self.good = 0
-        self.cut = 0
-        self.other: list[object] = []
-        self.longest_s = 0.0
-        self._load = Load(address, clients, request(), self._seen)
-
-    def goes_on(self, requests: int) -> None:
-        """Wait for so many more."""
-        until = self.good + requests
-        eventually(lambda: self.good >= until, f"{requests} more requests")
-
-    def run(self, meanwhile: Callable[[], Any]) -> None:
-        """Load, and meanwhile this; then it ends."""
-        asyncio.run(self._load.run(meanwhile))
-
-    def _seen(self, answer: Answer | CutShortError, took_s: float) -> None:
-        if isinstance(answer, CutShortError):
-            self.cut += 1
-        elif answer.status == 200:
-            self.good += 1
-            self.longest_s = max(self.longest_s, took_s)
-        else:
-            self.other.append(answer)
-
-
 @pytest.mark.parametrize("limit", [1, 3])
 def test_a_limit_holds_over_all_workers(run_activator: RunActivator, limit: int) -> None:
     with CountingPods(3, 0.002) as pods:
         activator = run_activator(configured([limited(pods.addresses, limit)], workers=3))
-        load = Tally(activator.address, 30)
+        load = Tally([activator.address], 30)
         load.run(lambda: eventually(lambda: load.good > 2_000))
         assert pods.most <= limit
         assert (load.cut, load.other) == (0, [])
@@ -104,7 +69,7 @@ def test_limits_hold_while_workers_are_killed(run_activator: RunActivator, limit
     with CountingPods(2, 0.005) as pods:
         activator = run_activator(configured([limited(pods.addresses, limit)], workers=3))
         activator.may_log_errors = True
-        load = Tally(activator.address, clients)
+        load = Tally([activator.address], clients)
 
         def kill_some() -> None:
             for _ in range(kills):
@@ -294,7 +259,7 @@ def test_programs_start_from_zero_and_stop_for_all_workers(run_activator: RunAct
 def test_a_limit_that_comes_and_goes_at_a_reload(run_activator: RunActivator, tmp_path: Any) -> None:
     with CountingPods(2, 0.003) as pods:
         activator = run_activator(configured([limited(pods.addresses, 0)], workers=2))
-        load = Tally(activator.address, 16)
+        load = Tally([activator.address], 16)
 
         def reload() -> None:
             eventually(lambda: load.good > 200)
@@ -328,7 +293,7 @@ def test_a_million_requests_while_workers_die_and_stand_still(run_activator: Run
     with CountingPods(4, 0.0005) as pods:
         activator = run_activator(configured([limited(pods.addresses, limit)], workers=5))
         activator.may_log_errors = True
-        load = Tally(activator.address, 40)
+        load = Tally([activator.address], 40)
 
         def disturb() -> None:
             while load.good < 300_000:

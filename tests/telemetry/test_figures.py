@@ -23,6 +23,7 @@ from activator.runtime.errors import Reason
 from activator.runtime.histogram import Histogram
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
 from activator.telemetry.metrics.families import Family, Value
+from activator.telemetry.metrics.member_families import MEMBER_FAMILIES, MemberFigures
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
 from activator.telemetry.metrics.worker_families import WORKER_FAMILIES, WorkerFigures
@@ -301,6 +302,23 @@ WORKERS: dict[str, float | Figures] = {
 }
 
 
+MEMBERS: dict[str, float | Figures] = {
+    "activator_group_seats": {
+        ("this one",): 1.0,
+        ("reached",): 2.0,
+        ("silent",): 0.0,
+        ("vacant",): 3.0,
+        ("released",): 0.0,
+    },
+    "activator_group_unproven": 4.0,
+    "activator_group_epoch": 5.0,
+    "activator_group_views": 6.0,
+    "activator_group_grants": 1.0,
+    "activator_group_connections_refused": {("refused",): 7.0, ("no handshake",): 0.0, ("too many",): 8.0},
+}
+GROUP = MemberFigures({"this one": 1, "reached": 2, "vacant": 3}, 4, 5, 6, True, {"refused": 7, "too many": 8})
+
+
 def figure(value: Value) -> float:
     return value.total if isinstance(value, Distribution) else value
 
@@ -312,8 +330,9 @@ def figure(value: Value) -> float:
         (CLUSTER_FAMILIES, a_cluster(), CLUSTER),
         (REVISION_FAMILIES, statistics.revision(a_revision()), REVISION),
         (WORKER_FAMILIES, WorkerFigures({"serving": 2, "waiting": 1}, 3, 4.0, 5), WORKERS),
+        (MEMBER_FAMILIES, GROUP, MEMBERS),
     ],
-    ids=("program", "cluster", "revision", "workers"),
+    ids=("program", "cluster", "revision", "workers", "members"),
 )
 def test_each_figure_is_read_from_its_place(
     families: Iterable[Family[Any]], source: Any, expected: dict[str, float | Figures]

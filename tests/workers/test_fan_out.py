@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from activator.config.specs import RevisionSpec
+from activator.members.lives import Lives
 from activator.messages import (
     Command,
     Drain,
@@ -38,7 +39,9 @@ class Both:
     def __init__(self, workers: int = 2) -> None:
         self.sent: dict[int, list[Effect | Command]] = {}
         self.received: list[FromData] = []
-        self.fan_out = FanOut(lambda worker, messages: self.sent.setdefault(worker, []).extend(messages), self.hear)
+        self.fan_out = FanOut(
+            lambda worker, messages: self.sent.setdefault(worker, []).extend(messages), self.hear, Lives()
+        )
         for worker in range(1, workers + 1):
             self.fan_out.joined(worker, [])
         self.fan_out.apply([SetRevision(SPEC)])

@@ -35,6 +35,7 @@ from activator.runtime.clock import Now
 from activator.runtime.errors import Reason
 from lb.tracker import PodTracker
 
+MEMBER_SLOT_BITS: Final = 40  # of a slot's number: the number of its member stands above, or a random one
 LENDING_FREE_SHARE: Final = 0.25  # slots are lent while at least so much of the capacity is free
 
 SendTo = Callable[[int, ToBorrower], None]
@@ -52,8 +53,8 @@ class LentSlots:
     So what is said late of a slot is about that slot, or about none.
     """
 
-    def __init__(self, member: int) -> None:
-        self._last: int = member << 40
+    def __init__(self, first: int) -> None:
+        self._last: int = first
         self.waiters: dict[int, RemoteWaiter] = {}
 
     def number(self) -> int:
@@ -150,6 +151,7 @@ class Lending(LineObserver):
         self.borrowers: dict[int, Borrower] = {}
         self._lent = lent
         self._begun: bool = False
+        self._is_allowed: bool = True
         self._unplaced: dict[tuple[str, str], dict[RemoteWaiter, None]] = {}  # slots of pods that are not here
         self._send = send
         self._now = now
@@ -163,9 +165,20 @@ class Lending(LineObserver):
         try:
             self._exchange(self._borrower(member), message)
         finally:
-            if self._begun:
-                throttler.source = None
-                throttler.pump()
+            self._go_on()
+
+    def allow(self, allowed: bool) -> None:
+        """Whether slots are granted; those that are granted stay so."""
+        self._is_allowed = allowed
+        if allowed:
+            self._go_on()
+        elif self._begun:
+            self.throttler.source = NOTHING_YET
+
+    def _go_on(self) -> None:
+        if self._begun and self._is_allowed:
+            self.throttler.source = None
+            self.throttler.pump()
 
     def _exchange(self, borrower: Borrower, message: Register) -> None:
         self._forget_waiters(borrower)
@@ -206,12 +219,11 @@ class Lending(LineObserver):
         _number_between(list(others), last, max(last, throttler.arrivals) + ARRIVAL_STEP * (len(others) + 1))
         order.extend(others)
         self._begun = True
-        throttler.source = None
         throttler.line_up(order)
         for one in order:
             if isinstance(one, RemoteWaiter) and not one.is_numbered:
                 self._send_queued(one)
-        throttler.pump()
+        self._go_on()
 
     def want(self, member: int, epoch: int, waiting: WaitingRequest) -> None:
         """A slot at once, or a place in line."""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Final
 
 from activator.data_plane.ownership.borrowing import Borrowing, Later
-from activator.data_plane.ownership.lending import NOTHING_YET, Lending, LentSlots
+from activator.data_plane.ownership.lending import MEMBER_SLOT_BITS, NOTHING_YET, Lending, LentSlots
 from activator.data_plane.ownership.messages import (
     AnyMessage,
     Cancel,
@@ -36,7 +36,7 @@ from activator.data_plane.ownership.messages import (
     TrialOver,
     Want,
 )
-from activator.data_plane.ownership.view import View
+from activator.data_plane.ownership.view import WORKER_BITS, View
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Now
 
@@ -90,7 +90,10 @@ class OwnedRevision:
 
 
 class Member:
-    """`send(member, message)` puts a message on the link to another member; `drop(member)` ends that link."""
+    """`send(member, message)` puts a message on the link to another member; `drop(member)` ends that link.
+
+    `first_slot`: the numbers of slots begin behind it; 0: where no other member's do, if its number is small.
+    """
 
     def __init__(
         self,
@@ -99,9 +102,12 @@ class Member:
         drop: Callable[[int], None],
         now: Now,
         later: Later,
+        first_slot: int = 0,
     ) -> None:
         self.number = number
         self.view = View(0, ())
+        self.may_grant = True
+        self._without_view: dict[str, RevisionThrottler] = {}  # revisions from before the first view
         self.peers: dict[int, Peer] = {}
         self.owned: dict[str, OwnedRevision] = {}
         self.borrowed: dict[str, BorrowedRevision] = {}
@@ -114,13 +120,17 @@ class Member:
         self._drop = drop
         self._now = now
         self._later = later
-        self._lent = LentSlots(number)
+        self._lent = LentSlots(first_slot or number << MEMBER_SLOT_BITS)
 
     # --- revisions ---
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
-        """A revision has a limit, whether it is new here or had none before. There must be a view."""
+        """A revision has a limit, whether it is new here or had none before. Without a view it grants nothing."""
         key = throttler.common_name
+        if not self.view.members:
+            throttler.source = NOTHING_YET
+            self._without_view[key] = throttler
+            return
         if key in self.owned or key in self.borrowed:
             return  # only something else of it has changed
         owner = self.view.owner_of(key)
@@ -137,6 +147,7 @@ class Member:
 
     def revision_dropped(self, key: str) -> None:
         """It is gone here, by its `common_name`. Its leases end in their own time; the owner counts them until then."""
+        self._without_view.pop(key, None)
         owned = self.owned.pop(key, None)
         if owned is not None and owned.lending.is_lending():
             self._retired.append(owned.lending)
@@ -150,9 +161,13 @@ class Member:
 
     def limit_removed(self, key: str) -> None:
         """The revision has no limit any more: every member serves its requests by itself."""
+        unowned = self._without_view.pop(key, None)
         owned = self.owned.pop(key, None)
         borrowed = self.borrowed.pop(key, None)
-        if owned is not None:
+        if unowned is not None:
+            unowned.source = None
+            unowned.pump()
+        elif owned is not None:
             throttler = owned.lending.throttler
             throttler.source = throttler.lending = None
             owned.lending.hand_over()
@@ -162,6 +177,12 @@ class Member:
             borrowed.borrowing.retire()
             throttler.source = None
             throttler.pump()
+
+    def allow_grants(self, allowed: bool) -> None:
+        """Whether this member grants slots of what it owns; those that are granted stay so."""
+        self.may_grant = allowed
+        for owned in self.owned.values():
+            owned.lending.allow(allowed)
 
     # --- members and links ---
 
@@ -174,7 +195,7 @@ class Member:
             if member.number != self.number and member.number not in self.peers:
                 self.peers[member.number] = Peer(member.number)
         for number, peer in list(self.peers.items()):
-            if view.has(number) or number in view.unproven:
+            if view.may_live(number):
                 peer.is_known = True
             elif peer.is_known:  # else its view is a later one
                 self._ended(number)
@@ -183,6 +204,9 @@ class Member:
         self._retired.clear()
         for key in [*self.owned, *self.borrowed]:
             self._settle(key)
+        unowned, self._without_view = self._without_view, {}
+        for throttler in unowned.values():
+            self.revision_set(throttler)
         for peer in list(self.peers.values()):
             if peer.linked and view.has(peer.number):
                 self._register_with(peer.number)
@@ -238,7 +262,8 @@ class Member:
             self._forget_returned(key, one)
         for key, since_s in list(self._unknown_since_s.items()):
             if now_s - since_s >= UNKNOWN_KEPT_S:
-                self._taken_unknown(key)
+                for number in {number for number, _ in self._taken_unknown(key)}:
+                    self._drop(number)  # it says all that again on its next link
         for key, since_s in list(self._gone_since_s.items()):
             if now_s - since_s >= UNKNOWN_KEPT_S:
                 del self._gone_since_s[key]
@@ -374,6 +399,7 @@ class Member:
 
     def _own(self, throttler: RevisionThrottler) -> None:
         lending = Lending(throttler, self._lent, self._send, self._now)
+        lending.allow(self.may_grant)
         throttler.source = NOTHING_YET
         throttler.lending = lending
         self.owned[throttler.common_name] = OwnedRevision(lending, self.view.epoch)
@@ -402,6 +428,11 @@ class Member:
     def _complete(self, owned: OwnedRevision) -> None:
         """Begin to grant, if nobody can be there that would act on a grant of a former owner."""
         others = {member.number for member in self.view.members if member.number != self.number} | self.view.unproven
+        for replica in self.view.unproven_replicas:
+            known = [number for number in self.peers if number >> WORKER_BITS == replica]
+            if not known:
+                return
+            others.update(known)
         for number in others:
             peer = self.peers.get(number)
             if peer is None or peer.registered < owned.since:

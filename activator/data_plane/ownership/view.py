@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, final
 
+WORKER_BITS: Final = 12  # of the number of a member of a group: the number of its replica stands above
+
 _MASK_64: Final = (1 << 64) - 1
 _PRIME: Final = 0x100000001B3  # FNV-1a, 64 bits
 _OFFSET: Final = 0xCBF29CE484222325
@@ -27,13 +29,24 @@ class MemberName(NamedTuple):
 @final
 class View:
     """`unproven`: numbers of members that were there in an earlier view, and of which it is not certain that they have
-    ended: they may still use slots.
+    ended: they may still use slots. `unproven_replicas`: the same of all members of a replica.
     """
 
-    def __init__(self, epoch: int, members: tuple[MemberName, ...], unproven: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self,
+        epoch: int,
+        members: tuple[MemberName, ...],
+        unproven: frozenset[int] = frozenset(),
+        unproven_replicas: frozenset[int] = frozenset(),
+    ) -> None:
         self.epoch = epoch
         self.members = members
         self.unproven = unproven
+        self.unproven_replicas = unproven_replicas
+
+    def may_live(self, number: int) -> bool:
+        """It is here, or not known to have ended."""
+        return self.has(number) or number in self.unproven or number >> WORKER_BITS in self.unproven_replicas
 
     def owner_of(self, key: str) -> int:
         """The number of the member that owns this revision. Raises ValueError where there is no member."""

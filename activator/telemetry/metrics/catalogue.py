@@ -12,6 +12,7 @@ from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
 from activator.telemetry.metrics.families import REVISION_LABELS, Family, Kind
 from activator.telemetry.metrics.knative_metrics import METRICS as KNATIVE_METRICS
 from activator.telemetry.metrics.knative_requests import KNATIVE_SERIES_MAX
+from activator.telemetry.metrics.member_families import MEMBER_FAMILIES
 from activator.telemetry.metrics.program_families import CLIENTS, CONTROL, OWN, PROGRAM_FAMILIES
 from activator.telemetry.metrics.revision_families import (
     PODS,
@@ -97,6 +98,7 @@ def markdown() -> str:
     parts.append(f"## The state worker\n\n{_list(CONTROL)}")
     parts.append(f"## The program\n\n{_list(OWN)}")
     parts.append(f"## The workers, where there are several\n\n{_WORKERS}\n{_list(WORKER_FAMILIES)}")
+    parts.append(f"## The group of replicas, where there is one\n\n{_list(MEMBER_FAMILIES)}")
     parts.append(f"## Words\n\n{_words()}")
     return "\n".join(parts)
 

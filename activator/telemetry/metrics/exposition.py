@@ -20,6 +20,7 @@ from activator.telemetry.metrics import METRICS_REVISIONS_MAX
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
 from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
 from activator.telemetry.metrics.families import REVISION_LABELS, Family, Kind, Source, add
+from activator.telemetry.metrics.member_families import MEMBER_FAMILIES
 from activator.telemetry.metrics.named import Reading, Roster
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
@@ -91,6 +92,9 @@ class Exposition:
         if program.workers is not None:
             for of_workers in WORKER_FAMILIES:
                 yield _read(of_workers, program.workers)
+        if program.members is not None:
+            for of_members in MEMBER_FAMILIES:
+                yield _read(of_members, program.members)
         for of_controllers in CONTROLLER_FAMILIES:
             yield _read(of_controllers, program.controllers)
 

@@ -19,6 +19,7 @@ from activator.runtime.distribution import Distribution
 from activator.runtime.histogram import Histogram
 from activator.telemetry.metrics.cluster_families import ClusterView
 from activator.telemetry.metrics.families import Family, Kind, Row, counter, gauge
+from activator.telemetry.metrics.member_families import MemberFigures
 from activator.telemetry.metrics.revision_families import REASONS
 from activator.telemetry.metrics.worker_families import WorkerFigures
 from activator.telemetry.tracing.switch import SPAN_OUTCOMES
@@ -38,6 +39,7 @@ class Program(NamedTuple):
     intake: PushIntake | None = None  # where pods may report themselves
     cluster: ClusterView | None = None  # where revisions come from a cluster
     workers: WorkerFigures | None = None  # where there are several
+    members: MemberFigures | None = None  # where there is a group
 
 
 def _of_turns(name: str, text: str, read: Callable[[Program], Histogram], adds: str) -> Family[Program]:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from activator.workers import wire as wire_module
-from activator.workers.wire import DESCRIPTORS_AT_ONCE_MAX, Wire, pair
+from activator.runtime import wire as wire_module
+from activator.runtime.wire import DESCRIPTORS_AT_ONCE_MAX, Wire, pair
 
 
 class End:

@@ -1,4 +1,4 @@
-"""One end of a socket pair between two processes of the program: frames of bytes, in order, with descriptors.
+"""One end of a stream between two processes of the program: frames of bytes, in order, with descriptors.
 
 Rules
   1. What is sent in one turn of the loop goes out together at its end.
@@ -7,6 +7,7 @@ Rules
   3. A turn reads READ_BYTES at most, into memory that is there already: what `received` is given is good until it
      returns. What waits to be sent is bounded: a peer that does not read loses the connection.
   4. `closed` is called once, when the other end is closed or something fails; not after `close`.
+  5. Between machines a frame is signed (`seal`), and has no descriptors. What does not fit ends the connection.
 """
 
 from __future__ import annotations
@@ -17,19 +18,30 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
 WIRE_BACKLOG_BYTES_MAX: Final = 256 * 1024 * 1024  # waiting to be read by the other process
 WIRE_FRAME_BYTES_MAX: Final = 256 * 1024 * 1024  # more than any table has
 READ_BYTES: Final = 64 * 1024
 DESCRIPTORS_AT_ONCE_MAX: Final = 64  # in one frame; the kernel takes 253
 
-_HEADER: Final = struct.Struct("=II")
+CODE_BYTES: Final = 16  # of a seal
+
+_HEADER: Final = struct.Struct("<II")
+_RESETS: Final = struct.pack("ii", 1, 0)  # SO_LINGER: what is not sent is dropped, and the other side sees a reset
 _ANCILLARY_BYTES: Final = socket.CMSG_LEN(DESCRIPTORS_AT_ONCE_MAX * 4)
 _read = bytearray(READ_BYTES)  # by one wire at a time: making it anew takes 18 us, as measured, and reading 3
 _view = memoryview(_read)
 
 Received = Callable[[memoryview, list[int]], None]
+
+
+class FrameSeal(Protocol):
+    """Codes of frames, each good for one place in the order (members/handshake.py)."""
+
+    def code(self, data: bytes) -> bytes: ...
+
+    def fits(self, data: memoryview, code: memoryview) -> bool: ...
 
 
 class Wire:
@@ -41,7 +53,10 @@ class Wire:
         received: Received,
         closed: Callable[[], None],
         failed: Callable[[Exception], None],
+        seal: FrameSeal | None = None,
     ) -> None:
+        self._seal = seal
+        self._code_bytes = 0 if seal is None else CODE_BYTES
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._received = received
@@ -53,6 +68,7 @@ class Wire:
         self._is_writing = False  # when the socket can take more
         self._is_flushing = False  # at the end of this turn
         self.is_open = True
+        self.has_ended = False  # the other end was closed in order: by its process, or by the end of it
         self.backlog_bytes = 0
         sock.setblocking(False)
         self._loop.add_reader(sock.fileno(), self._readable)
@@ -65,6 +81,8 @@ class Wire:
             _close_all(given)
             return
         frame = _HEADER.pack(len(data), len(given)) + data
+        if self._seal is not None:
+            frame += self._seal.code(data)
         self.backlog_bytes += len(frame)
         self._outgoing.append((memoryview(frame), given))
         if self.backlog_bytes > WIRE_BACKLOG_BYTES_MAX:
@@ -78,6 +96,17 @@ class Wire:
         self.send(data, descriptors)
         if not self._is_writing:
             self._flush()
+
+    def flush(self) -> None:
+        """What can be sent now."""
+        if not self._is_writing:
+            self._flush()
+
+    def reset(self) -> None:
+        """`close`, which the other side sees as a failure, not as an end."""
+        if self.is_open:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESETS)
+            self.close()
 
     def close(self) -> None:
         """What has not been sent is not sent any more."""
@@ -98,7 +127,7 @@ class Wire:
 
     def _end(self) -> None:
         if self.is_open:
-            self.close()
+            self.reset()
             self._loop.call_soon(self._closed)
 
     def _readable(self) -> None:
@@ -113,6 +142,7 @@ class Wire:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 self._descriptors.extend(struct.unpack(f"={len(data) // 4}i", data[: len(data) // 4 * 4]))
         if size == 0:
+            self.has_ended = True
             self._end()
         elif self._incoming:
             whole = self._incoming
@@ -135,16 +165,21 @@ class Wire:
                 self._failed(ValueError(f"a frame of {length} bytes and {count} descriptors"))
                 self._end()
                 break
-            if len(incoming) - begin < length:
+            if len(incoming) - begin < length + self._code_bytes:
                 break
-            position = begin + length
+            end = begin + length
+            position = end + self._code_bytes
+            if self._seal is not None and (count or not self._seal.fits(incoming[begin:end], incoming[end:position])):
+                self._failed(ValueError("a frame that the other side has not signed"))
+                self._end()
+                break
             if len(self._descriptors) < count:
                 self._failed(ValueError("a frame without its descriptors"))
                 self._end()
                 break
             descriptors = [self._descriptors.popleft() for _ in range(count)]
             try:
-                self._received(incoming[begin:position], descriptors)
+                self._received(incoming[begin:end], descriptors)
             except Exception as error:
                 self._failed(error)
         return position

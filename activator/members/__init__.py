@@ -1,0 +1,1 @@
+"""Replicas of one group: who they are, which of them live, and what they say to each other."""

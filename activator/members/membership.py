@@ -1,0 +1,378 @@
+"""This replica as a member of its group: its seat, its links to the others, and what they agree on.
+
+Rules
+  1. Each pair of replicas has one link for the group itself; each pair of their data planes has one for slots. For the
+     first kind both sides dial (the link of the higher number stays), for the second the higher number.
+  2. The port is bound before anything else is done, and closed after everything else has ended: whoever finds nobody
+     there takes this replica for gone.
+  3. A replica has ended when its processes have, on the same machine; when its link was closed in order, of a replica
+     of one process on another machine; when the roster says so. A link that was cut proves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+from activator.config.model import Members
+from activator.data_plane.ownership.view import MemberName, View
+from activator.members.data_planes import GroupDataPlanes, GroupSide
+from activator.members.group import EPOCH_SHIFT, Group, GroupRules
+from activator.members.handshake import Greeting, HandshakeError, NotWantedError, Party, Process, Seal
+from activator.members.lives import Lives
+from activator.members.mesh import Connection, Mesh, VacantError
+from activator.members.messages import DataPlaneName, GroupMessage, GroupView, decode, encode
+from activator.members.numbers import replica_number, seat_of
+from activator.members.proof import EndOfProcesses, this_process
+from activator.members.roster import Roster
+from activator.runtime.clock import Now
+from activator.runtime.tasks import TaskGroupOwner, pause
+from activator.runtime.wire import Wire
+from activator.telemetry.metrics.member_families import MemberFigures
+from lb.rng import Rng
+
+TICK_S: Final = 0.05
+REDIAL_S: Final = 0.2  # where nobody answered
+RELINK_INITIAL_S: Final = 0.005  # of data planes: the other side may not have the view yet
+RELINK_MAX_S: Final = 0.5
+END_SETTLE_S: Final = 0.3  # from the end of a link until all else of that process is closed: descriptors go one by one
+FORM_SLACK_S: Final = 1.0  # beyond the time in which the group is there at the latest, if it can be
+GONE_INTERVAL_S: Final = 1.0  # how often the roster is asked about who is silent
+
+log = logging.getLogger("activator.members")
+
+
+class SeatLink:
+    """The link to the replica that has a seat."""
+
+    def __init__(self, wire: Wire, party: Party, is_dialled: bool) -> None:
+        self.wire = wire
+        self.party = party
+        self.is_dialled = is_dialled
+
+
+class Membership(GroupSide):
+    """Of one run of the program. `seat`: as `roster.join` has given it."""
+
+    def __init__(
+        self,
+        config: Members,
+        key: bytes,
+        roster: Roster,
+        address: str,
+        seat: int,
+        planes: GroupDataPlanes,
+        tasks: TaskGroupOwner,
+        now: Now,
+        rng: Rng,
+    ) -> None:
+        self._config = config
+        self._roster = roster
+        self._address = address
+        self.lives = Lives()
+        self._data_planes = planes
+        self._tasks = tasks
+        self._now = now
+        self._loop = asyncio.get_running_loop()
+        self.replica = replica_number(seat, rng)
+        rules = GroupRules(
+            float(config.silence),
+            float(config.release),
+            config.on_silence == "prompt",
+            config.on_partition == "prompt",
+        )
+        self.group = Group(self.replica, rules, self._send, self._adopt, self._allow, self._learn, now)
+        self._process: Process = this_process()
+        self._addresses: dict[int, str] = {}
+        self._links: dict[int, SeatLink] = {}  # by seat
+        self._dialling: set[int] = set()
+        self._watches: dict[int, EndOfProcesses] = {}  # by replica
+        self._planes: dict[tuple[int, int], int] = {}  # links that there are to be: own, other; and the other's seat
+        self._own_planes: set[int] = set()
+        self._is_closing = False
+        self._formed = asyncio.Event()
+        self._mesh = Mesh(key, config.group, self._party, self._accepts, self._met, now, tasks)
+        self.views_total = 0
+
+    # --- life ---
+
+    def listen(self) -> None:
+        """Raises StartError."""
+        self._mesh.listen(self._config.listen)
+
+    async def start(self) -> None:
+        """Meet the others; for so long as that takes if they are there, and no longer."""
+        self._roster.watch(self._set_addresses)
+        self.group.set_lives(self.lives.told())
+        self._tasks.start("group", self._run())
+        limit_s = 2.0 * float(self._config.silence) + FORM_SLACK_S
+        try:
+            async with asyncio.timeout(limit_s):
+                await self._formed.wait()
+        except TimeoutError:
+            log.warning("%s; requests to revisions with a limit wait until then", self.group.waiting_for())
+
+    async def close(self) -> None:
+        """All requests here have ended."""
+        self._is_closing = True
+        self.group.leave()
+        for link in self._links.values():
+            link.wire.flush()
+            link.wire.close()
+        self._links.clear()
+        for watch in self._watches.values():
+            watch.close()
+        await self._roster.leave()
+        self._mesh.close()
+
+    # --- what data planes say ---
+
+    def set_data_planes(self, names: tuple[DataPlaneName, ...]) -> None:
+        """Those of this replica; what is not named any more has ended."""
+        self._own_planes = {name.number for name in names}
+        self.group.set_data_planes(names)
+
+    def lives_changed(self) -> None:
+        told = self.lives.told()
+        if told != self.group.lives:
+            self.group.set_lives(told)
+
+    def unlinked(self, own: int, other: int) -> None:
+        """A link of a data plane has ended."""
+        seat = self._planes.get((own, other))
+        if seat is not None:
+            self._link_planes(own, other, seat)
+
+    # --- for people ---
+
+    def figures(self) -> MemberFigures:
+        group = self.group
+        states = Counter(str(one["state"]) for one in group.describe())
+        epoch = group.effective.epoch >> EPOCH_SHIFT
+        unproven = len(group.effective.unproven)
+        return MemberFigures(
+            dict(states), unproven, epoch, self.views_total, group.may_grant, dict(self._mesh.refused_total)
+        )
+
+    def describe(self) -> dict[str, Any]:
+        """As plain data."""
+        view = self.group.effective
+        seats = [{**one, "address": self._addresses.get(int(str(one["seat"])), "")} for one in self.group.describe()]
+        return {
+            "group": self._config.group,
+            "seat": self.group.seat,
+            "epoch": view.epoch >> EPOCH_SHIFT,
+            "members": [seat_of(replica.number) for replica in view.replicas],
+            "unproven": sorted({seat_of(number) for number in view.unproven}),
+            "grants": self.group.may_grant,
+            "seats": seats,
+            "refused": dict(self._mesh.refused_total),
+        }
+
+    def waiting_for(self) -> str:
+        """Why this replica cannot serve revisions with a limit; empty: it can."""
+        reason = self.group.waiting_for()
+        return f"members: {reason}" if reason else ""
+
+    # --- the group ---
+
+    async def _run(self) -> None:
+        asked_s = self._now()
+        while not self._is_closing:
+            await pause(TICK_S)
+            self.group.tick()
+            self._redial()
+            if self._now() - asked_s > GONE_INTERVAL_S:
+                asked_s = self._now()
+                await self._ask_about_silent()
+
+    def _set_addresses(self, addresses: Mapping[int, str]) -> None:
+        self._addresses = dict(addresses)
+        for seat in [seat for seat in self._links if seat not in addresses]:
+            self._drop_link(seat)
+        self.group.set_roster(set(addresses))
+
+    def _send(self, seat: int, message: GroupMessage) -> None:
+        link = self._links.get(seat)
+        if link is not None:
+            link.wire.send(encode(message))
+
+    def _learn(self, lives: dict[str, int]) -> None:
+        for key in self.lives.learn(lives):
+            log.error(
+                "revision %s was dropped and came back at other members, and not here: requests to it wait here until "
+                "it is dropped and set again, by a restart for example",
+                key,
+            )
+
+    def _allow(self, allowed: bool) -> None:
+        if allowed:
+            log.info("a majority of the group is reached again: slots are granted")
+        else:
+            log.warning("no majority of the group is reached: this replica grants no slots of revisions with a limit")
+        self._data_planes.allow_grants(allowed)
+
+    def _adopt(self, view: GroupView) -> None:
+        self.views_total += 1
+        seats = [seat_of(replica.number) for replica in view.replicas]
+        unproven = sorted({seat_of(number) for number in view.unproven})
+        shown = f"; not known to have ended: {unproven}" if unproven else ""
+        log.info("view %d of the group: members %s%s", view.epoch >> EPOCH_SHIFT, seats, shown)
+        names = [MemberName(one.number, one.place) for replica in view.replicas for one in replica.data_planes]
+        planes: dict[tuple[int, int], int] = {}
+        for replica in view.replicas:
+            if replica.number != self.replica:
+                seat = seat_of(replica.number)
+                planes.update({(own, one.number): seat for own in self._own_planes for one in replica.data_planes})
+        new = planes.keys() - self._planes.keys()
+        self._planes = planes
+        self._data_planes.adopt_view(View(view.epoch, tuple(names), frozenset(), frozenset(view.unproven)))
+        for own, other in new:
+            self._link_planes(own, other, planes[own, other])
+        self._formed.set()
+
+    async def _ask_about_silent(self) -> None:
+        for number in self.group.silent():
+            if await self._roster.is_gone(seat_of(number)):
+                self.group.ended(number)
+
+    # --- links of the group ---
+
+    def _redial(self) -> None:
+        for seat in self._addresses:
+            if seat != self.group.seat and seat not in self._links and seat not in self._dialling:
+                self._dialling.add(seat)
+                self._tasks.start("member link", self._dial_seat(seat))
+
+    async def _dial_seat(self, seat: int) -> None:
+        try:
+            self._met(await self._mesh.dial(self._addresses[seat], 0, 0))
+        except VacantError:
+            self.group.is_vacant(seat)
+            await pause(REDIAL_S)
+        except (HandshakeError, OSError, TimeoutError) as error:
+            log.debug("seat %d at %s is not reached: %s", seat, self._addresses.get(seat), error)
+            await pause(REDIAL_S)
+        finally:
+            self._dialling.discard(seat)
+
+    def _party(self, data_plane: int) -> Party:
+        return Party(self._config.group, self.replica, data_plane, self._address, self._process)
+
+    def _accepts(self, greeting: Greeting) -> None:
+        """Raises HandshakeError."""
+        party = greeting.party
+        seat = seat_of(party.replica)
+        known = self._addresses.get(seat)
+        if party.replica == self.replica:
+            raise HandshakeError("that is this replica itself")
+        if seat == self.group.seat:
+            raise HandshakeError(f"seat {seat} is taken: two replicas have {party.address}, or their peers differ")
+        if known != party.address:
+            raise HandshakeError(f"seat {seat} has the address {known or 'of nobody'} here: are the peers the same?")
+        if greeting.wanted and (greeting.wanted, party.data_plane) not in self._planes:
+            raise NotWantedError("not in this view")
+        link = self._links.get(seat)
+        is_ours = link is not None and link.party.replica == party.replica and link.is_dialled
+        if not greeting.wanted and is_ours and party.replica < self.replica:
+            raise NotWantedError("there is a link already")
+
+    def _met(self, connection: Connection) -> None:
+        party = connection.party
+        seat = seat_of(party.replica)
+        if self._is_closing or self._addresses.get(seat) != party.address:
+            connection.sock.close()
+        elif connection.own:
+            self._data_planes.link_member(connection.own, party.data_plane, connection.sock, connection.keys)
+        else:
+            self._link_seat(seat, connection)
+
+    def _link_seat(self, seat: int, connection: Connection) -> None:
+        former = self._links.get(seat)
+        if former is not None:
+            is_second = connection.is_dialled and not former.is_dialled
+            if is_second and former.party.replica == connection.party.replica > self.replica:
+                connection.sock.close()  # theirs stays
+                return
+            self._drop_link(seat)
+        wire = Wire(
+            connection.sock,
+            lambda data, _: self._received(seat, wire, data),
+            lambda: self._lost(seat, wire),
+            self._failed,
+            Seal(connection.keys),
+        )
+        self._links[seat] = SeatLink(wire, connection.party, connection.is_dialled)
+        self.group.linked(seat, connection.party.replica)
+
+    def _drop_link(self, seat: int) -> None:
+        self._links.pop(seat).wire.reset()
+        self.group.unlinked(seat)
+
+    def _received(self, seat: int, wire: Wire, data: memoryview) -> None:
+        link = self._links.get(seat)
+        if link is None or link.wire is not wire:
+            return
+        self.group.receive(seat, decode(data))
+        self._watch(seat, link)
+
+    def _failed(self, error: Exception) -> None:
+        log.error("a message of a member could not be dealt with", exc_info=error)
+
+    def _lost(self, seat: int, wire: Wire) -> None:
+        link = self._links.get(seat)
+        if link is None or link.wire is not wire:
+            return
+        del self._links[seat]
+        self.group.unlinked(seat)
+        is_elsewhere = link.party.process.machine != self._process.machine or not self._process.machine
+        if wire.has_ended and is_elsewhere and self.group.planes_of(seat) <= 1:
+            self._loop.call_later(END_SETTLE_S, self._settled, seat, link.party.replica)
+
+    def _settled(self, seat: int, replica: int) -> None:
+        """Its process has closed the link in order: it has ended, unless it is here again."""
+        link = self._links.get(seat)
+        if not self._is_closing and (link is None or link.party.replica != replica):
+            self.group.ended(replica)
+
+    def _watch(self, seat: int, link: SeatLink) -> None:
+        """The processes of a replica on this machine."""
+        replica, here = link.party.replica, link.party.process
+        if not here.machine or here.machine != self._process.machine:
+            return
+        planes = self.group.processes_of(seat)
+        watch = self._watches.get(replica)
+        if watch is not None and watch.of == planes:
+            return
+        if watch is not None:
+            watch.close()
+        processes = [here, *[Process(here.machine, process, started) for process, started in planes]]
+        watch = EndOfProcesses(processes, planes, lambda: self._processes_ended(replica))
+        if watch.is_watching:
+            self._watches[replica] = watch
+
+    def _processes_ended(self, replica: int) -> None:
+        self._watches.pop(replica, None)
+        self.group.ended(replica)
+
+    # --- links of data planes ---
+
+    def _link_planes(self, own: int, other: int, seat: int) -> None:
+        """The replica with the higher number dials."""
+        replica = self.group.replica_at(seat)
+        if replica < self.replica:
+            self._tasks.start("data plane link", self._dial_plane(own, other, seat, replica))
+
+    async def _dial_plane(self, own: int, other: int, seat: int, replica: int) -> None:
+        delay_s = RELINK_INITIAL_S
+        while not self._is_closing and self._planes.get((own, other)) == seat:
+            try:
+                self._met(await self._mesh.dial(self._addresses.get(seat, ""), own, other, replica))
+                return
+            except (VacantError, HandshakeError, OSError, TimeoutError, ValueError) as error:
+                log.debug("data plane %d of seat %d is not reached: %s", other, seat, error)
+            await pause(delay_s)
+            delay_s = min(2.0 * delay_s, RELINK_MAX_S)

@@ -1,0 +1,251 @@
+"""Connections between members: dialled, accepted, and handed over when both sides have made sure of each other.
+
+Rules
+  1. Nothing of a connection is acted on before the handshake (handshake.py), which has HANDSHAKE_S and
+     GREETING_BYTES_MAX a frame. At most HANDSHAKES_MAX are under way, HANDSHAKES_OF_ONE_MAX from one address; more are
+     closed at once.
+  2. A connection is for one pair: two replicas as a whole, or one data plane of each. `accepts` decides whether it is
+     wanted here; `met` is given the socket, which is its receiver's from then on.
+  3. Everything that is refused is counted by its reason, and logged once in REFUSED_LOG_INTERVAL_S at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+import struct
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+from activator.members.handshake import (
+    GREETING_BYTES_MAX,
+    NONCE_BYTES,
+    Dialer,
+    Greeting,
+    HandshakeError,
+    Listener,
+    NotWantedError,
+    Party,
+    SessionKeys,
+    refusal,
+)
+from activator.runtime.clock import Now
+from activator.runtime.errors import StartError
+from activator.runtime.tasks import TaskGroupOwner, pause
+
+HANDSHAKE_S: Final = 2.0
+DIAL_S: Final = 2.0
+HANDSHAKES_MAX: Final = 256
+HANDSHAKES_OF_ONE_MAX: Final = 64
+REFUSED_LOG_INTERVAL_S: Final = 10.0
+ACCEPT_RETRY_S: Final = 0.5  # after the system had no descriptors, say
+USER_TIMEOUT_MS: Final = 10_000  # data that is not acknowledged for so long ends the connection (tcp(7))
+BACKLOG: Final = 128
+
+_LENGTH: Final = struct.Struct("<I")
+
+log = logging.getLogger("activator.members")
+
+
+class VacantError(Exception):
+    """Nobody listens at an address."""
+
+
+class Connection:
+    """An authenticated one. `is_dialled`: by us."""
+
+    def __init__(self, sock: socket.socket, own: int, party: Party, keys: SessionKeys, is_dialled: bool) -> None:
+        self.sock = sock
+        self.own = own  # our data plane, 0: the replica as a whole
+        self.party = party
+        self.keys = keys
+        self.is_dialled = is_dialled
+
+
+class Mesh:
+    """`party(data_plane)`: how this replica introduces itself; `accepts(greeting)` raises HandshakeError."""
+
+    def __init__(
+        self,
+        key: bytes,
+        group: str,
+        party: Callable[[int], Party],
+        accepts: Callable[[Greeting], None],
+        met: Callable[[Connection], None],
+        now: Now,
+        tasks: TaskGroupOwner,
+    ) -> None:
+        self._key = key
+        self._group = group
+        self._party = party
+        self._accepts = accepts
+        self._met = met
+        self._now = now
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._socket: socket.socket | None = None
+        self._under_way: Counter[str] = Counter()  # handshakes, by host
+        self._logged_s = float("-inf")
+        self.refused_total: Counter[str] = Counter()  # by the kind of reason
+
+    # --- accepting ---
+
+    def listen(self, address: str) -> str:
+        """Bind; the address as bound. Raises StartError."""
+        host, port = split(address)
+        try:
+            family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+            sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            raise StartError(f"members.listen {address}: {error.strerror or error}") from error
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind((host, port))
+            sock.listen(BACKLOG)
+        except OSError as error:
+            sock.close()
+            raise StartError(f"members.listen {address}: {error.strerror or error}") from error
+        sock.setblocking(False)
+        self._socket = sock
+        self._tasks.start("members", self._accept(sock))
+        return f"{host}:{sock.getsockname()[1]}"
+
+    def close(self) -> None:
+        """Nobody is accepted any more. To be called last: who finds nobody here takes this replica for gone."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    async def _accept(self, sock: socket.socket) -> None:
+        while self._socket is sock:
+            try:
+                accepted, address = await self._loop.sock_accept(sock)
+            except OSError as error:
+                if self._socket is not sock:
+                    return
+                log.error("a member cannot be accepted: %s", error.strerror or error)
+                await pause(ACCEPT_RETRY_S)
+                continue
+            host = str(address[0])
+            if self._under_way.total() >= HANDSHAKES_MAX or self._under_way[host] >= HANDSHAKES_OF_ONE_MAX:
+                self.refused_total["too many"] += 1
+                accepted.close()
+                continue
+            self._under_way[host] += 1
+            self._tasks.start("member", self._greet(accepted, host))
+
+    async def _greet(self, sock: socket.socket, host: str) -> None:
+        try:
+            async with asyncio.timeout(HANDSHAKE_S):
+                await self._answer(sock)
+        except (HandshakeError, OSError, TimeoutError) as error:
+            sock.close()
+            self._refused(host, error)
+        except BaseException:
+            sock.close()
+            raise
+        finally:
+            self._under_way[host] -= 1
+            if not self._under_way[host]:
+                del self._under_way[host]
+
+    async def _answer(self, sock: socket.socket) -> None:
+        prepare(sock)
+        listener = Listener(self._key, self._group)
+        frame = await self._read(sock)
+        try:
+            greeting = listener.take_greeting(frame)
+            self._accepts(greeting)
+        except HandshakeError as error:
+            await self._write(sock, refusal(str(error)))
+            raise
+        await self._write(sock, listener.answer(frame, self._party(greeting.wanted), os.urandom(NONCE_BYTES)))
+        keys = listener.take_proof(await self._read(sock))
+        self._accepts(greeting)  # again: this has taken its time
+        self._met(Connection(sock, greeting.wanted, greeting.party, keys, is_dialled=False))
+
+    def _refused(self, host: str, error: Exception) -> None:
+        if isinstance(error, NotWantedError):
+            return
+        kind = "refused" if isinstance(error, HandshakeError) else "no handshake"
+        self.refused_total[kind] += 1
+        now_s = self._now()
+        if now_s - self._logged_s >= REFUSED_LOG_INTERVAL_S and kind == "refused":
+            self._logged_s = now_s
+            log.warning("%s is refused as a member: %s", host, error)
+
+    # --- dialling ---
+
+    async def dial(self, address: str, own: int, wanted: int, expected: int = 0) -> Connection:
+        """Raises VacantError, HandshakeError, OSError, TimeoutError."""
+        host, port = split(address)
+        family, kind, protocol, _, place = (await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.setblocking(False)
+            async with asyncio.timeout(DIAL_S):
+                await self._loop.sock_connect(sock, place)
+            prepare(sock)
+            async with asyncio.timeout(HANDSHAKE_S):
+                return await self._introduce(sock, own, wanted, expected)
+        except OSError as error:
+            sock.close()
+            if error.errno == errno.ECONNREFUSED:
+                raise VacantError from error
+            raise
+        except HandshakeError as error:
+            sock.close()
+            self._refused(address, error)
+            raise
+        except BaseException:
+            sock.close()
+            raise
+
+    async def _introduce(self, sock: socket.socket, own: int, wanted: int, expected: int) -> Connection:
+        party = self._party(own)
+        dialer = Dialer(self._key, party, wanted, expected, os.urandom(NONCE_BYTES))
+        await self._write(sock, dialer.greeting)
+        proof, other, keys = dialer.take_answer(await self._read(sock))
+        if other.replica == party.replica:
+            raise HandshakeError("that is this replica itself")
+        await self._write(sock, proof)
+        return Connection(sock, own, other, keys, is_dialled=True)
+
+    # --- frames of the handshake ---
+
+    async def _read(self, sock: socket.socket) -> bytes:
+        length = _LENGTH.unpack(await self._exactly(sock, _LENGTH.size))[0]
+        if not 0 < length <= GREETING_BYTES_MAX:
+            raise HandshakeError("not what a member says")
+        return await self._exactly(sock, length)
+
+    async def _exactly(self, sock: socket.socket, size: int) -> bytes:
+        data = b""
+        while len(data) < size:
+            part = await self._loop.sock_recv(sock, size - len(data))
+            if not part:
+                raise ConnectionResetError("the connection has ended")
+            data += part
+        return data
+
+    async def _write(self, sock: socket.socket, frame: bytes) -> None:
+        await self._loop.sock_sendall(sock, _LENGTH.pack(len(frame)) + frame)
+
+
+def split(address: str) -> tuple[str, int]:
+    """Host, port."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def prepare(sock: socket.socket) -> None:
+    """As all connections between members are."""
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, USER_TIMEOUT_MS)

@@ -1,0 +1,98 @@
+"""What replicas of one group say to each other about the group: plain data.
+
+Rules
+  1. A link delivers in order, or ends and loses what was under way; whoever has a new one introduces itself first.
+  2. Of one epoch there is one view: the epoch names who proposed it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class DataPlaneName(msgspec.Struct, frozen=True, array_like=True):
+    """A data plane of a replica, as `data_plane.ownership.view.MemberName` has it, and its process (proof.py)."""
+
+    number: int
+    place: int
+    process: int = 0
+    started: int = 0
+
+
+class Replica(msgspec.Struct, frozen=True, array_like=True):
+    """A replica and its data planes."""
+
+    number: int
+    data_planes: tuple[DataPlaneName, ...] = ()
+
+
+class GroupView(msgspec.Struct, frozen=True, array_like=True):
+    """The replicas that serve as one; and those that may still use slots, though they are not among them."""
+
+    epoch: int = 0
+    replicas: tuple[Replica, ...] = ()
+    unproven: tuple[int, ...] = ()
+
+
+class Introduction(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """Who the sender is; again when its data planes change. `accepted`: the last view that it has accepted."""
+
+    replica: Replica
+    accepted: GroupView
+    takes_part: bool  # it may be in a view from now on
+    ended: tuple[int, ...]  # the last replicas whose end is proven
+    lives: dict[str, int]  # of revisions that were dropped and came back (members/lives.py)
+
+
+class Beat(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The sender's loop turns. The epochs of the view that it has accepted, and of the one in which it acts."""
+
+    accepted: int
+    effective: int
+
+
+class Propose(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The sender wants this view."""
+
+    view: GroupView
+
+
+class Accept(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The receiver's proposal is accepted, and no earlier one any more. `known`: replicas that may live."""
+
+    epoch: int
+    known: tuple[int, ...]
+
+
+class Commit(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """All members of this view have accepted it: it takes effect."""
+
+    epoch: int
+
+
+class Ended(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """It is proven that this replica has ended."""
+
+    replica: int
+
+
+class Leave(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The sender has nothing in flight, and sends nothing more."""
+
+
+GroupMessage = Introduction | Beat | Propose | Accept | Commit | Ended | Leave
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(GroupMessage)
+
+
+def encode(message: GroupMessage) -> bytes:
+    return _ENCODER.encode(message)
+
+
+def decode(data: bytes | memoryview) -> GroupMessage:
+    """Raises msgspec.DecodeError for anything else."""
+    message: GroupMessage = _DECODER.decode(data)
+    return message

@@ -1,0 +1,49 @@
+"""Numbers of replicas and of their data planes, which no two lives of a process share.
+
+A replica's number is its seat (the index in the roster) and its life (drawn at its start, never 0); the number of one
+of its data planes is the replica's and that of the worker. Life 0 stands for all lives of a seat that nobody has met.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from activator.data_plane.ownership.view import WORKER_BITS
+from lb.rng import Rng
+
+SEATS_MAX: Final = 256
+WORKERS_PER_SEAT: Final = 256  # places of data planes in the hash
+_LIFE_BITS: Final = 40
+_SHORT_LIFE_BITS: Final = 24
+_HALF_LIFE: Final = 1 << (_LIFE_BITS // 2)
+_WORKERS: Final = 1 << WORKER_BITS
+
+
+def replica_number(seat: int, rng: Rng) -> int:
+    """Of a process that starts."""
+    life = rng.below(_HALF_LIFE) * _HALF_LIFE + rng.below(_HALF_LIFE - 1) + 1
+    return seat << _LIFE_BITS | life
+
+
+def unmet(seat: int) -> int:
+    """Whoever may have this seat."""
+    return seat << _LIFE_BITS
+
+
+def seat_of(replica: int) -> int:
+    return replica >> _LIFE_BITS
+
+
+def short_number(replica: int) -> int:
+    """32 bits of it: the seat, and what tells one life from the next, but for one pair in 16 million."""
+    return seat_of(replica) << _SHORT_LIFE_BITS | replica & ((1 << _SHORT_LIFE_BITS) - 1)
+
+
+def worker_number(replica: int, worker: int) -> int:
+    """`worker`: counts up in one replica; no two of _WORKERS in a row live at the same time."""
+    return replica << WORKER_BITS | worker % _WORKERS
+
+
+def worker_place(seat: int, place: int) -> int:
+    """The place of a data plane among those of all replicas (`data_plane.ownership.view`)."""
+    return seat * WORKERS_PER_SEAT + place

@@ -1,0 +1,95 @@
+"""Whether a process of this machine has ended: the kernel knows, and says so when its last descriptor is closed.
+
+Rules
+  1. A process is named by the machine (its boot, and the namespace that numbers its processes), its number, and when it
+     was started: numbers are used again, times are not.
+  2. Of processes of other machines nothing is said here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from activator.members.handshake import Process
+
+_STARTED: Final = 19  # the field of /proc/PID/stat, counted behind the name in parentheses (proc(5): 22, of all)
+
+
+def this_process() -> Process:
+    """This one. Where the kernel does not say what is needed, no other process takes it for one of its machine."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            boot = file.read().strip()
+        machine = f"{boot}/{os.stat('/proc/self/ns/pid').st_ino}"
+        started = started_at(os.getpid())
+    except OSError:
+        return Process("", os.getpid(), 0)
+    return Process(machine, os.getpid(), started)
+
+
+def started_at(process: int) -> int:
+    """In clock ticks since the boot. Raises OSError where there is no such process."""
+    with open(f"/proc/{process}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[_STARTED])
+
+
+class EndOfProcesses:
+    """Calls `ended` once, when all of these have ended; never, if one of them cannot be watched.
+
+    `of`: for the caller.
+    """
+
+    def __init__(self, processes: Iterable[Process], of: object, ended: Callable[[], None]) -> None:
+        self.of = of
+        self._ended = ended
+        self._loop = asyncio.get_running_loop()
+        self._watched: set[int] = set()  # pidfds
+        self.is_watching = True
+        for process in processes:
+            if not self._watch(process):
+                self.close()
+                return
+        if not self._watched:
+            self._loop.call_soon(self._end)
+
+    def close(self) -> None:
+        self.is_watching = False
+        for pidfd in self._watched:
+            self._loop.remove_reader(pidfd)
+            os.close(pidfd)
+        self._watched.clear()
+
+    # --- within ---
+
+    def _watch(self, process: Process) -> bool:
+        """Whether its end will be known, or is."""
+        try:
+            pidfd = os.pidfd_open(process.process)
+        except ProcessLookupError:
+            return True  # it has ended already
+        except OSError:  # no descriptors, or not allowed
+            return False
+        try:
+            is_same = started_at(process.process) == process.started
+        except OSError:
+            is_same = False  # it ended between the two
+        if not is_same:
+            os.close(pidfd)
+            return True
+        self._watched.add(pidfd)
+        self._loop.add_reader(pidfd, self._one_ended, pidfd)
+        return True
+
+    def _one_ended(self, pidfd: int) -> None:
+        self._loop.remove_reader(pidfd)
+        os.close(pidfd)
+        self._watched.discard(pidfd)
+        self._end()
+
+    def _end(self) -> None:
+        if self.is_watching and not self._watched:
+            self.is_watching = False
+            self._ended()

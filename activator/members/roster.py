@@ -1,0 +1,88 @@
+"""Which seats a group has, and who has them: what every way of finding the members says."""
+
+from __future__ import annotations
+
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import final
+
+from activator.members.mesh import split
+from activator.runtime.errors import StartError
+
+Changed = Callable[[Mapping[int, str]], None]
+
+
+class Roster(ABC):
+    """Of one replica."""
+
+    @abstractmethod
+    async def join(self, address: str) -> int:
+        """Take a seat, as who can be reached at `address`; which one. Raises StartError."""
+
+    @abstractmethod
+    def watch(self, changed: Changed) -> None:
+        """`changed(addresses)` is called with the address of each seat, this one's as well, now and at each change."""
+
+    @abstractmethod
+    async def is_gone(self, seat: int) -> bool:
+        """Whether it is certain that whoever was last seen to have this seat has ended, and cannot come back."""
+
+    @abstractmethod
+    async def leave(self) -> None:
+        """Give the seat up: this replica has ended all its work."""
+
+
+@final
+class StaticRoster(Roster):
+    """The peers of the file, this replica among them; seats are in the order of their text, so that the order in the
+    file does not matter.
+    """
+
+    def __init__(self, peers: list[str], listen: str, address: str) -> None:
+        """Raises StartError where it cannot be told which of the peers this one is."""
+        self.addresses = dict(enumerate(sorted(peers)))
+        self._own = _own_seat(self.addresses, listen, address)
+
+    @property
+    def own_address(self) -> str:
+        return self.addresses[self._own]
+
+    async def join(self, address: str) -> int:
+        return self._own
+
+    def watch(self, changed: Changed) -> None:
+        changed(self.addresses)
+
+    async def is_gone(self, seat: int) -> bool:
+        return False  # nobody says so
+
+    async def leave(self) -> None:
+        pass
+
+
+def _own_seat(addresses: Mapping[int, str], listen: str, address: str) -> int:
+    wanted = address or listen
+    named = [seat for seat, one in addresses.items() if one == wanted]
+    port = split(wanted)[1]
+    found = named or [seat for seat, one in addresses.items() if split(one)[1] == port and _is_here(split(one)[0])]
+    if len(found) == 1:
+        return found[0]
+    peers = ", ".join(addresses.values())
+    if not found:
+        raise StartError(
+            f"members.peers does not have this replica: none of {peers} is an address of this machine with port "
+            f"{port}; add it, or set members.address to the one that is meant"
+        )
+    raise StartError(f"members.peers has several addresses of this machine with port {port}: set members.address")
+
+
+def _is_here(host: str) -> bool:
+    """Whether this machine has this address."""
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as sock:
+            sock.bind(place)
+    except OSError:
+        return False
+    return True
