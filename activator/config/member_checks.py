@@ -49,7 +49,10 @@ def _check_peers(reader: Reader, item: Item, members: Values, has_cluster: bool)
         reader.advise(place, "members.peers", "an address is in the list twice: list each member once")
     if address and address not in peers:
         reader.advise(item_at(item, "address"), "members.address", f"{address} is not in `peers`: add it there")
-    elif not address and _port(listen) not in [_port(peer) for peer in peers]:
+        return
+    ports = [_port(peer) for peer in peers]
+    are_readable = all(port.isdecimal() for port in (*ports, _port(listen)))
+    if not address and are_readable and _port(listen) not in ports:
         advice = f"none of the peers has the port of `listen` ({_port(listen)}): add this member, or set `address`"
         reader.advise(place, "members.peers", advice)
 

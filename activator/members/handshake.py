@@ -6,7 +6,8 @@ Rules
   2. Each frame carries a code (BLAKE2b, keyed; RFC 7693) of its bytes and its place in the order: nobody on the way can
      change, repeat, or leave out one. What is said is not encrypted: it has names of revisions and addresses of pods.
   3. The steps: Greeting (dialer), Answer (listener, with its proof), Proof (dialer). Each is one frame.
-  4. Whoever speaks another version is told ours, and the connection ends.
+  4. The two speak the newest version of the protocol that both know, so that the members of a group can be upgraded one
+     after the other. Where there is none, the other side is told ours, and the connection ends.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ import msgspec
 
 _T = TypeVar("_T")
 
-PROTOCOL: Final = 1  # goes up where two versions could misunderstand each other
+PROTOCOL: Final = 1  # goes up where two versions could misunderstand each other …
+OLDEST_PROTOCOL: Final = 1  # … and this, a release later, where the former one is not spoken any more
 MAGIC: Final = "activator-members"
 NONCE_BYTES: Final = 32
 CODE_BYTES: Final = 16
@@ -58,13 +60,14 @@ class Greeting(msgspec.Struct, frozen=True, tag="greeting", array_like=True):
 
     magic: str
     version: int
+    oldest: int
     nonce: bytes
     party: Party
     wanted: int
 
 
 class Answer(msgspec.Struct, frozen=True, tag="answer", array_like=True):
-    """The second one."""
+    """The second one. `version`: the one that is spoken from here on."""
 
     version: int
     nonce: bytes
@@ -101,19 +104,22 @@ class SessionKeys(msgspec.Struct, frozen=True, array_like=True):
 class Dialer:
     """The side that has connected. `expected`: the replica that must answer, 0 for whoever has the address."""
 
-    def __init__(self, key: bytes, party: Party, wanted: int, expected: int, nonce: bytes) -> None:
+    def __init__(
+        self, key: bytes, party: Party, wanted: int, expected: int, nonce: bytes, newest: int = PROTOCOL
+    ) -> None:
         self._key = key
         self._party = party
         self._expected = expected
-        self.greeting = _ENCODER.encode(Greeting(MAGIC, PROTOCOL, nonce, party, wanted))
+        self._newest = newest
+        self.greeting = _ENCODER.encode(Greeting(MAGIC, newest, OLDEST_PROTOCOL, nonce, party, wanted))
 
     def take_answer(self, frame: bytes) -> tuple[bytes, Party, SessionKeys]:
         """The proof to send, who the other one is, and the keys. Raises HandshakeError."""
         answer = _decoded(_ANSWER, frame)
         if isinstance(answer, Refusal):
             raise NotWantedError(f"{answer.reason} (its version of the protocol is {answer.version})")
-        if answer.version != PROTOCOL:
-            raise HandshakeError(f"it speaks version {answer.version} of the protocol, and we speak {PROTOCOL}")
+        if not OLDEST_PROTOCOL <= answer.version <= self._newest:
+            raise HandshakeError(f"it speaks version {answer.version} of the protocol, which nobody here does")
         said = _said(self.greeting, answer)
         if not hmac.compare_digest(answer.proof, _code(self._key, b"listener", said)):
             raise HandshakeError("it does not have the key of this group")
@@ -131,6 +137,7 @@ class Listener:
     def __init__(self, key: bytes, group: str) -> None:
         self._key = key
         self._group = group
+        self._version = PROTOCOL
         self._said = b""
 
     def take_greeting(self, frame: bytes) -> Greeting:
@@ -138,16 +145,17 @@ class Listener:
         greeting = _decoded(_GREETING, frame)
         if greeting.magic != MAGIC:
             raise HandshakeError("not a member")
-        if greeting.version != PROTOCOL:
+        self._version = min(greeting.version, PROTOCOL)
+        if self._version < max(greeting.oldest, OLDEST_PROTOCOL):
             raise HandshakeError(f"version {greeting.version} of the protocol is not spoken here")
         if greeting.party.group != self._group:
             raise HandshakeError("another group")
         return greeting
 
     def answer(self, greeting_frame: bytes, party: Party, nonce: bytes) -> bytes:
-        bare = Answer(PROTOCOL, nonce, party, b"")
+        bare = Answer(self._version, nonce, party, b"")
         self._said = _said(greeting_frame, bare)
-        return _ENCODER.encode(Answer(PROTOCOL, nonce, party, _code(self._key, b"listener", self._said)))
+        return _ENCODER.encode(Answer(self._version, nonce, party, _code(self._key, b"listener", self._said)))
 
     def take_proof(self, frame: bytes) -> SessionKeys:
         """Raises HandshakeError."""
@@ -198,5 +206,5 @@ def _code(key: bytes, purpose: bytes, said: bytes) -> bytes:
 def _decoded(decoder: msgspec.msgpack.Decoder[_T], frame: bytes) -> _T:
     try:
         return decoder.decode(frame)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise HandshakeError("not what a member says") from error

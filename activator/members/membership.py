@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from activator.config.model import Members
 from activator.data_plane.ownership.view import MemberName, View
 from activator.members.data_planes import GroupDataPlanes, GroupSide
@@ -316,7 +318,13 @@ class Membership(GroupSide):
         link = self._links.get(seat)
         if link is None or link.wire is not wire:
             return
-        self.group.receive(seat, decode(data))
+        try:
+            message = decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._failed(error)
+            self._drop_link(seat)
+            return
+        self.group.receive(seat, message)
         self._watch(seat, link)
 
     def _failed(self, error: Exception) -> None:

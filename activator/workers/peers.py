@@ -12,6 +12,8 @@ import socket
 from collections.abc import Callable
 from typing import Final
 
+import msgspec
+
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import AnyMessage, decode, encode
 from activator.runtime.wire import FrameSeal, Wire
@@ -69,7 +71,13 @@ class Peers:
 
     def _received(self, worker: int, data: memoryview) -> None:
         assert self.member is not None
-        for message in decode(data):
+        try:
+            messages = decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            self._failed(error)
+            self.drop(worker)  # whatever it was is not passed over: the next link begins with all that there is
+            return
+        for message in messages:
             try:
                 self.member.receive(worker, message)
             except Exception as error:

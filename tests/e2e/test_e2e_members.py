@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -156,12 +157,7 @@ def test_a_replica_that_stands_still_keeps_its_slots(run_activator: RunActivator
         others = [index for index in replicas.running if index != owner]
         replicas.running[owner].signal(signal.SIGSTOP)
         try:
-            eventually(
-                lambda: (
-                    replicas.view(others[0])["unproven"] == [replicas.view(others[0])["members"]]
-                    or len(replicas.view(others[0])["unproven"]) == 1
-                )
-            )
+            eventually(lambda: len(replicas.view(others[0])["unproven"]) == 1)
             client = Client(replicas.running[others[0]].address)
             client.send(request())
             time.sleep(1.0)
@@ -258,8 +254,9 @@ def test_who_does_not_have_the_key_cannot_take_part(run_activator: RunActivator,
         ):
             with socket.create_connection((host, int(port)), timeout=10.0) as sock:
                 sock.sendall(nonsense)
-                while sock.recv(4096):
-                    pass
+                with contextlib.suppress(ConnectionResetError):
+                    while sock.recv(4096):
+                        pass
         text = one.ask("/metrics")[2].decode()
         assert 'activator_group_connections_refused_total{reason="refused"}' in text
 

@@ -1,0 +1,143 @@
+"""Agreement on views: storms, the scenarios that found something, and what the operator may allow."""
+
+from __future__ import annotations
+
+import pytest
+
+from activator.members.group import GroupRules
+from activator.members.numbers import seat_of
+from tests.members.group_world import GroupWorld, storm
+
+FAST = GroupRules()
+RELEASING = GroupRules(release_s=5.0, releases_silent=True)
+ALONE = GroupRules(grants_alone=True)
+
+
+@pytest.mark.parametrize("seed", [*range(24), 1016])
+def test_nobody_who_may_act_is_taken_for_ended(seed: int) -> None:
+    """1016: a coordinator that was stopped proposed an epoch that the others had left behind, again and again."""
+    assert storm(seed).events > 100
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("block", range(20))
+def test_nobody_who_may_act_is_taken_for_ended_for_long(block: int) -> None:
+    for seed in range(10_000 + 100 * block, 10_100 + 100 * block):
+        storm(seed, acts=120)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_it_calms_down_where_the_operator_lets_silent_members_go(seed: int) -> None:
+    storm(seed, RELEASING)
+
+
+def formed(seats: int, rules: GroupRules = FAST) -> GroupWorld:
+    world = GroupWorld(1, seats, rules)
+    for seat in range(seats):
+        world.start(seat)
+    world.run(5.0)
+    world.check_calm()
+    return world
+
+
+def members(world: GroupWorld, seat: int) -> list[int]:
+    return [seat_of(replica.number) for replica in world.processes[seat].view.replicas]
+
+
+def test_one_alone_is_a_group() -> None:
+    world = GroupWorld(1, 1, FAST)
+    world.start(0)
+    world.run(0.2)
+    world.check_calm()
+
+
+def test_one_of_three_is_no_group_while_the_others_cannot_be_asked() -> None:
+    world = GroupWorld(1, 3, FAST)
+    world.partition({(0, 1), (1, 0), (0, 2), (2, 0)})
+    world.start(0)
+    world.run(10.0)
+    assert world.processes[0].view.epoch == 0
+    assert "1 of 3" in world.processes[0].group.waiting_for()
+
+
+def test_one_of_three_begins_where_nobody_else_is_there() -> None:
+    world = GroupWorld(1, 3, FAST)
+    world.start(2)
+    world.run(1.0)
+    assert members(world, 2) == [2]
+
+
+def test_a_member_that_ends_leaves_the_view_when_that_is_proven() -> None:
+    world = formed(3)
+    world.gives_proof = False
+    world.kill(0)
+    world.run(3.0)
+    dead = world.all[0].number
+    assert world.processes[1].view.unproven == (dead,)
+    world.processes[2].group.ended(dead)
+    world.run(1.0)
+    assert members(world, 1) == [1, 2] and world.processes[1].view.unproven == ()
+
+
+def test_a_member_that_stands_still_stays_unproven_and_comes_back() -> None:
+    world = formed(3)
+    world.stop(1, 20.0)
+    world.run(10.0)
+    assert world.processes[0].view.unproven == (world.processes[1].number,)
+    world.run(15.0)
+    world.check_calm()
+
+
+def test_a_half_with_the_lowest_seat_goes_on_and_the_other_does_not() -> None:
+    world = formed(4)
+    world.partition({(one, other) for one in (0, 1) for other in (2, 3)})
+    world.partition({(other, one) for one in (0, 1) for other in (2, 3)})
+    world.run(5.0)
+    assert members(world, 0) == [0, 1] and world.processes[0].may_grant
+    assert members(world, 2) == [0, 1, 2, 3] and not world.processes[2].may_grant
+    assert "no majority" in world.processes[2].group.waiting_for()
+    world.heal()
+    world.run(5.0)
+    world.check_calm()
+
+
+def test_two_that_do_not_reach_each_other_do_not_quarrel_over_the_third() -> None:
+    """Seats 0 and 1 are cut off from each other; the third hears both, and follows the lower one."""
+    world = formed(3)
+    world.partition({(0, 1), (1, 0)})
+    world.run(10.0)
+    assert members(world, 0) == members(world, 2) == [0, 2]
+    epoch = world.processes[2].view.epoch
+    world.run(10.0)
+    assert world.processes[2].view.epoch == epoch, "views do not change again and again"
+
+
+def test_who_may_go_on_alone_does() -> None:
+    world = formed(3, ALONE)
+    world.partition({(2, 0), (0, 2), (2, 1), (1, 2)})
+    world.run(5.0)
+    assert members(world, 2) == [2] and world.processes[2].may_grant
+    world.heal()
+    world.run(5.0)
+    world.check_calm()
+
+
+def test_a_silent_one_is_let_go_where_that_is_allowed_and_taken_back() -> None:
+    world = formed(3, RELEASING)
+    world.stop(0, 30.0)
+    world.run(3.0)
+    assert len(world.processes[1].view.unproven) == 1
+    world.run(5.0)
+    assert world.processes[1].view.unproven == () and members(world, 1) == [1, 2]
+    world.run(30.0)
+    world.check_calm()
+
+
+def test_a_new_life_of_a_seat_proves_that_the_last_one_has_ended() -> None:
+    world = formed(3)
+    world.gives_proof = False
+    world.kill(1)
+    world.run(3.0)
+    world.start(1)
+    world.run(5.0)
+    world.check_calm()

@@ -1,0 +1,229 @@
+"""The port of the members over real sockets: who is let in, what strangers can cost, what dialling tells."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from activator.members import mesh as mesh_module
+from activator.members.handshake import Greeting, HandshakeError, NotWantedError, Party, Process, Seal
+from activator.members.mesh import HANDSHAKES_MAX, HANDSHAKES_OF_ONE_MAX, Connection, Mesh, VacantError, split
+from activator.runtime.errors import StartError
+from activator.runtime.tasks import TaskGroupOwner
+from activator.runtime.wire import Wire
+
+KEY = b"k" * 32
+NOWHERE = Process("", 0, 0)
+
+
+class Replica:
+    """A mesh, and whom it has met."""
+
+    def __init__(self, number: int, key: bytes = KEY, group: str = "edge") -> None:
+        self.number = number
+        self.met: list[Connection] = []
+        self.refusal: HandshakeError | None = None
+        self.errors: list[BaseException] = []
+        self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
+        self.address = ""
+        self.mesh = Mesh(key, group, self.party, self.accepts, self.met.append, time.monotonic, self.tasks)
+
+    def party(self, data_plane: int) -> Party:
+        return Party("edge", self.number, data_plane, self.address, NOWHERE)
+
+    def accepts(self, greeting: Greeting) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def close(self) -> None:
+        self.mesh.close()
+        await self.tasks.close()
+        for one in self.met:
+            one.sock.close()
+
+
+def run(story: Callable[[Replica, Replica], Coroutine[Any, Any, None]], **other: Any) -> None:
+    async def told() -> None:
+        one, two = Replica(1), Replica(2, **other)
+        one.address = one.mesh.listen("127.0.0.1:0")
+        try:
+            await story(one, two)
+        finally:
+            await one.close()
+            await two.close()
+        assert one.errors == two.errors == []
+
+    asyncio.run(told())
+
+
+async def until(check: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10.0):
+        while not check():  # noqa: ASYNC110  (of the other side)
+            await asyncio.sleep(0.001)
+
+
+async def stranger(address: str) -> socket.socket:
+    sock = socket.socket()
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, split(address))
+    return sock
+
+
+def test_two_that_have_the_key_talk() -> None:
+    async def story(one: Replica, two: Replica) -> None:
+        dialled = await two.mesh.dial(one.address, 7, 9)
+        await until(lambda: bool(one.met))
+        accepted = one.met.pop()
+        assert (accepted.own, accepted.party.data_plane, accepted.party.replica) == (9, 7, 2)
+        assert (dialled.own, dialled.party.data_plane, dialled.party.replica) == (7, 9, 1)
+        assert dialled.is_dialled and not accepted.is_dialled
+        heard: list[bytes] = []
+        failed: list[Exception] = []
+        wires = [
+            Wire(end.sock, lambda data, _: heard.append(bytes(data)), lambda: None, failed.append, Seal(end.keys))
+            for end in (dialled, accepted)
+        ]
+        wires[0].send(b"there")
+        wires[1].send(b"back")
+        await until(lambda: len(heard) == 2)
+        assert sorted(heard) == [b"back", b"there"] and failed == []
+        for wire in wires:
+            wire.close()
+
+    run(story)
+
+
+def test_a_frame_that_is_not_signed_ends_the_connection() -> None:
+    async def story(one: Replica, two: Replica) -> None:
+        dialled = await two.mesh.dial(one.address, 0, 0)
+        await until(lambda: bool(one.met))
+        accepted = one.met.pop()
+        heard: list[bytes] = []
+        failed: list[Exception] = []
+        ended: list[bool] = []
+        wire = Wire(
+            accepted.sock,
+            lambda data, _: heard.append(bytes(data)),
+            lambda: ended.append(True),
+            failed.append,
+            Seal(accepted.keys),
+        )
+        seal = Seal(dialled.keys)
+        good = struct.pack("<II", 2, 0) + b"ok" + seal.code(b"ok")
+        await asyncio.get_running_loop().sock_sendall(dialled.sock, good + good)
+        await until(lambda: bool(ended))
+        assert heard == [b"ok"], "the second time it is not the next frame"
+        assert "has not signed" in str(failed[0]) and not wire.has_ended
+        dialled.sock.close()
+
+    run(story)
+
+
+def test_an_address_where_nobody_listens_is_vacant() -> None:
+    async def story(one: Replica, two: Replica) -> None:
+        one.mesh.close()
+        with pytest.raises(VacantError):
+            await two.mesh.dial(one.address, 0, 0)
+
+    run(story)
+
+
+def test_who_has_another_key_is_refused_on_both_sides() -> None:
+    async def story(one: Replica, two: Replica) -> None:
+        with pytest.raises(HandshakeError, match="does not have the key"):
+            await two.mesh.dial(one.address, 0, 0)
+        await until(lambda: one.mesh.refused_total.total() == 1)
+        assert one.met == [] and two.mesh.refused_total["refused"] == 1
+
+    run(story, key=b"x" * 32)
+
+
+def test_what_is_not_wanted_now_is_said_and_not_counted() -> None:
+    async def story(one: Replica, two: Replica) -> None:
+        one.refusal = NotWantedError("not in this view")
+        with pytest.raises(NotWantedError, match="not in this view"):
+            await two.mesh.dial(one.address, 3, 4)
+        assert one.mesh.refused_total.total() == two.mesh.refused_total.total() == 0
+
+    run(story)
+
+
+def test_one_does_not_meet_itself() -> None:
+    async def story(one: Replica, two: Replica) -> None:
+        two.number = one.number
+        with pytest.raises(HandshakeError, match="this replica itself"):
+            await two.mesh.dial(one.address, 0, 0)
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"\x01",
+        b"\x00\x00\x00\x00",
+        b"\xff\xff\xff\x7f",
+        b"\x04\x00\x00\x00ab",
+        b"\x04\x00\x00\x00abcd",
+        b"GET / HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_strangers_get_nothing(said: bytes) -> None:
+    async def story(one: Replica, two: Replica) -> None:
+        sock = await stranger(one.address)
+        await asyncio.get_running_loop().sock_sendall(sock, said)
+        sock.shutdown(socket.SHUT_WR)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while part := await asyncio.get_running_loop().sock_recv(sock, 4096):
+                answer += part
+        assert len(answer) < 100 and one.met == []
+        sock.close()
+        await until(lambda: one.mesh.refused_total.total() == 1)
+        dialled = await two.mesh.dial(one.address, 0, 0)
+        dialled.sock.close()
+
+    run(story)
+
+
+def test_whoever_says_nothing_is_closed_after_a_time(request: pytest.FixtureRequest) -> None:
+    async def story(one: Replica, two: Replica) -> None:
+        sock = await stranger(one.address)
+        began_s = time.monotonic()
+        assert await asyncio.get_running_loop().sock_recv(sock, 1) == b""
+        assert mesh_module.HANDSHAKE_S * 0.8 < time.monotonic() - began_s < mesh_module.HANDSHAKE_S + 5.0
+        sock.close()
+
+    run(story)
+
+
+def test_a_flood_of_strangers_is_bounded_and_over_soon() -> None:
+    """From one host at most HANDSHAKES_OF_ONE_MAX are under way; the others are closed at once."""
+
+    async def story(one: Replica, two: Replica) -> None:
+        assert HANDSHAKES_OF_ONE_MAX < HANDSHAKES_MAX
+        socks = [await stranger(one.address) for _ in range(HANDSHAKES_OF_ONE_MAX + 40)]
+        await until(lambda: one.mesh.refused_total["too many"] >= 40)
+        assert await asyncio.get_running_loop().sock_recv(socks[-1], 1) == b""
+        for sock in socks:
+            sock.close()
+        await until(lambda: one.mesh.refused_total["no handshake"] == HANDSHAKES_OF_ONE_MAX)
+        (await two.mesh.dial(one.address, 0, 0)).sock.close()
+
+    run(story)
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    async def story(one: Replica, two: Replica) -> None:
+        with pytest.raises(StartError, match=r"members.listen 127.0.0.1:\d+: Address already in use"):
+            two.mesh.listen(one.address)
+
+    run(story)
