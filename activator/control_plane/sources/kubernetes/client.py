@@ -6,14 +6,15 @@ Rules
   2. Lists, writes and watches have budgets and, for writes, connections of their own: a write that wakes a revision
      waits neither for a list nor for a free connection.
   3. Exceptions of the library or aiohttp end here, as a KubeError. After a 401 the credentials are read anew, once.
-  4. `requests_total` counts by Kubernetes verb (get, list, watch, patch) and by status code, or the kind of failure.
+  4. `requests_total` counts by Kubernetes verb (get, list, watch, create, update, patch, delete) and by status code, or
+     the kind of failure. Writes of all verbs share one budget and one lane.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
@@ -39,11 +40,15 @@ KUBE_CONNECT_TIMEOUT_S: Final = 5.0  # to the Kubernetes API: a connection, TLS 
 KUBE_CALL_TIMEOUT_S: Final = 30.0  # of one call, credentials and body included; of a watch: until its head has come
 KUBE_BODY_BYTES_MAX: Final = 64 * MIB  # of one answer, one page of a list
 KUBE_LISTS_AT_ONCE_MAX: Final = 4  # so that relists after an outage neither crowd out each other nor the other calls
-KUBE_PATCHES_AT_ONCE_MAX: Final = 16  # writes have a budget of their own: a wake-up never waits for a list
+KUBE_WRITES_AT_ONCE_MAX: Final = 16  # writes have a budget of their own: a wake-up never waits for a list
 KUBE_LINE_BYTES_MAX: Final = 8 * MIB  # of one watch event; etcd takes objects of 1.5 MiB
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"  # JSON is YAML
+JSON_PATCH: Final = "application/json-patch+json"
+WHOLE_OBJECT: Final = "application/json"
+
+WRITES: Final = frozenset({"create", "update", "patch", "delete"})  # Kubernetes' verbs, as in its rules of access
 
 Query = Mapping[str, str]
 _NO_BUDGET: Final = nullcontext()
@@ -67,10 +72,8 @@ class KubeClient:
         self._body_bytes_max = body_bytes_max
         self._lanes: dict[str, ApiClient] = {}  # by what they are for: connections that are not shared
         self._lane_lock = asyncio.Lock()
-        self._budgets = {
-            "list": asyncio.Semaphore(KUBE_LISTS_AT_ONCE_MAX),
-            "patch": asyncio.Semaphore(KUBE_PATCHES_AT_ONCE_MAX),
-        }
+        writes = asyncio.Semaphore(KUBE_WRITES_AT_ONCE_MAX)
+        self._budgets = {"list": asyncio.Semaphore(KUBE_LISTS_AT_ONCE_MAX), **dict.fromkeys(WRITES, writes)}
         self.requests_total: Counter[tuple[str, str]] = Counter()
 
     async def get(self, path: str, query: Query = {}) -> bytes:  # noqa: B006 - read only
@@ -93,6 +96,33 @@ class KubeClient:
         """
         query = {"fieldManager": field_manager, "force": "true" if force else "false"}
         return await self._whole("patch", "PATCH", path, query, dict(wanted), APPLY_PATCH)
+
+    async def create(self, collection: str, thing: Mapping[str, Any], field_manager: str) -> bytes:
+        """POST; the object as it was made. Raises KubeError (409 AlreadyExists if its name is taken)."""
+        return await self._whole(
+            "create", "POST", collection, {"fieldManager": field_manager}, dict(thing), WHOLE_OBJECT
+        )
+
+    async def update(self, path: str, thing: Mapping[str, Any], field_manager: str) -> bytes:
+        """PUT; the object as it is afterwards. Raises KubeError (409 Conflict if `thing` has an old version)."""
+        return await self._whole("update", "PUT", path, {"fieldManager": field_manager}, dict(thing), WHOLE_OBJECT)
+
+    async def delete(self, path: str, uid: str, resource_version: str = "") -> bytes:
+        """Delete this very object, in this version if one is given.
+
+        Raises KubeError (404 if there is none of this name, 409 Conflict if it is another one or has changed).
+        """
+        preconditions = {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
+        return await self._whole("delete", "DELETE", path, {}, body, WHOLE_OBJECT)
+
+    async def json_patch(self, path: str, operations: Sequence[Mapping[str, Any]], field_manager: str) -> bytes:
+        """RFC 6902, all operations or none; the object as it is afterwards.
+
+        Raises KubeError (422 Invalid if one of the operations, a `test` for example, fails).
+        """
+        body = [dict(operation) for operation in operations]
+        return await self._whole("patch", "PATCH", path, {"fieldManager": field_manager}, body, JSON_PATCH)
 
     async def watch(self, path: str, query: Query) -> WatchStream:
         """A running watch; close it. Raises KubeError."""
@@ -165,7 +195,7 @@ class KubeClient:
     async def _send(
         self, verb: str, method: str, path: str, query: Query, body: Any, content_type: str
     ) -> aiohttp.ClientResponse:
-        client = await self._lane("writes" if verb == "patch" else "reads")
+        client = await self._lane("writes" if verb in WRITES else "reads")
         headers = {"Accept": "application/json"}
         if content_type:
             headers["Content-Type"] = content_type

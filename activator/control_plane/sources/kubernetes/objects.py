@@ -218,6 +218,25 @@ class Secret(KubeObject, frozen=True, gc=False):
         return base64.b64encode(value).decode("ascii")
 
 
+# --- members of a group ---------------------------------------------------------------------------------------------
+
+
+class LeaseSpec(KubeStruct, frozen=True, gc=False):
+    """Of a lease that is never renewed: times do not matter."""
+
+    holder_identity: str | None = None
+
+
+class Lease(KubeObject, frozen=True, gc=False):
+    """coordination.k8s.io/v1."""
+
+    spec: LeaseSpec = LeaseSpec()
+
+
+class Pod(KubeObject, frozen=True, gc=False):
+    """core/v1; whether it is there, and as which one."""
+
+
 # --- lists, events, refusals ----------------------------------------------------------------------------------------
 
 Object = TypeVar("Object", bound=KubeObject)

@@ -11,7 +11,9 @@ from activator.control_plane.sources.kubernetes.objects import (
     ConfigMap,
     Endpoints,
     EndpointSlice,
+    Lease,
     Object,
+    Pod,
     Revision,
     Secret,
     Service,
@@ -41,6 +43,8 @@ ENDPOINTS: Final = Resource("endpoints", "/api/v1", Endpoints)
 SERVICES: Final = Resource("services", "/api/v1", Service)
 CONFIG_MAPS: Final = Resource("configmaps", "/api/v1", ConfigMap)
 SECRETS: Final = Resource("secrets", "/api/v1", Secret)
+PODS: Final = Resource("pods", "/api/v1", Pod)
+LEASES: Final = Resource("leases", "/apis/coordination.k8s.io/v1", Lease)
 
 
 class Selection(msgspec.Struct, Generic[Object], frozen=True):

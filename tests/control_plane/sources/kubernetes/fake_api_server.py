@@ -11,6 +11,7 @@ import base64
 import json
 import ssl
 from collections.abc import Callable
+from enum import Enum
 
 from aiohttp import web
 
@@ -34,9 +35,18 @@ KINDS = {
     ("/api/v1", "secrets"): "Secret",
     ("/api/v1", "services"): "Service",
     ("/apis/apps/v1", "deployments"): "Deployment",
+    ("/apis/coordination.k8s.io/v1", "leases"): "Lease",
     ("/apis/discovery.k8s.io/v1", "endpointslices"): "EndpointSlice",
     ("/apis/serving.knative.dev/v1", "revisions"): "Revision",
 }
+
+
+class Fault(Enum):
+    """What breaks on the way of one request that is no watch; the client sees no answer."""
+
+    LOST_REQUEST = "the connection is cut before anything is done"
+    LOST_ANSWER = "it is done, then the connection is cut"
+    NO_ANSWER = "it is done, and nothing is ever answered"
 
 
 class Target:
@@ -115,6 +125,7 @@ class FakeApiServer:
         self.token = ""  # what clients must bear
         self.refusals: list[tuple[str, RefusalError]] = []  # (verb, answer) for the next requests of that verb
         self.refused: Callable[[str, str], RefusalError | None] = lambda verb, path: None  # for as long as it stands
+        self.faults: list[tuple[str, Fault]] = []  # (verb, what breaks) for the next requests of that verb
         self.gone_watches = 0  # so many watches are told 410 in an ERROR event
         self.gone_by_status = False  # … or by the status of the answer
         self.silent = False  # watches stay open and say nothing
@@ -186,6 +197,11 @@ class FakeApiServer:
     def verbs(self) -> list[str]:
         return [verb for verb, _, _ in self.requests]
 
+    @property
+    def writes(self) -> int:
+        """How many requests came that write, whatever became of them."""
+        return sum(verb in {"create", "update", "patch", "delete"} for verb in self.verbs())
+
     # --- requests ---------------------------------------------------------------------------------------------------
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
@@ -193,6 +209,17 @@ class FakeApiServer:
         query = dict(request.query)
         verb = verb_of(request.method, target, query)
         self.requests.append((verb, request.path, query))
+        fault = self._fault(verb)
+        if fault is Fault.LOST_REQUEST:
+            return cut(request)
+        answer = await self._answered(request, verb, target, query)
+        if fault is Fault.NO_ANSWER:
+            await asyncio.Event().wait()  # until the client leaves
+        return answer if fault is None else cut(request)
+
+    async def _answered(
+        self, request: web.Request, verb: str, target: Target, query: dict[str, str]
+    ) -> web.StreamResponse:
         try:
             self._refuse(request, verb)
             if not target.kind:
@@ -207,6 +234,13 @@ class FakeApiServer:
             headers = {} if refusal.retry_after_s is None else {"Retry-After": str(refusal.retry_after_s)}
             return web.json_response(answer, status=code, headers=headers)
         return web.json_response(answer, status=code)
+
+    def _fault(self, verb: str) -> Fault | None:
+        for number, (broken, fault) in enumerate(self.faults):
+            if broken in {verb, "*"}:
+                del self.faults[number]
+                return fault
+        return None
 
     def _refuse(self, request: web.Request, verb: str) -> None:
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
@@ -232,10 +266,15 @@ class FakeApiServer:
         if verb == "create":
             return 201, self._whole(collection, self.objects.create(collection, target.namespace, given))
         if verb == "update":
-            return 200, self._whole(collection, self.objects.update(collection, target.key, given))
+            manager = query.get("fieldManager", "") or "unknown"
+            return 200, self._whole(collection, self.objects.update(collection, target.key, given, manager))
         if verb == "delete":
-            uid = (given.get("preconditions") or {}).get("uid", "")
-            return 200, self._whole(collection, self.objects.delete(collection, target.key, uid))
+            conditions = given.get("preconditions") or {}
+            uid, version = conditions.get("uid", ""), conditions.get("resourceVersion", "")
+            return 200, self._whole(collection, self.objects.delete(collection, target.key, uid, version))
+        if content_type == "application/json-patch+json":
+            manager = query.get("fieldManager", "") or "unknown"
+            return 200, self._whole(collection, self.objects.json_patch(collection, target.key, given, manager))
         if content_type == "application/merge-patch+json":
             return 200, self._whole(collection, self.objects.merge_patch(collection, target.key, given))
         if content_type == "application/apply-patch+yaml":
@@ -398,6 +437,13 @@ class FakeApiServer:
         for watcher in self.watchers:
             if watcher.collection is collection:
                 watcher.tell(event)
+
+
+def cut(request: web.Request) -> web.Response:
+    """The connection ends at once; what is returned is never sent."""
+    if request.transport is not None:
+        request.transport.abort()
+    return web.Response(status=500)
 
 
 def verb_of(method: str, target: Target, query: dict[str, str]) -> str:

@@ -3,23 +3,39 @@
 Faithful where a client can tell: resource versions grow by one per write over all resources; a write that changes
 nothing makes no new version; `generation` grows with the spec only, of slices with all but annotations; UIDs are never
 used twice; deletion waits for finalizers; the history can be compacted, after which what refers to it is 410 Expired.
+Names, labels and annotations have their bounds. Who owns which field (managedFields) is kept of objects that somebody
+has applied: a write of another kind takes over the fields that it changes.
 """
 
 from __future__ import annotations
 
 import copy
+import re
 import uuid
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from tests.control_plane.sources.kubernetes.fake_patching import apply_owned, merge
+from tests.control_plane.sources.kubernetes.fake_patching import (
+    MANAGER_LENGTH_MAX,
+    PatchError,
+    apply_owned,
+    json_patched,
+    merge,
+    taken_over,
+)
 
 Json = dict[str, Any]
 Key = tuple[str, str]
 
 WITH_GENERATION = {"revisions", "endpointslices", "deployments"}
+UNCONDITIONAL_UPDATE_REFUSED = {"leases"}  # their PUT must name a resourceVersion
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+NAME_LENGTH_MAX = 253
+LABEL_VALUE = re.compile(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?")
+LABEL_LENGTH_MAX = 63
+ANNOTATIONS_BYTES_MAX = 256 << 10
 IMMUTABLE_METADATA = ("name", "namespace", "uid", "creationTimestamp")
 
 
@@ -130,6 +146,8 @@ class FakeObjects:
             raise RefusalError(
                 400, "BadRequest", "the namespace of the object does not match the namespace of the request"
             )
+        check_metadata(collection, metadata)
+        drop_empty(collection, new)
         if (namespace, metadata["name"]) in collection.objects:
             raise RefusalError(409, "AlreadyExists", f'{collection.plural} "{metadata["name"]}" already exists')
         metadata["namespace"] = namespace
@@ -140,12 +158,21 @@ class FakeObjects:
             metadata["generation"] = 1
         return self._write(collection, None, new)
 
-    def update(self, collection: Collection, key: Key, given: Json) -> Json:
-        """PUT: the whole object; refused with 409 if it names an old resourceVersion or another UID."""
+    def update(self, collection: Collection, key: Key, given: Json, manager: str = "") -> Json:
+        """PUT: the whole object; refused with 409 if it names an old resourceVersion or another UID.
+
+        `manager` becomes the owner of what changes; empty: who owns what is as `given` says.
+        """
         old = self.get(collection, key)
         new = copy.deepcopy(given)
         metadata = new.setdefault("metadata", {})
         check_preconditions(collection, old, metadata)
+        if collection.plural in UNCONDITIONAL_UPDATE_REFUSED and not metadata.get("resourceVersion"):
+            raise RefusalError(422, "Invalid", "metadata.resourceVersion: must be specified for an update")
+        check_metadata(collection, {**metadata, "name": key[1]})
+        drop_empty(collection, new)
+        if manager and old["metadata"].get("managedFields"):
+            metadata["managedFields"] = taken_over(old, new, manager)
         for name in (*IMMUTABLE_METADATA, "generation", "deletionTimestamp"):
             if name in old["metadata"]:
                 metadata[name] = old["metadata"][name]
@@ -168,16 +195,33 @@ class FakeObjects:
         patched["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
         return self.update(collection, key, patched)
 
+    def json_patch(self, collection: Collection, key: Key, operations: Any, manager: str) -> Json:
+        """All of the operations or none."""
+        old = self.get(collection, key)
+        if not isinstance(operations, list):
+            raise RefusalError(400, "BadRequest", "json: cannot unmarshal object into Go value of type jsonpatch.Patch")
+        try:
+            patched = json_patched(old, operations)
+        except PatchError as error:
+            message = "the server rejected our request due to an error in our request"
+            raise RefusalError(422, "Invalid", f"{message}: {error}") from error
+        return self.update(collection, key, patched, manager)
+
     def apply(self, collection: Collection, key: Key, wanted: Json, manager: str, force: bool) -> tuple[Json, bool]:
         """The object, and whether it was created."""
         if not manager:
             raise RefusalError(422, "Invalid", "fieldManager: Required value: is required for apply patch")
+        if len(manager) > MANAGER_LENGTH_MAX:
+            message = f"fieldManager: Too long: may not be more than {MANAGER_LENGTH_MAX} bytes"
+            raise RefusalError(422, "Invalid", message)
         name = wanted.get("metadata", {}).get("name", key[1])
         if name != key[1] or not wanted.get("apiVersion") or not wanted.get("kind"):
             raise RefusalError(
                 400, "BadRequest", "the name, apiVersion or kind of the object does not match the request"
             )
         old = collection.objects.get(key)
+        if old is not None:
+            check_preconditions(collection, old, wanted["metadata"])
         applied, conflicts = apply_owned(old or {}, wanted, manager, force)
         if conflicts:
             raise RefusalError(409, "Conflict", f"Apply failed with {len(conflicts)} conflicts: {sorted(conflicts)}")
@@ -185,10 +229,12 @@ class FakeObjects:
             return self.create(collection, key[0], applied), True
         return self.update(collection, key, applied), False
 
-    def delete(self, collection: Collection, key: Key, uid: str = "") -> Json:
+    def delete(self, collection: Collection, key: Key, uid: str = "", version: str = "") -> Json:
         old = self.get(collection, key)
         if uid and uid != old["metadata"]["uid"]:
             raise RefusalError(409, "Conflict", "Precondition failed: UID in precondition does not match")
+        if version and version != old["metadata"]["resourceVersion"]:
+            raise RefusalError(409, "Conflict", "Precondition failed: ResourceVersion in precondition does not match")
         if not old["metadata"].get("finalizers"):
             return self._write(collection, old, None)
         if old["metadata"].get("deletionTimestamp"):
@@ -233,3 +279,24 @@ def check_preconditions(collection: Collection, old: Json, given: Json) -> None:
         )
     if uid and uid != old["metadata"]["uid"]:
         raise RefusalError(409, "Conflict", "Precondition failed: UID in object meta does not match")
+
+
+def check_metadata(collection: Collection, metadata: Json) -> None:
+    """422 where a name, a label or the annotations are beyond what the API takes."""
+    name = metadata["name"]
+    if len(name) > NAME_LENGTH_MAX or not NAME.fullmatch(name):
+        raise RefusalError(
+            422, "Invalid", f'{collection.plural} "{name[:300]}" is invalid: metadata.name: Invalid value'
+        )
+    for label, value in (metadata.get("labels") or {}).items():
+        if len(value) > LABEL_LENGTH_MAX or not LABEL_VALUE.fullmatch(value):
+            raise RefusalError(422, "Invalid", f"metadata.labels: Invalid value of {label}: {value[:300]!r}")
+    annotations = metadata.get("annotations") or {}
+    if sum(len(name) + len(value) for name, value in annotations.items()) > ANNOTATIONS_BYTES_MAX:
+        raise RefusalError(422, "Invalid", f"metadata.annotations: Too long: at most {ANNOTATIONS_BYTES_MAX} bytes")
+
+
+def drop_empty(collection: Collection, thing: Json) -> None:
+    """A map without entries is not there, as Go writes it (omitempty): nothing can be added to it by a JSON Patch."""
+    if collection.plural == "configmaps" and thing.get("data") == {}:
+        del thing["data"]

@@ -1,4 +1,9 @@
-"""Merge patch (RFC 7386) and server-side apply, the latter with maps merged and lists taken whole (as atomic)."""
+"""Merge patch (RFC 7386), JSON Patch (RFC 6902: test, add, replace, remove) and server-side apply.
+
+Apply merges maps and takes lists whole (as atomic). A manager has one entry for what it applied and one for what it
+wrote otherwise ("Update"), as in the API. JSON Patch is of objects only, no lists, and as the library of the API server
+does it: a `test` for null passes where there is nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +13,9 @@ from typing import Any
 
 Json = dict[str, Any]
 Path = tuple[str, ...]
+Owner = tuple[str, str]  # the manager, and "Apply" or "Update"
+
+MANAGER_LENGTH_MAX = 128
 
 NOT_OWNED = {("apiVersion",), ("kind",), ("metadata", "name"), ("metadata", "namespace")}
 
@@ -30,34 +38,100 @@ def apply_owned(old: Json, wanted: Json, manager: str, force: bool) -> tuple[Jso
 
     What the manager owned and no longer wants is removed, unless somebody else owns it too.
     """
-    owners = {entry["manager"]: _fields_of(entry) for entry in old.get("metadata", {}).get("managedFields", [])}
+    me = (manager, "Apply")
+    owners = _owners(old)
     wants = dict(_leaves(wanted))
     conflicts = {
         ".".join(path)
         for other, owned in owners.items()
         for path in owned
-        if other != manager and path in wants and _get(old, path) != wants[path]
+        if other != me and path in wants and _get(old, path) != wants[path]
     }
     if conflicts and not force:
         return old, conflicts
     new = copy.deepcopy(old)
-    for path in owners.get(manager, set()) - set(wants):
-        if not any(path in owned for other, owned in owners.items() if other != manager):
+    for path in owners.get(me, set()) - set(wants):
+        if not any(path in owned for other, owned in owners.items() if other != me):
             _remove(new, path)
     for path, value in wants.items():
         _set(new, path, copy.deepcopy(value))
     for other in list(owners):
-        if other != manager:
+        if other != me:
             owners[other] = {path for path in owners[other] if path not in wants or _get(old, path) == wants[path]}
-    owners[manager] = set(wants)
+    owners[me] = set(wants)
     new["apiVersion"], new["kind"] = wanted["apiVersion"], wanted["kind"]
     new.setdefault("metadata", {})["name"] = wanted["metadata"]["name"]
-    new["metadata"]["managedFields"] = [
-        {"manager": name, "operation": "Apply", "fieldsType": "FieldsV1", "fieldsV1": _tree(owned)}
-        for name, owned in sorted(owners.items())
+    new["metadata"]["managedFields"] = _entries(owners)
+    return new, set()
+
+
+def taken_over(old: Json, new: Json, manager: str) -> list[Json]:
+    """The managedFields after a write that was no apply: its manager owns what it changed."""
+    before, after = dict(_leaves(_unmanaged(old))), dict(_leaves(_unmanaged(new)))
+    touched = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+    owners = {owner: owned - touched for owner, owned in _owners(old).items()}
+    me = (manager, "Update")
+    owners[me] = owners.get(me, set()) | (touched & after.keys())
+    return _entries(owners)
+
+
+def _unmanaged(thing: Json) -> Json:
+    server_owned = {"managedFields", "resourceVersion", "uid", "creationTimestamp", "generation"}
+    metadata = {name: value for name, value in thing["metadata"].items() if name not in server_owned}
+    return {**thing, "metadata": metadata}
+
+
+def _owners(thing: Json) -> dict[Owner, set[Path]]:
+    entries = thing.get("metadata", {}).get("managedFields", [])
+    return {(entry["manager"], entry["operation"]): _fields_of(entry) for entry in entries}
+
+
+def _entries(owners: dict[Owner, set[Path]]) -> list[Json]:
+    return [
+        {"manager": manager, "operation": operation, "fieldsType": "FieldsV1", "fieldsV1": _tree(owned)}
+        for (manager, operation), owned in sorted(owners.items())
         if owned
     ]
-    return new, set()
+
+
+# --- JSON Patch -----------------------------------------------------------------------------------------------------
+
+
+class PatchError(Exception):
+    """An operation that fails."""
+
+
+def json_patched(thing: Json, operations: list[Json]) -> Json:
+    """`thing` after all of them. Raises PatchError."""
+    patched = copy.deepcopy(thing)
+    for operation in operations:
+        *above, last = [part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]]
+        place: Any = patched
+        for name in above:
+            place = place.get(name)
+            if not isinstance(place, dict):
+                raise PatchError(
+                    f"{operation['op']} operation does not apply: doc is missing path: {operation['path']}"
+                )
+        _operate(place, last, operation)
+    return patched
+
+
+def _operate(place: Json, name: str, operation: Json) -> None:
+    kind, value = operation["op"], operation.get("value")
+    if kind == "test":
+        if place.get(name) != value:
+            raise PatchError(f"testing path {operation['path']} failed")
+    elif kind == "add":
+        place[name] = copy.deepcopy(value)
+    elif kind in {"replace", "remove"}:
+        if name not in place:
+            raise PatchError(f"{kind} operation does not apply: doc is missing key: {operation['path']}")
+        del place[name]
+        if kind == "replace":
+            place[name] = copy.deepcopy(value)
+    else:
+        raise PatchError(f"unexpected kind: {kind}")
 
 
 def _leaves(thing: Json, path: Path = ()) -> Iterator[tuple[Path, Any]]:

@@ -19,9 +19,10 @@ import pytest
 
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.credentials import Credentials
-from activator.control_plane.sources.kubernetes.errors import RefusedError
-from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, ENDPOINT_SLICES
+from activator.control_plane.sources.kubernetes.errors import RefusedError, UnreachableError
+from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, ENDPOINT_SLICES, LEASES
 from activator.control_plane.sources.kubernetes.watch_stream import WatchStream
+from tests.control_plane.sources.kubernetes.fake_api_server import Fault
 from tests.control_plane.sources.kubernetes.fake_cluster import TEST_TIMEOUT_S, fake_cluster, on_a_loop, run, until
 from tests.control_plane.sources.kubernetes.kube_samples import config_map, endpoint_slice
 from tests.manual_clock import ManualClock
@@ -393,6 +394,137 @@ def test_apply(on: On) -> None:
         assert status in {400, 422}  # without a manager
 
     on(story)
+
+
+def applied(api: Api, name: str, manager: str, **data: str) -> Awaitable[tuple[int, Json]]:
+    wanted = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+    query = {"fieldManager": manager, "force": "false"}
+    return api.call("PATCH", f"{api.maps}/{name}", wanted, "application/apply-patch+yaml", query)
+
+
+def test_each_manager_applies_rows_of_its_own(on: On) -> None:
+    """By name nobody is refused; what a manager no longer applies is gone; an update takes rows from their owners."""
+
+    async def story(api: Api) -> None:
+        assert (await applied(api, "a", "one", row_1="0"))[0] == 201
+        status, both = await applied(api, "a", "two", row_2="0")
+        assert (status, both["data"]) == (200, {"row_1": "0", "row_2": "0"})
+        _, moved = await applied(api, "a", "two", row_3="1")
+        assert moved["data"] == {"row_1": "0", "row_3": "1"}
+        changed = {**moved, "data": {"row_3": "1"}}
+        status, removed = await api.call("PUT", f"{api.maps}/a", changed, query={"fieldManager": "cleaner"})
+        assert (status, removed["data"]) == (200, {"row_3": "1"})
+        assert (await applied(api, "a", "three", row_1="7"))[0] == 200  # nobody owns it any more
+        status, refused = await applied(api, "a", "one", row_1="0")
+        assert (status, refused["reason"]) == (409, "Conflict")
+
+    on(story)
+
+
+def test_what_an_update_changed_is_owned_by_its_manager(on: On) -> None:
+    async def story(api: Api) -> None:
+        _, made = await applied(api, "a", "one", x="1", y="1")
+        await api.call("PUT", f"{api.maps}/a", {**made, "data": {"x": "2", "y": "1"}}, query={"fieldManager": "two"})
+        status, refused = await applied(api, "a", "one", x="1", y="1")
+        assert (status, refused["reason"]) == (409, "Conflict")
+        assert (await applied(api, "a", "one", x="2", y="2"))[0] == 200
+
+    on(story)
+
+
+def test_the_name_of_a_manager_has_a_bound(on: On) -> None:
+    async def story(api: Api) -> None:
+        assert (await applied(api, "a", "m" * 128, x="1"))[0] == 201
+        assert (await applied(api, "b", "m" * 129, x="1"))[0] == 422
+
+    on(story)
+
+
+def test_json_patch(on: On) -> None:
+    async def story(api: Api) -> None:
+        made = await api.create(config_map("a", x="1"))
+        kind = "application/json-patch+json"
+
+        async def patch(*operations: Json) -> tuple[int, Json]:
+            return await api.call("PATCH", f"{api.maps}/a", list(operations), kind)  # type: ignore[arg-type]
+
+        nothing = {"op": "test", "path": "/data/y", "value": None}  # passes where there is nothing
+        add = {"op": "add", "path": "/data/y", "value": "2"}
+        assert (await patch(nothing, add))[1]["data"] == {"x": "1", "y": "2"}
+        status, refused = await patch(nothing, add)
+        assert (status, refused["kind"], refused["reason"]) == (422, "Status", "Invalid")
+        assert (await patch({"op": "add", "path": "/data/z", "value": "3"}, nothing))[0] == 422
+        _, there = await api.call("GET", f"{api.maps}/a")
+        assert there["data"] == {"x": "1", "y": "2"}  # all or none
+        test = {"op": "test", "path": "/data/y", "value": "2"}
+        assert (await patch(test, {"op": "remove", "path": "/data/y"}))[1]["data"] == {"x": "1"}
+        assert (await patch({"op": "remove", "path": "/data/y"}))[0] == 422
+        assert (await patch({"op": "replace", "path": "/data/x", "value": "9"}))[1]["data"] == {"x": "9"}
+        version = {"op": "test", "path": "/metadata/resourceVersion", "value": made["metadata"]["resourceVersion"]}
+        assert (await patch(version, add))[0] == 422
+        assert (await api.call("PATCH", f"{api.maps}/a", {"op": "add"}, kind))[0] == 400
+        assert (await api.call("PATCH", f"{api.maps}/none", [add], kind))[0] == 404  # type: ignore[arg-type]
+        await api.create(config_map("empty"))
+        status, _ = await api.call("PATCH", f"{api.maps}/empty", [add], kind)  # type: ignore[arg-type]
+        assert status == 422  # a map without entries is not there
+
+    on(story)
+
+
+def test_deletion_with_preconditions(on: On) -> None:
+    async def story(api: Api) -> None:
+        made = await api.create(config_map("a", x="1"))
+        _, changed = await api.call("PUT", f"{api.maps}/a", {**made, "data": {"x": "2"}})
+        uid, version = made["metadata"]["uid"], changed["metadata"]["resourceVersion"]
+        for wrong in ({"uid": "0" * 36}, {"uid": uid, "resourceVersion": made["metadata"]["resourceVersion"]}):
+            status, refused = await api.call("DELETE", f"{api.maps}/a", {"preconditions": wrong})
+            assert (status, refused["reason"]) == (409, "Conflict")
+        right = {"preconditions": {"uid": uid, "resourceVersion": version}}
+        assert (await api.call("DELETE", f"{api.maps}/a", right))[0] == 200
+        status, refused = await api.call("DELETE", f"{api.maps}/a", right)
+        assert (status, refused["reason"]) == (404, "NotFound")
+
+    on(story)
+
+
+def test_a_lease_is_taken_once_and_updated_with_a_version_only(on: On) -> None:
+    async def story(api: Api) -> None:
+        path = LEASES.collection(api.namespace)
+        lease = {"metadata": {"name": "a"}, "spec": {"holderIdentity": "one"}}
+        made = await api.create(lease, path)
+        status, refused = await api.call("POST", path, lease)
+        assert (status, refused["reason"]) == (409, "AlreadyExists")
+        assert (await api.call("PUT", f"{path}/a", lease))[0] == 422
+        changed = {**made, "spec": {"holderIdentity": "two"}}
+        assert (await api.call("PUT", f"{path}/a", changed))[1]["spec"]["holderIdentity"] == "two"
+        assert (await api.call("PUT", f"{path}/a", changed))[1]["reason"] == "Conflict"
+
+    on(story)
+
+
+def test_names_and_labels_have_their_bounds(on: On) -> None:
+    async def story(api: Api) -> None:
+        await api.create(config_map("a" * 253, {"l": "v" * 63}))
+        for name, labels in (("a" * 254, {}), ("A", {}), ("a_b", {}), ("b", {"l": "v" * 64}), ("b", {"l": "-"})):
+            status, refused = await api.call("POST", api.maps, config_map(name, labels))
+            assert (status, refused["reason"]) == (422, "Invalid")
+        big = config_map("b")
+        big["metadata"]["annotations"] = {"a": "x" * (256 << 10)}
+        assert (await api.call("POST", api.maps, big))[0] == 422
+
+    on(story)
+
+
+@pytest.mark.parametrize("fault", Fault)
+@on_a_loop
+async def test_faults_of_the_fake(tmp_path: Path, fault: Fault) -> None:
+    async with fake_cluster(tmp_path, call_timeout_s=0.2) as cluster:
+        cluster.server.faults = [("create", fault)]
+        with pytest.raises(UnreachableError):
+            await cluster.client.create(CONFIG_MAPS.collection("default"), config_map("a"), "me")
+        assert len(cluster.server.collection("configmaps").objects) == (fault is not Fault.LOST_REQUEST)
+        await cluster.client.create(CONFIG_MAPS.collection("default"), config_map("b"), "me")
+        assert cluster.server.writes == 2
 
 
 def test_a_version_that_is_not_there_yet(on: On) -> None:

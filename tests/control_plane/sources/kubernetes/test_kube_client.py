@@ -11,7 +11,11 @@ from typing import Self
 
 import pytest
 
-from activator.control_plane.sources.kubernetes.client import KUBE_LISTS_AT_ONCE_MAX, KubeClient
+from activator.control_plane.sources.kubernetes.client import (
+    KUBE_LISTS_AT_ONCE_MAX,
+    KUBE_WRITES_AT_ONCE_MAX,
+    KubeClient,
+)
 from activator.control_plane.sources.kubernetes.credentials import Credentials
 from activator.control_plane.sources.kubernetes.errors import (
     CallTimeoutError,
@@ -66,6 +70,45 @@ async def test_get_patch_and_apply(tmp_path: Path) -> None:
 
 
 @on_a_loop
+async def test_create_update_delete_and_json_patch(tmp_path: Path) -> None:
+    async with fake_cluster(tmp_path) as cluster:
+        client = cluster.client
+        path, collection = CONFIG_MAPS.one("default", "a"), CONFIG_MAPS.collection("default")
+        made = json.loads(await client.create(collection, config_map("a", x="1"), "me"))
+        with pytest.raises(RefusedError) as taken:
+            await client.create(collection, config_map("a", x="2"), "me")
+        assert (taken.value.status, taken.value.reason) == (409, "AlreadyExists")
+        changed = json.loads(await client.update(path, {**made, "data": {"x": "2"}}, "me"))
+        with pytest.raises(RefusedError) as stale:
+            await client.update(path, {**made, "data": {"x": "3"}}, "me")
+        assert (stale.value.status, stale.value.reason) == (409, "Conflict")
+        operations = [{"op": "test", "path": "/data/x", "value": "2"}, {"op": "add", "path": "/data/y", "value": "1"}]
+        patched = json.loads(await client.json_patch(path, operations, "me"))
+        assert patched["data"] == {"x": "2", "y": "1"}
+        with pytest.raises(RefusedError) as failed:
+            await client.json_patch(path, [{"op": "test", "path": "/data/x", "value": "9"}], "me")
+        assert (failed.value.status, failed.value.reason) == (422, "Invalid")
+        for uid, version in (("another", ""), (made["metadata"]["uid"], changed["metadata"]["resourceVersion"])):
+            with pytest.raises(RefusedError, match="Precondition failed"):
+                await client.delete(path, uid, version)
+        await client.delete(path, made["metadata"]["uid"], patched["metadata"]["resourceVersion"])
+        with pytest.raises(RefusedError) as gone:
+            await client.delete(path, made["metadata"]["uid"])
+        assert (gone.value.status, gone.value.reason) == (404, "NotFound")
+        assert client.requests_total == {
+            ("create", "201"): 1,
+            ("create", "409"): 1,
+            ("update", "200"): 1,
+            ("update", "409"): 1,
+            ("patch", "200"): 1,
+            ("patch", "422"): 1,
+            ("delete", "409"): 2,
+            ("delete", "200"): 1,
+            ("delete", "404"): 1,
+        }
+
+
+@on_a_loop
 async def test_a_deployments_scale(tmp_path: Path) -> None:
     async with fake_cluster(tmp_path) as cluster:
         cluster.server.create("deployments", {"metadata": {"name": "d"}, "spec": {"replicas": 0, "other": 1}})
@@ -110,7 +153,7 @@ def client_to(folder: Path, url: str, **bounds: float) -> KubeClient:
     return KubeClient(credentials, "activator/test", **bounds)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("verb", ["get", "list", "watch", "patch"])
+@pytest.mark.parametrize("verb", ["get", "list", "watch", "patch", "create", "update", "delete"])
 @on_a_loop
 async def test_a_server_that_never_answers(tmp_path: Path, verb: str) -> None:
     async with SilentServer() as server:
@@ -120,6 +163,9 @@ async def test_a_server_that_never_answers(tmp_path: Path, verb: str) -> None:
             "list": lambda: client.list_page("/api/v1/x", {}),
             "watch": lambda: client.watch("/api/v1/x", {}),
             "patch": lambda: client.merge_patch("/api/v1/x", {}, "me"),
+            "create": lambda: client.create("/api/v1/x", {}, "me"),
+            "update": lambda: client.update("/api/v1/x", {}, "me"),
+            "delete": lambda: client.delete("/api/v1/x", "uid"),
         }
         with pytest.raises(CallTimeoutError, match=r"within 0\.05 s"):
             await calls[verb]()
@@ -175,6 +221,29 @@ async def test_a_write_waits_neither_for_lists_nor_for_a_free_connection(tmp_pat
         for call in calls:
             call.cancel()
         await asyncio.gather(*calls, return_exceptions=True)
+        await client.close()
+
+
+@on_a_loop
+async def test_writes_of_all_verbs_have_one_budget(tmp_path: Path) -> None:
+    async with SilentServer() as server:
+        client = client_to(tmp_path, server.url)
+        calls = [
+            asyncio.create_task(call)
+            for _ in range(KUBE_WRITES_AT_ONCE_MAX)
+            for call in (
+                client.create("/api/v1/x", {}, "me"),
+                client.delete("/api/v1/x/y", "uid"),
+                client.update("/api/v1/x/y", {}, "me"),
+                client.json_patch("/api/v1/x/y", [], "me"),
+            )
+        ]
+        await until(lambda: server.connections == KUBE_WRITES_AT_ONCE_MAX)
+        reader = asyncio.create_task(client.get("/api/v1/x/y"))
+        await until(lambda: server.connections == KUBE_WRITES_AT_ONCE_MAX + 1)
+        for call in [*calls, reader]:
+            call.cancel()
+        await asyncio.gather(*calls, reader, return_exceptions=True)
         await client.close()
 
 

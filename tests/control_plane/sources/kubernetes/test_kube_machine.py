@@ -103,7 +103,7 @@ async def test_in_the_end_the_store_is_what_the_server_has(tmp_path: Path, seed:
                 await life.step()
             await life.calm()
             there = {
-                key: (one["metadata"]["uid"], one["metadata"]["resourceVersion"], one["data"])
+                key: (one["metadata"]["uid"], one["metadata"]["resourceVersion"], one.get("data", {}))
                 for key, one in cluster.server.collection("configmaps").objects.items()
                 if "ours" in one["metadata"]["labels"]
             }
