@@ -1,0 +1,34 @@
+"""One shared object, server-side apply: rows are keyed by index, each owned by the manager of its member.
+
+Rules
+  1. The API refuses (409) to apply an index that another manager owns: rows of two members always differ.
+  2. What a manager applies is all that it owns: with a new index the former one is left in the same write.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from activator.control_plane.sources.kubernetes.errors import RefusedError
+from activator.members.claims.apply_by_member import manager_of
+from activator.members.claims.calls import CONFLICT, is_refusal
+from activator.members.claims.shared import Json, SharedStarter
+
+
+@final
+class ApplyByIndexStarter(SharedStarter):
+    async def _take(self, index: int, leaving: int | None) -> bool:
+        return await self._applied(self._whole({self._key(index): self._row(index)}))
+
+    async def _leave(self) -> None:
+        if await self._get() is not None and not await self._applied(self._whole({})):
+            raise RefusedError(CONFLICT, "Conflict", f"{self.object_name}: written by others again and again")
+
+    async def _applied(self, wanted: Json) -> bool:
+        try:
+            await self._calls.apply(self.path, wanted, manager_of(self.holder.name))
+        except RefusedError as error:
+            if not is_refusal(error, CONFLICT, "Conflict"):
+                raise
+            return False
+        return True

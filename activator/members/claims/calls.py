@@ -1,0 +1,89 @@
+"""Calls of one member to the API, counted by verb, with what every caller of them does alike.
+
+Rules
+  1. 403 is MembershipForbiddenError; every other failure stays the KubeError that it is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Final, TypeVar, final
+
+from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.decoding import Decoding
+from activator.control_plane.sources.kubernetes.errors import RefusedError
+from activator.control_plane.sources.kubernetes.listing import list_all
+from activator.control_plane.sources.kubernetes.objects import Object
+from activator.control_plane.sources.kubernetes.resources import Selection
+from activator.members.claims.errors import MembershipForbiddenError
+from activator.runtime.tasks import pause
+
+FIELD_MANAGER: Final = "activator"
+FORBIDDEN: Final = 403
+NOT_FOUND: Final = 404
+CONFLICT: Final = 409
+INVALID: Final = 422
+
+Answer = TypeVar("Answer")
+
+
+@final
+class CountedCalls:
+    """`by_verb`: how many calls were made, with Kubernetes' verbs (a list is one, whatever its pages)."""
+
+    def __init__(self, client: KubeClient) -> None:
+        self._client = client
+        self.by_verb: Counter[str] = Counter()
+
+    async def get(self, path: str) -> bytes | None:
+        """None: there is none."""
+        try:
+            return await self._counted("get", self._client.get(path))
+        except RefusedError as error:
+            if is_refusal(error, NOT_FOUND, "NotFound"):
+                return None
+            raise
+
+    async def list(self, selection: Selection[Object], decoding: Decoding[Object]) -> list[Object]:
+        """A consistent list: at least as new as any answer before."""
+        items, _ = await self._counted("list", list_all(self._client, selection, decoding, pause))
+        return items
+
+    async def create(self, collection: str, thing: Mapping[str, Any]) -> bytes:
+        return await self._counted("create", self._client.create(collection, thing, FIELD_MANAGER))
+
+    async def update(self, path: str, thing: Mapping[str, Any]) -> bytes:
+        return await self._counted("update", self._client.update(path, thing, FIELD_MANAGER))
+
+    async def apply(self, path: str, wanted: Mapping[str, Any], field_manager: str) -> bytes:
+        return await self._counted("patch", self._client.apply(path, wanted, field_manager))
+
+    async def json_patch(self, path: str, operations: Sequence[Mapping[str, Any]]) -> bytes:
+        return await self._counted("patch", self._client.json_patch(path, operations, FIELD_MANAGER))
+
+    async def delete(self, path: str, uid: str, resource_version: str) -> bool:
+        """Delete this very version; False: there was none of this name."""
+        try:
+            await self._counted("delete", self._client.delete(path, uid, resource_version))
+        except RefusedError as error:
+            if is_refusal(error, NOT_FOUND, "NotFound"):
+                return False
+            raise
+        return True
+
+    async def _counted(self, verb: str, call: Awaitable[Answer]) -> Answer:
+        self.by_verb[verb] += 1
+        try:
+            return await call
+        except RefusedError as error:
+            if error.status == FORBIDDEN:
+                raise MembershipForbiddenError(
+                    f"no right to {verb} what membership needs ({error}); rights: docs/membership.md"
+                ) from error
+            raise
+
+
+def is_refusal(error: RefusedError, status: int, reason: str) -> bool:
+    """Whether the API itself refused for this reason: a proxy's answer between has no reason."""
+    return error.status == status and error.reason == reason

@@ -1,0 +1,130 @@
+"""The way that members claim their index: one Lease for each, whose name is the claim.
+
+Rules
+  1. To create the Lease is to claim the index: the API takes one object of a name, so two members never have the same.
+  2. A member creates and deletes only Leases of its own, and deletes with the UID and the version that it has read:
+     what somebody else has put there since stays.
+  3. Nothing is renewed. A Lease has no end by time; whoever has proof that its holder is gone deletes it
+     (`LeaseRoster.evict`).
+  4. An object of the same name that is none of this group ends the claim with ForeignObjectError. It is never deleted.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.decoding import Decoding
+from activator.control_plane.sources.kubernetes.errors import RefusedError
+from activator.control_plane.sources.kubernetes.listing import Pause
+from activator.control_plane.sources.kubernetes.objects import Lease
+from activator.control_plane.sources.kubernetes.resources import LEASES, Selection
+from activator.members.claims.calls import CONFLICT, is_refusal
+from activator.members.claims.errors import ForeignObjectError
+from activator.members.claims.names import GROUP_LABEL, GroupNames
+from activator.members.claims.seats import Holder, Seat, is_ours, lease_of, seat_of
+from activator.members.claims.starter import CLAIM_SPREAD, Starter
+from activator.members.claims.table import Choice, Table
+from activator.runtime.tasks import pause
+from lb.rng import Rng
+
+
+def leases_of(names: GroupNames, namespace: str) -> Selection[Lease]:
+    """The Leases that have the label of the group."""
+    return Selection(LEASES, namespace, f"{GROUP_LABEL}={names.label}")
+
+
+@final
+class LeaseStarter(Starter):
+    """`origin` names the installation, as "namespace/Deployment": two of them in one group are told of."""
+
+    def __init__(
+        self,
+        client: KubeClient,
+        namespace: str,
+        group: str,
+        holder: Holder,
+        rng: Rng,
+        choice: Choice = Choice.RANDOM,
+        pause: Pause = pause,
+        spread: int = CLAIM_SPREAD,
+        origin: str = "",
+    ) -> None:
+        super().__init__(client, namespace, group, holder, rng, choice, pause, spread)
+        self._origin = origin
+        self._decoding = Decoding(Lease)
+        self._mine: dict[int, Seat] = {}  # what this holder has, as of the last look
+        self._refused: int | None = None  # the index whose name was taken at the last attempt
+
+    async def _look(self) -> Table:
+        seats = await self._seats()
+        table = Table((seat.index, seat.holder.uid) for seat in seats)
+        refused, self._refused = self._refused, None
+        if refused is not None and refused not in table.taken:
+            await self._check_ours(refused)
+        if not await self._corrected():
+            return table
+        return Table((seat.index, seat.holder.uid) for seat in await self._seats())
+
+    async def _seats(self) -> list[Seat]:
+        leases = await self._calls.list(leases_of(self.names, self.namespace), self._decoding)
+        seats = [seat for lease in leases if (seat := seat_of(lease, self.names)) is not None]
+        self._mine = {seat.index: seat for seat in seats if seat.holder.uid == self.holder.uid}
+        return seats
+
+    async def _check_ours(self, index: int) -> None:
+        """The name was taken and the list does not show it: what has it? Raises ForeignObjectError."""
+        body = await self._calls.get(self._path(index))
+        if body is None:
+            return  # deleted since
+        lease = self._decoding.object(body)
+        if not is_ours(lease, self.names) or seat_of(lease, self.names) is None:
+            raise ForeignObjectError(
+                f"the Lease {self.namespace}/{lease.metadata.name} is no index of the group {self.names.group} "
+                f"(its label {GROUP_LABEL} or its annotations say otherwise): delete it, or use another group name"
+            )
+
+    async def _corrected(self) -> bool:
+        """Of several own Leases (an answer was lost) the lowest stays; one with a former address is replaced.
+
+        False: there was nothing to correct.
+        """
+        if not self._mine:
+            return False
+        lowest, *others = sorted(self._mine)
+        for index in others:
+            await self._delete(index)
+        if self._mine[lowest].holder == self.holder:
+            return bool(others)
+        await self._delete(lowest)  # the pod has another address since its sandbox was made anew
+        await self._take(lowest, None)
+        return True
+
+    async def _take(self, index: int, leaving: int | None) -> bool:
+        body = lease_of(self.names, index, self.holder, self._origin)
+        try:
+            made = await self._calls.create(LEASES.collection(self.namespace), body)
+        except RefusedError as error:
+            if not is_refusal(error, CONFLICT, "AlreadyExists"):
+                raise
+            self._refused = index
+            return False
+        seat = seat_of(self._decoding.object(made), self.names)
+        if seat is not None:
+            self._mine[index] = seat
+        if leaving is not None:
+            await self._delete(leaving)
+        return True
+
+    async def _leave(self) -> None:
+        await self._seats()
+        for index in list(self._mine):
+            await self._delete(index)
+
+    async def _delete(self, index: int) -> None:
+        seat = self._mine[index]
+        await self._calls.delete(self._path(index), seat.lease_uid, seat.resource_version)
+        del self._mine[index]
+
+    def _path(self, index: int) -> str:
+        return LEASES.one(self.namespace, self.names.lease(index))
