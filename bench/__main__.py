@@ -99,6 +99,8 @@ def _parser() -> argparse.ArgumentParser:
     kube.add_argument("--rounds", type=_positive, default=50, help="of which the best counts (default: 50)")
     kube.set_defaults(handler=_kube)
 
+    _add_membership(commands)
+
     report = commands.add_parser("report", help="files of --json as one Markdown table, or as pictures")
     report.add_argument("files", nargs="*", metavar="FILE", default=[MICRO_FIGURES], help=f"(default: {MICRO_FIGURES})")
     report.add_argument(
@@ -148,6 +150,22 @@ def _add_load(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     load.set_defaults(handler=_load)
 
 
+def _add_membership(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    membership = commands.add_parser("membership", help="replicas that start at once and claim an index, in five ways")
+    membership.add_argument("--replicas", default="18,100", metavar="N,M", help="so many at once (default: 18,100)")
+    membership.add_argument(
+        "--choice",
+        choices=["lowest", "random"],
+        default="random",
+        help="which free index is tried after a conflict (default: random)",
+    )
+    membership.add_argument("--rounds", type=_positive, default=5, help="groups of each way (default: 5)")
+    membership.add_argument("--ways", default="", metavar="A,B", help="only these (default: all five)")
+    membership.add_argument("--kubeconfig", default="", metavar="FILE", help="a real API server instead of a fake one")
+    membership.add_argument("--namespace", default="default", help="there (default: default)")
+    membership.set_defaults(handler=_membership)
+
+
 def _load(options: argparse.Namespace) -> int:
     from bench import load
 
@@ -165,6 +183,13 @@ def _grants(options: argparse.Namespace) -> int:
     from bench import grants
 
     return grants.run(options.requests, options.json)
+
+
+def _membership(options: argparse.Namespace) -> int:
+    from bench import membership
+
+    words = (options.replicas, options.choice, options.rounds, options.ways, options.kubeconfig, options.namespace)
+    return membership.run(membership.options_of(*words), options.json)
 
 
 def _cold(options: argparse.Namespace) -> int:

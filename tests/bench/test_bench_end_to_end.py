@@ -56,6 +56,22 @@ def test_grants(tmp_path: Path) -> None:
     assert 0 < values(path)["grants.local.p50"] < values(path)["grants.remote.p50"]
 
 
+@pytest.mark.parametrize("choice", ["lowest", "random"])
+def test_membership(tmp_path: Path, choice: str) -> None:
+    path = tmp_path / "membership.json"
+    words = ["--replicas", "3,6", "--rounds", "2", "--choice", choice, "--json", str(path)]
+    done = bench("membership", *words)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "more than" in done.stdout and "5 rounds" in done.stdout  # the seed's figure stands beside
+    found = values(path)
+    for way in ("leases", "update", "apply-by-member", "apply-by-index", "json-patch"):
+        for count in (3, 6):
+            assert found[f"membership.{way}.{count}.converged"] > 0
+            assert found[f"membership.{way}.{count}.rounds"] >= 1
+            assert found[f"membership.{way}.{count}.calls"] >= 2 * count
+            assert found[f"membership.{way}.{count}.server_cpu"] > 0
+
+
 @pytest.mark.parametrize("body", ["10k", "1m"])
 def test_large_bodies(body: str) -> None:
     done = bench("load", "--peers", "activator-cc100", *SHORT, "--body", body)
