@@ -108,3 +108,11 @@ def test_what_fits_into_the_grace_is_taken(shutdown: Values) -> None:
 @pytest.mark.parametrize("off", ["0s", "0ms", "0", "0.0s"])
 def test_a_fallback_that_is_off_brings_no_right(off: str) -> None:
     assert "deployments/scale" not in render({**KNATIVE, "knative": {"scaleFallback": off}})["rbac.yaml"]
+
+
+def test_rights_for_members_are_asked_for_and_stay_in_the_namespace() -> None:
+    assert "leases" not in render(KNATIVE)["rbac.yaml"]
+    made = objects({**KNATIVE, "members": {"enabled": True}})
+    rules = {one["kind"]: str(one["rules"]) for one in made if one["kind"] in {"Role", "ClusterRole"}}
+    assert "leases" in rules["Role"] and "pods" in rules["Role"]
+    assert "leases" not in rules["ClusterRole"] and "'pods'" not in rules["ClusterRole"]
