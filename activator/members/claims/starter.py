@@ -3,7 +3,7 @@
 Rules
   1. A round is one look at the API and at most one attempt to take an index. What an attempt did is known only from the
      next look where its answer was lost; so a failed call begins a new round.
-  2. Who has an index already when the claim begins (its container was restarted) keeps it.
+  2. Who has an index already when the claim begins (its container was restarted) keeps it, whatever is free below.
   3. The lowest free index is tried first, so a member that starts alone takes one look and one attempt. After a
      conflict many are starting at once: with Choice.RANDOM one of the lowest free ones is tried from then on.
   4. A lower index may be free where that one was taken. Before it returns, a member that has a hole below it moves

@@ -39,12 +39,15 @@ async def test_what_a_lease_says(tmp_path: Path) -> None:
         }
 
 
+@pytest.mark.parametrize("choice", Choice)
 @on_a_loop
-async def test_one_member_takes_two_calls(tmp_path: Path) -> None:
+async def test_a_member_that_starts_alone_takes_two_calls(tmp_path: Path, choice: Choice) -> None:
+    """Whichever the choice: the lowest free index is tried first."""
     async with claim_world(tmp_path) as world:
-        starter = world.starter(0)
-        await starter.claim()
-        assert starter.calls == {"list": 1, "create": 1} and (starter.rounds, starter.conflicts) == (1, 0)
+        for number in range(3):
+            starter = world.starter(number, choice=choice)
+            assert await starter.claim() == number
+            assert starter.calls == {"list": 1, "create": 1} and (starter.rounds, starter.conflicts) == (1, 0)
 
 
 @pytest.mark.parametrize("labels", [{}, {GROUP_LABEL: "another"}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -50,22 +51,18 @@ async def test_a_list_is_told_at_once(tmp_path: Path) -> None:
 
 @on_a_loop
 async def test_nothing_is_written_in_the_steady_state(tmp_path: Path) -> None:
-    """An hour with comparisons, watches that end, and an API that restarts."""
+    """An hour on the clock of the members, with comparisons and with watches that end and begin anew."""
     async with claim_world(tmp_path) as world:
-        starters = world.starters(4)
-        await claim_all(starters)
-        watchers = [await world.roster(number) for number in range(4)]
+        await claim_all(world.starters(4))
+        watchers = [await world.roster(number, pause=world_pause(world)) for number in range(4)]
         for watcher in watchers:
             await until_indexes(watcher, [0, 1, 2, 3])
-        writes = world.server.writes
+        writes, verbs = world.server.writes, Counter(world.server.verbs())
         assert writes >= 4
-        for _ in range(60):
-            world.clock.pass_time(60.0)
-            for running in list(world.server.watchers):
-                running.ended = True
-                running.wake.set()
-            await asyncio.sleep(0.002)
-        assert world.server.writes == writes
+        until_s = world.clock.now() + 3600.0
+        await until(lambda: world.clock.now() >= until_s)
+        asked = Counter(world.server.verbs()) - verbs
+        assert world.server.writes == writes and asked.keys() == {"list", "watch"}
         assert all(len(watcher.told) == 1 for watcher in watchers)
 
 
