@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from activator.control_plane.sources.knative.mode import KnativeMode
     from activator.control_plane.sources.push.source import PushSource
     from activator.members.membership import Membership
+    from activator.members.roster import Roster
     from activator.telemetry.metrics.exposition import Exposition
     from activator.telemetry.metrics.knative_export import KnativeExporter
     from activator.telemetry.metrics.knative_metrics import KnativeMetrics
@@ -72,6 +73,7 @@ log = logging.getLogger("activator")
 EXIT_FINE = 0
 EXIT_CUT = 1  # the drain took too long and requests were cut
 EXIT_PANICS = 4  # the state worker failed again and again
+EXIT_DISPLACED = 5  # another replica has this one's seat in the group
 EXIT_NOW = 130  # a second signal
 
 
@@ -136,7 +138,7 @@ class App:
         channel.connect_data(self.workers.apply, self.workers.execute, self.workers.write_out)
         loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
-        self._gave_up = False
+        self._exit_code = 0  # another one than that of an end in order
         self._admin: AdminServer | None = None
         self._drained: asyncio.Future[bool] = loop.create_future()
         self._serving = False
@@ -153,7 +155,7 @@ class App:
         workers.change(workers.plan(_listeners(self.config)))
         self.telemetry.set(self.config)
         if self.config.members.listen:
-            self._membership = await self._join_group()
+            self._membership = await self._join_or_warn()
         await workers.start()
         self._tasks.start("log", self.telemetry.run())
         self.control.start()
@@ -210,8 +212,8 @@ class App:
             await self._admin.close()
         await self._tasks.close()
         self.telemetry.close()
-        if self._gave_up:
-            return EXIT_PANICS
+        if self._exit_code:
+            return self._exit_code
         return EXIT_FINE if finished else EXIT_CUT
 
     def reload(self) -> list[str]:
@@ -380,21 +382,50 @@ class App:
             self._push = self._make_push()
             await self.control.start_source(self._push)
 
+    async def _join_or_warn(self) -> Membership | None:
+        """Without the right to use Leases the program goes on as one of several that know nothing of each other."""
+        from activator.members.roster import ForbiddenError
+
+        try:
+            return await self._join_group()
+        except ForbiddenError as error:
+            log.warning("%s; this replica goes on alone, and limits hold for each replica by itself", error)
+            return None
+
     async def _join_group(self) -> Membership:
         """Raises StartError."""
         from activator.members.key import read_key  # only where there are members
         from activator.members.membership import Membership
-        from activator.members.roster import StaticRoster
 
         members = self.config.members
         key = read_key(members.key_file)
-        roster = StaticRoster(members.peers, members.listen, members.address)
-        address = roster.own_address
+        roster, address = self._make_roster()
         seat = await roster.join(address)
         made = Membership(members, key, roster, address, seat, self.workers, self._tasks, self._now, self._rng)
         made.listen()
         self.workers.join(made)
         return made
+
+    def _make_roster(self) -> tuple[Roster, str]:
+        """How the members are found, and where they find this one. Raises StartError."""
+        members = self.config.members
+        if members.peers:
+            from activator.members.roster import StaticRoster
+
+            fixed = StaticRoster(members.peers, members.listen, members.address)
+            return fixed, fixed.own_address
+        # Kubernetes' client: only where there is a cluster.
+        need("kubernetes", "kubernetes mode")
+        from activator.members.kubernetes_roster import KubernetesRoster, PodIdentity
+
+        pod = PodIdentity(os.environ)
+        roster = KubernetesRoster(pod, members.group, os.environ, self._displaced, self._now, self._rng, self._tasks)
+        return roster, members.address or pod.address(members.listen)
+
+    def _displaced(self) -> None:
+        """Another replica has the seat of this one in the group."""
+        self._exit_code = EXIT_DISPLACED
+        self.stop()
 
     def _make_push(self) -> PushSource:
         from activator.control_plane.sources.push.source import PushSource  # aiohttp: only where pods report themselves
@@ -489,7 +520,7 @@ class App:
             if grace_s > 0.0 and not self.draining and self.control.is_hopeless(grace_s):
                 reasons = self.control.over_budget()
                 log.critical("%s: draining, then exit code %d", "; ".join(reasons), EXIT_PANICS)
-                self._gave_up = True
+                self._exit_code = EXIT_PANICS
                 self.stop()
 
     def _signalled(self) -> None:

@@ -251,6 +251,13 @@ class Group:
         contact = self.contacts.get(seat)
         return 0 if contact is None or contact.replica is None else len(contact.replica.data_planes)
 
+    def is_coordinator(self) -> bool:
+        return self._coordinator() == self.seat
+
+    def unreached(self) -> list[int]:
+        """Seats of the roster whose holder is not reached, whatever is known of it."""
+        return [contact.seat for contact in self.contacts.values() if not self._reaches(contact)]
+
     def silent(self) -> list[int]:
         """Replicas that are not reached, and are not known to have ended."""
         reached = {

@@ -42,7 +42,9 @@ RELINK_INITIAL_S: Final = 0.005  # of data planes: the other side may not have t
 RELINK_MAX_S: Final = 0.5
 END_SETTLE_S: Final = 0.3  # from the end of a link until all else of that process is closed: descriptors go one by one
 FORM_SLACK_S: Final = 1.0  # beyond the time in which the group is there at the latest, if it can be
-GONE_INTERVAL_S: Final = 1.0  # how often the roster is asked about who is silent
+ADDRESSES_MAX: Final = 4096  # replicas whose address is remembered; of more the oldest are forgotten
+GONE_INTERVAL_S: Final = 1.0  # how often the coordinator asks the roster about who is silent …
+GONE_INTERVAL_OTHERS_S: Final = 5.0  # … and every other replica: the coordinator may not reach the API
 
 log = logging.getLogger("activator.members")
 
@@ -91,6 +93,7 @@ class Membership(GroupSide):
         self._addresses: dict[int, str] = {}
         self._links: dict[int, SeatLink] = {}  # by seat
         self._dialling: set[int] = set()
+        self._addresses_of: dict[int, str] = {}  # of replicas that were met
         self._watches: dict[int, EndOfProcesses] = {}  # by replica
         self._planes: dict[tuple[int, int], int] = {}  # links that there are to be: own, other; and the other's seat
         self._own_planes: set[int] = set()
@@ -110,6 +113,7 @@ class Membership(GroupSide):
         self._roster.watch(self._set_addresses)
         self.group.set_lives(self.lives.told())
         self._tasks.start("group", self._run())
+        self._tasks.start("silent members", self._watch_silent())
         limit_s = 2.0 * float(self._config.silence) + FORM_SLACK_S
         try:
             async with asyncio.timeout(limit_s):
@@ -182,14 +186,16 @@ class Membership(GroupSide):
     # --- the group ---
 
     async def _run(self) -> None:
-        asked_s = self._now()
         while not self._is_closing:
             await pause(TICK_S)
             self.group.tick()
             self._redial()
-            if self._now() - asked_s > GONE_INTERVAL_S:
-                asked_s = self._now()
-                await self._ask_about_silent()
+
+    async def _watch_silent(self) -> None:
+        """The roster may take long to answer."""
+        while not self._is_closing:
+            await pause(GONE_INTERVAL_S if self.group.is_coordinator() else GONE_INTERVAL_OTHERS_S)
+            await self._ask_about_silent()
 
     def _set_addresses(self, addresses: Mapping[int, str]) -> None:
         self._addresses = dict(addresses)
@@ -237,9 +243,14 @@ class Membership(GroupSide):
         self._formed.set()
 
     async def _ask_about_silent(self) -> None:
+        """Whether those who are not reached have ended; and give up the seats of those who have."""
         for number in self.group.silent():
-            if await self._roster.is_gone(seat_of(number)):
+            address = self._addresses_of.get(number, "")
+            if address and await self._roster.is_gone(seat_of(number), address):
                 self.group.ended(number)
+                del self._addresses_of[number]
+        for seat in self.group.unreached():
+            await self._roster.is_gone(seat, self._addresses.get(seat, ""))
 
     # --- links of the group ---
 
@@ -308,6 +319,9 @@ class Membership(GroupSide):
             Seal(connection.keys),
         )
         self._links[seat] = SeatLink(wire, connection.party, connection.is_dialled)
+        self._addresses_of[connection.party.replica] = connection.party.address
+        if len(self._addresses_of) > ADDRESSES_MAX:
+            del self._addresses_of[next(iter(self._addresses_of))]
         self.group.linked(seat, connection.party.replica)
 
     def _drop_link(self, seat: int) -> None:

@@ -13,6 +13,10 @@ from activator.runtime.errors import StartError
 Changed = Callable[[Mapping[int, str]], None]
 
 
+class ForbiddenError(StartError):
+    """The program may not do what finding the members takes."""
+
+
 class Roster(ABC):
     """Of one replica."""
 
@@ -25,8 +29,8 @@ class Roster(ABC):
         """`changed(addresses)` is called with the address of each seat, this one's as well, now and at each change."""
 
     @abstractmethod
-    async def is_gone(self, seat: int) -> bool:
-        """Whether it is certain that whoever was last seen to have this seat has ended, and cannot come back."""
+    async def is_gone(self, seat: int, address: str) -> bool:
+        """Whether it is certain that whoever had this seat, with this address, has ended and cannot come back."""
 
     @abstractmethod
     async def leave(self) -> None:
@@ -54,7 +58,7 @@ class StaticRoster(Roster):
     def watch(self, changed: Changed) -> None:
         changed(self.addresses)
 
-    async def is_gone(self, seat: int) -> bool:
+    async def is_gone(self, seat: int, address: str) -> bool:
         return False  # nobody says so
 
     async def leave(self) -> None:

@@ -1,0 +1,195 @@
+"""The seats of a group in a cluster: Leases named by index (claims/), and pods, whose end the API proves.
+
+Rules
+  1. Who was seen to hold a seat is remembered, by its address: also whether a former holder has ended is asked of the
+     API, by its pod's name and UID.
+  2. The Lease of a holder whose pod is gone is deleted by whoever notices; nothing else of others is written.
+  3. A Lease of this replica that was deleted by somebody else is claimed again. If its index is gone meanwhile, the
+     program must start anew: `displaced` is called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, final
+
+from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.credentials import Credentials
+from activator.control_plane.sources.kubernetes.errors import KubeError
+from activator.members.claims.errors import MembershipError, MembershipForbiddenError
+from activator.members.claims.leases import LeaseStarter
+from activator.members.claims.roster import LeaseRoster, Seats
+from activator.members.claims.seats import Holder, Seat
+from activator.members.mesh import split
+from activator.members.numbers import SEATS_MAX
+from activator.members.roster import Changed, ForbiddenError, Roster
+from activator.runtime.clock import Now
+from activator.runtime.errors import StartError
+from activator.runtime.tasks import TaskGroupOwner, pause
+from lb.rng import Rng
+
+HOLDERS_MAX: Final = 4096  # former holders of seats that are remembered; of more the oldest are forgotten
+WATCH_RETRY_S: Final = 1.0  # after which the list of seats is asked for again, while the API is away at the start
+NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+log = logging.getLogger("activator.members")
+
+
+class PodIdentity:
+    """This pod, from its environment. Raises StartError."""
+
+    def __init__(self, environ: Mapping[str, str], namespace_file: Path = NAMESPACE_FILE) -> None:
+        missing = [name for name in ("POD_NAME", "POD_UID", "POD_IP") if not environ.get(name)]
+        if missing:
+            raise StartError(
+                f"members: {', '.join(missing)} must be set, from the pod's own fields, as the chart does; "
+                "or list `members.peers`"
+            )
+        self.name = environ["POD_NAME"]
+        self.uid = environ["POD_UID"]
+        self.ip = environ["POD_IP"]
+        self.namespace = environ.get("POD_NAMESPACE") or environ.get("SYSTEM_NAMESPACE") or _namespace(namespace_file)
+
+    def address(self, listen: str) -> str:
+        """Where the other members reach it."""
+        host = f"[{self.ip}]" if ":" in self.ip else self.ip
+        return f"{host}:{split(listen)[1]}"
+
+
+@final
+class KubernetesRoster(Roster):
+    """`displaced`: this replica's seat is somebody else's."""
+
+    def __init__(
+        self,
+        pod: PodIdentity,
+        group: str,
+        environ: Mapping[str, str],
+        displaced: Callable[[], None],
+        now: Now,
+        rng: Rng,
+        tasks: TaskGroupOwner,
+    ) -> None:
+        self._pod = pod
+        self._group = group
+        self._client = KubeClient(Credentials(environ, now), "activator-members")
+        self._displaced = displaced
+        self._now = now
+        self._rng = rng
+        self._tasks = tasks
+        self._holders: dict[tuple[int, str], Seat] = {}  # by index and address: as last seen
+        self._current: dict[int, str] = {}
+        self._changed: Changed | None = None
+        self._roster: LeaseRoster | None = None
+        self._starter: LeaseStarter | None = None
+        self._own = -1
+
+    async def join(self, address: str) -> int:
+        """Raises ForbiddenError where the program may not use Leases, StartError."""
+        holder = Holder(self._pod.name, self._pod.uid, address)
+        origin = f"{self._pod.namespace}/{self._group}"
+        self._starter = LeaseStarter(self._client, self._pod.namespace, self._group, holder, self._rng, origin=origin)
+        try:
+            self._own = await self._starter.claim()
+        except MembershipForbiddenError as error:
+            await self._client.close()
+            raise ForbiddenError(f"members: {error}") from error
+        except MembershipError as error:
+            await self._client.close()
+            raise StartError(f"members: {error}") from error
+        if self._own >= SEATS_MAX:
+            raise StartError(f"members: index {self._own} of the group; a group has {SEATS_MAX} members at most")
+        self._roster = LeaseRoster(
+            self._client,
+            self._pod.namespace,
+            self._group,
+            holder,
+            self._seen,
+            self._lost,
+            self._now,
+            self._rng,
+            asyncio.get_running_loop().call_soon,
+            self._tasks.on_error,
+            origin=origin,
+        )
+        self._current = {self._own: address}
+        return self._own
+
+    def watch(self, changed: Changed) -> None:
+        self._changed = changed
+        changed(self._current)
+        self._tasks.start("seats", self._watch())
+
+    async def is_gone(self, seat: int, address: str) -> bool:
+        holder = self._holders.get((seat, address))
+        if holder is None or self._roster is None:
+            return False
+        try:
+            if not await self._roster.pod_is_gone(holder):
+                return False
+            if self._current.get(seat) == address:
+                await self._roster.evict(holder)
+        except MembershipForbiddenError as error:
+            log.warning("whether the pod of seat %d has ended cannot be asked: %s", seat, error)
+            return False
+        return True
+
+    async def leave(self) -> None:
+        if self._roster is not None:
+            await self._roster.close()
+        if self._starter is not None:
+            try:
+                await self._starter.release()
+            except MembershipError as error:  # others find that the pod is gone
+                log.warning("the seat could not be given up: %s", error)
+        await self._client.close()
+
+    # --- within ---
+
+    async def _watch(self) -> None:
+        assert self._roster is not None, "it has joined"
+        while True:
+            try:
+                await self._roster.start()
+                return
+            except KubeError as error:
+                log.warning("the seats of the group cannot be listed, again in %g s: %s", WATCH_RETRY_S, error)
+            await pause(WATCH_RETRY_S)
+
+    def _seen(self, seats: Seats) -> None:
+        for seat in seats:
+            name = (seat.index, seat.holder.address)
+            self._holders.pop(name, None)
+            self._holders[name] = seat
+        while len(self._holders) > HOLDERS_MAX:
+            del self._holders[next(iter(self._holders))]
+        self._current = {seat.index: seat.holder.address for seat in seats if seat.index < SEATS_MAX}
+        if self._changed is not None:
+            self._changed(self._current)
+
+    def _lost(self) -> None:
+        self._tasks.start("seat", self._claim_again())
+
+    async def _claim_again(self) -> None:
+        assert self._starter is not None, "it has joined"
+        try:
+            index = await self._starter.claim()
+        except MembershipError as error:
+            log.error("the seat of this replica is lost, and cannot be claimed again: %s", error)
+            self._displaced()
+            return
+        if index != self._own:
+            log.error(
+                "the Lease of seat %d was deleted, and another replica has it: this one must start anew", self._own
+            )
+            self._displaced()
+
+
+def _namespace(path: Path) -> str:
+    try:
+        return path.read_text("utf-8").strip()
+    except OSError as error:
+        raise StartError(f"members: POD_NAMESPACE is not set, and {path} cannot be read: {error.strerror}") from error
