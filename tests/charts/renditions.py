@@ -72,7 +72,10 @@ RENDITIONS: Final[dict[str, tuple[Values, tuple[str, ...]]]] = {
     "everything": (EVERYTHING, ("deployment.yaml", "service.yaml", "configmap.yaml", "serviceaccount.yaml")),
     "autoscaling": ({**REVISIONS, "autoscaling": {"enabled": True, "minReplicas": 2}}, ("hpa.yaml", "pdb.yaml")),
     "budget-knative": ({**KNATIVE, "autoscaling": {"minReplicas": 2}}, ("pdb.yaml",)),
-    "members": ({**KNATIVE, "members": {"enabled": True}}, ("rbac.yaml",)),
+    "members": (
+        {**KNATIVE, "members": {"enabled": True, "keySecret": "group-key"}, "networkPolicy": {"enabled": True}},
+        ("rbac.yaml", "deployment.yaml", "networkpolicy.yaml"),
+    ),
     "scale-fallback": ({**KNATIVE, "knative": {"scaleFallback": "30s"}}, ("rbac.yaml",)),
     "network-policy": (
         {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from typing import Any
 
 import helm_python
 import pytest
 
+from activator.config.file import parse
 from tests.charts.renditions import objects, of_kind, opened, render, values_schema
 
 Values = dict[str, Any]
@@ -116,3 +118,37 @@ def test_rights_for_members_are_asked_for_and_stay_in_the_namespace() -> None:
     rules = {one["kind"]: str(one["rules"]) for one in made if one["kind"] in {"Role", "ClusterRole"}}
     assert "leases" in rules["Role"] and "pods" in rules["Role"]
     assert "leases" not in rules["ClusterRole"] and "'pods'" not in rules["ClusterRole"]
+
+
+def test_the_key_of_the_members_is_made_where_none_is_given() -> None:
+    (secret,) = [one for one in objects({**KNATIVE, "members": {"enabled": True}}) if one["kind"] == "Secret"]
+    assert len(base64.b64decode(secret["data"]["key"])) == 64
+    made = objects({**KNATIVE, "members": {"enabled": True, "keySecret": "ours"}})
+    assert [one for one in made if one["kind"] == "Secret"] == []
+    (deployment,) = [one for one in made if one["kind"] == "Deployment"]
+    assert {"name": "members", "secret": {"secretName": "ours"}} in deployment["spec"]["template"]["spec"]["volumes"]
+
+
+@pytest.mark.parametrize(
+    ("values", "part"),
+    [
+        ({**KNATIVE, "members": {"enabled": True}, "knative": {"sharing": "knative"}}, "use exact"),
+        ({**KNATIVE, "knative": {"sharing": "exact"}}, "exact needs members.enabled=true"),
+        ({"members": {"enabled": True}}, "members.enabled: only with profile=knative"),
+    ],
+)
+def test_what_members_exclude_and_require(values: dict[str, Any], part: str) -> None:
+    with pytest.raises(helm_python.HelmError, match=part):
+        render(values)
+
+
+def test_the_pods_environment_is_what_the_program_reads() -> None:
+    made = objects({**KNATIVE, "members": {"enabled": True}})
+    (deployment,) = [one for one in made if one["kind"] == "Deployment"]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    environ = {one["name"]: one.get("value", "") for one in container["env"]}
+    environ = {name: value for name, value in environ.items() if name.startswith("ACTIVATOR_")}
+    config = parse("kubernetes: {mode: knative}\n", "f", environ)
+    assert config.members.listen == "0.0.0.0:8015" and config.members.group == "activator"
+    assert config.members.key_file == "/etc/activator/members/key"
+    assert config.kubernetes is not None and config.kubernetes.sharing == "exact"

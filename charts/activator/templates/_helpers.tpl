@@ -170,8 +170,11 @@ serving.knative.dev/controller: "true"
 {{- define "activator.check" -}}
 {{- if include "activator.isKnative" . }}
 {{- if .Values.config.revisions }}{{ fail "config.revisions: with profile=knative revisions come from the cluster" }}{{ end }}
+{{- if and .Values.members.enabled (eq .Values.knative.sharing "knative") }}{{ fail "knative.sharing: knative gives each replica its own pods, which members.enabled excludes: use exact" }}{{ end }}
+{{- if and (eq .Values.knative.sharing "exact") (not .Values.members.enabled) }}{{ fail "knative.sharing: exact needs members.enabled=true" }}{{ end }}
 {{- if .Values.tls.secretName }}{{ fail "tls.secretName: with profile=knative TLS is switched on by system-internal-tls in config-network" }}{{ end }}
 {{- else }}
+{{- if .Values.members.enabled }}{{ fail "members.enabled: only with profile=knative" }}{{ end }}
 {{- if include "activator.scalesItself" . }}{{ fail "knative.scaleFallback: only with profile=knative" }}{{ end }}
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.exposeAdmin) }}{{ fail "serviceMonitor.enabled needs service.exposeAdmin=true, since the Service has no metrics otherwise; a podMonitor needs neither" }}{{ end }}
 {{- end }}
@@ -179,4 +182,9 @@ serving.knative.dev/controller: "true"
 {{- if and (include "activator.isAutoscaled" .) (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
 {{- fail "autoscaling.minReplicas is greater than autoscaling.maxReplicas" }}
 {{- end }}
+{{- end }}
+
+{{/* The Secret with the key of the members. */}}
+{{- define "activator.memberSecret" -}}
+{{- .Values.members.keySecret | default (printf "%s-members" (include "activator.name" .)) }}
 {{- end }}
