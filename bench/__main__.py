@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_load(commands)
 
     grants = commands.add_parser("grants", help="what a slot costs that another worker grants")
+    grants.add_argument("--replicas", action="store_true", help="between two replicas over TCP, not two workers")
     grants.add_argument("--requests", type=_positive, default=1000, help="on each connection (default: 1,000)")
     grants.set_defaults(handler=_grants)
     cold = commands.add_parser("cold", help="first requests of a program that is started from zero")
@@ -182,7 +183,7 @@ def _knative(options: argparse.Namespace) -> int:
 def _grants(options: argparse.Namespace) -> int:
     from bench import grants
 
-    return grants.run(options.requests, options.json)
+    return grants.run(options.requests, options.replicas, options.json)
 
 
 def _membership(options: argparse.Namespace) -> int:

@@ -1,8 +1,9 @@
-"""What a slot costs that another worker grants: one request at a time, from connections of both workers.
+"""What a slot costs that another worker or replica grants: one request at a time, from connections of both.
 
 Rules
   1. Of two workers one owns the revision. Requests on the connections of the other one wait for a grant; with
-     `container_concurrency: 1` none is lent for longer. So connections fall into two groups by their median.
+     `container_concurrency: 1` none is lent for longer. So connections fall into two groups by their median. With two
+     replicas (`--replicas`) every second connection is one's, and each grant is a signed message over TCP.
   2. Beside it stands what the machine takes for a message there and back between two event loops: no grant can be
      faster.
   3. Nothing else is under way: the figures are latencies of an idle machine.
@@ -11,7 +12,9 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import json
 import os
 import socket
 import statistics
@@ -23,20 +26,19 @@ from pathlib import Path
 from typing import Any
 
 from bench import header, results
-from bench.peers import choose
+from bench.peers import Started, activator, choose
 from bench.processes import LOOPBACK, BenchError, answers, free_port, running
 from bench.results import Document, Result, figure
 from bench.upstream import BODY_BYTES
 
 CONNECTIONS = 16
 REQUEST = b"GET /small HTTP/1.1\r\nHost: bench.localhost\r\n\r\n"
+REPLICAS_MEET_S = 4.0  # until two that have just started act in one view
 _GAP_MIN_S = 20e-6  # less, and all connections came to one worker
 
 
-def run(requests: int, json_path: str | None) -> int:
+def run(requests: int, replicas: bool, json_path: str | None) -> int:
     """The whole of `python -m bench grants`: `requests` on each connection. Raises BenchError."""
-    (peer,) = choose("activator-cc1", "2")
-    assert peer.prepare is not None
     head = header.collect([])
     print(header.one_line(head))
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
@@ -44,29 +46,54 @@ def run(requests: int, json_path: str | None) -> int:
         port = free_port()
         with running([sys.executable, "-m", "bench.upstream", f"{LOOPBACK}:{port}"], folder / "upstream.log") as pod:
             pod.wait_until(answers(port, "/small", BODY_BYTES["small"]))
-            started = peer.prepare(folder / "activator", port)
-            with running(started.command, folder / "activator.log", None, started.environment) as proxy:
-                proxy.wait_until(answers(started.port, "/small", BODY_BYTES["small"]))
-                medians = sorted(_medians(started.port, requests))
+            one, *others = two_replicas(folder, port) if replicas else two_workers(folder, port)
+            with contextlib.ExitStack() as stack:
+                for started in (one, *others):
+                    log = folder / f"activator{started.port}.log"
+                    proxy = stack.enter_context(running(started.command, log, None, started.environment))
+                    proxy.wait_until(answers(started.port, "/small", BODY_BYTES["small"]))
+                if others:
+                    time.sleep(REPLICAS_MEET_S)
+                medians = sorted(_medians([one.port, *[other.port for other in others]], requests))
     local_s, remote_s = _groups(medians)
     floor_s = there_and_back(requests)
     rows = [
-        ["a request, its worker has the slot", figure(local_s * 1e6, 0)],
-        ["a request, another worker grants the slot", figure(remote_s * 1e6, 0)],
+        [f"a request, its {'replica' if replicas else 'worker'} has the slot", figure(local_s * 1e6, 0)],
+        [f"a request, another {'replica' if replicas else 'worker'} grants the slot", figure(remote_s * 1e6, 0)],
         ["the difference", figure((remote_s - local_s) * 1e6, 0)],
         ["a message between two event loops, there and back", figure(floor_s * 1e6, 0)],
     ]
     print("\n" + results.table(["p50", "us"], rows))
     if json_path is not None:
         named = {"local": local_s, "remote": remote_s, "difference": remote_s - local_s, "there_and_back": floor_s}
-        found = [Result(f"grants.{name}.p50", value * 1e6, "us", True, {}) for name, value in named.items()]
+        between: dict[str, results.Value] = {"between": "replicas" if replicas else "workers"}
+        found = [Result(f"grants.{name}.p50", value * 1e6, "us", True, between) for name, value in named.items()]
         results.write(json_path, Document(head, found))
     return 0
 
 
-def _medians(port: int, requests: int) -> list[float]:
+def two_workers(folder: Path, upstream_port: int) -> list[Started]:
+    (peer,) = choose("activator-cc1", "2")
+    assert peer.prepare is not None
+    return [peer.prepare(folder / "activator", upstream_port)]
+
+
+def two_replicas(folder: Path, upstream_port: int) -> list[Started]:
+    key = folder / "members.key"
+    key.write_text(os.urandom(32).hex())
+    addresses = [f"{LOOPBACK}:{free_port()}" for _ in range(2)]
+    return [
+        activator(1, f'members: {{listen: "{address}", peers: {json.dumps(addresses)}, key_file: {key}}}')(
+            folder / f"activator{place}", upstream_port
+        )
+        for place, address in enumerate(addresses)
+    ]
+
+
+def _medians(ports: list[int], requests: int) -> list[float]:
     """Of each connection, in seconds; one request after the other, each on the next connection."""
-    connections = [socket.create_connection((LOOPBACK, port), 10.0) for _ in range(CONNECTIONS)]
+    places = [ports[place % len(ports)] for place in range(CONNECTIONS)]
+    connections = [socket.create_connection((LOOPBACK, port), 10.0) for port in places]
     took: list[list[float]] = [[] for _ in connections]
     try:
         for _ in range(requests):
@@ -97,7 +124,7 @@ def _groups(medians: list[float]) -> tuple[float, float]:
     gaps = [(after - before, place) for place, (before, after) in enumerate(itertools.pairwise(medians), 1)]
     gap_s, place = max(gaps)
     if gap_s < _GAP_MIN_S:
-        raise BenchError("all connections came to one worker: try again")
+        raise BenchError("all connections came to one owner: try again")
     return statistics.median(medians[:place]), statistics.median(medians[place:])
 
 

@@ -215,7 +215,7 @@ http://:{port} {{
 # --- the activator --------------------------------------------------------------------------------------------------
 
 
-def _activator(container_concurrency: int, more: str = "", of_revision: str = "") -> Callable[..., Started]:
+def activator(container_concurrency: int, more: str = "", of_revision: str = "") -> Callable[..., Started]:
     """`more`: lines of its configuration beside those that all have; {upstream} in it: where the upstream listens.
     `of_revision`: a line of its revision.
     """
@@ -249,7 +249,7 @@ def _activator_for_knative(folder: Path, upstream_port: int, workers: int = 1) -
 
     The revision stands in the file, and there is no cluster: what is measured is the path of a request.
     """
-    started = _activator(0, "kubernetes: {}\nlimits: {body_rate: 0}")(folder, upstream_port, workers)
+    started = activator(0, "kubernetes: {}\nlimits: {body_rate: 0}")(folder, upstream_port, workers)
     nowhere = folder / "kubeconfig"
     nowhere.write_text(
         """{"clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}],
@@ -272,20 +272,20 @@ PEERS = [
     Peer("haproxy", "haproxy", _haproxy),
     Peer("nginx", "nginx", _nginx_proxy),
     Peer("caddy", "caddy", _caddy),
-    Peer("activator-cc0", None, _activator(0), {"container_concurrency": 0}),
-    Peer("activator-cc100", None, _activator(100), {"container_concurrency": 100}),
+    Peer("activator-cc0", None, activator(0), {"container_concurrency": 0}),
+    Peer("activator-cc100", None, activator(100), {"container_concurrency": 100}),
     # One request at a time, so that most wait: what the line costs.
-    Peer("activator-cc1", None, _activator(1), {"container_concurrency": 1}, only_named=True),
+    Peer("activator-cc1", None, activator(1), {"container_concurrency": 1}, only_named=True),
     Peer("activator-knative", None, _activator_for_knative, {"dialect": "knative"}, only_named=True),
     Peer(
         "activator-no-histograms",
         None,
-        _activator(0, "metrics: {histograms: false}"),
+        activator(0, "metrics: {histograms: false}"),
         {"histograms": False},
         only_named=True,
     ),
-    Peer("activator-json-log", None, _activator(0, "access_log: json"), {"access_log": "json"}, only_named=True),
-    Peer("activator-traced", None, _activator(0, _TRACED), {"sampling_rate": 0.01}, only_named=True),
+    Peer("activator-json-log", None, activator(0, "access_log: json"), {"access_log": "json"}, only_named=True),
+    Peer("activator-traced", None, activator(0, _TRACED), {"sampling_rate": 0.01}, only_named=True),
 ]
 
 # The same with one request at a time at the upstream.
@@ -298,8 +298,8 @@ ONE_AT_A_TIME = [
     ),
     # Both buffers are on unless switched off, in memory and beyond that in files. It has no line: others get a 502.
     Peer("nginx", "nginx", partial(_nginx_proxy, of_server=" max_conns=1 max_fails=0", location="")),
-    Peer("activator-no-buffer", None, _activator(1, "", "buffer: {request: 0, response: 0}"), {"buffer": False}),
-    Peer("activator", None, _activator(1)),
+    Peer("activator-no-buffer", None, activator(1, "", "buffer: {request: 0, response: 0}"), {"buffer": False}),
+    Peer("activator", None, activator(1)),
 ]
 
 GROUPS = {
