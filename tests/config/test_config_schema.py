@@ -92,6 +92,7 @@ CHECKABLE = [
     and not key.path.startswith(("listen.", "revisions[]"))
     and key.path not in {"push.token", "push.token_file", "push.networks"}
 ]
+MEMBERS = {"listen": "0.0.0.0:8015", "peers": ["10.0.0.1:8015"], "key_file": "k"}  # none of which stands alone
 
 
 @pytest.mark.parametrize("key", CHECKABLE, ids=lambda key: key.path)
@@ -102,6 +103,8 @@ def test_the_examples_of_the_file_itself_pass_the_checks(key: Key) -> None:
         tree: Any = example
         for name in reversed(key.path.split(".")):
             tree = {name: tree}
+        if "members" in tree:
+            tree["members"] = {**MEMBERS, **tree["members"]}
         problems: list[str] = []
         text = yaml.safe_dump({"revisions": [{"name": "a", "hosts": ["*"], "pods": ["h:1"]}], **tree})
         root = read_tree(text, "example", {}, problems)
