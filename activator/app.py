@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -385,6 +386,9 @@ class App:
     async def _join_or_warn(self) -> Membership | None:
         """Without the right to use Leases the program goes on as one of several that know nothing of each other."""
         from activator.members.roster import ForbiddenError
+
+        if self.config.admin:
+            importlib.import_module("activator.admin.server")  # now: it takes 0.3 s, in which the others hear nothing
 
         try:
             return await self._join_group()
