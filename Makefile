@@ -24,7 +24,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .PHONY: help build environment test test-both test-compiled test-plain demo wheel lint docs site coverage coverage-quick \
-	chart chart-snapshots proto format bench e2e deep shuffled lock clean
+	chart chart-snapshots proto format bench e2e deep night shuffled lock clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -153,6 +153,9 @@ e2e: $(VENV)/.packages build  ## the tests with real sockets, processes and serv
 deep: $(VENV)/.packages build  ## the properties with many more examples, then the long runs over real sockets
 	ACTIVATOR_DEEP=1 $(PY) -m pytest -m "not e2e" $(PYTEST_ARGS)
 	ACTIVATOR_DEEP=1 $(PY) -m pytest -m "e2e and deep" $(PYTEST_ARGS)
+
+night: $(VENV)/.packages build  ## members through storms without end: EVENTS=1e8 from seed FIRST=0 on (docs/simulation.md)
+	$(PY) -m tests.simulation.night --events $(or $(EVENTS),1e8) --first $(or $(FIRST),0)
 
 shuffled: $(VENV)/.packages build  ## what must hold in any order: tests, and the callbacks of their loops, shuffled; asyncio in debug mode
 	for seed in $(or $(SEEDS),1 2 3); do \

@@ -17,6 +17,7 @@ import msgspec
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import AnyMessage, decode, encode
 from activator.runtime.wire import FrameSeal, Wire
+from activator.workers.trace import Recorder
 
 MEMBER_TICK_S: Final = 0.2  # how often lent slots that nothing uses are looked for
 _SLOT_BYTES: Final = 8
@@ -34,6 +35,7 @@ class Peers:
 
     def __init__(self, unlinked: Callable[[int], None], failed: Callable[[Exception], None]) -> None:
         self.member: Member | None = None  # before the first link
+        self.recorder: Recorder | None = None  # where what is said is written down
         self._unlinked = unlinked
         self._failed = failed
         self._wires: dict[int, Wire] = {}
@@ -47,6 +49,8 @@ class Peers:
         self._wires[worker] = Wire(
             sock, lambda data, _: self._received(worker, data), lambda: self._lost(worker), self._failed, seal
         )
+        if self.recorder is not None:
+            self.recorder.linked(worker)
         self.member.linked(worker)
 
     def send(self, worker: int, message: AnyMessage) -> None:
@@ -55,6 +59,8 @@ class Peers:
             return
         if not self._outgoing:
             self._loop.call_soon(self._flush)
+        if self.recorder is not None:
+            self.recorder.sent(worker, message)
         self._outgoing.setdefault(worker, []).append(message)
 
     def drop(self, worker: int) -> None:
@@ -78,6 +84,8 @@ class Peers:
             self.drop(worker)  # whatever it was is not passed over: the next link begins with all that there is
             return
         for message in messages:
+            if self.recorder is not None:
+                self.recorder.heard(worker, message)
             try:
                 self.member.receive(worker, message)
             except Exception as error:
@@ -96,6 +104,8 @@ class Peers:
         if wire is not None:
             wire.close()
             assert self.member is not None
+            if self.recorder is not None:
+                self.recorder.unlinked(worker)
             self.member.unlinked(worker)
 
     def _flush(self) -> None:

@@ -66,6 +66,7 @@ from activator.workers.messages import (
     to_worker,
 )
 from activator.workers.peers import MEMBER_TICK_S, Peers
+from activator.workers.trace import recorder_from_environment
 from lb.rng import Rng
 
 ALIVE_INTERVAL_S: Final = 0.2  # how often a worker says that its loop turns
@@ -251,6 +252,7 @@ class Serving:
         self.peers = Peers(lambda number: worker.send(Unlinked(number)), self.data.failed)
         self._member = Member(begin.number, self.peers.send, self.peers.drop, now, loop.call_later, begin.first_slot)
         self.peers.member = self._member
+        self.peers.recorder = recorder_from_environment(self._member, now)
         self.data.join(self._member)
         self.telemetry = Telemetry(
             self.data.proxy,
@@ -276,7 +278,10 @@ class Serving:
         """The workers are these from now on."""
         names = tuple([MemberName(one.number, one.place) for one in message.workers])
         unproven = frozenset(message.unproven_replicas)
-        self._member.adopt(View(message.epoch, names, frozenset(), unproven))
+        view = View(message.epoch, names, frozenset(), unproven)
+        if self.peers.recorder is not None:
+            self.peers.recorder.adopted(view)
+        self._member.adopt(view)
         self.peers.keep({one.number for one in message.workers})
 
     def allow_grants(self, allowed: bool) -> None:

@@ -8,6 +8,8 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from tests.e2e.counting_pods import CountingPods
 from tests.e2e.http_client import Client, CutShortError, ask, request
 from tests.e2e.load import Tally, limited
 from tests.e2e.running import SERVING, Activator, configured, eventually, is_dead, process_revision
+from tests.simulation.checker import check, read
 
 
 def workers(activator: Activator) -> list[dict[str, Any]]:
@@ -84,6 +87,27 @@ def test_limits_hold_while_workers_are_killed(run_activator: RunActivator, limit
         assert load.longest_s < 10.0, "nobody was forgotten"
         activator.wait_idle("app")
         eventually(lambda: all(slot["in_flight"] == 0 for slot in activator.slots("app")))
+
+
+def test_what_workers_say_to_each_other_keeps_the_rules(run_activator: RunActivator, tmp_path: Path) -> None:
+    """The rules of the simulation's checker, for what real workers have written down."""
+    with CountingPods(2, 0.005) as pods:
+        configuration = configured([limited(pods.addresses, 2)], workers=3)
+        activator = run_activator(configuration, OWNERSHIP_TRACE=str(tmp_path))
+        activator.may_log_errors = True
+        load = Tally(activator.address, 20)
+
+        def kill_some() -> None:
+            for _ in range(3):
+                load.goes_on(200)
+                os.kill(pids(activator)[0], signal.SIGKILL)
+            load.goes_on(200)
+
+        load.run(kill_some)
+        activator.wait_idle("app")
+        activator.signal(signal.SIGTERM)
+        assert activator.wait_end() == 0
+    assert check(read(tmp_path)) > 1_000
 
 
 def test_a_request_that_waits_is_granted_when_the_worker_that_has_the_slot_dies(run_activator: RunActivator) -> None:

@@ -16,6 +16,7 @@ class Timeline:
 
     def __init__(self) -> None:
         self.now_s: float = 1000.0
+        self.steps = 0
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
 
@@ -29,6 +30,7 @@ class Timeline:
         """The next thing that happens; False: nothing will."""
         if not self._due:
             return False
+        self.steps += 1
         time_s, _, happens = heapq.heappop(self._due)
         self.now_s = max(self.now_s, time_s)
         happens()
@@ -55,14 +57,16 @@ class Link:
         self.network.sent += 1
         data = encode([message])  # what cannot be sent through a socket is found here
         timeline = self.network.timeline
-        arrives_s = max(self._free_s[receiver], timeline.now_s + self.network.delay_s())
-        self._free_s[receiver] = arrives_s
         sender = self.ends[0] if receiver == self.ends[1] else self.ends[1]
+        stopped_s = self.network.stopped_until_s.get((sender, receiver), 0.0)
+        arrives_s = max(self._free_s[receiver], stopped_s, timeline.now_s + self.network.delay_s())
+        self._free_s[receiver] = arrives_s
         timeline.at(arrives_s, lambda: self._deliver(sender, receiver, data))
 
     def _deliver(self, sender: int, receiver: int, data: bytes) -> None:
         if self.alive:
             for message in decode(data):
+                self.network.delivered += 1
                 self.network.deliver(receiver, sender, message)
 
 
@@ -72,9 +76,11 @@ class Network:
     """
 
     def __init__(self, timeline: Timeline, random_: random.Random) -> None:
-        self.sent = 0  # messages
+        self.sent = 0  # messages, …
+        self.delivered = 0  # … of which so many arrived
         self.timeline = timeline
         self.slowest_s: float = 0.01
+        self.stopped_until_s: dict[tuple[int, int], float] = {}  # by sender and receiver: nothing arrives before
         self._random = random_
         self._links: dict[frozenset[int], Link] = {}
         self.deliver: Callable[[int, int, AnyMessage], None]

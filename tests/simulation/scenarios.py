@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 
+from activator.data_plane.ownership.member import EARLY_MAX, Member
+from activator.data_plane.ownership.messages import Cancel, WaitingRequest, Want
+from activator.data_plane.ownership.view import View
 from activator.runtime.errors import Reason
-from tests.simulation.world import RuleError, World
+from lb.tracker import RECOVERING
+from tests.simulation.rules import expect
+from tests.simulation.world import Node, Wants, World
 
 KEY = "ns/a"
 NAME = "ns/a#0"  # what members call it
-
-
-def expect(holds: bool, what: str) -> None:
-    if not holds:
-        raise RuleError(what)
 
 
 def run_all(seed: int) -> None:
@@ -32,6 +33,15 @@ def ask_everywhere(world: World, seconds: float) -> None:
     for _ in range(int(seconds * 100)):
         world.ask(world.random.choice(world.serving()), KEY)
         world.run(0.01)
+
+
+def two(seed: int, limit: int, pods: int) -> tuple[World, Node, Node]:
+    """A world of two members: the owner of the revision, and the other one."""
+    world = World(seed, 2, {KEY: (limit, pods)})
+    world.run(0.2)
+    (owner,) = [node for node in world.live() if NAME in node.member.owned]
+    (borrower,) = [node for node in world.live() if NAME in node.member.borrowed]
+    return world, owner, borrower
 
 
 def a_limit_goes_and_comes_back(seed: int) -> None:
@@ -181,6 +191,173 @@ def a_pod_that_goes_ends_what_it_has_too_long(seed: int) -> None:
     calm(world)
 
 
+def what_was_registered_before_the_limit_went_is_forgotten(seed: int) -> None:
+    """A registration reaches the next owner when that has no limit any more; it keeps it for when the limit is back."""
+    world = World(seed, 3, {KEY: (1, 1)})
+    world.run(0.2)
+    (owner,) = [node for node in world.live() if NAME in node.member.owned]
+    others = [node for node in world.live() if node is not owner]
+    view = View(9, tuple(node.name for node in others))
+    heir, borrower = sorted(others, key=lambda node: node.name.number != view.owner_of(NAME))
+    holder = world.ask(borrower, KEY, 0.3)
+    world.run(0.1)
+    expect(holder.pod is not None, "the borrower has the slot")
+    world.network.stopped_until_s[borrower.name.number, heir.name.number] = world.now() + 0.4
+    world.leave(owner)
+    world.run(0.1)
+    world.limit_goes(KEY, 1.0)
+    world.run(2.0)
+    expect(holder.end == "served", "it ended while there was no limit")
+    waiting = world.ask(heir, KEY)
+    world.run(1.0)
+    expect(waiting.end == "served", "the slot of a request that has ended is counted")
+    calm(world)
+
+
+def what_a_request_wants_is_known_to_the_owner(seed: int) -> None:
+    world, owner, borrower = two(seed, 1, 1)
+    world.ask(owner, KEY, 1.0)
+    world.run(0.1)
+    asked = world.ask(borrower, KEY)
+    asked.leave()
+    world.run(0.1)
+    wants = Wants(borrower, KEY)
+    wants.stand_in_line()
+    world.run(0.1)
+    (waiter,) = owner.throttlers[KEY].line.waiters()
+    for name in ("pick_key", "level", "share", "charge", "own_timeout_s", "own_deadline_s", "sorted"):
+        expect(getattr(waiter, name) == getattr(wants, name), f"{name} is {getattr(waiter, name)} at the owner")
+    expect(abs(waiter.asked_s - owner.now() + borrower.now() - wants.asked_s) < 0.05, "it has waited for as long")
+    expect(wants.line_number == waiter.arrival, "it knows its place")
+    borrower.throttlers[KEY].cancel(wants)
+    calm(world)
+
+
+def a_pod_that_takes_no_connections_is_left_alone_by_the_owner(seed: int) -> None:
+    world, owner, borrower = two(seed, 1, 1)
+    asked = world.ask(borrower, KEY, 2.0)
+    world.run(0.1)
+    expect(asked.lease is not None and asked.pod is not None, "it is at the pod")
+    assert asked.lease is not None and asked.pod is not None
+    borrower.throttlers[KEY].pod_failed(asked.lease, Reason.CONNECT_FAILED)
+    world.run(0.1)
+    tracker = owner.throttlers[KEY].table.find_identity(asked.pod.identity)
+    expect(tracker is not None and tracker.suspect_until_s > owner.now(), "the owner has not heard of it")
+    calm(world)
+
+
+def a_pod_on_trial_is_tried_by_another_request_when_the_first_takes_long(seed: int) -> None:
+    world, owner, borrower = two(seed, 2, 1)
+    for node in (owner, borrower):
+        table = node.throttlers[KEY].table
+        table.set_state(table.slots[0], RECOVERING)
+    asked = world.ask(borrower, KEY, 2.0)
+    world.run(0.1)
+    other = world.ask(owner, KEY, 0.1)
+    world.run(0.1)
+    expect(asked.pod is not None and other.pod is None, "the trial keeps the other one away")
+    assert asked.lease is not None
+    expect(asked.lease.bars_trials, "it is a trial")
+    borrower.throttlers[KEY].trial_takes_long(asked.lease)
+    world.run(0.3)
+    expect(other.end == "served", "the owner has not heard of it")
+    calm(world)
+
+
+def a_revision_that_fails_refuses_requests_of_all(seed: int) -> None:
+    world, owner, borrower = two(seed, 1, 1)
+    holder = world.ask(owner, KEY, 1.0)
+    world.run(0.1)
+    waiting = world.ask(borrower, KEY)
+    world.run(0.1)
+    owner.throttlers[KEY].fail("no such program")
+    world.run(0.1)
+    later = world.ask(borrower, KEY)
+    world.run(0.1)
+    for one in (waiting, later):
+        expect(one.end == Reason.REVISION_FAILED.value, f"it ended otherwise: {one.end}")
+    owner.throttlers[KEY].recover()
+    world.run(1.0)
+    expect(holder.end == "served", "what was at the pod goes on")
+    calm(world)
+
+
+def slots_that_others_have_are_known_by_pod(seed: int) -> None:
+    world, owner, borrower = two(seed, 2, 2)
+    asked = [world.ask(borrower, KEY, 1.0) for _ in range(3)]
+    world.ask(owner, KEY, 1.0)
+    world.run(0.2)
+    by_pod = {tracker.identity: count for tracker, count in owner.member.owned[NAME].lending.lent_of().items()}
+    at_pods = Counter(one.pod.identity for one in asked if one.pod is not None)
+    expect(by_pod == at_pods and sum(at_pods.values()) == 3, f"{by_pod} are lent, and {at_pods} are there")
+    throttler = owner.throttlers[KEY]
+    expect(throttler.forsaken() == [], "all slots are in use")
+    calm(world)
+
+
+def a_member_that_says_too_much_too_early_loses_its_link(seed: int) -> None:
+    world, owner, borrower = two(seed, 1, 1)
+    mine, other = owner.member, borrower.name.number
+    early = Cancel(mine.view.epoch + 1, NAME, 1)
+    unknown = Want(mine.view.epoch, owned_key(mine), WaitingRequest(1))
+    for message in (early, unknown):
+        world.run(0.5)
+        before = world.network.delivered
+        for _ in range(EARLY_MAX):
+            mine.receive(other, message)
+        expect(len(world.network.links()) == 1, "it may say as much")
+        mine.receive(other, message)
+        expect(not world.network.links(), "the link goes on")
+        world.run(0.5)
+        expect(before == world.network.delivered and not mine.peers[other].early, "what it has said is forgotten")
+        world.connect_all()
+    calm(world)
+
+
+def owned_key(member: Member) -> str:
+    """The name of a revision that it would own, and that is not here."""
+    return next(
+        key for key in (f"ns/none-{number}#0" for number in range(99)) if member.view.owner_of(key) == member.number
+    )
+
+
+def what_is_said_twice_changes_nothing(seed: int) -> None:
+    world, owner, borrower = two(seed, 1, 1)
+    holder = world.ask(borrower, KEY, 0.5)
+    world.run(0.1)
+    waiting = world.ask(borrower, KEY)
+    world.run(0.1)
+    for node in (owner, borrower):
+        lending = node.member.owned.get(NAME)
+        node.member.revision_set(node.throttlers[KEY])
+        node.adopt(View(1, (owner.name,)))
+        node.adopt(View(0, ()))
+        expect(node.member.owned.get(NAME) is lending, "it has begun anew")
+        expect(len(node.member.view.members) == 2, "the view is an older one")
+    world.run(1.0)
+    expect(holder.end == waiting.end == "served", f"{holder.end}, {waiting.end}")
+    calm(world)
+
+
+def a_request_that_was_never_in_line_has_its_place_by_its_age(seed: int) -> None:
+    """The owner ends; what waits at others keeps its order, whether the former owner had seen it or not."""
+    world = World(seed, 3, {KEY: (1, 1)})
+    world.run(0.2)
+    (owner,) = [node for node in world.live() if NAME in node.member.owned]
+    one, other = [node for node in world.live() if node is not owner]
+    world.ask(owner, KEY, 5.0)
+    world.run(0.1)
+    world.network.stopped_until_s[other.name.number, owner.name.number] = world.now() + 9.0
+    asked = []
+    for number in range(12):
+        asked.append(world.ask((one, other)[number % 2], KEY, 0.02))
+        world.run(0.2)  # more than views and messages take: ages are as exact as that
+    world.kill(owner)
+    calm(world)
+    ended = sorted(asked, key=lambda request: request.ended_s)
+    expect(ended == asked, f"they were served in the order {[asked.index(request) for request in ended]}")
+
+
 SCENARIOS: list[Callable[[int], None]] = [
     a_limit_goes_and_comes_back,
     slots_are_lent_where_much_is_free,
@@ -191,4 +368,13 @@ SCENARIOS: list[Callable[[int], None]] = [
     a_client_that_goes_frees_its_place,
     what_a_member_counts_is_its_own,
     a_pod_that_goes_ends_what_it_has_too_long,
+    what_was_registered_before_the_limit_went_is_forgotten,
+    what_a_request_wants_is_known_to_the_owner,
+    a_pod_that_takes_no_connections_is_left_alone_by_the_owner,
+    a_pod_on_trial_is_tried_by_another_request_when_the_first_takes_long,
+    a_revision_that_fails_refuses_requests_of_all,
+    slots_that_others_have_are_known_by_pod,
+    a_member_that_says_too_much_too_early_loses_its_link,
+    what_is_said_twice_changes_nothing,
+    a_request_that_was_never_in_line_has_its_place_by_its_age,
 ]

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.simulation.night import plan_of, run_seed, shrunk
 from tests.simulation.scenarios import SCENARIOS
-from tests.simulation.storm import IN_ORDER, KINDS, REVISIONS_COME, storm
+from tests.simulation.storm import IN_ORDER, KINDS, LIMITS_COME, REVISIONS_COME, Faults, storm
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -41,6 +42,33 @@ def test_revisions_that_go_and_come_back_leave_nothing_behind(seed: int) -> None
     assert world.ends.keys() <= {"served", "left", "killed", "revision_removed", "no_route"}
 
 
+@pytest.mark.parametrize("seed", range(300, 312))
+def test_limits_that_go_and_come_back_hold_again(seed: int) -> None:
+    world = storm(seed, 2 + seed % 4, 4.0, 6.0, LIMITS_COME)
+    assert world.ends.keys() <= {"served", "left", "killed"}
+
+
+def test_seeds_of_the_night() -> None:
+    """A slice of `make night`."""
+    failed = [outcome for outcome in map(run_seed, range(20)) if outcome.failed]
+    assert not failed
+
+
+def test_a_failure_is_cut_down_to_the_faults_that_it_needs() -> None:
+    plan = plan_of(1)
+    needed = {3, 5}
+
+    def fails(faults: Faults) -> bool:
+        return all(faults.happens(number) for number in needed)
+
+    short = shrunk(plan, fails)
+    assert [number for number in range(20) if short.happens(number)] == [3, 5]
+
+
+def test_a_replay_is_the_same_run() -> None:
+    assert run_seed(7) == run_seed(7)
+
+
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_scenarios(scenario: Callable[[int], None]) -> None:
     for seed in range(6):
@@ -50,7 +78,16 @@ def test_scenarios(scenario: Callable[[int], None]) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize(
     "kinds",
-    [KINDS, REVISIONS_COME, ("rebuild", "kill"), IN_ORDER, ("kill",), ("cut", "pause"), ("cut", "kill", "slow")],
+    [
+        KINDS,
+        REVISIONS_COME,
+        LIMITS_COME,
+        ("rebuild", "kill"),
+        IN_ORDER,
+        ("kill",),
+        ("cut", "pause"),
+        ("cut", "kill", "slow"),
+    ],
 )
 def test_through_long_storms(kinds: tuple[str, ...]) -> None:
     for seed in range(10_000, 10_400):

@@ -22,23 +22,25 @@ from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.waiters import Waiter
 from activator.messages import PlacePod
 from activator.runtime.errors import Reason
+from activator.workers.trace import Left, Recorder, Used
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
 from lb.tracker import DRAINING, READY, UNLIMITED
+from tests.simulation.audit import check_left
+from tests.simulation.checker import Checker
 from tests.simulation.network import Link, Network, Timeline
+from tests.simulation.rules import RuleError
 
 TICK_S: Final = 0.25
-
-
-class RuleError(AssertionError):
-    """A rule does not hold."""
+CALM_S: Final = 14.0  # what is kept for UNKNOWN_KEPT_S is gone by then, also where a clock goes at half the rate
 
 
 class Pod:
     """Counts the requests that are at it."""
 
-    def __init__(self, identity: str, address: str, limit: int) -> None:
+    def __init__(self, key: str, identity: str, address: str, limit: int) -> None:
+        self.key = key
         self.identity = identity
         self.address = address
         self.limit = limit
@@ -47,6 +49,7 @@ class Pod:
 
     def arrived(self, request: Request) -> None:
         self.requests.add(request)
+        request.node.world.used(request.node, self)
         if self.free_since_s:
             self.free_since_s.popleft()
         if len(self.requests) > self.limit:
@@ -54,6 +57,7 @@ class Pod:
 
     def left(self, request: Request) -> None:
         self.requests.discard(request)
+        request.node.world.left(request.node, self)
         self.free_since_s.append(request.node.world.now())
 
 
@@ -73,13 +77,14 @@ class Request(Waiter):
         self.end: str = ""
         self.came_s = self.waits_since_s = node.world.now()
         self.was_tried = False
+        self.ended_s: float = 0.0
 
     def ask(self) -> None:
         throttler = self.throttler = self.node.throttlers.get(self.key)
         if throttler is None:  # it was dropped here meanwhile
             self._end("no_route")
             return
-        lease = throttler.try_acquire(self, self.node.world.now())
+        lease = throttler.try_acquire(self, self.node.now())
         if lease is not None:
             self.granted(lease)
             return
@@ -161,8 +166,29 @@ class Request(Waiter):
         if self.end:
             raise RuleError(f"request {self.name} ended twice: {self.end}, {how}")
         self.end = how
+        self.ended_s = self.node.world.now()
         self.node.world.open.pop(self, None)
         self.node.world.ends[how] = self.node.world.ends.get(how, 0) + 1
+
+
+class Wants(Request):
+    """One that says all that a request may want of the line."""
+
+    def __init__(self, node: Node, key: str) -> None:
+        super().__init__(node, key, 0, 1.0, 0)
+        self.pick_key = 7
+        self.level = 2
+        self.share = b"share"
+        self.charge = 3
+        self.own_timeout_s = 30.0
+        self.own_deadline_s = 40.0
+
+    def stand_in_line(self) -> None:
+        """As one that is tried again: with what is written here, not with what the discipline makes of it."""
+        throttler = self.throttler = self.node.throttlers[self.key]
+        throttler.try_acquire(self, self.node.now())
+        self.sorted = True
+        throttler.rejoin(self)
 
 
 def spec_of(key: str, limit: int) -> RevisionSpec:
@@ -214,6 +240,9 @@ class Node:
         self.alive = True
         self.paused = False
         self.leaves = False
+        self.sends_left: int = -1  # messages until it is killed in the midst of a turn; below 0: it is not
+        self.clock_rate: float = 1.0
+        self._began_s: float = 0.0
         self._held: list[Callable[[], None]] = []
         self._links: dict[int, Link] = {}
         self.throttlers: dict[str, RevisionThrottler] = {}
@@ -222,9 +251,16 @@ class Node:
             name.number,
             self._send,
             lambda peer: world.network.cut(name.number, peer),
-            world.now,
+            self.now,
             self.later,
         )
+        self.recorder: Recorder | None = None
+        if world.checker is not None:
+            self.recorder = Recorder(self.member, world.now, world.checker.take)
+
+    def now(self) -> float:
+        """Of its own clock, which began at another time and goes a little faster or slower than others."""
+        return self._began_s + self.world.timeline.now_s * self.clock_rate
 
     def run(self, happens: Callable[[], None]) -> None:
         if not self.alive:
@@ -234,8 +270,14 @@ class Node:
         else:
             happens()
 
+    def drift(self, rate: float) -> None:
+        """From now on its clock goes at this rate; what it reads does not jump."""
+        self._began_s += (self.clock_rate - rate) * self.world.timeline.now_s
+        self.clock_rate = rate
+
     def later(self, delay_s: float, happens: Callable[[], None]) -> None:
-        self.world.timeline.later(delay_s, lambda: self.run(happens))
+        """After so long by its own clock."""
+        self.world.timeline.later(delay_s / self.clock_rate, lambda: self.run(happens))
 
     def pause(self) -> None:
         self.paused = True
@@ -255,7 +297,7 @@ class Node:
         table = self.new_table()
         spec = spec_of(key, limit)
         defer = lambda happens: self.later(0.0, happens)  # noqa: E731
-        throttler = RevisionThrottler(spec, table, self.world.now, defer, Events(self), 256)
+        throttler = RevisionThrottler(spec, table, self.now, defer, Events(self), 256)
         throttler.common_name = f"{key}#{life}"
         self.throttlers[key] = throttler
         self.member.revision_set(throttler)
@@ -274,18 +316,18 @@ class Node:
         self.dropped.append(throttler)
 
     def set_limit(self, key: str, limit: int) -> None:
-        """A reload; 0: none."""
+        """A reload; 0: none. Pods first: what is granted before they have the limit is granted without one."""
         throttler = self.throttlers.get(key)
         if throttler is None:
             return
         throttler.reconfigure(spec_of(key, limit))
+        for tracker in throttler.table.slots[: throttler.table.length]:
+            if tracker.identity and tracker.state != DRAINING:
+                throttler.table.set_limit(tracker, limit or UNLIMITED)
         if limit:
             self.member.revision_set(throttler)
         else:
             self.member.limit_removed(throttler.common_name)
-        for tracker in throttler.table.slots[: throttler.table.length]:
-            if tracker.identity and tracker.state != DRAINING:
-                throttler.table.set_limit(tracker, limit or UNLIMITED)
         throttler.pump()
 
     def rebuild(self, key: str) -> None:
@@ -313,7 +355,12 @@ class Node:
         table, generation = throttler.table, int(tracker.generation)
 
         def ended() -> None:
-            if table is throttler.table and table.end_suspicion(tracker, generation, self.world.now()):
+            if table is not throttler.table or tracker.generation != generation:
+                return
+            left_s = tracker.suspect_until_s - self.now()
+            if left_s > 0.0:  # it was suspected again, or the clock is slower now
+                self.later(left_s + 0.001, ended)
+            elif table.end_suspicion(tracker, generation, self.now()):
                 throttler.pump()
 
         self.later(SUSPECT_S + 0.001, ended)
@@ -346,15 +393,36 @@ class Node:
 
     def linked(self, other: int, link: Link) -> None:
         self._links[other] = link
+        if self.recorder is not None:
+            self.recorder.linked(other)
         self.member.linked(other)
 
     def unlinked(self, other: int) -> None:
         del self._links[other]
+        if self.recorder is not None:
+            self.recorder.unlinked(other)
         self.member.unlinked(other)
+
+    def adopt(self, view: View) -> None:
+        if self.recorder is not None:
+            self.recorder.adopted(view)
+        self.member.adopt(view)
+
+    def heard(self, sender: int, message: AnyMessage) -> None:
+        if self.recorder is not None:
+            self.recorder.heard(sender, message)
+        self.member.receive(sender, message)
 
     def _send(self, receiver: int, message: AnyMessage) -> None:
         link = self._links.get(receiver)
+        if self.sends_left == 0:
+            return  # it is dead already, in the midst of what it does
+        self.sends_left -= 1
+        if self.sends_left == 0:
+            self.world.timeline.at(0.0, lambda: self.world.kill(self))  # before anything else happens
         if link is not None:
+            if self.recorder is not None:
+                self.recorder.sent(receiver, message)
             link.send(receiver, message)
 
     def tick(self) -> None:
@@ -365,7 +433,7 @@ class Node:
 class World:
     """`revisions`: by key, the limit of each pod and how many there are."""
 
-    def __init__(self, seed: int, members: int, revisions: dict[str, tuple[int, int]]) -> None:
+    def __init__(self, seed: int, members: int, revisions: dict[str, tuple[int, int]], checked: bool = True) -> None:
         self.random = random.Random(seed)
         self.timeline = Timeline()
         self.network = Network(self.timeline, self.random)
@@ -379,9 +447,11 @@ class World:
         self.open: dict[Request, None] = {}
         self.ends: dict[str, int] = {}
         self.requests = 0
+        self.checker = Checker() if checked else None  # of all that members say
         self.suspicions: float = 0.0  # the share of retries whose pod has taken no connection
         self.order_bound_s: float = 0.0  # by how much a later request may come before an earlier one; 0: not looked at
         self.lives: dict[str, int] = {}  # how often a revision was dropped
+        self.unlimited: set[str] = set()  # revisions that have no limit for a while
         self._numbers = 0
         self._epoch = 0
         self._names: list[MemberName] = []
@@ -395,10 +465,18 @@ class World:
         for name in self._names:
             self._start(name)
         self._publish()
-        self._connect_all()
+        self.connect_all()
 
     def now(self) -> float:
         return self.timeline.now_s
+
+    def used(self, node: Node, pod: Pod) -> None:
+        if self.checker is not None:
+            self.checker.take(Used(self.now(), node.name.number, pod.identity, pod.limit))
+
+    def left(self, node: Node, pod: Pod) -> None:
+        if self.checker is not None:
+            self.checker.take(Left(self.now(), node.name.number, pod.identity))
 
     def lag_s(self) -> float:
         """Of a message of a control plane."""
@@ -428,6 +506,8 @@ class World:
 
     def kill(self, node: Node) -> None:
         """The process is gone; the kernel closes its connections, and then that is known. Another takes its place."""
+        if not node.alive:
+            return
         self._end(node)
         for pod in self.pods.values():
             for request in [request for request in pod.requests if request.node is node]:
@@ -449,7 +529,7 @@ class World:
         self._names.append(name)
         self._start(name)
         self._publish()
-        self._connect_all()
+        self.connect_all()
 
     def leave(self, node: Node) -> None:
         """A member ends in order: it gets no more requests, and goes when its last one has ended."""
@@ -459,14 +539,16 @@ class World:
         self._publish()
 
         def gone() -> None:
-            if any(request.node is node for request in self.open):
-                node.later(0.05, gone)
+            if not node.alive:
+                return  # killed meanwhile
+            if node.paused or any(request.node is node for request in self.open):
+                self.timeline.later(0.05, gone)
                 return
             self._leaving.discard(node.name.number)
             self._end(node)
             self._publish()
 
-        node.later(0.05, gone)
+        self.timeline.later(0.05, gone)
 
     def add_pod(self, key: str) -> None:
         pod = self._new_pod(key, self.revisions[key][0])
@@ -501,8 +583,40 @@ class World:
 
     def watch(self, key: str, limit: int) -> None:
         """From now on the pods of this revision look whether they have more than this."""
-        for pod in self.here[key]:
-            pod.limit = limit
+        for pod in self.pods.values():
+            if pod.key == key:
+                pod.limit = limit
+
+    def limit_goes(self, key: str, seconds: float) -> None:
+        """The limit comes back after so long. Pods look again when all members have it, and all that was sent to them
+        before has ended.
+        """
+        if key in self.unlimited:
+            return
+        self.unlimited.add(key)
+        self.watch(key, UNLIMITED)
+        self.set_limit(key, 0)
+        self.timeline.later(0.05 + seconds, lambda: self._limit_comes(key))
+
+    def _limit_comes(self, key: str) -> None:
+        waited_for = set(self.live())
+
+        def told(node: Node) -> None:
+            node.set_limit(key, self.revisions[key][0])
+            waited_for.discard(node)
+
+        for node in self.live():
+            node.later(self.lag_s(), lambda node=node: told(node))  # type: ignore[misc]
+        self.timeline.later(0.06, lambda: self._watch_again(key, waited_for, None))
+
+    def _watch_again(self, key: str, waited_for: set[Node], sent_before: list[Request] | None) -> None:
+        if sent_before is None and not any(node.alive for node in waited_for):
+            sent_before = [request for request in self.open if request.key == key and request.pod is not None]
+        if sent_before is not None and not any(request in self.open for request in sent_before):
+            self.unlimited.discard(key)
+            self.watch(key, self.revisions[key][0])
+        else:
+            self.timeline.later(0.05, lambda: self._watch_again(key, waited_for, sent_before))
 
     def run(self, seconds: float) -> None:
         until_s = self.now() + seconds
@@ -515,12 +629,13 @@ class World:
         for node in self.live():
             if node.paused:
                 node.resume()
+        self.network.stopped_until_s.clear()
         for _ in range(600):
-            self._connect_all()
+            self.connect_all()
             self.run(0.1)
             if not self.open:
                 break
-        self.run(5.0)
+        self.run(CALM_S)
 
     def check_idle(self, bound_s: float) -> None:
         """No request waits for longer than this while a slot is free; to be called often, and where nothing fails."""
@@ -552,6 +667,7 @@ class World:
                 if left != (0, 0, 0):
                     raise RuleError(f"{key} at {node.name}: waiting, leases and in flight are {left}")
         for node in self.live():
+            check_left(node.member, node.throttlers)
             for throttler in node.dropped:
                 if throttler.has_requests() or throttler.line.length:
                     raise RuleError(
@@ -566,7 +682,10 @@ class World:
 
     def _new_pod(self, key: str, limit: int) -> Pod:
         number = len(self.pods)
-        pod = Pod(f"pod-{number}", f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:80", limit)
+        address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:80"
+        pod = Pod(key, f"pod-{number}", address, limit)
+        if key in self.unlimited:
+            pod.limit = UNLIMITED
         self.pods[pod.identity] = pod
         self.here[key].append(pod)
         return pod
@@ -585,7 +704,7 @@ class World:
         self._names.append(name)
         self._start(name)
         self._publish()
-        self._connect_all()
+        self.connect_all()
 
     def _publish(self) -> None:
         """Tell all members of the present view; each is told in order, and at a time of its own."""
@@ -597,7 +716,7 @@ class World:
             self.timeline.at(heard_s, lambda node=node: node.run(lambda: self._adopt(node, view)))  # type: ignore[misc]
 
     def _adopt(self, node: Node, view: View) -> None:
-        node.member.adopt(view)
+        node.adopt(view)
         if not node.throttlers:
             for key, (limit, _) in self.revisions.items():
                 node.add_revision(key, limit, self.lives.get(key, 0))
@@ -612,7 +731,7 @@ class World:
         for pod in pods:
             node.add_pod(key, pod)
 
-    def _connect_all(self) -> None:
+    def connect_all(self) -> None:
         live = [node.name.number for node in self.live()]
         for position, one in enumerate(live):
             for other in live[:position]:
@@ -628,4 +747,4 @@ class World:
 
     def _deliver(self, receiver: int, sender: int, message: AnyMessage) -> None:
         node = self.nodes[receiver]
-        node.run(lambda: node.member.receive(sender, message))
+        node.run(lambda: node.heard(sender, message))

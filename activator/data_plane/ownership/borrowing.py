@@ -103,14 +103,17 @@ class Borrowing(SlotSource):
                 waiter.line_number = waiter.arrival
             self.wanted[waiter.arrival] = waiter
 
-    def register(self, epoch: int) -> None:
-        """Say all that there is, under a new epoch: what is not named is not ours any more. Nothing is lent yet."""
+    def register(self, epoch: int, even_nothing: bool = False) -> None:
+        """Say all that there is, under a new epoch: what is not named is not ours any more. Nothing is lent yet.
+
+        `even_nothing`: the owner may keep what was said before the limit went and came back.
+        """
         self.epoch = epoch
         self.lends = False
         self.idle.clear()
         slots = tuple([HeldSlot(slot, lease.identity, lease.address) for lease, slot in self.in_use.items()])
         waiting = tuple([self._described(waiter) for waiter in self.wanted.values()])
-        if slots or waiting:
+        if slots or waiting or even_nothing:
             self._send(Register(epoch, self.key, slots, waiting))
 
     def suspend(self) -> None:

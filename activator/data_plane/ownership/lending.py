@@ -235,10 +235,13 @@ class Lending(LineObserver):
         throttler = self.throttler
         waiter = self._waiter_of(borrower, waiting)
         borrower.waiters[waiting.request] = waiter
+        asked_s = waiter.asked_s
         lease = throttler.try_acquire(waiter, self._now()) if waiting.number == 0 else None
         if lease is not None:
             waiter.granted(lease)
             return
+        if not self._begun:
+            waiter.asked_s = asked_s  # it has its place by that when this begins
         if waiting.number == 0:
             refusal = throttler.enqueue(waiter)
             if refusal is None:

@@ -143,7 +143,7 @@ class Member:
             self._borrow(throttler, owner)
             self.borrowed[key].borrowing.begin(False)
             if self._has_registered_with(owner):
-                self.borrowed[key].borrowing.register(self.view.epoch)
+                self.borrowed[key].borrowing.register(self.view.epoch, True)
 
     def revision_dropped(self, key: str) -> None:
         """It is gone here, by its `common_name`. Its leases end in their own time; the owner counts them until then."""
