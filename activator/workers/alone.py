@@ -25,6 +25,7 @@ from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.telemetry.switchboard import Telemetry
 from activator.workers.messages import WorkerCounts
 from activator.workers.peers import MEMBER_TICK_S, Peers, first_slot
+from activator.workers.trace import recorder_from_environment
 from activator.workers.workers import ListenerPlan, Workers
 
 NONE: Final = "there are no workers beside this process (`workers: 1`)"
@@ -68,6 +69,7 @@ class OneWorker(Workers):
         later = asyncio.get_running_loop().call_later
         member = self._member = Member(number, peers.send, peers.drop, self._now, later, first_slot(os.urandom))
         peers.member = member
+        peers.recorder = recorder_from_environment(member, self._now)
         self._data.join(member)
         self._group = group
         self._tasks.start("lent slots", self._tick(member))
@@ -75,6 +77,8 @@ class OneWorker(Workers):
 
     def adopt_view(self, view: View) -> None:
         assert self._member is not None and self._peers is not None, "it has joined"
+        if self._peers.recorder is not None:
+            self._peers.recorder.adopted(view)
         self._member.adopt(view)
         self._peers.keep({member.number for member in view.members})
 

@@ -8,7 +8,6 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +94,7 @@ def test_what_workers_say_to_each_other_keeps_the_rules(run_activator: RunActiva
         configuration = configured([limited(pods.addresses, 2)], workers=3)
         activator = run_activator(configuration, OWNERSHIP_TRACE=str(tmp_path))
         activator.may_log_errors = True
-        load = Tally(activator.address, 20)
+        load = Tally([activator.address], 20)
 
         def kill_some() -> None:
             for _ in range(3):

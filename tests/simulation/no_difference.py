@@ -224,7 +224,6 @@ NOT_FOUND: Final[dict[str, str]] = _by_reason(
             "member.Member.tick: leave: self._forget_returned(key, one)",
             "member.Member.tick: leave: if now_s - since_s >= UNKNOWN_KEPT_S:",
             "member.Member.tick: leave: if now_s - since_s >= UNKNOWN_KEPT_S: #2",
-            "member.Member.tick: leave: self._taken_unknown(key)",
             "member.Member.tick: leave: del self._gone_since_s[key]",
             "member.Member.tick: turn: now_s - since_s >= UNKNOWN_KEPT_S",
             "member.Member.tick: turn: now_s - since_s >= UNKNOWN_KEPT_S #2",

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from activator.data_plane.ownership.member import EARLY_MAX, Member
 from activator.data_plane.ownership.messages import Cancel, WaitingRequest, Want
-from activator.data_plane.ownership.view import View
+from activator.data_plane.ownership.view import MemberName, View
 from activator.runtime.errors import Reason
 from lb.tracker import RECOVERING
 from tests.simulation.rules import expect
@@ -358,6 +358,51 @@ def a_request_that_was_never_in_line_has_its_place_by_its_age(seed: int) -> None
     expect(ended == asked, f"they were served in the order {[asked.index(request) for request in ended]}")
 
 
+def an_owner_that_may_not_grant_grants_nothing_until_it_may(seed: int) -> None:
+    """As one that does not reach a majority. What is at pods ends as it would."""
+    world, owner, borrower = two(seed, 2, 1)
+    first = world.ask(owner, KEY, 0.1)
+    world.run(0.05)
+    owner.member.allow_grants(False)
+    waiting = [world.ask(node, KEY, 0.01) for node in (owner, borrower, owner, borrower)]
+    world.run(0.5)
+    expect(first.end == "served", f"the first one has {first.end}")
+    expect(all(not request.end for request in waiting), "a slot was granted")
+    owner.member.allow_grants(True)
+    world.run(0.5)
+    expect([request.end for request in waiting] == ["served"] * 4, f"{[request.end for request in waiting]}")
+    calm(world)
+
+
+def who_begins_to_own_while_it_may_not_grant_waits_as_well(seed: int) -> None:
+    world, owner, borrower = two(seed, 2, 1)
+    borrower.member.allow_grants(False)
+    world.kill(owner)
+    world.run(0.02)
+    request = world.ask(borrower, KEY, 0.01)
+    world.run(1.0)
+    if NAME in borrower.member.owned:
+        expect(not request.end, "a slot was granted")
+    borrower.member.allow_grants(True)
+    calm(world)
+
+
+def before_the_first_view_nothing_is_granted(seed: int) -> None:
+    """And a limit may go and come meanwhile."""
+    world = World(seed, 1, {KEY: (1, 1)})
+    world.run(0.2)
+    (node,) = world.live()
+    throttler = node.throttlers[KEY]
+    fresh = Member(77, lambda number, message: None, lambda number: None, world.now, node.later)
+    fresh.revision_set(throttler)
+    expect(throttler.source is not None, "it could grant")
+    fresh.limit_removed(NAME)
+    expect(throttler.source is None, "it has no limit, and waits")
+    fresh.revision_set(throttler)
+    fresh.adopt(View(1, (MemberName(77, 0),)))
+    expect(throttler.source is None and NAME in fresh.owned, "it does not grant in its view")
+
+
 SCENARIOS: list[Callable[[int], None]] = [
     a_limit_goes_and_comes_back,
     slots_are_lent_where_much_is_free,
@@ -377,4 +422,7 @@ SCENARIOS: list[Callable[[int], None]] = [
     a_member_that_says_too_much_too_early_loses_its_link,
     what_is_said_twice_changes_nothing,
     a_request_that_was_never_in_line_has_its_place_by_its_age,
+    an_owner_that_may_not_grant_grants_nothing_until_it_may,
+    who_begins_to_own_while_it_may_not_grant_waits_as_well,
+    before_the_first_view_nothing_is_granted,
 ]

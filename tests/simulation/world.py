@@ -636,6 +636,8 @@ class World:
             if not self.open:
                 break
         self.run(CALM_S)
+        self.connect_all()  # a link may have been ended by a member that was asked about a revision it does not have
+        self.run(1.0)
 
     def check_idle(self, bound_s: float) -> None:
         """No request waits for longer than this while a slot is free; to be called often, and where nothing fails."""

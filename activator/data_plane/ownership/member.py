@@ -262,7 +262,7 @@ class Member:
             self._forget_returned(key, one)
         for key, since_s in list(self._unknown_since_s.items()):
             if now_s - since_s >= UNKNOWN_KEPT_S:
-                for number in {number for number, _ in self._taken_unknown(key)}:
+                for number in {number for number, message in self._taken_unknown(key) if _is_asking(message)}:
                     self._drop(number)  # it says all that again on its next link
         for key, since_s in list(self._gone_since_s.items()):
             if now_s - since_s >= UNKNOWN_KEPT_S:
@@ -443,3 +443,8 @@ class Member:
 
     def _lendings(self) -> list[Lending]:
         return [*[owned.lending for owned in self.owned.values()], *self._retired]
+
+
+def _is_asking(message: AnyMessage) -> bool:
+    """Somebody waits for an answer to it."""
+    return type(message) is Want or (type(message) is Register and bool(message.waiting))
