@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,14 +19,23 @@ RunActivator = Callable[..., Activator]
 
 one_worker = pytest.mark.skipif(WORKERS > 1, reason="it is about what each worker has for itself")
 
-_NETS = itertools.count(20)  # of 127.0.0.0/8, one for each cluster
+PART = os.environ.get("E2E_PART", "")  # 1 or 2: every second file, so that two runs beside each other do them all
+
+_NETS = itertools.count(130 if PART == "2" else 20)  # of 127.0.0.0/8, one for each cluster
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
+    files = sorted({item.path for item in items if here in item.path.parents})
+    left_out = []
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.e2e)
+            if PART and str(files.index(item.path) % 2 + 1) != PART:
+                left_out.append(item)
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture
