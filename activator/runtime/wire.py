@@ -7,7 +7,8 @@ Rules
   3. A turn reads READ_BYTES at most, into memory that is there already: what `received` is given is good until it
      returns. What waits to be sent is bounded: a peer that does not read loses the connection.
   4. `closed` is called once, when the other end is closed or something fails; not after `close`.
-  5. Between machines a frame is signed (`seal`), and has no descriptors. What does not fit ends the connection.
+  5. Between machines a frame is signed (`seal`), and has no descriptors. What does not fit ends the connection. Such
+     a peer can make us hold less: SEALED_BYTES_MAX of a frame that comes, and as much that waits to be sent.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Final, Protocol
 
 WIRE_BACKLOG_BYTES_MAX: Final = 256 * 1024 * 1024  # waiting to be read by the other process
 WIRE_FRAME_BYTES_MAX: Final = 256 * 1024 * 1024  # more than any table has
+SEALED_BYTES_MAX: Final = 32 * 1024 * 1024
 READ_BYTES: Final = 64 * 1024
 DESCRIPTORS_AT_ONCE_MAX: Final = 64  # in one frame; the kernel takes 253
 
@@ -57,6 +59,8 @@ class Wire:
     ) -> None:
         self._seal = seal
         self._code_bytes = 0 if seal is None else CODE_BYTES
+        self._backlog_bytes_max = WIRE_BACKLOG_BYTES_MAX if seal is None else SEALED_BYTES_MAX
+        self._frame_bytes_max = WIRE_FRAME_BYTES_MAX if seal is None else SEALED_BYTES_MAX
         self._loop = asyncio.get_running_loop()
         self._socket = sock
         self._received = received
@@ -85,7 +89,7 @@ class Wire:
             frame += self._seal.code(data)
         self.backlog_bytes += len(frame)
         self._outgoing.append((memoryview(frame), given))
-        if self.backlog_bytes > WIRE_BACKLOG_BYTES_MAX:
+        if self.backlog_bytes > self._backlog_bytes_max:
             self._end()
         elif not self._is_writing and not self._is_flushing:
             self._is_flushing = True
@@ -161,7 +165,7 @@ class Wire:
         while self.is_open and len(incoming) - position >= _HEADER.size:
             length, count = _HEADER.unpack_from(incoming, position)
             begin = position + _HEADER.size
-            if length > WIRE_FRAME_BYTES_MAX or count > DESCRIPTORS_AT_ONCE_MAX:
+            if length > self._frame_bytes_max or count > DESCRIPTORS_AT_ONCE_MAX:
                 self._failed(ValueError(f"a frame of {length} bytes and {count} descriptors"))
                 self._end()
                 break

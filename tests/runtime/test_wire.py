@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from activator.runtime import wire as wire_module
-from activator.runtime.wire import DESCRIPTORS_AT_ONCE_MAX, Wire, pair
+from activator.runtime.wire import CODE_BYTES, DESCRIPTORS_AT_ONCE_MAX, SEALED_BYTES_MAX, Wire, pair
 
 
 class End:
@@ -122,6 +122,35 @@ def test_descriptors_that_cannot_be_sent_are_closed() -> None:
         os.close(read)
 
     run(story)
+
+
+class AnySeal:
+    """Whatever comes fits."""
+
+    def code(self, data: bytes) -> bytes:
+        return bytes(CODE_BYTES)
+
+    def fits(self, data: memoryview, code: memoryview) -> bool:
+        return True
+
+
+def test_a_peer_of_another_machine_can_make_us_hold_less() -> None:
+    async def story() -> None:
+        failed: list[Exception] = []
+        own, other = pair()
+        wire = Wire(own, lambda data, _: None, lambda: None, failed.append, AnySeal())
+        other.sendall(struct.pack("<II", SEALED_BYTES_MAX + 1, 0))
+        await until(lambda: not wire.is_open)
+        assert "a frame of" in str(failed[0])
+        other.close()
+        own, other = pair()
+        wire = Wire(own, lambda data, _: None, lambda: None, failed.append, AnySeal())
+        for _ in range(SEALED_BYTES_MAX // 1_000_000 + 2):
+            wire.send(bytes(1_000_000))
+        assert not wire.is_open
+        other.close()
+
+    asyncio.run(story())
 
 
 def test_what_a_receiver_raises_is_told_and_the_next_frame_comes() -> None:
