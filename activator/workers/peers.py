@@ -46,8 +46,8 @@ class Peers:
         """There is a link to this worker, in place of a former one; with a seal where it is of another replica."""
         assert self.member is not None
         self._end(worker)
-        self._wires[worker] = Wire(
-            sock, lambda data, _: self._received(worker, data), lambda: self._lost(worker), self._failed, seal
+        wire = self._wires[worker] = Wire(
+            sock, lambda data, _: self._received(worker, data), lambda: self._lost(worker, wire), self._failed, seal
         )
         if self.recorder is not None:
             self.recorder.linked(worker)
@@ -65,8 +65,9 @@ class Peers:
 
     def drop(self, worker: int) -> None:
         """End a link; the parent makes another one."""
-        if worker in self._wires:
-            self._loop.call_soon(self._lost, worker)
+        wire = self._wires.get(worker)
+        if wire is not None:
+            self._loop.call_soon(self._lost, worker, wire)
 
     def keep(self, workers: set[int]) -> None:
         """There are these workers, and no others."""
@@ -93,8 +94,8 @@ class Peers:
         if self._outgoing:
             self._flush()  # the answers go now: whoever asked waits for them
 
-    def _lost(self, worker: int) -> None:
-        if worker in self._wires:
+    def _lost(self, worker: int, wire: Wire) -> None:
+        if self._wires.get(worker) is wire:  # else there is another one meanwhile
             self._end(worker)
             self._unlinked(worker)
 
