@@ -19,7 +19,7 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from activator.members.handshake import (
     GREETING_BYTES_MAX,
@@ -45,6 +45,7 @@ REFUSED_LOG_INTERVAL_S: Final = 10.0
 ACCEPT_RETRY_S: Final = 0.5  # after the system had no descriptors, say
 USER_TIMEOUT_MS: Final = 10_000  # data that is not acknowledged for so long ends the connection (tcp(7))
 BACKLOG: Final = 128
+PORT_MAX: Final = 65535
 
 _LENGTH: Final = struct.Struct("<I")
 
@@ -88,6 +89,7 @@ class Mesh:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
         self._under_way: Counter[str] = Counter()  # handshakes, by host
         self._logged_s = float("-inf")
         self.refused_total: Counter[str] = Counter()  # by the kind of reason
@@ -111,12 +113,13 @@ class Mesh:
             raise StartError(f"members.listen {address}: {error.strerror or error}") from error
         sock.setblocking(False)
         self._socket = sock
-        self._tasks.start("members", self._accept(sock))
+        self._accepting = self._tasks.start("members", self._accept(sock))
         return f"{host}:{sock.getsockname()[1]}"
 
     def close(self) -> None:
         """Nobody is accepted any more. To be called last: who finds nobody here takes this replica for gone."""
-        if self._socket is not None:
+        if self._socket is not None and self._accepting is not None:
+            self._accepting.cancel()  # else the loop would go on looking at a descriptor that may be another one's
             self._socket.close()
             self._socket = None
 
@@ -182,8 +185,8 @@ class Mesh:
 
     async def dial(self, address: str, own: int, wanted: int, expected: int = 0) -> Connection:
         """Raises VacantError, HandshakeError, OSError, TimeoutError."""
-        host, port = split(address)
-        family, kind, protocol, _, place = (await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
+        async with asyncio.timeout(DIAL_S):
+            family, kind, protocol, _, place = await self._resolve(address)
         sock = socket.socket(family, kind, protocol)
         try:
             sock.setblocking(False)
@@ -204,6 +207,16 @@ class Mesh:
         except BaseException:
             sock.close()
             raise
+
+    async def _resolve(self, address: str) -> Any:
+        """Raises OSError."""
+        try:
+            host, port = split(address)
+            if not 0 < port <= PORT_MAX:
+                raise ValueError("its port is not one")
+            return (await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM))[0]
+        except ValueError as error:  # of the port, or of a name that cannot be one (UnicodeError)
+            raise OSError(errno.EINVAL, f"{address!r} is not an address: {error}") from error
 
     async def _introduce(self, sock: socket.socket, own: int, wanted: int, expected: int) -> Connection:
         party = self._party(own)

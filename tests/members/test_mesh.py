@@ -227,3 +227,24 @@ def test_a_port_that_is_taken_is_said() -> None:
             two.mesh.listen(one.address)
 
     run(story)
+
+
+@pytest.mark.parametrize("address", ["", "nowhere", "127.0.0.1:0", "127.0.0.1:65536", "127.0.0.1:-1", f"{'a' * 70}:80"])
+def test_what_is_no_address_is_not_reached(address: str) -> None:
+    async def story(one: Replica, two: Replica) -> None:
+        with pytest.raises(OSError, match="is not an address"):
+            await two.mesh.dial(address, 0, 0)
+
+    run(story)
+
+
+def test_nobody_looks_at_the_port_any_more_when_it_is_closed() -> None:
+    async def story(one: Replica, two: Replica) -> None:
+        await asyncio.sleep(0.0)  # it waits for whoever comes
+        one.mesh.close()
+        await asyncio.sleep(0.01)
+        with pytest.raises(VacantError):
+            await two.mesh.dial(one.address, 0, 0)
+        assert not [task for task in asyncio.all_tasks() if task.get_name() == "members" and not task.done()]
+
+    run(story)
