@@ -3,13 +3,14 @@
 Rules
   1. A process is named by the machine (its boot, and the namespace that numbers its processes), its number, and when it
      was started: numbers are used again, times are not.
-  2. Of processes of other machines nothing is said here.
+  2. Of processes of other machines nothing is said here, nor of one whose start nobody could read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import select
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -46,7 +47,7 @@ class EndOfProcesses:
         self.of = of
         self._ended = ended
         self._loop = asyncio.get_running_loop()
-        self._watched: set[int] = set()  # pidfds
+        self._watched: dict[int, Process] = {}  # by pidfd
         self.is_watching = True
         for process in processes:
             if not self._watch(process):
@@ -54,6 +55,10 @@ class EndOfProcesses:
                 return
         if not self._watched:
             self._loop.call_soon(self._end)
+
+    def watches(self, process: Process) -> bool:
+        """Whether this one is not known to have ended."""
+        return any(one == process for one in self._watched.values())
 
     def close(self) -> None:
         self.is_watching = False
@@ -66,6 +71,8 @@ class EndOfProcesses:
 
     def _watch(self, process: Process) -> bool:
         """Whether its end will be known, or is."""
+        if not process.started:
+            return False  # another process that has its number could not be told from it
         try:
             pidfd = os.pidfd_open(process.process)
         except ProcessLookupError:
@@ -75,21 +82,29 @@ class EndOfProcesses:
         try:
             is_same = started_at(process.process) == process.started
         except OSError:
-            is_same = False  # it ended between the two
+            is_over = _has_ended(pidfd)  # else it is there, and the kernel does not show it to us
+            os.close(pidfd)
+            return is_over
         if not is_same:
             os.close(pidfd)
             return True
-        self._watched.add(pidfd)
+        self._watched[pidfd] = process
         self._loop.add_reader(pidfd, self._one_ended, pidfd)
         return True
 
     def _one_ended(self, pidfd: int) -> None:
         self._loop.remove_reader(pidfd)
         os.close(pidfd)
-        self._watched.discard(pidfd)
+        del self._watched[pidfd]
         self._end()
 
     def _end(self) -> None:
         if self.is_watching and not self._watched:
             self.is_watching = False
             self._ended()
+
+
+def _has_ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))

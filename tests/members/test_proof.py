@@ -93,3 +93,30 @@ def test_who_does_not_look_any_more_hears_nothing_and_keeps_no_descriptor(sleepe
 def test_this_process_is_itself() -> None:
     one = this_process()
     assert one == this_process() and one.process == os.getpid() and one.machine and one.started > 0
+
+
+def test_of_a_process_whose_start_is_not_known_nothing_is_said(sleepers: Sleepers) -> None:
+    async def story() -> None:
+        ended: list[bool] = []
+        one = sleepers.start()
+        unknown = Process(one.machine, one.process, 0)
+        watch = EndOfProcesses([unknown], None, lambda: ended.append(True))
+        assert not watch.is_watching
+        await asyncio.sleep(0.05)
+        assert ended == []
+
+    asyncio.run(story())
+
+
+def test_it_is_known_which_of_them_have_ended(sleepers: Sleepers) -> None:
+    async def story() -> None:
+        one, other = sleepers.start(), sleepers.start()
+        watch = EndOfProcesses([one, other], None, lambda: None)
+        sleepers.kill(0)
+        async with asyncio.timeout(10.0):
+            while watch.watches(one):  # noqa: ASYNC110  (of the kernel)
+                await asyncio.sleep(0.001)
+        assert watch.watches(other)
+        watch.close()
+
+    asyncio.run(story())
