@@ -40,11 +40,12 @@ class MemberPlace(msgspec.Struct, frozen=True):
 
 
 class Members(Message, frozen=True, tag=True):
-    """All members from now on; `unproven_replicas` as in `View`."""
+    """All members from now on; `unproven_replicas` and `follows` as in `View`."""
 
     epoch: int
     workers: tuple[MemberPlace, ...]
     unproven_replicas: tuple[int, ...] = ()
+    follows: bool = True
 
 
 class Link(Message, frozen=True, tag=True):

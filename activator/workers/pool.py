@@ -211,7 +211,7 @@ class WorkerPool(Workers, ForkListener):
 
     def adopt_view(self, view: View) -> None:
         members = tuple([MemberPlace(member.number, member.place) for member in view.members])
-        self._tell(Members(view.epoch, members, tuple(view.unproven_replicas)))
+        self._tell(Members(view.epoch, members, tuple(view.unproven_replicas), view.follows))
 
     def link_member(self, own: int, other: int, sock: socket.socket, keys: SessionKeys) -> None:
         for worker in self._begun():

@@ -278,7 +278,7 @@ class Serving:
         """The workers are these from now on."""
         names = tuple([MemberName(one.number, one.place) for one in message.workers])
         unproven = frozenset(message.unproven_replicas)
-        view = View(message.epoch, names, frozenset(), unproven)
+        view = View(message.epoch, names, frozenset(), unproven, message.follows)
         if self.peers.recorder is not None:
             self.peers.recorder.adopted(view)
         self._member.adopt(view)

@@ -7,7 +7,7 @@ Rules
      member that has left is proven to have ended, or had registered before: by then no member acts on a grant of a
      former owner, since each acts on no grant of an epoch but its own.
   3. Whoever goes on owning a revision goes on granting: it counts what each member has, and does not forget it for a
-     change of the view.
+     change of the view. But for a member that may have been left out of a view (`View.follows`): it begins anew.
   4. A link that ends loses what was under way. The borrower registers again on the next one; the owner keeps its slots
      counted until then.
 """
@@ -392,6 +392,18 @@ class Member:
             self._borrow(throttler, owner)  # first: what comes back now is granted to nobody
             owned.lending.hand_over()
             self.borrowed[key].borrowing.begin(owned.complete)
+        elif not self.view.follows:
+            self._own_anew(owned)
+
+    def _own_anew(self, owned: OwnedRevision) -> None:
+        """What others have is said again by themselves."""
+        throttler = owned.lending.throttler
+        throttler.source = NOTHING_YET  # first: what comes back now is granted to nobody
+        owned.lending.hand_over()
+        if owned.complete:
+            for waiter in throttler.line.waiters():
+                waiter.line_number = waiter.arrival
+        self._own(throttler)
 
     def _forget_returned(self, key: str, one: BorrowedRevision) -> None:
         if one.is_dropped and not one.borrowing.in_use:

@@ -29,7 +29,8 @@ class MemberName(NamedTuple):
 @final
 class View:
     """`unproven`: numbers of members that were there in an earlier view, and of which it is not certain that they have
-    ended: they may still use slots. `unproven_replicas`: the same of all members of a replica.
+    ended: they may still use slots. `unproven_replicas`: the same of all members of a replica. `follows`: nobody can
+    have been in a view since the last one of this member; else others may have granted what it owned.
     """
 
     def __init__(
@@ -38,11 +39,13 @@ class View:
         members: tuple[MemberName, ...],
         unproven: frozenset[int] = frozenset(),
         unproven_replicas: frozenset[int] = frozenset(),
+        follows: bool = True,
     ) -> None:
         self.epoch = epoch
         self.members = members
         self.unproven = unproven
         self.unproven_replicas = unproven_replicas
+        self.follows = follows
 
     def may_live(self, number: int) -> bool:
         """It is here, or not known to have ended."""
