@@ -34,8 +34,10 @@ from activator.members.messages import (
     GroupView,
     Introduction,
     Leave,
+    LivesChanged,
     Propose,
     Replica,
+    RevisionLives,
 )
 from activator.members.numbers import seat_of, short_number, unmet
 from activator.runtime.clock import Now
@@ -93,14 +95,14 @@ class Group:
         send: Callable[[int, GroupMessage], None],
         adopt: Callable[[GroupView], None],
         grant: Callable[[bool], None],
-        learn: Callable[[dict[str, int]], None],
+        learn: Callable[[RevisionLives], None],
         now: Now,
     ) -> None:
         self.number = number
         self.seat = seat_of(number)
         self.rules = rules
         self.replica = Replica(number)
-        self.lives: dict[str, int] = {}
+        self.lives = RevisionLives()
         self.contacts: dict[int, Contact] = {}
         self.accepted = NO_VIEW
         self.effective = NO_VIEW
@@ -139,10 +141,13 @@ class Group:
         self._introduce_to_all()
         self._reconsider()
 
-    def set_lives(self, lives: dict[str, int]) -> None:
+    def set_lives(self, lives: RevisionLives) -> None:
         """Those of this replica."""
+        news = RevisionLives(_new(lives.present, self.lives.present), _new(lives.dropped, self.lives.dropped))
         self.lives = lives
-        self._introduce_to_all()
+        if news.present or news.dropped:
+            for contact in self._linked():
+                self._send(contact.seat, LivesChanged(news))
 
     def leave(self) -> None:
         """Nothing is in flight here, and nothing will be."""
@@ -161,8 +166,7 @@ class Group:
             self._note_ended(known)
         contact.is_linked = True
         contact.vacant_s = float("-inf")
-        contact.heard_s = self._now()
-        self._send(seat, self._introduction())
+        self._send(seat, self._introduction())  # it is reached when it has said in which view it is
 
     def unlinked(self, seat: int) -> None:
         """The link has ended, with all that was under way."""
@@ -199,6 +203,8 @@ class Group:
             self._repair(contact, message)
         elif isinstance(message, Introduction):
             self._meet(contact, message)
+        elif isinstance(message, LivesChanged):
+            self._learn(message.lives)
         elif isinstance(message, Propose):
             self._consider(contact, message.view)
         elif isinstance(message, Accept):
@@ -508,3 +514,13 @@ class Group:
         if allowed != self.may_grant:
             self.may_grant = allowed
             self._grant(allowed)
+
+
+def _new(lives: dict[str, int], former: dict[str, int]) -> dict[str, int]:
+    """What is in the one and not in the other."""
+    return dict(lives.items() - former.items())
+
+
+def follows_on(former: int, epoch: int) -> bool:
+    """Nobody can have been in a view between these two."""
+    return epoch >> EPOCH_SHIFT == (former >> EPOCH_SHIFT) + 1

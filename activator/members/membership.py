@@ -5,8 +5,9 @@ Rules
      first kind both sides dial (the link of the higher number stays), for the second the higher number.
   2. The port is bound before anything else is done, and closed after everything else has ended: whoever finds nobody
      there takes this replica for gone.
-  3. A replica has ended when its processes have, on the same machine; when its link was closed in order, of a replica
-     of one process on another machine; when the roster says so. A link that was cut proves nothing.
+  3. A replica has ended when its processes have, on the same machine, if it could tell of all of them until then; when
+     a link over which it has spoken was closed in order, of a replica whose data planes are not processes of their own,
+     on another machine; when the roster says so. A link that was cut, or closed in a handshake, proves nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from typing import Any, Final
 import msgspec
 
 from activator.config.model import Members
-from activator.data_plane.ownership.view import MemberName, View
+from activator.data_plane.ownership.view import WORKER_BITS, MemberName, View
 from activator.members.data_planes import GroupDataPlanes, GroupSide
-from activator.members.group import EPOCH_SHIFT, Group, GroupRules
+from activator.members.group import EPOCH_SHIFT, Group, GroupRules, follows_on
 from activator.members.handshake import Greeting, HandshakeError, NotWantedError, Party, Process, Seal
 from activator.members.lives import Lives
 from activator.members.mesh import Connection, Mesh, VacantError
-from activator.members.messages import DataPlaneName, GroupMessage, GroupView, decode, encode
+from activator.members.messages import DataPlaneName, GroupMessage, GroupView, RevisionLives, decode, encode
 from activator.members.numbers import replica_number, seat_of
 from activator.members.proof import EndOfProcesses, this_process
 from activator.members.roster import Roster
@@ -40,6 +41,7 @@ TICK_S: Final = 0.05
 REDIAL_S: Final = 0.2  # where nobody answered
 RELINK_INITIAL_S: Final = 0.005  # of data planes: the other side may not have the view yet
 RELINK_MAX_S: Final = 0.5
+RELINK_STABLE_S: Final = 1.0  # a link that lasted for so long did not fail for what is said over it
 END_SETTLE_S: Final = 0.3  # from the end of a link until all else of that process is closed: descriptors go one by one
 FORM_SLACK_S: Final = 1.0  # beyond the time in which the group is there at the latest, if it can be
 ADDRESSES_MAX: Final = 4096  # replicas whose address is remembered; of more the oldest are forgotten
@@ -56,6 +58,7 @@ class SeatLink:
         self.wire = wire
         self.party = party
         self.is_dialled = is_dialled
+        self.has_spoken: bool = False  # it has got past the handshake as well
 
 
 class Membership(GroupSide):
@@ -77,6 +80,7 @@ class Membership(GroupSide):
         self._roster = roster
         self._address = address
         self.lives = Lives()
+        self._lives_told = 0  # as `Lives.changes` was then
         self._data_planes = planes
         self._tasks = tasks
         self._now = now
@@ -97,9 +101,12 @@ class Membership(GroupSide):
         self._watches: dict[int, EndOfProcesses] = {}  # by replica
         self._planes: dict[tuple[int, int], int] = {}  # links that there are to be: own, other; and the other's seat
         self._own_planes: set[int] = set()
+        self._dialling_planes: set[tuple[int, int]] = set()
+        self._met_s: dict[tuple[int, int], tuple[float, float]] = {}  # when a link was made, and after which delay
         self._is_closing = False
         self._formed = asyncio.Event()
         self._mesh = Mesh(key, config.group, self._party, self._accepts, self._met, now, tasks)
+        self._epoch = 0  # of the present view
         self.views_total = 0
 
     # --- life ---
@@ -142,15 +149,18 @@ class Membership(GroupSide):
         self.group.set_data_planes(names)
 
     def lives_changed(self) -> None:
-        told = self.lives.told()
-        if told != self.group.lives:
-            self.group.set_lives(told)
+        if self.lives.changes != self._lives_told:
+            self._lives_told = self.lives.changes
+            self.group.set_lives(self.lives.told())
 
     def unlinked(self, own: int, other: int) -> None:
         """A link of a data plane has ended."""
         seat = self._planes.get((own, other))
-        if seat is not None:
-            self._link_planes(own, other, seat)
+        if seat is None:
+            return
+        met_s, delay_s = self._met_s.get((own, other), (0.0, 0.0))
+        is_stable = self._now() - met_s >= RELINK_STABLE_S
+        self._link_planes(own, other, seat, 0.0 if is_stable else min(2.0 * delay_s + RELINK_INITIAL_S, RELINK_MAX_S))
 
     # --- for people ---
 
@@ -188,14 +198,20 @@ class Membership(GroupSide):
     async def _run(self) -> None:
         while not self._is_closing:
             await pause(TICK_S)
-            self.group.tick()
-            self._redial()
+            try:
+                self.group.tick()
+                self._redial()
+            except Exception as error:  # a replica that says nothing more would hold up all others
+                log.error("the group could not go on in this turn", exc_info=error)
 
     async def _watch_silent(self) -> None:
-        """The roster may take long to answer."""
+        """A task of its own: an answer may take long, and the others must hear us meanwhile."""
         while not self._is_closing:
             await pause(GONE_INTERVAL_S if self.group.is_coordinator() else GONE_INTERVAL_OTHERS_S)
-            await self._ask_about_silent()
+            try:
+                await self._ask_about_silent()
+            except Exception as error:
+                log.error("it cannot be asked who is gone", exc_info=error)
 
     def _set_addresses(self, addresses: Mapping[int, str]) -> None:
         self._addresses = dict(addresses)
@@ -208,7 +224,7 @@ class Membership(GroupSide):
         if link is not None:
             link.wire.send(encode(message))
 
-    def _learn(self, lives: dict[str, int]) -> None:
+    def _learn(self, lives: RevisionLives) -> None:
         for key in self.lives.learn(lives):
             log.error(
                 "revision %s was dropped and came back at other members, and not here: requests to it wait here until "
@@ -236,8 +252,11 @@ class Membership(GroupSide):
                 seat = seat_of(replica.number)
                 planes.update({(own, one.number): seat for own in self._own_planes for one in replica.data_planes})
         new = planes.keys() - self._planes.keys()
+        self._met_s = {pair: met for pair, met in self._met_s.items() if pair in planes}
         self._planes = planes
-        self._data_planes.adopt_view(View(view.epoch, tuple(names), frozenset(), frozenset(view.unproven)))
+        follows = follows_on(self._epoch, view.epoch) or self._config.on_silence != "prompt"
+        self._epoch = view.epoch
+        self._data_planes.adopt_view(View(view.epoch, tuple(names), frozenset(), frozenset(view.unproven), follows))
         for own, other in new:
             self._link_planes(own, other, planes[own, other])
         self._formed.set()
@@ -262,7 +281,7 @@ class Membership(GroupSide):
 
     async def _dial_seat(self, seat: int) -> None:
         try:
-            self._met(await self._mesh.dial(self._addresses[seat], 0, 0))
+            self._met(await self._mesh.dial(self._addresses.get(seat, ""), 0, 0))
         except VacantError:
             self.group.is_vacant(seat)
             await pause(REDIAL_S)
@@ -286,7 +305,7 @@ class Membership(GroupSide):
             raise HandshakeError(f"seat {seat} is taken: two replicas have {party.address}, or their peers differ")
         if known != party.address:
             raise HandshakeError(f"seat {seat} has the address {known or 'of nobody'} here: are the peers the same?")
-        if greeting.wanted and (greeting.wanted, party.data_plane) not in self._planes:
+        if greeting.wanted and not self._wants(greeting.wanted, party.data_plane):
             raise NotWantedError("not in this view")
         link = self._links.get(seat)
         is_ours = link is not None and link.party.replica == party.replica and link.is_dialled
@@ -299,7 +318,7 @@ class Membership(GroupSide):
         if self._is_closing or self._addresses.get(seat) != party.address:
             connection.sock.close()
         elif connection.own:
-            self._data_planes.link_member(connection.own, party.data_plane, connection.sock, connection.keys)
+            self._link_plane(connection)
         else:
             self._link_seat(seat, connection)
 
@@ -325,8 +344,11 @@ class Membership(GroupSide):
         self.group.linked(seat, connection.party.replica)
 
     def _drop_link(self, seat: int) -> None:
-        self._links.pop(seat).wire.reset()
+        link = self._links.pop(seat)
+        link.wire.reset()
         self.group.unlinked(seat)
+        if link.party.process.machine == self._process.machine:
+            self._loop.call_later(END_SETTLE_S, self._settled, seat, link.party, False)
 
     def _received(self, seat: int, wire: Wire, data: memoryview) -> None:
         link = self._links.get(seat)
@@ -338,6 +360,7 @@ class Membership(GroupSide):
             self._failed(error)
             self._drop_link(seat)
             return
+        link.has_spoken = True
         self.group.receive(seat, message)
         self._watch(seat, link)
 
@@ -351,14 +374,22 @@ class Membership(GroupSide):
         del self._links[seat]
         self.group.unlinked(seat)
         is_elsewhere = link.party.process.machine != self._process.machine or not self._process.machine
-        if wire.has_ended and is_elsewhere and self.group.planes_of(seat) <= 1:
-            self._loop.call_later(END_SETTLE_S, self._settled, seat, link.party.replica)
+        is_in_order = wire.has_ended and link.has_spoken and not self.group.processes_of(seat)
+        if not is_elsewhere or is_in_order:
+            self._loop.call_later(END_SETTLE_S, self._settled, seat, link.party, is_elsewhere)
 
-    def _settled(self, seat: int, replica: int) -> None:
-        """Its process has closed the link in order: it has ended, unless it is here again."""
+    def _settled(self, seat: int, party: Party, has_ended: bool) -> None:
+        """A link is gone for a while, and the replica is not here again."""
         link = self._links.get(seat)
-        if not self._is_closing and (link is None or link.party.replica != replica):
-            self.group.ended(replica)
+        if self._is_closing or (link is not None and link.party.replica == party.replica):
+            return
+        if has_ended:
+            self.group.ended(party.replica)
+            return
+        watch = self._watches.get(party.replica)
+        if watch is not None and watch.watches(party.process):
+            watch.close()  # it lives, and may start processes that we do not hear of
+            del self._watches[party.replica]
 
     def _watch(self, seat: int, link: SeatLink) -> None:
         """The processes of a replica on this machine."""
@@ -382,19 +413,39 @@ class Membership(GroupSide):
 
     # --- links of data planes ---
 
-    def _link_planes(self, own: int, other: int, seat: int) -> None:
-        """The replica with the higher number dials."""
-        replica = self.group.replica_at(seat)
-        if replica < self.replica:
-            self._tasks.start("data plane link", self._dial_plane(own, other, seat, replica))
+    def _wants(self, own: int, other: int) -> bool:
+        """There is to be a link between these two, and ours is there."""
+        return (own, other) in self._planes and own in self._own_planes
 
-    async def _dial_plane(self, own: int, other: int, seat: int, replica: int) -> None:
-        delay_s = RELINK_INITIAL_S
-        while not self._is_closing and self._planes.get((own, other)) == seat:
-            try:
-                self._met(await self._mesh.dial(self._addresses.get(seat, ""), own, other, replica))
-                return
-            except (VacantError, HandshakeError, OSError, TimeoutError, ValueError) as error:
-                log.debug("data plane %d of seat %d is not reached: %s", other, seat, error)
-            await pause(delay_s)
-            delay_s = min(2.0 * delay_s, RELINK_MAX_S)
+    def _link_plane(self, connection: Connection) -> None:
+        own, other = connection.own, connection.party.data_plane
+        if not self._wants(own, other):  # any more
+            connection.sock.close()
+            return
+        delay_s = self._met_s.get((own, other), (0.0, 0.0))[1]
+        self._met_s[own, other] = (self._now(), delay_s)
+        self._data_planes.link_member(own, other, connection.sock, connection.keys)
+
+    def _link_planes(self, own: int, other: int, seat: int, delay_s: float = 0.0) -> None:
+        """The replica with the higher number dials; which is that of the data plane, whoever has the seat by now."""
+        replica = other >> WORKER_BITS
+        self._met_s[own, other] = (self._met_s.get((own, other), (0.0, 0.0))[0], delay_s)
+        if replica < self.replica and (own, other) not in self._dialling_planes:
+            self._dialling_planes.add((own, other))
+            self._tasks.start("data plane link", self._dial_plane(own, other, seat, delay_s))
+
+    async def _dial_plane(self, own: int, other: int, seat: int, delay_s: float) -> None:
+        """After this delay, and after longer and longer ones."""
+        try:
+            while True:
+                await pause(delay_s)
+                if self._is_closing or not self._wants(own, other):
+                    return
+                try:
+                    self._met(await self._mesh.dial(self._addresses.get(seat, ""), own, other, other >> WORKER_BITS))
+                    return
+                except (VacantError, HandshakeError, OSError, TimeoutError) as error:
+                    log.debug("data plane %d of seat %d is not reached: %s", other, seat, error)
+                delay_s = min(max(2.0 * delay_s, RELINK_INITIAL_S), RELINK_MAX_S)
+        finally:
+            self._dialling_planes.discard((own, other))

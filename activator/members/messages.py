@@ -36,6 +36,15 @@ class GroupView(msgspec.Struct, frozen=True, array_like=True):
     unproven: tuple[int, ...] = ()
 
 
+class RevisionLives(msgspec.Struct, frozen=True, array_like=True):
+    """Numbers of revisions that were dropped and came back (members/lives.py). `dropped`: those that the next revision
+    of a name that is not here will have.
+    """
+
+    present: dict[str, int] = {}
+    dropped: dict[str, int] = {}
+
+
 class Introduction(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """Who the sender is; again when its data planes change. `accepted`: the last view that it has accepted."""
 
@@ -43,7 +52,13 @@ class Introduction(msgspec.Struct, frozen=True, tag=True, array_like=True):
     accepted: GroupView
     takes_part: bool  # it may be in a view from now on
     ended: tuple[int, ...]  # the last replicas whose end is proven
-    lives: dict[str, int]  # of revisions that were dropped and came back (members/lives.py)
+    lives: RevisionLives
+
+
+class LivesChanged(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """What is new of them since the introduction."""
+
+    lives: RevisionLives
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -82,7 +97,7 @@ class Leave(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The sender has nothing in flight, and sends nothing more."""
 
 
-GroupMessage = Introduction | Beat | Propose | Accept | Commit | Ended | Leave
+GroupMessage = Introduction | LivesChanged | Beat | Propose | Accept | Commit | Ended | Leave
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(GroupMessage)

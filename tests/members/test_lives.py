@@ -27,7 +27,7 @@ def test_a_revision_that_comes_back_is_another_one() -> None:
     drop(lives)
     assert life_of(lives) == 1
     assert life_of(lives, "b") == 0
-    assert lives.told() == {a_spec("a").key: 1}
+    assert lives.told().present == {a_spec("a").key: 1}
 
 
 def test_a_replica_that_starts_later_counts_on() -> None:
@@ -57,3 +57,23 @@ def test_names_that_were_dropped_are_forgotten_in_the_end() -> None:
         drop(lives, f"r{index}")
     assert life_of(lives, "r0") == 0
     assert life_of(lives, f"r{DROPPED_MAX + 4}") == 1
+
+
+def test_a_replica_that_starts_between_a_drop_and_the_return_counts_on() -> None:
+    one, other = Lives(), Lives()
+    life_of(one)
+    drop(one)
+    assert other.learn(one.told()) == []
+    third = Lives()
+    assert third.learn(other.told()) == []  # who has heard of it tells it as well
+    assert life_of(one) == life_of(other) == life_of(third) == 1
+
+
+def test_a_drop_that_has_not_come_here_yet_is_no_reason_to_complain() -> None:
+    one, other = Lives(), Lives()
+    life_of(one)
+    life_of(other)
+    drop(one)
+    assert other.learn(one.told()) == []
+    drop(other)
+    assert life_of(one) == life_of(other) == 1
