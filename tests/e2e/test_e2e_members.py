@@ -264,7 +264,7 @@ def test_who_does_not_have_the_key_cannot_take_part(run_activator: RunActivator,
 def test_a_list_of_peers_without_oneself_is_refused(tmp_path: Path) -> None:
     key = tmp_path / "key"
     key.write_text("a key of the group that is long enough\n")
-    members = {"listen": "127.0.0.1:8015", "peers": ["192.0.2.1:8015", "192.0.2.2:8015"], "key_file": str(key)}
+    members = {"listen": "127.0.0.1:8015", "peers": ["203.0.113.1:8015", "203.0.113.2:8015"], "key_file": str(key)}
     path = tmp_path / "activator.yaml"
     path.write_text(json.dumps(configured([limited(["127.0.0.1:1"], 1)], members=members)))
     ended = cli("run", "-c", str(path), cwd=tmp_path)

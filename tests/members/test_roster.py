@@ -9,7 +9,7 @@ import pytest
 from activator.members.roster import StaticRoster
 from activator.runtime.errors import StartError
 
-ELSEWHERE = "192.0.2.1:8015"  # TEST-NET-1 (RFC 5737)
+ELSEWHERE = "203.0.113.1:8015"  # TEST-NET-3 (RFC 5737)
 
 
 def seat(peers: list[str], listen: str, address: str = "") -> int:
@@ -34,7 +34,7 @@ def test_the_address_says_which_one() -> None:
 
 
 def test_not_to_be_among_them_or_twice_is_refused() -> None:
-    with pytest.raises(StartError, match=r"does not have this replica: none of 192.0.2.1:8015 is .* with port 8015"):
+    with pytest.raises(StartError, match=r"does not have this replica: none of 203.0.113.1:8015 is .* with port 8015"):
         seat([ELSEWHERE], "0.0.0.0:8015")
     with pytest.raises(StartError, match=r"several addresses of this machine with port 8015: set members.address"):
         seat(["127.0.0.1:8015", "127.0.0.2:8015"], "0.0.0.0:8015")
