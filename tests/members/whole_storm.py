@@ -58,6 +58,7 @@ class Storm:
         """Nothing fails: after a while all are in one view, and no slot is free while somebody waits for long."""
         world = self.world
         world.streams.slowest_s = 0.01
+        world.run(1.0)  # what was slow has come
         until_s = world.now() + 30.0
         while world.now() < until_s and (len(world.open) > 3 or not world.is_ready()):
             world.run(0.1)
