@@ -98,7 +98,7 @@ class WholeNode(Node):
         self.later(2.0 * self.world.rules.silence_s + FORM_SLACK_S, self.load)
 
     def resume(self) -> None:
-        if self.paused and self.world.random.random() < 0.5:
+        if self.alive and self.paused and self.world.random.random() < 0.5:
             self.group.tick()  # timers come before what has arrived
         super().resume()
 
