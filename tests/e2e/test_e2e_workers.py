@@ -291,6 +291,8 @@ def test_a_limit_that_comes_and_goes_at_a_reload(run_activator: RunActivator, tm
                 path.write_text(json.dumps(configured([limited(pods.addresses, limit)], workers=2)))
                 assert activator.command("/reload")[0] == 200
                 load.goes_on(200)
+            eventually(lambda: all(slots_have(activator, worker, 1) for worker in (0, 1)), "both have the limit")
+            load.goes_on(200)  # what was sent before has ended
             pods.most = 0
             load.goes_on(300)
 
@@ -298,6 +300,11 @@ def test_a_limit_that_comes_and_goes_at_a_reload(run_activator: RunActivator, tm
         assert pods.most == 1
         assert (load.cut, load.other) == (0, [])
         activator.wait_idle("app")
+
+
+def slots_have(activator: Activator, worker: int, limit: int) -> bool:
+    shown = json.loads(activator.ask(f"/debug/revisions?worker={worker}")[2])["revisions"]
+    return all(slot["limit"] == limit for one in shown for slot in one["slots"])
 
 
 def test_two_programs_do_not_share_a_port(run_activator: RunActivator) -> None:

@@ -10,13 +10,12 @@ Rules
 
 from __future__ import annotations
 
+import zlib
 from typing import Final, NamedTuple, final
 
 WORKER_BITS: Final = 12  # of the number of a member of a group: the number of its replica stands above
 
 _MASK_64: Final = (1 << 64) - 1
-_PRIME: Final = 0x100000001B3  # FNV-1a, 64 bits
-_OFFSET: Final = 0xCBF29CE484222325
 
 
 class MemberName(NamedTuple):
@@ -63,10 +62,7 @@ class View:
 
 
 def _hash(key: str) -> int:
-    value = _OFFSET
-    for byte in key.encode():
-        value = ((value ^ byte) * _PRIME) & _MASK_64
-    return value
+    return zlib.crc32(key.encode())
 
 
 def _score(hashed: int, place: int) -> int:
