@@ -7,7 +7,7 @@ Rules
   1. Whoever has been heard within `silence_s` is reachable. A replica's coordinator is the lowest seat that it reaches,
      its own included; it accepts views of nobody else.
   2. A view takes effect when all its replicas have accepted it, and they are a majority of the seats that may be in use
-     (of two halves, the one with the lowest seat). So whoever makes the next view knows all that this one had.
+     (of two halves, the one with the lowest seat): of a group that fell apart one part goes on at most.
   3. A seat that is not in a view is named by it as unproven, unless nobody has it: its holder is proven to have ended
      (its process or its pod is gone, it has left, or a later life has the seat), and nobody listens at its address just
      now. Nobody is taken for ended because it is silent, unless the operator says so (`on_silence: prompt`).

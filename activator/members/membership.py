@@ -227,8 +227,8 @@ class Membership(GroupSide):
     def _learn(self, lives: RevisionLives) -> None:
         for key in self.lives.learn(lives):
             log.error(
-                "revision %s was dropped and came back at other members, and not here: requests to it wait here until "
-                "it is dropped and set again, by a restart for example",
+                "revision %s was dropped and came back at other members, and not here: until this replica is started "
+                "anew, its requests to it are limited apart from those of the others",
                 key,
             )
 
