@@ -230,6 +230,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def battery() -> None:
     """Raises where a rule does not hold."""
+    from tests.members import whole_storm
     from tests.simulation import scenarios
     from tests.simulation.storm import IN_ORDER, KINDS, LIMITS_COME, REVISIONS_COME, storm
 
@@ -242,6 +243,9 @@ def battery() -> None:
         storm(seed, 2 + seed % 3, 2.0, 6.0, REVISIONS_COME)
         storm(seed, 2 + seed % 4, 2.0, 6.0, LIMITS_COME)
     storm(2, 3, 2.0, 0.0)
+    for seed in range(3):
+        whole_storm.storm(seed, whole_storm.STRICT)
+        whole_storm.storm(100 + seed, whole_storm.PROMPT)
 
 
 def _out_of_time(signum: int, frame: FrameType | None) -> None:
