@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 
 from activator.config.model import Members
-from activator.data_plane.ownership.view import WORKER_BITS, MemberName, View
+from activator.data_plane.ownership.view import MemberName, View
 from activator.members.data_planes import GroupDataPlanes, GroupSide
 from activator.members.group import EPOCH_SHIFT, Group, GroupRules, follows_on
 from activator.members.handshake import Greeting, HandshakeError, NotWantedError, Party, Process, Seal
@@ -29,6 +29,7 @@ from activator.members.lives import Lives
 from activator.members.mesh import Connection, Mesh, VacantError
 from activator.members.messages import DataPlaneName, GroupMessage, GroupView, RevisionLives, decode, encode
 from activator.members.numbers import replica_number, seat_of
+from activator.members.plane_links import PlaneLinks
 from activator.members.proof import EndOfProcesses, this_process
 from activator.members.roster import Roster
 from activator.runtime.clock import Now
@@ -39,12 +40,10 @@ from lb.rng import Rng
 
 TICK_S: Final = 0.05
 REDIAL_S: Final = 0.2  # where nobody answered
-RELINK_INITIAL_S: Final = 0.005  # of data planes: the other side may not have the view yet
-RELINK_MAX_S: Final = 0.5
-RELINK_STABLE_S: Final = 1.0  # a link that lasted for so long did not fail for what is said over it
 END_SETTLE_S: Final = 0.3  # from the end of a link until all else of that process is closed: descriptors go one by one
 FORM_SLACK_S: Final = 1.0  # beyond the time in which the group is there at the latest, if it can be
 ADDRESSES_MAX: Final = 4096  # replicas whose address is remembered; of more the oldest are forgotten
+FAILED_INTERVAL_S: Final = 1.0
 GONE_INTERVAL_S: Final = 1.0  # how often the coordinator asks the roster about who is silent …
 GONE_INTERVAL_OTHERS_S: Final = 5.0  # … and every other replica: the coordinator may not reach the API
 
@@ -99,14 +98,14 @@ class Membership(GroupSide):
         self._dialling: set[int] = set()
         self._addresses_of: dict[int, str] = {}  # of replicas that were met
         self._watches: dict[int, EndOfProcesses] = {}  # by replica
-        self._planes: dict[tuple[int, int], int] = {}  # links that there are to be: own, other; and the other's seat
-        self._own_planes: set[int] = set()
-        self._dialling_planes: set[tuple[int, int]] = set()
-        self._met_s: dict[tuple[int, int], tuple[float, float]] = {}  # when a link was made, and after which delay
         self._is_closing = False
         self._formed = asyncio.Event()
         self._mesh = Mesh(key, config.group, self._party, self._accepts, self._met, now, tasks)
+        self._plane_links = PlaneLinks(
+            self.replica, planes, self._mesh, lambda seat: self._addresses.get(seat, ""), self._met, tasks, now
+        )
         self._epoch = 0  # of the present view
+        self._failed_s = float("-inf")
         self.views_total = 0
 
     # --- life ---
@@ -131,6 +130,7 @@ class Membership(GroupSide):
     async def close(self) -> None:
         """All requests here have ended."""
         self._is_closing = True
+        self._plane_links.close()
         self.group.leave()
         for link in self._links.values():
             link.wire.flush()
@@ -145,7 +145,7 @@ class Membership(GroupSide):
 
     def set_data_planes(self, names: tuple[DataPlaneName, ...]) -> None:
         """Those of this replica; what is not named any more has ended."""
-        self._own_planes = {name.number for name in names}
+        self._plane_links.own = {name.number for name in names}
         self.group.set_data_planes(names)
 
     def lives_changed(self) -> None:
@@ -155,12 +155,7 @@ class Membership(GroupSide):
 
     def unlinked(self, own: int, other: int) -> None:
         """A link of a data plane has ended."""
-        seat = self._planes.get((own, other))
-        if seat is None:
-            return
-        met_s, delay_s = self._met_s.get((own, other), (0.0, 0.0))
-        is_stable = self._now() - met_s >= RELINK_STABLE_S
-        self._link_planes(own, other, seat, 0.0 if is_stable else min(2.0 * delay_s + RELINK_INITIAL_S, RELINK_MAX_S))
+        self._plane_links.unlinked(own, other)
 
     # --- for people ---
 
@@ -202,7 +197,7 @@ class Membership(GroupSide):
                 self.group.tick()
                 self._redial()
             except Exception as error:  # a replica that says nothing more would hold up all others
-                log.error("the group could not go on in this turn", exc_info=error)
+                self._failed(error)
 
     async def _watch_silent(self) -> None:
         """A task of its own: an answer may take long, and the others must hear us meanwhile."""
@@ -211,7 +206,7 @@ class Membership(GroupSide):
             try:
                 await self._ask_about_silent()
             except Exception as error:
-                log.error("it cannot be asked who is gone", exc_info=error)
+                self._failed(error)
 
     def _set_addresses(self, addresses: Mapping[int, str]) -> None:
         self._addresses = dict(addresses)
@@ -246,19 +241,10 @@ class Membership(GroupSide):
         shown = f"; not known to have ended: {unproven}" if unproven else ""
         log.info("view %d of the group: members %s%s", view.epoch >> EPOCH_SHIFT, seats, shown)
         names = [MemberName(one.number, one.place) for replica in view.replicas for one in replica.data_planes]
-        planes: dict[tuple[int, int], int] = {}
-        for replica in view.replicas:
-            if replica.number != self.replica:
-                seat = seat_of(replica.number)
-                planes.update({(own, one.number): seat for own in self._own_planes for one in replica.data_planes})
-        new = planes.keys() - self._planes.keys()
-        self._met_s = {pair: met for pair, met in self._met_s.items() if pair in planes}
-        self._planes = planes
         follows = follows_on(self._epoch, view.epoch) or self._config.on_silence != "prompt"
         self._epoch = view.epoch
         self._data_planes.adopt_view(View(view.epoch, tuple(names), frozenset(), frozenset(view.unproven), follows))
-        for own, other in new:
-            self._link_planes(own, other, planes[own, other])
+        self._plane_links.adopt(view)
         self._formed.set()
 
     async def _ask_about_silent(self) -> None:
@@ -305,7 +291,7 @@ class Membership(GroupSide):
             raise HandshakeError(f"seat {seat} is taken: two replicas have {party.address}, or their peers differ")
         if known != party.address:
             raise HandshakeError(f"seat {seat} has the address {known or 'of nobody'} here: are the peers the same?")
-        if greeting.wanted and not self._wants(greeting.wanted, party.data_plane):
+        if greeting.wanted and not self._plane_links.wants(greeting.wanted, party.data_plane):
             raise NotWantedError("not in this view")
         link = self._links.get(seat)
         is_ours = link is not None and link.party.replica == party.replica and link.is_dialled
@@ -318,7 +304,7 @@ class Membership(GroupSide):
         if self._is_closing or self._addresses.get(seat) != party.address:
             connection.sock.close()
         elif connection.own:
-            self._link_plane(connection)
+            self._plane_links.take(connection)
         else:
             self._link_seat(seat, connection)
 
@@ -365,7 +351,10 @@ class Membership(GroupSide):
         self._watch(seat, link)
 
     def _failed(self, error: Exception) -> None:
-        log.error("a message of a member could not be dealt with", exc_info=error)
+        """A defect; counted and logged, at most once in FAILED_INTERVAL_S: it may happen again in each turn."""
+        if self._now() - self._failed_s >= FAILED_INTERVAL_S:
+            self._failed_s = self._now()
+            self._tasks.on_error("members", error)
 
     def _lost(self, seat: int, wire: Wire) -> None:
         link = self._links.get(seat)
@@ -410,42 +399,3 @@ class Membership(GroupSide):
     def _processes_ended(self, replica: int) -> None:
         self._watches.pop(replica, None)
         self.group.ended(replica)
-
-    # --- links of data planes ---
-
-    def _wants(self, own: int, other: int) -> bool:
-        """There is to be a link between these two, and ours is there."""
-        return (own, other) in self._planes and own in self._own_planes
-
-    def _link_plane(self, connection: Connection) -> None:
-        own, other = connection.own, connection.party.data_plane
-        if not self._wants(own, other):  # any more
-            connection.sock.close()
-            return
-        delay_s = self._met_s.get((own, other), (0.0, 0.0))[1]
-        self._met_s[own, other] = (self._now(), delay_s)
-        self._data_planes.link_member(own, other, connection.sock, connection.keys)
-
-    def _link_planes(self, own: int, other: int, seat: int, delay_s: float = 0.0) -> None:
-        """The replica with the higher number dials; which is that of the data plane, whoever has the seat by now."""
-        replica = other >> WORKER_BITS
-        self._met_s[own, other] = (self._met_s.get((own, other), (0.0, 0.0))[0], delay_s)
-        if replica < self.replica and (own, other) not in self._dialling_planes:
-            self._dialling_planes.add((own, other))
-            self._tasks.start("data plane link", self._dial_plane(own, other, seat, delay_s))
-
-    async def _dial_plane(self, own: int, other: int, seat: int, delay_s: float) -> None:
-        """After this delay, and after longer and longer ones."""
-        try:
-            while True:
-                await pause(delay_s)
-                if self._is_closing or not self._wants(own, other):
-                    return
-                try:
-                    self._met(await self._mesh.dial(self._addresses.get(seat, ""), own, other, other >> WORKER_BITS))
-                    return
-                except (VacantError, HandshakeError, OSError, TimeoutError) as error:
-                    log.debug("data plane %d of seat %d is not reached: %s", other, seat, error)
-                delay_s = min(max(2.0 * delay_s, RELINK_INITIAL_S), RELINK_MAX_S)
-        finally:
-            self._dialling_planes.discard((own, other))

@@ -68,6 +68,10 @@ class ClusterReplicas:
     def delete_pod(self, name: str) -> None:
         self.cluster.call(lambda: self.cluster.api.delete("pods", name, SYSTEM))
 
+    def asked_about(self, pod: str) -> list[str]:
+        """Questions to the API about a pod."""
+        return [path for verb, path, _ in self.cluster.api.requests if verb == "get" and path.endswith(f"/pods/{pod}")]
+
     def leases(self) -> list[str]:
         collection = self.cluster.api.collection("leases")
         objects = self.cluster.api.objects
@@ -116,7 +120,7 @@ def test_a_member_whose_pod_is_gone_is_evicted_and_what_it_owned_is_granted(
     seat = replicas.view(owner)["seat"]
     replicas.running[owner].signal(signal.SIGSTOP)
     eventually(lambda: replicas.view(other)["unproven"] == [seat])
-    time.sleep(1.5)
+    eventually(lambda: len(replicas.asked_about(owner)) >= 2)
     assert replicas.view(other)["unproven"] == [seat], "its pod is there: it may go on"
     replicas.running[owner].signal(signal.SIGKILL)
     replicas.delete_pod(owner)

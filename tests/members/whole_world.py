@@ -25,13 +25,12 @@ from activator.members.membership import (
     END_SETTLE_S,
     FORM_SLACK_S,
     REDIAL_S,
-    RELINK_INITIAL_S,
-    RELINK_MAX_S,
     TICK_S,
 )
 from activator.members.mesh import HANDSHAKE_S
 from activator.members.messages import DataPlaneName, GroupMessage, GroupView, RevisionLives, decode, encode
 from activator.members.numbers import seat_of, unmet, worker_number, worker_place
+from activator.members.plane_links import RELINK_INITIAL_S, RELINK_MAX_S
 from activator.messages import DropRevision, SetRevision
 from tests.members.streams import End, Stream, Streams
 from tests.simulation.rules import RuleError
