@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from activator.control_plane.sources.knative.mode import KnativeMode
     from activator.control_plane.sources.push.source import PushSource
     from activator.members.membership import Membership
-    from activator.members.roster import Roster
     from activator.telemetry.metrics.exposition import Exposition
     from activator.telemetry.metrics.knative_export import KnativeExporter
     from activator.telemetry.metrics.knative_metrics import KnativeMetrics
@@ -156,7 +155,7 @@ class App:
         workers.change(workers.plan(_listeners(self.config)))
         self.telemetry.set(self.config)
         if self.config.members.listen:
-            self._membership = await self._join_or_warn()
+            self._membership = await self._join_group()
         await workers.start()
         self._tasks.start("log", self.telemetry.run())
         self.control.start()
@@ -383,48 +382,13 @@ class App:
             self._push = self._make_push()
             await self.control.start_source(self._push)
 
-    async def _join_or_warn(self) -> Membership | None:
-        """Without the right to use Leases the program goes on as one of several that know nothing of each other."""
-        from activator.members.roster import ForbiddenError
+    async def _join_group(self) -> Membership | None:
+        """Raises StartError."""
+        from activator.members.joining import join  # only where there are members
 
         if self.config.admin:
             importlib.import_module("activator.admin.server")  # now: it takes 0.3 s, in which the others hear nothing
-
-        try:
-            return await self._join_group()
-        except ForbiddenError as error:
-            log.warning("%s; this replica goes on alone, and limits hold for each replica by itself", error)
-            return None
-
-    async def _join_group(self) -> Membership:
-        """Raises StartError."""
-        from activator.members.key import read_key  # only where there are members
-        from activator.members.membership import Membership
-
-        members = self.config.members
-        key = read_key(members.key_file)
-        roster, address = self._make_roster()
-        seat = await roster.join(address)
-        made = Membership(members, key, roster, address, seat, self.workers, self._tasks, self._now, self._rng)
-        made.listen()
-        self.workers.join(made)
-        return made
-
-    def _make_roster(self) -> tuple[Roster, str]:
-        """How the members are found, and where they find this one. Raises StartError."""
-        members = self.config.members
-        if members.peers:
-            from activator.members.roster import StaticRoster
-
-            fixed = StaticRoster(members.peers, members.listen, members.address)
-            return fixed, fixed.own_address
-        # Kubernetes' client: only where there is a cluster.
-        need("kubernetes", "kubernetes mode")
-        from activator.members.kubernetes_roster import KubernetesRoster, PodIdentity
-
-        pod = PodIdentity(os.environ)
-        roster = KubernetesRoster(pod, members.group, os.environ, self._displaced, self._now, self._rng, self._tasks)
-        return roster, members.address or pod.address(members.listen)
+        return await join(self.config.members, self.workers, self._displaced, self._now, self._rng, self._tasks)
 
     def _displaced(self) -> None:
         """Another replica has the seat of this one in the group."""

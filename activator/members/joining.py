@@ -1,0 +1,67 @@
+"""How a replica becomes a member at its start: the key, the way the others are found, the port.
+
+A cluster's client is imported only where it is used: it takes 50 MB.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+from activator.config.model import Members
+from activator.members.data_planes import GroupDataPlanes
+from activator.members.key import read_key
+from activator.members.membership import Membership
+from activator.members.roster import ForbiddenError, Roster, StaticRoster
+from activator.runtime.clock import Now
+from activator.runtime.errors import StartError
+from activator.runtime.extras import need
+from activator.runtime.tasks import TaskGroupOwner
+from lb.rng import Rng
+
+log = logging.getLogger("activator.members")
+
+
+async def join(
+    config: Members,
+    planes: GroupDataPlanes,
+    displaced: Callable[[], None],
+    now: Now,
+    rng: Rng,
+    tasks: TaskGroupOwner,
+) -> Membership | None:
+    """None without the right to use Leases: the replica goes on as one of several that know nothing of each other.
+
+    `displaced` is called if another replica gets this one's seat. Raises StartError.
+    """
+    key = read_key(config.key_file)
+    roster, address = _roster(config, displaced, now, rng, tasks)
+    try:
+        seat = await roster.join(address)
+    except ForbiddenError as error:
+        log.warning("%s; this replica goes on alone, and limits hold for each replica by itself", error)
+        return None
+    membership = Membership(config, key, roster, address, seat, planes, tasks, now, rng)
+    try:
+        membership.listen()
+    except StartError:
+        await roster.leave()
+        raise
+    planes.join(membership)
+    return membership
+
+
+def _roster(
+    config: Members, displaced: Callable[[], None], now: Now, rng: Rng, tasks: TaskGroupOwner
+) -> tuple[Roster, str]:
+    """How the members are found, and where they find this one."""
+    if config.peers:
+        fixed = StaticRoster(config.peers, config.listen, config.address)
+        return fixed, fixed.own_address
+    need("kubernetes", "kubernetes mode")
+    from activator.members.kubernetes_roster import KubernetesRoster, PodIdentity
+
+    pod = PodIdentity(os.environ)
+    roster = KubernetesRoster(pod, config.group, os.environ, displaced, now, rng, tasks)
+    return roster, config.address or pod.address(config.listen)
