@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from activator.data_plane.server.connection import HALF_CLOSE_PROBE_AGAIN_S
+from activator.data_plane.server.http1_connection import HALF_CLOSE_PROBE_AGAIN_S
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Client, ask, request
 from tests.e2e.pods import PodSide, ScriptedPod, close_all

@@ -1,7 +1,8 @@
 """How a client connection ends: the phases of its life as a checked table, and how long a closing one may take.
 
 Rules
-  1. A connection is in exactly one phase. `ClientConnection._enter` alone changes it, and asks `is_legal` before.
+  1. A connection is in exactly one phase. `ClientConnection._enter` (client_connection.py) alone changes it, and asks
+     `is_legal` before.
   2. Every connection ends GONE, when the loop has closed it; until then it holds its descriptor.
   3. A client that reads some of what is left to be sent is given more time; one that reads nothing is cut off.
 """

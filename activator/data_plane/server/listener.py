@@ -9,8 +9,8 @@ from functools import partial
 from typing import Any
 
 from activator.config.model import Tls
-from activator.data_plane.server.connection import ClientConnection
 from activator.data_plane.server.half_close_sweep import HalfCloseSweep
+from activator.data_plane.server.http1_connection import Http1Connection
 from activator.data_plane.server.registry import ConnectionRegistry
 from activator.runtime.certificates import ServerCertificate
 from activator.runtime.handshake import Handshake
@@ -66,7 +66,7 @@ class _TlsAccepting:
     def _secured(self, handshake: Handshake, transport: Transport | None, error: Exception | None) -> None:
         self._registry.handshake_ended(handshake)
         if transport is not None:
-            connection = ClientConnection(self._registry)
+            connection = Http1Connection(self._registry)
             transport.set_protocol(connection)
             connection.bare = handshake.bare
             connection.connection_made(transport)
@@ -92,7 +92,7 @@ class Server:
             listener.socket.close()
             return
         loop = asyncio.get_running_loop()
-        factory: Any = partial(ClientConnection, self._registry)
+        factory: Any = partial(Http1Connection, self._registry)
         if listener.certificate is not None:
             factory = _TlsAccepting(loop, self._registry, listener.certificate).accepted
         self._servers[listener] = await loop.create_server(factory, sock=listener.socket, backlog=LISTEN_BACKLOG)

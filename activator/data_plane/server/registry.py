@@ -15,11 +15,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from activator.codec.http1.request import RequestLimits
 from activator.data_plane.headers.forwarding import Origins
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.server.closing import LINGER_SCARCE_S
-from activator.data_plane.server.stream import StreamOwner
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.handshake import Handshake
@@ -29,7 +30,8 @@ TCP_CLOSE: Final = 7  # a state of the kernel's: nothing can be sent any more
 HANDSHAKES_SHARE: Final = 0.5  # of limits.connections that may be in a TLS handshake; then the oldest is closed
 
 
-class RegisteredConnection(StreamOwner):
+@mypyc_attr(allow_interpreted_subclasses=True)
+class RegisteredConnection:
     """A client connection, as the registry and the listener see it."""
 
     def drain(self) -> None:

@@ -25,7 +25,7 @@ from activator.data_plane.server.registry import TCP_CLOSE
 from activator.runtime.errors import Reason
 from activator.runtime.transitions import IllegalTransitionError
 from tests.data_plane.proxy.proxy_fakes import response_head
-from tests.data_plane.server.test_client_connection import GET, IDLE_S, LAST, UPLOAD, Visit
+from tests.data_plane.server.test_http1_connection import GET, IDLE_S, LAST, UPLOAD, Visit
 
 DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
 

@@ -9,15 +9,15 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from tests.data_plane.server.test_http1_connection import UPLOAD, Visit
 
-from activator.data_plane.server.connection import ClientConnection
 from activator.data_plane.server.half_close_sweep import HALF_CLOSE_SWEEP_S, SWEPT_PER_TURN_MAX, HalfCloseSweep
+from activator.data_plane.server.http1_connection import Http1Connection
 from activator.data_plane.server.listener import Server
 from activator.data_plane.server.listeners import Listeners
 from activator.runtime.clock import NEVER
 from activator.runtime.errors import StartError
 from activator.runtime.tasks import TaskGroupOwner
-from tests.data_plane.server.test_client_connection import UPLOAD, Visit
 from tests.written_transport import WrittenTransport
 
 
@@ -175,7 +175,7 @@ def test_the_sweep_of_paused_connections_has_a_bound_per_turn() -> None:
     count = 4 * SWEPT_PER_TURN_MAX + 3
     clients = []
     for _ in range(count):
-        client = ClientConnection(visit.registry)
+        client = Http1Connection(visit.registry)
         client.connection_made(HalfClosedTransport())
         clients.append(client)
         visit.registry.paused[client] = None
@@ -207,7 +207,7 @@ def test_a_connection_that_raises_does_not_end_the_sweep() -> None:
             return super().get_extra_info(name)
 
     visit.registry.connections_max = 10_000
-    clients = [ClientConnection(visit.registry) for _ in range(2)]
+    clients = [Http1Connection(visit.registry) for _ in range(2)]
     for client in clients:
         client.connection_made(Broken() if client is clients[0] else HalfClosedTransport())
         visit.registry.paused[client] = None
@@ -228,7 +228,7 @@ def test_a_sweep_that_is_stopped_between_two_turns_is_not_armed_again() -> None:
     visit = Visit()
     clock = visit.world.clock
     visit.registry.connections_max = 10_000
-    clients = [ClientConnection(visit.registry) for _ in range(SWEPT_PER_TURN_MAX + 1)]
+    clients = [Http1Connection(visit.registry) for _ in range(SWEPT_PER_TURN_MAX + 1)]
     for client in clients:
         client.connection_made(HalfClosedTransport())
         visit.registry.paused[client] = None

@@ -23,33 +23,17 @@ from __future__ import annotations
 
 from typing import Final
 
-from mypy_extensions import i64
-
 from activator.codec.http1.request import RequestParser, RequestSink
 from activator.codec.http1.serialise import plain_response
 from activator.codec.message import Headers, RequestHead
-from activator.data_plane.headers.forwarding import Origin
 from activator.data_plane.refusals import refusal_text
-from activator.data_plane.server.closing import (
-    ABORTED,
-    CLIENT_ENDED,
-    CLOSING,
-    GIVEN_UP,
-    GONE,
-    LINGER_SCARCE_S,
-    LINGERING,
-    OPEN,
-    Closing,
-    illegal,
-    is_legal,
-)
-from activator.data_plane.server.registry import TCP_CLOSE, ConnectionRegistry, RegisteredConnection
-from activator.data_plane.server.stream import Http1Stream
+from activator.data_plane.server.closing import ABORTED, LINGERING, OPEN
+from activator.data_plane.server.http1_stream import Http1Stream, StreamOwner
+from activator.data_plane.server.registry import TCP_CLOSE, ConnectionRegistry
 from activator.runtime.buffered_writer import BufferedWriter
-from activator.runtime.clock import Deadline
 from activator.runtime.errors import Reason, WireError, status_of
-from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
-from activator.runtime.transport import FLUSH_S, WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport, taken_bytes
+from activator.runtime.reading import SLOW_READER, UNPARSED
+from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
 
 REQUESTS_PER_TURN_MAX: Final = 16  # of one connection that are begun before the loop is given a turn
 HEAD_TIMEOUT_S: Final = 60.0  # first byte of a request head to its last
@@ -61,22 +45,12 @@ HALF_CLOSE_FIRST_LOOK_S: Final = 0.02  # whether it was answered with a reset: a
 HALF_CLOSE_LOOK_S: Final = 1.0  # … and from time to time, since a round trip may be long
 
 
-class ClientConnection(RegisteredConnection):
-    """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
+class Http1Connection(StreamOwner):
+    """A client's connection; it becomes an HTTP/2 one where the first bytes are that protocol's."""
 
     def __init__(self, registry: ConnectionRegistry) -> None:
-        # for as long as it lives
-        self._registry = registry
+        super().__init__(registry)
         self._parser = RequestParser(_Sink(self), registry.limits)
-        self._timer = _ConnectionTimer(self)
-        self._reading = Reading(registry.turn.shares.add, self._turn)
-        self._phase: i64 = OPEN  # closing.py
-        self._quiet_since_s: float = 0.0  # the last answer ended, or what is thrown away came last
-        # while the socket is there
-        self.bare: Transport | None = None  # over TLS: the connection beneath it, until `connection_made`
-        self._transport: Transport | None = None
-        self._writer: BufferedWriter | None = None
-        self._origin: Origin | None = None
         self._writing_paused: bool = False  # the client has much to take yet
         # of the requests on it, each from its head to the end of its answer
         self._current: Http1Stream | None = None  # being answered
@@ -89,22 +63,9 @@ class ClientConnection(RegisteredConnection):
         self._head_since_s: float = 0.0
         self._body_since_s: float = 0.0  # since when the rate of the body is measured …
         self._body_read: int = 0  # … and how much of it has come
-        # from its last answer on
-        self._closing: Closing | None = None
+        # behind its last request
         self._half_closed: bool = False  # the client has ended its side behind a whole request …
         self._probe_due_s: float = 0.0  # … and is sent something at that time
-
-    def _enter(self, phase: i64) -> bool:
-        """Go on to `phase`. False: there is no such step from here, an error for which the connection is cut off."""
-        if is_legal(self._phase, phase):
-            self._phase = phase
-            return True
-        self._registry.proxy.on_error(illegal(self._phase, phase))
-        if self._phase < ABORTED:
-            self._phase = ABORTED
-        if self._transport is not None:
-            self._transport.abort()
-        return False
 
     # --- asyncio protocol ---
 
@@ -143,19 +104,11 @@ class ClientConnection(RegisteredConnection):
             tunnel.exchange.request_end([])
             if not tunnel.exchange.over:
                 return True  # the other direction goes on until it ends too
-        now_s = self._registry.now()
         if self._awaits_answers():
-            self._half_close(now_s)
+            self._half_close(self._registry.now())
             return True
         self._client_gone()
-        if self._phase == OPEN:
-            self._closing = Closing(now_s, True)
-            self._enter(CLIENT_ENDED)
-        elif self._phase == LINGERING:
-            self._enter(CLOSING)
-        if self._writer is not None:
-            self._writer.flush()  # an answer that ended in this very turn
-        self._registry.wheel.arm(self._timer, now_s + FLUSH_S)
+        self._client_ended()
         return None  # the transport closes, and `connection_lost` follows
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -292,11 +245,6 @@ class ClientConnection(RegisteredConnection):
 
     # --- what the stream being answered asks for ---
 
-    def write(self, data: bytes) -> None:
-        writer = self._writer
-        if writer is not None and self._phase <= LINGERING:
-            writer.write(data)
-
     def pause_request(self, pause: bool) -> None:
         self._reading.set(SLOW_READER, pause)
         self._update_reading()
@@ -346,58 +294,13 @@ class ClientConnection(RegisteredConnection):
         else:
             writer.write_eof()  # the connection closes when the client has ended its own side too
 
-    def taken_bytes(self) -> int:
-        return 0 if self._transport is None else taken_bytes(self._transport)
-
-    def half_closes(self) -> bool:
-        return self._transport is not None and self._transport.can_write_eof()
-
-    def client_ip_of(self, head: RequestHead) -> str:
-        return self._who().client_ip(head)
-
-    def secure(self) -> bool:
-        return self._who().secure
-
-    def _who(self) -> Origin:
-        """The origin of the client; the kernel is asked once."""
-        origin = self._origin
-        if origin is None:
-            peer_ip = ""
-            secure = False
-            if self._transport is not None:
-                peer = self._transport.get_extra_info("peername")
-                if isinstance(peer, tuple):  # a Unix socket's is a string
-                    peer_ip = str(peer[0])
-                secure = self._transport.get_extra_info("sslcontext") is not None
-            origin = self._origin = self._registry.origins.of(peer_ip, secure)
-        return origin
-
     # --- the listener's side ---
 
     def drain(self) -> None:
-        now_s = self._registry.now()
-        closing = self._closing
-        if self._phase == CLOSING:  # over TLS the client has to end its side, too; perhaps it does not
-            if closing is not None and now_s - closing.since_s >= LINGER_SCARCE_S:
-                self.gives_up()
-        elif self._phase == LINGERING:
-            if (
-                closing is not None and not closing.has_been_looked_at()
-            ):  # else it has been given time to take the answer
-                self._judge_lingering(now_s)
-        elif self._phase == OPEN and not self._parser.in_message and self._is_idle():
+        if self._phase != OPEN:
+            self._drain_closing()
+        elif not self._parser.in_message and self._is_idle():
             self._close_in_order(False, False, True)
-
-    def abort(self, cut_body: bool) -> None:
-        writer = self._writer
-        if writer is not None:
-            if self._phase < ABORTED:
-                self._enter(ABORTED)
-            if cut_body:
-                writer.reset()
-            else:
-                writer.abort()
-        self._client_gone()
 
     def is_tunnel(self) -> bool:
         return self._tunnel is not None
@@ -417,18 +320,6 @@ class ClientConnection(RegisteredConnection):
         writer = self._writer
         if writer is not None and self._phase <= LINGERING and self._enter(ABORTED):
             writer.abort()
-
-    def socket_state(self) -> int:
-        if self._transport is None:
-            return 0
-        sock = self._transport.get_extra_info("socket")
-        if sock is None:
-            return 0
-        try:
-            info: bytes = sock.getsockopt(6, 11, 1)  # IPPROTO_TCP, TCP_INFO: its first byte is the state
-        except OSError:
-            return 0
-        return info[0]
 
     # --- within ---
 
@@ -474,12 +365,8 @@ class ClientConnection(RegisteredConnection):
                 current.probe()
         self._registry.wheel.arm(self._timer, now_s + look_s)
 
-    def timer_expired(self, now_s: float) -> None:
-        if self._phase > LINGERING:
-            self._closing_takes_long(now_s)
-        elif self._phase == LINGERING:
-            self._judge_lingering(now_s)
-        elif self._body_since_s > 0.0 and now_s - self._body_since_s >= BODY_RATE_GRACE_S:
+    def _open_timer_expired(self, now_s: float) -> None:
+        if self._body_since_s > 0.0 and now_s - self._body_since_s >= BODY_RATE_GRACE_S:
             self._judge_body_rate(now_s)
         elif self._head_since_s > 0.0 and now_s - self._head_since_s >= HEAD_TIMEOUT_S:
             self._refusal = WireError(Reason.REQUEST_TIMEOUT, "")
@@ -503,86 +390,6 @@ class ClientConnection(RegisteredConnection):
         self.write(plain_response(status_of(reason), body, headers, True, False, False))
         self._close_in_order(True, False, True)
 
-    def _close_in_order(self, linger: bool, eof_tells: bool, is_whole: bool) -> None:
-        """Let what was written reach the client; `linger` where it may still be sending.
-
-        Over TLS the end cannot be signalled while we read on: where it must be (`eof_tells`), there is no lingering.
-        `is_whole` False: the last answer is cut short.
-        """
-        transport = self._transport
-        writer = self._writer
-        if transport is None or writer is None or self._phase != OPEN:
-            return
-        half_closes = transport.can_write_eof()
-        if not linger or (eof_tells and not half_closes):
-            self._close(is_whole)
-        elif self._enter(LINGERING):
-            if half_closes:
-                writer.write_eof()
-            self._update_reading()
-            self._quiet_since_s = self._begin_closing(is_whole).since_s
-            self._judge_lingering(self._quiet_since_s)
-
-    def _close(self, is_whole: bool) -> None:
-        self._reading.resume(SLOW_READER | UNPARSED)  # over TLS the client's own end has to be read: else ours …
-        self._registry.note_paused(self, False)  # … takes until it times out
-        if self._enter(CLOSING) and self._writer is not None:
-            self._writer.close()
-            self._begin_closing(is_whole)
-            self._registry.wheel.arm(self._timer, self._registry.now() + FLUSH_S)
-
-    def _begin_closing(self, is_whole: bool) -> Closing:
-        closing = self._closing
-        registry = self._registry
-        if closing is None or self not in registry.lingering:  # else its time goes on
-            now_s = registry.now()
-            registry.note_lingering(self, now_s)
-            if closing is None:
-                closing = self._closing = Closing(now_s, is_whole)
-            closing.since_s = now_s
-        return closing
-
-    def _judge_lingering(self, now_s: float) -> None:
-        """As long as a client that has been answered goes on sending, it may not have seen the answer yet."""
-        closing = self._closing
-        assert closing is not None
-        until_s = closing.lingers_until_s(self._quiet_since_s, self._registry.is_scarce_for(self))
-        if now_s < until_s:
-            self._registry.wheel.arm(self._timer, until_s)
-        else:
-            self._closing_takes_long(now_s)
-
-    def _closing_takes_long(self, now_s: float) -> None:
-        transport = self._transport
-        if transport is None:
-            return
-        closing = self._closing
-        unsent = transport.get_write_buffer_size()
-        if closing is not None and closing.is_taken(unsent, taken_bytes(transport), now_s):
-            self._registry.wheel.arm(self._timer, now_s + closing.look_again_s())
-        elif unsent == 0 and self._phase == LINGERING and not transport.can_write_eof():
-            self._close(True)  # TLS has its own way to end
-        else:
-            if self._phase < ABORTED:
-                self._enter(ABORTED)
-            transport.abort()
-
-    def gives_up(self) -> bool:
-        transport = self._transport
-        closing = self._closing
-        if transport is None or closing is None or self._phase == GIVEN_UP:
-            return False
-        if closing.is_whole and transport.get_write_buffer_size() > 0:
-            return False
-        self.end_now()
-        return True
-
-    def end_now(self) -> None:
-        transport = self._transport
-        if transport is not None and self._phase != GIVEN_UP and self._enter(GIVEN_UP):
-            self._registry.note_given_up(self)
-            transport.abort()
-
     def _client_gone(self) -> None:
         current = self._current
         self._current = None
@@ -597,17 +404,10 @@ class ClientConnection(RegisteredConnection):
             stream.exchange.client_gone()
 
     def _forget(self) -> None:
-        registry = self._registry
-        registry.forget(self, self._phase == GIVEN_UP)
-        registry.wheel.cancel(self._timer)
-        self._enter(GONE)
-        self._transport = None
-        self._writer = None
+        super()._forget()
         self._parsing = None
         self._tunnel = None
-        self._reading.stop()
         self._parser.retire()
-        self._timer.connection = None
 
     # --- from the parser ---
 
@@ -641,7 +441,7 @@ class ClientConnection(RegisteredConnection):
 class _Sink(RequestSink):
     """Hands what the parser finds to the connection."""
 
-    def __init__(self, connection: ClientConnection) -> None:
+    def __init__(self, connection: Http1Connection) -> None:
         self._connection = connection
 
     def request_head(self, head: RequestHead, keep_alive: bool, http_1_0: bool) -> None:
@@ -652,15 +452,3 @@ class _Sink(RequestSink):
 
     def request_end(self, trailers: Headers) -> None:
         self._connection.request_end(trailers)
-
-
-class _ConnectionTimer(Deadline):
-    """The connection's own deadline: a head that does not end, a silence, a lingering close."""
-
-    def __init__(self, connection: ClientConnection) -> None:
-        super().__init__()
-        self.connection: ClientConnection | None = connection  # None once it is gone: no cycle is left
-
-    def expired(self, now_s: float) -> None:
-        if self.connection is not None:
-            self.connection.timer_expired(now_s)

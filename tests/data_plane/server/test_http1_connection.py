@@ -11,15 +11,15 @@ from activator.codec.http1.request import RequestLimits
 from activator.codec.message import UNKNOWN_LENGTH
 from activator.data_plane.headers.forwarding import Origins
 from activator.data_plane.server.closing import LINGER_S, LINGER_SCARCE_S, LINGER_SILENCE_S
-from activator.data_plane.server.connection import (
+from activator.data_plane.server.http1_connection import (
     BODY_RATE_GRACE_S,
     HALF_CLOSE_PROBE_AGAIN_S,
     HALF_CLOSE_PROBE_S,
     REQUESTS_PER_TURN_MAX,
-    ClientConnection,
+    Http1Connection,
 )
+from activator.data_plane.server.http1_stream import ZEROS_MAX
 from activator.data_plane.server.registry import SHED_MAX, TCP_CLOSE, ConnectionRegistry
-from activator.data_plane.server.stream import ZEROS_MAX
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.errors import Reason
 from activator.runtime.reading import FULL_READS_PER_TURN_MAX, READ_FULL_BYTES
@@ -49,7 +49,7 @@ class Visit:
             world.proxy, world.wheel, world.clock.now, RequestLimits(), 10, origins, body_rate, self.turn, IDLE_S
         )
         self.transport = WrittenTransport(half_closes)
-        self.connection = ClientConnection(self.registry)
+        self.connection = Http1Connection(self.registry)
         self.connection.connection_made(self.transport)
 
     @property
@@ -219,7 +219,7 @@ def test_a_client_that_does_not_tell_its_end_over_tls_does_not_hold_up_a_drain(t
 
 def test_who_is_one_too_many_is_not_listened_to_for_long() -> None:
     visit = Visit()
-    crowd = [ClientConnection(visit.registry) for _ in range(visit.registry.connections_max)]
+    crowd = [Http1Connection(visit.registry) for _ in range(visit.registry.connections_max)]
     transports = [WrittenTransport(True) for _ in crowd]
     for connection, transport in zip(crowd, transports, strict=True):
         connection.connection_made(transport)
@@ -285,14 +285,14 @@ def test_who_only_lingers_makes_room_for_a_newcomer(how: str, half_closes: bool)
         visit.transport.takes = how == "early"
         visit.answer()
     registry = visit.registry
-    crowd = [ClientConnection(registry) for _ in range(registry.connections_max - 1)]
+    crowd = [Http1Connection(registry) for _ in range(registry.connections_max - 1)]
     for connection in crowd:
         connection.connection_made(WrittenTransport())
 
     def comes() -> bool:
         """One more; whether it may stay."""
         transport = WrittenTransport()
-        newcomer = ClientConnection(registry)
+        newcomer = Http1Connection(registry)
         newcomer.connection_made(transport)
         visit.turn.end()
         shed = b"overloaded" in transport.sent
@@ -377,7 +377,7 @@ def test_requests_sent_ahead_are_refused_a_few_in_a_turn() -> None:
 class FullTransport(WrittenTransport):
     """Takes nothing, and says when it has too much to send, as uvloop's does."""
 
-    connection: ClientConnection
+    connection: Http1Connection
 
     def write(self, data: bytes) -> None:
         self.buffer += data
@@ -388,7 +388,7 @@ class FullTransport(WrittenTransport):
 def test_a_client_that_takes_no_answers_gets_no_more_of_them() -> None:
     visit = Visit()
     transport = FullTransport()
-    connection = transport.connection = ClientConnection(visit.registry)
+    connection = transport.connection = Http1Connection(visit.registry)
     connection.connection_made(transport)
     connection.data_received(NOWHERE * 5000)
     for _ in range(1000):
@@ -564,7 +564,7 @@ def test_a_connection_that_is_gone_needs_no_collector() -> None:
     """What it had read would stay with it until the collector looks at all there is: 400 MB, measured."""
 
     def connections() -> int:
-        return sum(isinstance(one, ClientConnection) for one in gc.get_objects())
+        return sum(isinstance(one, Http1Connection) for one in gc.get_objects())
 
     visit = Visit()
     gc.collect()
@@ -572,7 +572,7 @@ def test_a_connection_that_is_gone_needs_no_collector() -> None:
     try:
         before = connections()
         for data in (GET, NOWHERE * 50, UPLOAD, b"GET / HTT", b"garbage\r\n\r\n", b""):
-            connection = ClientConnection(visit.registry)
+            connection = Http1Connection(visit.registry)
             connection.connection_made(WrittenTransport())
             if data:
                 connection.data_received(data)
@@ -590,13 +590,13 @@ def test_a_connection_that_is_gone_needs_no_collector() -> None:
 def test_those_who_are_shed_take_no_place_and_only_so_many_of_them_linger() -> None:
     visit = Visit()
     registry = visit.registry
-    crowd = [ClientConnection(registry) for _ in range(registry.connections_max - 1)]
+    crowd = [Http1Connection(registry) for _ in range(registry.connections_max - 1)]
     for connection in crowd:
         connection.connection_made(WrittenTransport())
     shed = []
     for _ in range(3 * SHED_MAX):
         transport = WrittenTransport()
-        connection = ClientConnection(registry)
+        connection = Http1Connection(registry)
         connection.connection_made(transport)
         shed.append((connection, transport))
         visit.turn.end()
@@ -604,7 +604,7 @@ def test_those_who_are_shed_take_no_place_and_only_so_many_of_them_linger() -> N
         assert registry.count() == registry.connections_max
     assert sum(not transport.is_aborted() for _, transport in shed) == SHED_MAX
     crowd.pop().connection_lost(None)
-    newcomer, transport = ClientConnection(registry), WrittenTransport()
+    newcomer, transport = Http1Connection(registry), WrittenTransport()
     newcomer.connection_made(transport)
     visit.turn.end()
     assert transport.sent == b"", "there is a place, though many have been told that there was none"

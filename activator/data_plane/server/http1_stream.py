@@ -13,8 +13,9 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from activator.codec.http1.serialise import chunk, interim_bytes, last_chunk, response_bytes
-from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
+from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, ResponseHead
 from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.server.client_connection import ClientConnection
 
 ZEROS_MAX: Final = 4  # of one chunk's size; Go refuses a size of more than 16 digits
 
@@ -22,11 +23,8 @@ _CONTINUE: Final = ResponseHead(100, b"Continue", Fields(b""), UNKNOWN_LENGTH, F
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class StreamOwner:
+class StreamOwner(ClientConnection):
     """The connection, as its streams see it."""
-
-    def write(self, data: bytes) -> None:
-        raise NotImplementedError
 
     def pause_request(self, pause: bool) -> None:
         """Read no more for now, or go on."""
@@ -44,23 +42,8 @@ class StreamOwner:
         """The pod has ended its side of the tunnel."""
         raise NotImplementedError
 
-    def taken_bytes(self) -> int:
-        """Grows with what the peer takes of what was written."""
-        raise NotImplementedError
-
     def stream_cut(self, stream: Http1Stream) -> None:
         """The answer has begun and will never be complete: close so that the client notices."""
-        raise NotImplementedError
-
-    def half_closes(self) -> bool:
-        """One direction can end while the other goes on."""
-        raise NotImplementedError
-
-    def client_ip_of(self, head: RequestHead) -> str:
-        raise NotImplementedError
-
-    def secure(self) -> bool:
-        """The connection is TLS."""
         raise NotImplementedError
 
     def is_draining(self) -> bool:

@@ -1,0 +1,279 @@
+"""What every client connection has, whatever is spoken on it: its socket, its origin, and the ways in which it ends.
+
+Rules
+  1. A connection is in one phase of its life, along the table in closing.py: OPEN, then one of the ways to end.
+  2. What was written reaches the client if it takes it: a connection that closes lingers, as long as the client may
+     still be sending, and is cut off when it takes nothing of what is left.
+  3. The one timer of a connection is for its closing once that has begun; before, for what the subclass says.
+"""
+
+from __future__ import annotations
+
+from mypy_extensions import i64, mypyc_attr
+
+from activator.codec.message import RequestHead
+from activator.data_plane.headers.forwarding import Origin
+from activator.data_plane.server.closing import (
+    ABORTED,
+    CLIENT_ENDED,
+    CLOSING,
+    GIVEN_UP,
+    GONE,
+    LINGER_SCARCE_S,
+    LINGERING,
+    OPEN,
+    Closing,
+    illegal,
+    is_legal,
+)
+from activator.data_plane.server.registry import ConnectionRegistry, RegisteredConnection
+from activator.runtime.buffered_writer import BufferedWriter
+from activator.runtime.clock import Deadline
+from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
+from activator.runtime.transport import FLUSH_S, Transport, taken_bytes
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ClientConnection(RegisteredConnection):
+    """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
+
+    def __init__(self, registry: ConnectionRegistry) -> None:
+        # for as long as it lives
+        self._registry = registry
+        self._timer = _ConnectionTimer(self)
+        self._reading = Reading(registry.turn.shares.add, self._turn)
+        self._phase: i64 = OPEN  # closing.py
+        self._quiet_since_s: float = 0.0  # the last answer ended, or what is thrown away came last
+        # while the socket is there
+        self.bare: Transport | None = None  # over TLS: the connection beneath it, until `connection_made`
+        self._transport: Transport | None = None
+        self._writer: BufferedWriter | None = None
+        self._origin: Origin | None = None
+        # from its last answer on
+        self._closing: Closing | None = None
+
+    # --- what a subclass does ---
+
+    def _turn(self) -> None:
+        """The next turn has come: go on where the last one was used up."""
+        raise NotImplementedError
+
+    def _update_reading(self) -> None:
+        """Read or not, as the connection's state has it; of one that lingers everything, to throw it away."""
+        raise NotImplementedError
+
+    def _client_gone(self) -> None:
+        """Nobody is there for the answers that are still to come."""
+        raise NotImplementedError
+
+    def _open_timer_expired(self, now_s: float) -> None:
+        """The timer, while the connection is OPEN."""
+        raise NotImplementedError
+
+    # --- its socket ---
+
+    def write(self, data: bytes) -> None:
+        writer = self._writer
+        if writer is not None and self._phase <= LINGERING:
+            writer.write(data)
+
+    def taken_bytes(self) -> int:
+        return 0 if self._transport is None else taken_bytes(self._transport)
+
+    def half_closes(self) -> bool:
+        return self._transport is not None and self._transport.can_write_eof()
+
+    def socket_state(self) -> int:
+        if self._transport is None:
+            return 0
+        sock = self._transport.get_extra_info("socket")
+        if sock is None:
+            return 0
+        try:
+            info: bytes = sock.getsockopt(6, 11, 1)  # IPPROTO_TCP, TCP_INFO: its first byte is the state
+        except OSError:
+            return 0
+        return info[0]
+
+    # --- its origin ---
+
+    def client_ip_of(self, head: RequestHead) -> str:
+        return self._who().client_ip(head)
+
+    def secure(self) -> bool:
+        return self._who().secure
+
+    def _who(self) -> Origin:
+        """The origin of the client; the kernel is asked once."""
+        origin = self._origin
+        if origin is None:
+            peer_ip = ""
+            secure = False
+            if self._transport is not None:
+                peer = self._transport.get_extra_info("peername")
+                if isinstance(peer, tuple):  # a Unix socket's is a string
+                    peer_ip = str(peer[0])
+                secure = self._transport.get_extra_info("sslcontext") is not None
+            origin = self._origin = self._registry.origins.of(peer_ip, secure)
+        return origin
+
+    # --- its end ---
+
+    def _enter(self, phase: i64) -> bool:
+        """Go on to `phase`. False: there is no such step from here, an error for which the connection is cut off."""
+        if is_legal(self._phase, phase):
+            self._phase = phase
+            return True
+        self._registry.proxy.on_error(illegal(self._phase, phase))
+        if self._phase < ABORTED:
+            self._phase = ABORTED
+        if self._transport is not None:
+            self._transport.abort()
+        return False
+
+    def timer_expired(self, now_s: float) -> None:
+        """Its one timer."""
+        if self._phase > LINGERING:
+            self._closing_takes_long(now_s)
+        elif self._phase == LINGERING:
+            self._judge_lingering(now_s)
+        else:
+            self._open_timer_expired(now_s)
+
+    def abort(self, cut_body: bool) -> None:
+        writer = self._writer
+        if writer is not None:
+            if self._phase < ABORTED:
+                self._enter(ABORTED)
+            if cut_body:
+                writer.reset()
+            else:
+                writer.abort()
+        self._client_gone()
+
+    def gives_up(self) -> bool:
+        transport = self._transport
+        closing = self._closing
+        if transport is None or closing is None or self._phase == GIVEN_UP:
+            return False
+        if closing.is_whole and transport.get_write_buffer_size() > 0:
+            return False
+        self.end_now()
+        return True
+
+    def end_now(self) -> None:
+        transport = self._transport
+        if transport is not None and self._phase != GIVEN_UP and self._enter(GIVEN_UP):
+            self._registry.note_given_up(self)
+            transport.abort()
+
+    def _close_in_order(self, linger: bool, eof_tells: bool, is_whole: bool) -> None:
+        """Let what was written reach the client; `linger` where it may still be sending.
+
+        Over TLS the end cannot be signalled while we read on: where it must be (`eof_tells`), there is no lingering.
+        `is_whole` False: the last answer is cut short.
+        """
+        transport = self._transport
+        writer = self._writer
+        if transport is None or writer is None or self._phase != OPEN:
+            return
+        half_closes = transport.can_write_eof()
+        if not linger or (eof_tells and not half_closes):
+            self._close(is_whole)
+        elif self._enter(LINGERING):
+            if half_closes:
+                writer.write_eof()
+            self._update_reading()
+            self._quiet_since_s = self._begin_closing(is_whole).since_s
+            self._judge_lingering(self._quiet_since_s)
+
+    def _close(self, is_whole: bool) -> None:
+        self._reading.resume(SLOW_READER | UNPARSED)  # over TLS the client's own end has to be read: else ours …
+        self._registry.note_paused(self, False)  # … takes until it times out
+        if self._enter(CLOSING) and self._writer is not None:
+            self._writer.close()
+            self._begin_closing(is_whole)
+            self._registry.wheel.arm(self._timer, self._registry.now() + FLUSH_S)
+
+    def _begin_closing(self, is_whole: bool) -> Closing:
+        closing = self._closing
+        registry = self._registry
+        if closing is None or self not in registry.lingering:  # else its time goes on
+            now_s = registry.now()
+            registry.note_lingering(self, now_s)
+            if closing is None:
+                closing = self._closing = Closing(now_s, is_whole)
+            closing.since_s = now_s
+        return closing
+
+    def _judge_lingering(self, now_s: float) -> None:
+        """As long as a client that has been answered goes on sending, it may not have seen the answer yet."""
+        closing = self._closing
+        assert closing is not None
+        until_s = closing.lingers_until_s(self._quiet_since_s, self._registry.is_scarce_for(self))
+        if now_s < until_s:
+            self._registry.wheel.arm(self._timer, until_s)
+        else:
+            self._closing_takes_long(now_s)
+
+    def _closing_takes_long(self, now_s: float) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        closing = self._closing
+        unsent = transport.get_write_buffer_size()
+        if closing is not None and closing.is_taken(unsent, taken_bytes(transport), now_s):
+            self._registry.wheel.arm(self._timer, now_s + closing.look_again_s())
+        elif unsent == 0 and self._phase == LINGERING and not transport.can_write_eof():
+            self._close(True)  # TLS has its own way to end
+        else:
+            if self._phase < ABORTED:
+                self._enter(ABORTED)
+            transport.abort()
+
+    def _drain_closing(self) -> None:
+        """The program drains, and this connection is closing already: it gets less time."""
+        now_s = self._registry.now()
+        closing = self._closing
+        if self._phase == CLOSING:  # over TLS the client has to end its side, too; perhaps it does not
+            if closing is not None and now_s - closing.since_s >= LINGER_SCARCE_S:
+                self.gives_up()
+        elif self._phase == LINGERING and (
+            closing is not None and not closing.has_been_looked_at()
+        ):  # else it has been given time to take the answer
+            self._judge_lingering(now_s)
+
+    def _client_ended(self) -> None:
+        """The client has closed its side, and nothing more is answered: what was written is on its way."""
+        now_s = self._registry.now()
+        if self._phase == OPEN:
+            self._closing = Closing(now_s, True)
+            self._enter(CLIENT_ENDED)
+        elif self._phase == LINGERING:
+            self._enter(CLOSING)
+        if self._writer is not None:
+            self._writer.flush()  # an answer that ended in this very turn
+        self._registry.wheel.arm(self._timer, now_s + FLUSH_S)
+
+    def _forget(self) -> None:
+        """The loop has closed it: refer to nothing any more, so that no cycle is left for the collector."""
+        registry = self._registry
+        registry.forget(self, self._phase == GIVEN_UP)
+        registry.wheel.cancel(self._timer)
+        self._enter(GONE)
+        self._transport = None
+        self._writer = None
+        self._reading.stop()
+        self._timer.connection = None
+
+
+class _ConnectionTimer(Deadline):
+    """The connection's own deadline: a head that does not end, a silence, a lingering close."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        super().__init__()
+        self.connection: ClientConnection | None = connection  # None once it is gone: no cycle is left
+
+    def expired(self, now_s: float) -> None:
+        if self.connection is not None:
+            self.connection.timer_expired(now_s)
