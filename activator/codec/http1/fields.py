@@ -234,7 +234,7 @@ class FieldJudge:
                 if self._takes_claims:
                     raise WireError(self._bad, "a framing field or Host in the trailers")
                 continue
-            if lowered not in _NOT_IN_TRAILERS and not _is_claim(lowered):
+            if lowered not in _NOT_IN_TRAILERS and not is_claim(lowered):
                 kept.append(pair)
         return kept
 
@@ -386,7 +386,7 @@ def kind_of(data: bytes, start: i64, end: i64) -> i64:
         third: i64 = data[start + 2] | _LOWER
         if third != _F and third != _R:  # of x-forwarded-, x-real-ip, x-request-id
             return ORDINARY
-        return CLAIM if _is_claim(data[start:end].partition(b":")[0].lower()) else ORDINARY
+        return CLAIM if is_claim(data[start:end].partition(b":")[0].lower()) else ORDINARY
     if first == _C:
         if is_field(data, start, end, b"connection"):
             return CONNECTION
@@ -401,7 +401,7 @@ def kind_of(data: bytes, start: i64, end: i64) -> i64:
 def _kind_of_name(lowered: bytes) -> int:
     if is_internal(lowered):
         return INTERNAL
-    return CLAIM if _is_claim(lowered) else _KINDS.get(lowered, ORDINARY)
+    return CLAIM if is_claim(lowered) else _KINDS.get(lowered, ORDINARY)
 
 
 def _kind_with_t(data: bytes, start: i64, end: i64) -> i64:
@@ -450,7 +450,7 @@ def take_internal_out(head: RequestHead) -> None:
     head.named += taken
 
 
-def _is_claim(lowered: bytes) -> bool:
+def is_claim(lowered: bytes) -> bool:
     """Also with underscores: servers that hand fields on as environment variables cannot distinguish the two."""
     if not lowered.startswith(b"x"):
         return lowered == b"forwarded"

@@ -1,0 +1,268 @@
+"""Header blocks decoded (RFC 7541): the state of one direction of one connection.
+
+Rules
+  1. A block is decoded to its end whatever is in it: the table that both ends keep must not differ. What a head may not
+     hold is not kept; then the rest costs what its bytes cost, and nothing is copied for it but entries of the table.
+  2. A peer controls no loop but the one over its own bytes, and no memory but the table that it was allowed
+     (RFC 7541 7.3): an integer has at most 5 bytes after its prefix, a string is never larger than what may be kept.
+  3. A field is made and judged when its literal is read. To refer to it costs a look into a list: 10 ns, compiled.
+  4. After HpackError the decoder is of no use: the connection ends with COMPRESSION_ERROR (RFC 9113 4.3).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from activator.codec.http2.field import LINE_OVERHEAD, OVERHEAD, Field, name_kind
+from activator.codec.http2.hpack import huffman, static_table
+from activator.codec.http2.hpack.errors import HpackError
+
+__all__ = ["TABLE_BYTES_DEFAULT", "HpackDecoder", "HpackError"]
+
+TABLE_BYTES_DEFAULT: Final = 4096  # RFC 9113 6.5.2: until a SETTINGS frame says otherwise
+
+_STATIC: Final[list[Field]] = static_table.static_fields()
+_STATIC_MAX: Final = static_table.LENGTH
+_NO_FIELD: Final[Field] = _STATIC[0]
+_LINE_BYTES: Final = OVERHEAD - LINE_OVERHEAD  # by what an entry's size exceeds its line in HTTP/1.1
+_UPDATES_MAX: Final = 2  # RFC 7541 4.2: the smallest size since the last block, and the final one
+_INTEGER_SHIFT_MAX: Final = 28  # five bytes: what is larger is larger than any block, table or index that we have
+_GONE_MAX: Final = 64  # entries that were evicted and whose places are still in the list
+
+# The first bits of a representation (RFC 7541 6).
+_INDEXED: Final = 0x80
+_INDEXING: Final = 0x40
+_UPDATE: Final = 0x20
+_NEVER: Final = 0x10
+_HUFFMAN: Final = 0x80
+
+
+class HpackDecoder:
+    """Decodes the header blocks of one connection, in the order in which they were sent."""
+
+    def __init__(self, table_bytes_max: int = TABLE_BYTES_DEFAULT) -> None:
+        """`table_bytes_max`: what our SETTINGS_HEADER_TABLE_SIZE says.
+
+        At least the default of 4096: for less, the peer would have to be held to it from its acknowledgement on.
+        """
+        if table_bytes_max < TABLE_BYTES_DEFAULT:
+            raise ValueError("a table smaller than the default is not supported")
+        self._allowed: i64 = table_bytes_max
+        self._max: i64 = TABLE_BYTES_DEFAULT  # what the peer has chosen
+        # Entries from `_first` on, the newest last; before them, places of evicted ones.
+        self._entries: list[Field] = []
+        self._first: i64 = 0
+        self._bytes: i64 = 0
+        self._pos: i64 = 0  # after what was read last
+
+    def decode(self, data: bytes, start: i64, end: i64, fields: list[Field], bytes_max: i64, fields_max: i64) -> bool:
+        """Decode the block data[start:end], which is whole, and append its fields to `fields`.
+
+        False where it has more than `fields_max` fields, or more than `bytes_max` bytes as lines of HTTP/1.1 (name and
+        value, and 4 for each field): then `fields` has those that came before the limit was passed.
+
+        Raises HpackError: the block is not well-formed, or refers to what is in no table.
+        """
+        pos = start
+        if start < end and data[start] & 0xE0 == _UPDATE:
+            pos = self._updates(data, start, end)
+        left = bytes_max
+        room = fields_max
+        is_whole = True
+        while pos < end:
+            byte: i64 = data[pos]
+            if byte >= _INDEXED:
+                index = byte & 0x7F
+                pos += 1
+                if index == 0x7F:
+                    index += self._integer(data, pos, end)
+                    pos = self._pos
+                if index <= _STATIC_MAX:
+                    if index == 0:
+                        raise HpackError("an index of 0")
+                    field = _STATIC[index]
+                else:
+                    place = len(self._entries) + _STATIC_MAX - index
+                    if place < self._first:
+                        raise HpackError("an index beyond the table")
+                    field = self._entries[place]
+            else:
+                field = self._literal(data, pos, end, left)
+                pos = self._pos
+            left -= field.size - _LINE_BYTES
+            room -= 1
+            if left >= 0 and room >= 0:
+                fields.append(field)
+            else:
+                is_whole = False
+                left = -1  # and so it stays
+        return is_whole
+
+    # --- the dynamic table ---
+
+    @property
+    def table_bytes(self) -> int:
+        """Its size by RFC 7541 4.1."""
+        return self._bytes
+
+    @property
+    def table_bytes_max(self) -> int:
+        """What the peer has chosen, at most what we allow."""
+        return self._max
+
+    def table(self) -> list[Field]:
+        """Its entries, the newest first, as they are numbered."""
+        return self._entries[: self._first - 1 if self._first else None : -1]
+
+    def _insert(self, field: Field) -> None:
+        """RFC 7541 4.4."""
+        size = field.size
+        if self._bytes + size > self._max:
+            self._evict(self._max - size)
+            if size > self._max:
+                return
+        self._entries.append(field)
+        self._bytes += size
+
+    def _evict(self, bytes_max: i64) -> None:
+        """Drop the oldest entries until the others take no more than this, which may be less than nothing."""
+        count: i64 = len(self._entries)
+        first = self._first
+        while first < count and self._bytes > bytes_max:
+            self._bytes -= self._entries[first].size
+            self._entries[first] = _NO_FIELD
+            first += 1
+        if first == count:
+            self._entries.clear()
+            first = 0
+        elif first >= _GONE_MAX:
+            del self._entries[:first]
+            first = 0
+        self._first = first
+
+    def _updates(self, data: bytes, start: i64, end: i64) -> i64:
+        """Changes of the table's size, which stand before the first field (RFC 7541 4.2, 6.3)."""
+        pos = start
+        count: i64 = 0
+        while pos < end and data[pos] & 0xE0 == _UPDATE:
+            count += 1
+            if count > _UPDATES_MAX:
+                raise HpackError("more than two table size updates")
+            size: i64 = data[pos] & 0x1F
+            pos += 1
+            if size == 0x1F:
+                size += self._integer(data, pos, end)
+                pos = self._pos
+            if size > self._allowed:
+                raise HpackError("a table size above what we allow")
+            self._max = size
+            self._evict(size)
+        return pos
+
+    # --- literals ---
+
+    def _literal(self, data: bytes, start: i64, end: i64, left: i64) -> Field:
+        """The field whose literal begins at `start`; `_pos` is behind it.
+
+        `left`: how many bytes of the head may still be kept. In the place of a field for which neither they nor the
+        table suffice, there is one that is larger than `left`.
+        """
+        first: i64 = data[start]
+        keep = max(left, 0)
+        if first >= _INDEXING:
+            index = first & 0x3F
+            mask: i64 = 0x3F
+            if keep < self._max:
+                keep = self._max
+        else:
+            if first >= _UPDATE:
+                raise HpackError("a table size update after a field")
+            index = first & 0x0F
+            mask = 0x0F
+        pos = start + 1
+        if index == mask:
+            index += self._integer(data, pos, end)
+            pos = self._pos
+        if index != 0:
+            named = self._at(index)
+            name = named.name
+            kind = named.name_kind
+            value = self._string(data, pos, end, keep)
+        else:
+            name = self._string(data, pos, end, keep)
+            if len(name) > keep:
+                return self._too_large(data, end, first)
+            kind = name_kind(name)
+            value = self._string(data, self._pos, end, keep)
+        size: i64 = len(name) + len(value)
+        if size > keep:
+            # Of the value there may be the start alone. The table is no larger: nothing is kept.
+            if first >= _INDEXING:
+                self._evict(-1)
+            return _TOO_LARGE
+        field = Field(name, value, kind, first & (_INDEXING | _NEVER) == _NEVER)
+        if first >= _INDEXING:
+            self._insert(field)
+        return field
+
+    def _too_large(self, data: bytes, end: i64, first: i64) -> Field:
+        """Of a field whose name is more than can be kept: its value is checked."""
+        self._string(data, self._pos, end, 0)
+        if first >= _INDEXING:
+            self._evict(-1)
+        return _TOO_LARGE
+
+    def _at(self, index: i64) -> Field:
+        """The field at an index that is not 0 (RFC 7541 2.3.3)."""
+        if index <= _STATIC_MAX:
+            return _STATIC[index]
+        place = len(self._entries) + _STATIC_MAX - index
+        if place < self._first:
+            raise HpackError("an index beyond the table")
+        return self._entries[place]
+
+    def _string(self, data: bytes, start: i64, end: i64, keep: i64) -> bytes:
+        """The string at `start`; of one longer than `keep`, a start that is longer than `keep`. `_pos` is behind it."""
+        if start >= end:
+            raise HpackError("the block ends within a field")
+        first: i64 = data[start]
+        size = first & 0x7F
+        pos = start + 1
+        if size == 0x7F:
+            size += self._integer(data, pos, end)
+            pos = self._pos
+        after = pos + size
+        if after > end:
+            raise HpackError("the block ends within a string")
+        self._pos = after
+        if first >= _HUFFMAN:
+            return huffman.decode(data, pos, after, keep)
+        return data[pos : pos + keep + 1 if size > keep else after]
+
+    def _integer(self, data: bytes, start: i64, end: i64) -> i64:
+        """What an integer that begins at `start` adds to its prefix (RFC 7541 5.1). `_pos` is behind it."""
+        value: i64 = 0
+        shift: i64 = 0
+        pos = start
+        while pos < end:
+            byte: i64 = data[pos]
+            pos += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                self._pos = pos
+                return value
+            shift += 7
+            if shift > _INTEGER_SHIFT_MAX:
+                raise HpackError("an integer of more bytes than any that we could use")
+        raise HpackError("the block ends within an integer")
+
+
+def _larger_than_any() -> Field:
+    field = Field(b"", b"", 0, False)
+    field.size = 1 << 62
+    return field
+
+
+_TOO_LARGE: Final[Field] = _larger_than_any()

@@ -1,0 +1,285 @@
+"""Header blocks decoded: the examples of RFC 7541, its limits, and attacks on a decoder's memory and time."""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+
+import pytest
+
+from activator.codec.http2.field import Field
+from activator.codec.http2.hpack.decoder import HpackDecoder, HpackError
+from activator.codec.message import Headers
+from tests.codec.http2.hpack_examples import (
+    CONNECTIONS,
+    SINGLE,
+    Table,
+    decoded,
+    integer,
+    literal,
+    pairs,
+    string,
+    table_of,
+    update,
+)
+
+LARGE = 1 << 40
+
+
+@pytest.mark.parametrize(("section", "block", "fields", "table"), SINGLE)
+def test_single_fields_of_appendix_c(section: str, block: str, fields: Headers, table: Table) -> None:
+    decoder = HpackDecoder()
+    found: list[Field] = []
+    data = bytes.fromhex(block)
+    assert decoder.decode(data, 0, len(data), found, LARGE, LARGE)
+    assert pairs(found) == fields
+    assert table_of(decoder) == table
+    assert found[0].never_indexed is (section == "C.2.3")
+
+
+@pytest.mark.parametrize(("section", "size", "blocks", "after"), CONNECTIONS)
+def test_connections_of_appendix_c(
+    section: str, size: int, blocks: list[str], after: list[tuple[Headers, Table]]
+) -> None:
+    decoder = HpackDecoder()
+    if size != 4096:
+        assert decoded(decoder, update(size)) == []
+    for block, (fields, table) in zip(blocks, after, strict=True):
+        assert decoded(decoder, bytes.fromhex(block)) == fields, section
+        assert table_of(decoder) == table
+        assert decoder.table_bytes == sum(entry[2] for entry in table)
+
+
+# --- what is refused ---
+
+BAD = [
+    ("an index of 0", b"\x80"),
+    ("an index beyond the static table, of an empty dynamic one", b"\xbe"),
+    ("an index beyond the dynamic table", literal(b"a", b"b", 0x40) + b"\xbf"),
+    ("an index far beyond", b"\xff\xff\xff\xff\xff\x0f"),
+    ("a name of an index beyond the table", b"\x7e\x01a"),
+    ("a name of an index beyond the table, not indexed", b"\x0f\x30\x01a"),
+    ("an integer without an end", b"\xff"),
+    ("an integer without an end, later", b"\xff\x80\x80"),
+    ("an integer of six bytes", b"\xff\x80\x80\x80\x80\x80\x00"),
+    ("an integer that overflows", b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
+    ("a literal without a name", b"\x00"),
+    ("a literal without a value", b"\x00\x01a"),
+    ("a literal of an indexed name without a value", b"\x41"),
+    ("a name that is longer than the block", b"\x00\x05a"),
+    ("a value that is longer than the block", b"\x00\x01a\x02b"),
+    ("a value that is longer than any block", b"\x00\x01a\x7f\xff\xff\xff\xff\x0f"),
+    ("a length without an end", b"\x00\x7f\xff"),
+    ("a table size above the default", update(4097)),
+    ("a table size above any", b"\x3f\xff\xff\xff\xff\x7f"),
+    ("a table size without an end", b"\x3f"),
+    ("a table size after a field", b"\x82" + update(0)),
+    ("a table size after a literal", literal(b"a", b"b") + update(0)),
+    ("three table sizes", update(0) + update(1) + update(2)),
+    ("Huffman: EOS in a name", b"\x00\x84\xff\xff\xff\xff\x00"),
+    ("Huffman: a padding of zeros in a value", b"\x00\x01a\x81\x00"),
+    ("Huffman: a padding of 8 bits", b"\x00\x01a\x81\xff"),
+]
+
+
+@pytest.mark.parametrize(("what", "block"), BAD, ids=[what for what, _ in BAD])
+@pytest.mark.parametrize("limits", [(LARGE, LARGE), (0, 0), (LARGE, 0), (0, LARGE)])
+def test_refused_whether_or_not_fields_are_kept(what: str, block: bytes, limits: tuple[int, int]) -> None:
+    with pytest.raises(HpackError):
+        HpackDecoder().decode(block, 0, len(block), [], *limits)
+
+
+@pytest.mark.parametrize("block", [block for _, block, *_ in SINGLE] + [b for _, _, bs, _ in CONNECTIONS for b in bs])
+def test_a_block_that_is_cut_within_a_field_is_refused(block: str) -> None:
+    """Or it has fewer fields."""
+    data = bytes.fromhex(block)
+    whole: list[Field] = []
+    prepared = literal(b"a", b"b", 0x40) * 8
+    for end in range(len(data) + 1):
+        decoder = HpackDecoder()
+        decoded(decoder, prepared)
+        found: list[Field] = []
+        try:
+            decoder.decode(data, 0, end, found, LARGE, LARGE)
+        except HpackError:
+            continue
+        assert end == len(data) or len(found) < len(data)
+        whole = found
+    assert whole
+
+
+def test_bytes_outside_of_the_block_do_not_count() -> None:
+    decoder = HpackDecoder()
+    fields: list[Field] = []
+    assert decoder.decode(b"\x80\x00\x82\x86\x80", 2, 4, fields, LARGE, LARGE)
+    assert pairs(fields) == [(b":method", b"GET"), (b":scheme", b"http")]
+    assert decoder.decode(b"\x80", 1, 1, fields, LARGE, LARGE)
+    with pytest.raises(HpackError):
+        decoder.decode(literal(b"name", b"value"), 0, 8, [], LARGE, LARGE)
+
+
+# --- the table ---
+
+
+def test_two_size_updates_at_the_start_of_a_block() -> None:
+    decoder = HpackDecoder(8192)
+    decoded(decoder, literal(b"a", b"b", 0x40))
+    assert decoded(decoder, update(0) + update(8192) + b"\x82") == [(b":method", b"GET")]
+    assert decoder.table() == []
+    assert (decoder.table_bytes, decoder.table_bytes_max) == (0, 8192)
+    with pytest.raises(HpackError):
+        decoded(decoder, update(8193))
+
+
+def test_a_small_table_cannot_be_demanded() -> None:
+    with pytest.raises(ValueError, match="smaller"):
+        HpackDecoder(4095)
+
+
+def test_eviction_is_exact() -> None:
+    """RFC 7541 4.1, 4.4."""
+    decoder = HpackDecoder()
+    decoded(decoder, update(100))
+    decoded(decoder, literal(b"aa", b"xxxxxxxxxxxxxxxx", 0x40))
+    decoded(decoder, literal(b"bb", b"yyyyyyyyyyyyyyyy", 0x40))
+    assert decoder.table_bytes == 100
+    decoded(decoder, literal(b"c", b"", 0x40))
+    assert [entry[:2] for entry in table_of(decoder)] == [(b"c", b""), (b"bb", b"yyyyyyyyyyyyyyyy")]
+    decoded(decoder, update(82))
+    assert [entry[0] for entry in table_of(decoder)] == [b"c"]
+    assert decoder.table_bytes == 33
+
+
+def test_an_entry_that_is_larger_than_the_table_empties_it() -> None:
+    decoder = HpackDecoder()
+    decoded(decoder, update(100) + literal(b"a", b"b", 0x40))
+    value = b"x" * 68
+    assert decoded(decoder, literal(b"a", value, 0x40)) == [(b"a", value)]
+    assert decoder.table() == []
+    assert decoded(decoder, literal(b"a", value[1:], 0x40)) == [(b"a", value[1:])]
+    assert decoder.table_bytes == 100
+
+
+def test_a_name_may_be_that_of_the_entry_that_goes() -> None:
+    decoder = HpackDecoder()
+    decoded(decoder, update(60) + literal(b"name", b"x" * 20, 0x40))
+    assert decoded(decoder, b"\x7e" + string(b"y" * 20)) == [(b"name", b"y" * 20)]
+    assert [entry[:2] for entry in table_of(decoder)] == [(b"name", b"y" * 20)]
+
+
+def test_a_long_life_of_the_table() -> None:
+    """Against a list that is shifted at each insertion."""
+    decoder = HpackDecoder()
+    model: Headers = []
+    for number in range(3000):
+        pair = (b"n%d" % (number % 7), b"v" * (number * 37 % 90))
+        decoded(decoder, literal(*pair, 0x40))
+        model.insert(0, pair)
+        while sum(len(name) + len(value) + 32 for name, value in model) > 4096:
+            model.pop()
+        assert pairs(decoder.table()) == model
+        for index in (0, len(model) // 2, len(model) - 1):
+            assert decoded(decoder, integer(62 + index, 7, 0x80)) == [model[index]]
+        with pytest.raises(HpackError):
+            decoded(decoder, integer(62 + len(model), 7, 0x80))
+
+
+def test_fields_of_the_table_are_shared() -> None:
+    decoder = HpackDecoder()
+    fields: list[Field] = []
+    data = literal(b"a", b"b", 0x40) + b"\xbe\xbe"
+    assert decoder.decode(data, 0, len(data), fields, LARGE, LARGE)
+    assert fields[0] is fields[1] is fields[2]
+
+
+# --- limits of a head ---
+
+
+@pytest.mark.parametrize("coded", [False, True])
+@pytest.mark.parametrize("flags", [0, 0x10, 0x40])
+def test_limits_are_exact(coded: bool, flags: int) -> None:
+    block = b"\x82" + literal(b"name", b"value", flags, coded) + b"\x86"
+    sizes = [7 + 3 + 4, 4 + 5 + 4, 7 + 4 + 4]
+    names = [b":method", b"name", b":scheme"]
+    for bytes_max in range(sum(sizes) + 2):
+        for fields_max in range(5):
+            decoder = HpackDecoder()
+            fields: list[Field] = []
+            is_whole = decoder.decode(block, 0, len(block), fields, bytes_max, fields_max)
+            count = 0
+            while count < min(3, fields_max) and sum(sizes[: count + 1]) <= bytes_max:
+                count += 1
+            assert [field.name for field in fields] == names[:count]
+            assert is_whole is (count == 3)
+            assert table_of(decoder) == ([(b"name", b"value", 41)] if flags == 0x40 else [])
+
+
+def test_after_the_limit_nothing_more_is_appended_however_small() -> None:
+    fields: list[Field] = []
+    block = literal(b"a", b"x" * 100) + b"\x82"
+    assert not HpackDecoder().decode(block, 0, len(block), fields, 50, 10)
+    assert fields == []
+
+
+@pytest.mark.parametrize("coded", [False, True])
+def test_large_literals_do_to_the_table_what_they_must(coded: bool) -> None:
+    for name, value in [(b"n" * 9000, b""), (b"n", b"v" * 9000), (b"n" * 3000, b"v" * 3000), (b"n", b"v" * 4064)]:
+        decoder = HpackDecoder()
+        decoded(decoder, literal(b"a", b"b", 0x40))
+        block = literal(name, value, 0x40, coded)
+        assert not decoder.decode(block, 0, len(block), [], 100, 100)
+        assert decoder.table() == []
+        assert decoder.table_bytes == 0
+        block = literal(name, value, 0, coded) + literal(b"a", b"b", 0x40)
+        assert not decoder.decode(block, 0, len(block), [], 100, 100)
+        assert table_of(decoder) == [(b"a", b"b", 34)]
+    # As large as the table.
+    decoder = HpackDecoder()
+    block = literal(b"n", b"v" * 4063, 0x40, coded)
+    assert not decoder.decode(block, 0, len(block), [], 100, 100)
+    assert decoder.table_bytes == 4096
+
+
+def test_a_bomb_of_references() -> None:
+    """One entry of 4 KB, referred to 16,000 times: 64 MB as a list of fields."""
+    decoder = HpackDecoder()
+    entry = literal(b"n", b"v" * 4000, 0x40)
+    decoded(decoder, entry)
+    bomb = b"\xbe" * 16_000
+    fields: list[Field] = []
+    tracemalloc.start()
+    try:
+        start = time.perf_counter()
+        assert not decoder.decode(bomb, 0, len(bomb), fields, 65_536, 100)
+        took_s = time.perf_counter() - start
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(fields) == 16
+    assert peak < 20_000
+    assert took_s < 1.0
+    assert decoder.table_bytes == 4033
+
+
+def test_a_bomb_of_names() -> None:
+    """Literals that each refer to a name of 4 KB and have an empty value."""
+    decoder = HpackDecoder()
+    decoded(decoder, literal(b"n" * 4000, b"", 0x40))
+    bomb = (integer(62, 4, 0) + b"\x00") * 10_000
+    fields: list[Field] = []
+    tracemalloc.start()
+    try:
+        assert not decoder.decode(bomb, 0, len(bomb), fields, 65_536, 100)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert len(fields) == 16
+    assert peak < 100_000
+
+
+def test_entries_in_the_bomb_of_names_are_bounded_by_the_table() -> None:
+    decoder = HpackDecoder()
+    decoded(decoder, literal(b"n" * 2000, b"", 0x40))
+    bomb = (b"\x7e" + b"\x00") * 10_000
+    assert not decoder.decode(bomb, 0, len(bomb), [], 0, 0)
+    assert decoder.table_bytes == 2 * 2032
