@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from activator.config.model import FORWARDED_HEADERS, KUBERNETES_MODES, SHARINGS, TLS_VERSIONS
+from activator.config.model import ALPN_PROTOCOLS, FORWARDED_HEADERS, KUBERNETES_MODES, SHARINGS, TLS_VERSIONS
 from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 
@@ -28,6 +28,7 @@ class EdgeChecker:
     def check_listener(self, item: Item, values: Values, path: str) -> None:
         """One listener with TLS."""
         self._check_version(item, values, path)
+        self._check_alpn(item, values, path)
         several = values.get("certificates", [])
         if UNREADABLE in (values.get("certificate", ""), values.get("key", ""), several):
             return
@@ -117,6 +118,12 @@ class EdgeChecker:
         for place, text in enumerate(values.get(key, [])):
             if text is not UNREADABLE and not fits(text):
                 self._reader.found(element_at(listed, place), f"{path}[{place}]", expected)
+
+    def _check_alpn(self, item: Item, values: Values, path: str) -> None:
+        known = " or ".join(ALPN_PROTOCOLS)
+        self._check_each(item, values, f"{path}.alpn", ALPN_PROTOCOLS.__contains__, known)
+        if values.get("alpn", ALPN_PROTOCOLS) == []:
+            self._reader.found(item_at(item, "alpn"), f"{path}.alpn", f"at least one of {known}")
 
     def _check_version(self, item: Item, values: Values, path: str) -> None:
         version = values.get("min_version", "1.2")

@@ -60,6 +60,7 @@ PROBE_HTTP: Final = "http"
 PROBE_QUEUE_PROXY: Final = "queue-proxy"
 
 TLS_VERSIONS: Final = ("1.2", "1.3")
+ALPN_PROTOCOLS: Final = ("h2", "http/1.1")
 ADMISSIONS: Final = ("off", "predictive")
 DISCIPLINES: Final = ("fifo", "priority", "fair")
 PROBE_KINDS: Final = (PROBE_TCP, PROBE_HTTP, PROBE_QUEUE_PROXY)
@@ -131,6 +132,10 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             [{"certificate": "a.crt", "key": "a.key"}, {"certificate": "b.crt", "key": "b.key"}],
         ),
     ] = []
+    alpn: Annotated[
+        list[Annotated[str, doc("A protocol.", "h2", words=ALPN_PROTOCOLS)]],
+        doc("The protocols that are offered to clients, the preferred one first.", ["http/1.1"]),
+    ] = msgspec.field(default_factory=lambda: [*ALPN_PROTOCOLS])
 
 
 class PodTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -209,6 +214,10 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "5m",
         ),
     ] = Duration(60.0)
+    streams: Annotated[
+        Positive,
+        doc("The number of requests that a client may have open on one HTTP/2 connection. Above: REFUSED_STREAM.", 250),
+    ] = 128
     body_rate: Annotated[
         Count,
         doc(

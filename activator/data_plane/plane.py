@@ -37,6 +37,7 @@ from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.upstream.dial import DialContext, PodAddress
+from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
 from activator.data_plane.upstream.pool import PodPool
 from activator.messages import (
@@ -123,6 +124,7 @@ class DataPlane:
             turn,
             float(config.limits.idle),
             config.abort_on_half_close,
+            config.limits.streams,
         )
         self.server: Server | None = None
         self.member: Member | None = None  # where several data planes are one throttler
@@ -339,7 +341,7 @@ class _Hooks(TableHooks):
     def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
         address = self._address_of(tracker, spec)
         naming = _expected_identity(spec.probe, tracker)
-        tracker.attachment = PodPool(self._dials, self._now, address, spec.connect_timeout_s, naming)
+        tracker.attachment = Http1Pool(self._dials, self._now, address, spec.connect_timeout_s, naming)
 
     def _address_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodAddress:
         host, port = split_address(tracker.address)

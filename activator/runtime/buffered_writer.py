@@ -81,6 +81,11 @@ class BufferedWriter:
         if self._size >= WRITE_AT_ONCE_BYTES:
             self.flush()
 
+    def touch(self) -> None:
+        """Have `flush` called at the end of the turn, also if nothing is written until then."""
+        if not self._pending:
+            self._turn.add(self)
+
     def flush(self) -> None:
         """Send now."""
         pending = self._pending
@@ -117,3 +122,23 @@ class BufferedWriter:
     def _send(self, data: bytes) -> None:
         if not self._transport.is_closing():
             self._transport.write(data)
+
+
+class GatheringWriter(BufferedWriter):
+    """One connection's whose protocol gathers, too: `gather` writes what it has, before each flush."""
+
+    def __init__(self, turn: WriteBatcher, transport: Transport, gather: Callable[[], None]) -> None:
+        super().__init__(turn, transport)
+        self._gather = gather
+
+    def flush(self) -> None:
+        self._gather()
+        super().flush()
+
+    def stop(self) -> None:
+        """The connection is gone: no cycle is left for the collector."""
+        self._gather = _nothing
+
+
+def _nothing() -> None:
+    pass

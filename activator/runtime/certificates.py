@@ -40,7 +40,7 @@ class PemFiles(Protocol):
 
 
 class ServerTls(Protocol):
-    """What a listener serves TLS with: one certificate or several, and the least version."""
+    """What a listener serves TLS with: one certificate or several, the least version, and the protocols."""
 
     @property
     def address(self) -> str: ...
@@ -52,6 +52,8 @@ class ServerTls(Protocol):
     def certificates(self) -> Sequence[PemFiles]: ...
     @property
     def min_version(self) -> str: ...
+    @property
+    def alpn(self) -> Sequence[str]: ...
 
 
 class ClientTls(Protocol):
@@ -105,7 +107,7 @@ class ServerCertificate:
         problem = self.problem()
         if problem:
             raise StartError(f"cannot serve TLS on {tls.address}: {problem}")
-        self.context = listening_context(self._pairs, tls.min_version)
+        self.context = listening_context(self._pairs, tls.min_version, tls.alpn)
 
     async def watch(self) -> None:
         """Look at the files again and again."""
@@ -133,7 +135,7 @@ class ServerCertificate:
         # A new context: one that serves keeps a certificate for each type of key, so that it would go on with an ECDSA
         # certificate that an RSA one has replaced. Each handshake asks for the context anew.
         try:
-            self.context = listening_context(self._pairs, self._tls.min_version)
+            self.context = listening_context(self._pairs, self._tls.min_version, self._tls.alpn)
         except (
             OSError,
             ValueError,

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
@@ -24,7 +24,6 @@ MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 # What is called when a handshake that begins in this context has failed: its alert is sent within this turn.
 ON_ALERT: Final[ContextVar[Callable[[], None]]] = ContextVar("ON_ALERT", default=lambda: None)
 
-_PROTOCOL: Final = "http/1.1"
 _NO_APPLICATION_PROTOCOL: Final = 120  # RFC 7301 section 3.2
 _HANDSHAKE: Final = 22  # RFC 8446 appendix B.1 and B.3: a record of a handshake …
 _CLIENT_HELLO: Final = 1  # … and the first message in it
@@ -39,19 +38,23 @@ class CertificatePair(NamedTuple):
     key: str
 
 
-def listening_context(pairs: list[CertificatePair], min_version: str) -> ssl.SSLContext:
+def listening_context(pairs: list[CertificatePair], min_version: str, protocols: Sequence[str]) -> ssl.SSLContext:
     """The context of a listener with these certificates, the first of which is for all names that none has.
+
+    `protocols`: for ALPN, the preferred one first.
 
     Raises OSError, ValueError or ssl.SSLError where the files cannot be used.
     """
     _bear_with_undecodable_names()
-    choice = _Choice(pairs, min_version)
-    context = _context(min_version)
+    choice = _Choice(pairs, min_version, protocols)
+    context = _context(min_version, protocols)
     context.load_cert_chain(*pairs[0], password=no_password)
     context.sslobject_class = _Greeted
     context.sni_callback = choice.choose
     hooks: Any = context
-    hooks._msg_callback = _look  # without it the offered protocols cannot be seen; the only way that Python has
+    hooks._msg_callback = _Look(
+        protocols
+    )  # without it the offered protocols cannot be seen; the only way that Python has
     return context
 
 
@@ -116,14 +119,14 @@ class _Greeted(ssl.SSLObject):
 class _Choice:
     """Between the certificates of one listener."""
 
-    def __init__(self, pairs: list[CertificatePair], min_version: str) -> None:
+    def __init__(self, pairs: list[CertificatePair], min_version: str, protocols: Sequence[str]) -> None:
         self._by_name: dict[str, ssl.SSLContext] = {}
         by_names: dict[frozenset[str], ssl.SSLContext] = {}
         for pair in pairs:
             names = names_of(pair) if len(pairs) > 1 else frozenset()
             context = by_names.get(names)
             if context is None:
-                context = by_names[names] = _context(min_version)
+                context = by_names[names] = _context(min_version, protocols)
             context.load_cert_chain(*pair, password=no_password)
             for name in names:
                 self._by_name.setdefault(name, context)
@@ -146,19 +149,25 @@ class _Choice:
         return self._default if context is None else context
 
 
-def _context(min_version: str) -> ssl.SSLContext:
+def _context(min_version: str, protocols: Sequence[str]) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = MINIMUM[min_version]
-    context.set_alpn_protocols([_PROTOCOL])
+    context.set_alpn_protocols([*protocols])
     return context
 
 
-def _look(
-    connection: ssl.SSLObject, direction: str, version: object, content_type: int, message_type: int, data: bytes
-) -> None:
-    if content_type == _HANDSHAKE and message_type == _CLIENT_HELLO and isinstance(connection, _Greeted):
-        offered = offered_protocols(data)
-        connection.offers_other = bool(offered) and _PROTOCOL.encode() not in offered
+class _Look:
+    """Sees each ClientHello, and whether it offers protocols none of which is ours."""
+
+    def __init__(self, protocols: Sequence[str]) -> None:
+        self._protocols = frozenset(protocol.encode() for protocol in protocols)
+
+    def __call__(
+        self, connection: ssl.SSLObject, direction: str, version: object, content: int, message: int, data: bytes
+    ) -> None:
+        if content == _HANDSHAKE and message == _CLIENT_HELLO and isinstance(connection, _Greeted):
+            offered = offered_protocols(data)
+            connection.offers_other = bool(offered) and self._protocols.isdisjoint(offered)
 
 
 def offered_protocols(hello: bytes) -> list[bytes]:

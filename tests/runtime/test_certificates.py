@@ -133,7 +133,7 @@ def test_two_certificates_for_the_same_names_serve_both_types_of_keys(tmp_path: 
         issued.private_key_pem.write_to_path(pair.key)
         Path(pair.certificate).write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
         pairs.append(pair)
-    context = listening_context(pairs, "1.2")
+    context = listening_context(pairs, "1.2", ["http/1.1"])
     for ciphers in ("ECDHE-ECDSA-AES128-GCM-SHA256", "ECDHE-RSA-AES128-GCM-SHA256"):
         client_context = ssl.create_default_context()
         authority.configure_trust(client_context)
@@ -178,13 +178,13 @@ def test_a_certificate_that_is_not_accepted_of_a_server_has_names_too(tmp_path: 
     """Clients that do not verify may use it; and one such certificate must not end the program."""
     pairs = [pair_of(tmp_path, "a.test"), pair_of(tmp_path, "b.test", odd)]
     assert names_of(pairs[1]) == {"b.test"}
-    assert served_by(listening_context(pairs, "1.2"), "b.test") == der_of(pairs[1])
+    assert served_by(listening_context(pairs, "1.2", ["http/1.1"]), "b.test") == der_of(pairs[1])
 
 
 @pytest.mark.parametrize("name", ["b.test.", "B.TEST"])
 def test_a_name_may_end_with_a_dot_and_be_in_capitals(tmp_path: Path, name: str) -> None:
     pairs = [pair_of(tmp_path, "a.test"), pair_of(tmp_path, "b.test")]
-    assert served_by(listening_context(pairs, "1.2"), name) == der_of(pairs[1])
+    assert served_by(listening_context(pairs, "1.2", ["http/1.1"]), name) == der_of(pairs[1])
 
 
 def test_a_name_that_is_not_ascii_ends_with_an_alert_and_fills_no_log(

@@ -16,7 +16,7 @@ from activator.control_plane.state.lifecycle import SEEN
 from activator.control_plane.state.worker import TURN_BOUNDS_S
 from activator.data_plane import statistics
 from activator.data_plane.throttle.traffic import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
-from activator.data_plane.upstream.pool import PodPool
+from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.messages import DataPlaneStatistics
 from activator.runtime.distribution import Distribution
 from activator.runtime.errors import Reason
@@ -40,7 +40,7 @@ def took(seconds: float, bounds: tuple[float, ...]) -> Histogram:
     return histogram
 
 
-class Pool(PodPool):
+class Pool(Http1Pool):
     """With connections in each state."""
 
     def __init__(self, counts: list[int]) -> None:

@@ -89,7 +89,7 @@ _PROTECTED: Final = frozenset({b"host", b"content-length", b"transfer-encoding"}
 
 # RFC 9110 6.5.1: fields for framing, routing, authentication, request modifiers, response control and content format
 # mean nothing, or something dangerous, after the body; a recipient that merges trailers into headers would obey them.
-_NOT_IN_TRAILERS: Final = frozenset({
+NOT_IN_TRAILERS: Final = frozenset({
     b"accept", b"accept-charset", b"accept-encoding", b"accept-language", b"age", b"authorization", b"cache-control",
     b"connection", b"content-encoding", b"content-range", b"content-type", b"cookie", b"date", b"expect", b"expires",
     b"forwarded", b"from", b"if-match", b"if-modified-since", b"if-none-match", b"if-range", b"if-unmodified-since",
@@ -234,7 +234,7 @@ class FieldJudge:
                 if self._takes_claims:
                     raise WireError(self._bad, "a framing field or Host in the trailers")
                 continue
-            if lowered not in _NOT_IN_TRAILERS and not is_claim(lowered):
+            if lowered not in NOT_IN_TRAILERS and not is_claim(lowered):
                 kept.append(pair)
         return kept
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
 
-_PHRASES: Final[dict[int, bytes]] = {int(status): status.phrase.encode() for status in HTTPStatus}
+PHRASES: Final[dict[int, bytes]] = {int(status): status.phrase.encode() for status in HTTPStatus}
 _LINE_STARTS: Final[list[bytes]] = [b"HTTP/1.1 %d " % status for status in range(1000)]
 _END: Final = b"\r\n\r\n"
 _CLOSE_END: Final = b"\r\nConnection: close\r\n\r\n"
@@ -75,7 +75,7 @@ def plain_response(
 ) -> bytes:
     """One of the program's own answers, whole."""
     fields = Fields.from_pairs([_TEXT, *headers])
-    head = ResponseHead(status, _PHRASES.get(status, b""), fields, len(body), not head_request)
+    head = ResponseHead(status, PHRASES.get(status, b""), fields, len(body), not head_request)
     start = response_bytes(head, http_1_0, close)
     return start if head_request else start + body
 

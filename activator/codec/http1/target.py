@@ -152,6 +152,16 @@ def check_authority(value: bytes) -> bytes:
     return lowered
 
 
+def check_target(target: bytes) -> bytes:
+    """A path and query that may be sent on. Raises WireError where it holds what no URI may hold."""
+    return _encoded(target) if target.translate(_TARGET_CHECK) != target else target
+
+
+def is_method(method: bytes) -> bool:
+    """Any token is one (RFC 9110 9.1)."""
+    return method in METHODS or (len(method) > 0 and not method.translate(None, _TOKEN))
+
+
 def _is_ipv6(text: bytes) -> bool:
     if text.translate(None, b"0123456789abcdef:."):
         return False  # zones, too: they mean something on the client's machine only

@@ -1,1 +1,1 @@
-"""HTTP/2 (RFC 9113) and its header compression (RFC 7541), without any I/O."""
+"""HTTP/2 without I/O (RFC 9113): frames, flow control and header compression, in the roles of server and client."""

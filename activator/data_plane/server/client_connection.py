@@ -54,6 +54,10 @@ class ClientConnection(RegisteredConnection):
 
     # --- what a subclass does ---
 
+    def connection_made(self, transport: Transport) -> None:
+        """The socket is there; over TLS, the handshake is over."""
+        raise NotImplementedError
+
     def _turn(self) -> None:
         """The next turn has come: go on where the last one was used up."""
         raise NotImplementedError

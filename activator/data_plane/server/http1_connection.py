@@ -25,10 +25,12 @@ from typing import Final
 
 from activator.codec.http1.request import RequestParser, RequestSink
 from activator.codec.http1.serialise import plain_response
+from activator.codec.http2.frames import PREFACE
 from activator.codec.message import Headers, RequestHead
 from activator.data_plane.refusals import refusal_text
-from activator.data_plane.server.closing import ABORTED, LINGERING, OPEN
+from activator.data_plane.server.closing import ABORTED, GONE, LINGERING, OPEN
 from activator.data_plane.server.http1_stream import Http1Stream, StreamOwner
+from activator.data_plane.server.http2_connection import Http2ClientConnection
 from activator.data_plane.server.registry import TCP_CLOSE, ConnectionRegistry
 from activator.runtime.buffered_writer import BufferedWriter
 from activator.runtime.errors import Reason, WireError, status_of
@@ -51,6 +53,8 @@ class Http1Connection(StreamOwner):
     def __init__(self, registry: ConnectionRegistry) -> None:
         super().__init__(registry)
         self._parser = RequestParser(_Sink(self), registry.limits)
+        self._is_first: bool = True  # no byte has been given to the parser yet …
+        self._first_bytes: bytes = b""  # … since what has come so far may be the beginning of HTTP/2's preface
         self._writing_paused: bool = False  # the client has much to take yet
         # of the requests on it, each from its head to the end of its answer
         self._current: Http1Stream | None = None  # being answered
@@ -92,10 +96,37 @@ class Http1Connection(StreamOwner):
         if self._tunnel is not None:
             self._tunnel.exchange.request_body(data)
             return
+        if self._is_first:
+            data = self._first_bytes + data
+            if PREFACE.startswith(data[: len(PREFACE)]):
+                self._may_be_http2(data)
+                return
+            self._is_first = False
+            self._first_bytes = b""
         error = self._parser.feed(data)
         if error is not None:
             self._parse_failed(error)
         self._go_on(len(data))
+
+    def _may_be_http2(self, data: bytes) -> None:
+        """What has come is the preface of HTTP/2, or the beginning of it; no request of HTTP/1.1 begins like that."""
+        if len(data) < len(PREFACE):
+            self._first_bytes = data
+            return
+        transport = self._transport
+        assert transport is not None
+        registry = self._registry
+        connection = Http2ClientConnection(registry)
+        registry.replace(self, connection)
+        registry.wheel.cancel(self._timer)
+        self._timer.connection = None
+        self._reading.stop()
+        self._parser.retire()
+        self._enter(GONE)
+        self._transport = None
+        self._writer = None
+        transport.set_protocol(connection)
+        connection.take_over(transport, self._origin, data)
 
     def eof_received(self) -> bool | None:
         tunnel = self._tunnel

@@ -9,8 +9,10 @@ from functools import partial
 from typing import Any
 
 from activator.config.model import Tls
+from activator.data_plane.server.client_connection import ClientConnection
 from activator.data_plane.server.half_close_sweep import HalfCloseSweep
 from activator.data_plane.server.http1_connection import Http1Connection
+from activator.data_plane.server.http2_connection import Http2ClientConnection
 from activator.data_plane.server.registry import ConnectionRegistry
 from activator.runtime.certificates import ServerCertificate
 from activator.runtime.handshake import Handshake
@@ -66,7 +68,11 @@ class _TlsAccepting:
     def _secured(self, handshake: Handshake, transport: Transport | None, error: Exception | None) -> None:
         self._registry.handshake_ended(handshake)
         if transport is not None:
-            connection = Http1Connection(self._registry)
+            ssl_object = transport.get_extra_info("ssl_object")
+            is_http2 = ssl_object is not None and ssl_object.selected_alpn_protocol() == "h2"
+            connection: ClientConnection = (
+                Http2ClientConnection(self._registry) if is_http2 else Http1Connection(self._registry)
+            )
             transport.set_protocol(connection)
             connection.bare = handshake.bare
             connection.connection_made(transport)

@@ -25,6 +25,7 @@ from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.handshake import Handshake
 
+STREAMS_MAX: Final = 128  # that a client may have open on one HTTP/2 connection
 SHED_MAX: Final = 32  # connections over the limit that were answered so and linger; then the oldest is closed
 TCP_CLOSE: Final = 7  # a state of the kernel's: nothing can be sent any more
 HANDSHAKES_SHARE: Final = 0.5  # of limits.connections that may be in a TLS handshake; then the oldest is closed
@@ -81,6 +82,7 @@ class ConnectionRegistry:
         turn: WriteBatcher,
         idle_s: float,
         abort_on_half_close: bool = False,
+        streams_max: int = STREAMS_MAX,
     ) -> None:
         self.proxy = proxy
         self.wheel = wheel
@@ -92,6 +94,7 @@ class ConnectionRegistry:
         self.idle_s = idle_s  # idle timeout of a connection without a request
         self.body_rate = body_rate  # bytes of a request body per second, at least
         self.abort_on_half_close = abort_on_half_close  # an end of file means that the client has gone
+        self.streams_max = streams_max  # of one HTTP/2 connection
         self.draining: bool = False
         self.connections: dict[RegisteredConnection, None] = {}
         self.handshakes: dict[Handshake, None] = {}  # accepted, and TLS does not stand yet, oldest first
@@ -105,6 +108,11 @@ class ConnectionRegistry:
         self.accepted_total: int = 0
         self.shed_total: int = 0
         self.handshakes_closed_total: int = 0
+        self.http2_total: int = 0  # connections that speak HTTP/2
+        self.streams: int = 0  # of HTTP/2 connections, that are open now
+        self.streams_reset_total: int = 0  # by clients …
+        self.streams_failed_total: int = 0  # … and by us, since what came on them was malformed
+        self.http2_errors: dict[int, int] = {}  # connections that ended for an error of the client's, by its code
 
     # --- handshakes ---
 
@@ -125,6 +133,23 @@ class ConnectionRegistry:
         del self.handshakes[oldest]
         self.handshakes_closed_total += 1
         oldest.abort()
+
+    # --- HTTP/2 ---
+
+    def replace(self, connection: RegisteredConnection, other: RegisteredConnection) -> None:
+        """The same connection goes on as `other`, in another protocol."""
+        self.connections.pop(connection, None)
+        self.paused.pop(connection, None)
+        self.connections[other] = None
+
+    def count_http2_error(self, code: int) -> None:
+        self.http2_errors[code] = self.http2_errors.get(code, 0) + 1
+
+    def count_stream_reset(self, code: int, by_client: bool) -> None:
+        if by_client:
+            self.streams_reset_total += 1
+        else:
+            self.streams_failed_total += 1
 
     # --- connections ---
 

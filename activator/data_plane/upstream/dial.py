@@ -20,7 +20,7 @@ import ssl
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from activator.data_plane.upstream.pod_connection import ConnectionOwner, PodConnection
+from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Deadline, TimingWheel
 from activator.runtime.errors import Reason
@@ -110,7 +110,7 @@ class Dial(Deadline):
     def __init__(
         self,
         context: DialContext,
-        connection: PodConnection,
+        connection: PooledConnection,
         on_failed: Callable[[Dial, Reason], None],
     ) -> None:
         super().__init__()

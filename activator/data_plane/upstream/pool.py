@@ -1,4 +1,4 @@
-"""The connections of one pod identity.
+"""The connections of one pod identity: dials, and the exchanges that wait for a connection.
 
 Rules
   1. The pool belongs to an identity, not to an address: when the pod leaves, it is closed, and a later pod at the same
@@ -6,12 +6,9 @@ Rules
   2. Only so many connections are new at the same time as the pod's window allows (window.py).
   3. The kernel repeats a lost SYN after a second. Where connects are known to take less, a dial that takes much longer
      is given up and dialled anew; only when nothing has connected for the whole connect timeout do requests fail.
-  4. An exchange that holds a lease waits here, first come first served, for the next connection that comes free,
-     whichever it was dialled for; a kept connection skips exchanges that want a fresh one. Dials belong to the pool,
-     not to an exchange.
-  5. The idle connection used last is used next, so that the others can grow old and be closed: after POD_IDLE_S, or a
-     second before the pod would close them where it says when (`Keep-Alive: timeout=`).
-  6. Where there is a `naming`, a new connection carries requests only after the pod has stated its identity on it
+  4. An exchange that holds a lease waits here, first come first served, for the next connection that can take it,
+     whichever it was dialled for. Dials belong to the pool, not to an exchange.
+  5. Where there is a `naming`, a new connection carries requests only after the pod has stated its identity on it
      (identity_check.py). A wrong identity, or none, counts as a refusal: waiting requests go elsewhere.
 """
 
@@ -28,7 +25,7 @@ from activator.data_plane.exchange import Exchange, PodStream
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
 from activator.data_plane.upstream.dial import Dial, DialContext, PodAddress
 from activator.data_plane.upstream.identity_check import ExpectedIdentity, IdentityCheck
-from activator.data_plane.upstream.pod_connection import ConnectionOwner, PodConnection
+from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
 from activator.data_plane.upstream.window import DialWindow
 from activator.runtime.clock import NEVER, Deadline, Now
 from activator.runtime.errors import Reason
@@ -36,16 +33,13 @@ from activator.runtime.transport import FLUSH_S, Transport
 
 DIAL_LOST_MIN_S: Final = 0.1  # a dial slower than this, and than DIAL_LOST_RTTS of the fastest, was dropped: dial anew
 DIAL_LOST_RTTS: Final = 8.0
-POD_IDLE_S: Final = 4.0  # a pooled connection; below the 5 s after which common servers close theirs
 
 log = logging.getLogger("activator.upstream")
-
-_CLOSING_S: Final = 1.0  # a request sent so shortly before the pod closes may cross its end of file
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class PodPool(ConnectionOwner):
-    """All connections of one identity, from the first dial to `close`."""
+    """All connections of one identity, from the first dial to `close`; one for each protocol derives from it."""
 
     def __init__(
         self,
@@ -60,29 +54,25 @@ class PodPool(ConnectionOwner):
         self._address = address
         self._connect_timeout_s = connect_timeout_s
         self._expected_identity = naming
-        self._identifying: dict[PodConnection, IdentityCheck] = {}  # connections whose pod is asked for its identity
+        self._identifying: dict[PooledConnection, IdentityCheck] = {}  # connections whose pod is asked for its identity
         self._mistaken: bool = False  # it was another pod, the last time
-        self._idle: list[PodConnection] = []  # the longest idle first
-        self._idle_max_s: float = POD_IDLE_S  # less where the pod says that it closes its connections sooner
-        self._open: dict[PodConnection, None] = {}
-        self._dials: dict[PodConnection, Dial] = {}  # by what they will be
+        self._open: dict[PooledConnection, None] = {}
+        self._dials: dict[PooledConnection, Dial] = {}  # by what they will be
         self._waiting: dict[Exchange, bool] = {}  # whether only a fresh one will do
         self._refused: dict[Exchange, Reason] = {}  # that waited, and are rejected within the next turns
         self.window = DialWindow()
         self._fastest_connect_s: float = NEVER
         self._silent_since_s: float = 0.0  # when the first of the dials was started that have all been lost since
-        self._young: deque[tuple[float, PodConnection]] = deque()  # new connections, by when they opened
+        self._young: deque[tuple[float, PooledConnection]] = deque()  # new connections, by when they opened
         self._aging = _Aging(self)
-        self._sweep = _IdleSweep(self)
+        self._sweep = _Sweep(self)
         self._closed: bool = False
         context.pools[self] = None
 
     def move(self, address: PodAddress) -> None:
         """Dial this address from now on; connections that are there go on, idle ones end."""
         self._address = address
-        idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
+        self._close_idle()
 
     def is_closed(self) -> bool:
         """The pod has left: there is no connection to be had."""
@@ -95,23 +85,7 @@ class PodPool(ConnectionOwner):
         called with it (`connected`) or with the reason why there is none (`connect_failed`), unless it is forgotten.
         The pool must not be closed.
         """
-        assert not self._closed, "a connection to a pod that has left"
-        fresh = idle_max_s == 0.0
-        idle_max_s = min(idle_max_s, self._idle_max_s)
-        if idle_max_s > 0.0:
-            while self._idle:
-                connection = self._idle[-1]
-                if now_s - connection.last_read_s >= idle_max_s:
-                    break  # and the others have been idle for longer
-                self._idle.pop()
-                if connection.is_usable():
-                    connection.reused = True
-                    connection.serve(exchange)
-                    return connection
-                connection.close()
-        self._waiting[exchange] = fresh
-        self._fill()
-        return None
+        raise NotImplementedError
 
     def forget(self, exchange: Exchange) -> None:
         """The exchange waits no longer."""
@@ -131,10 +105,7 @@ class PodPool(ConnectionOwner):
             dial.abandon()
         for identity_check in list(self._identifying.values()):
             self._end_identity_check(identity_check)
-        idle = self._idle
-        self._idle = []
-        for connection in idle:
-            connection.close()
+        self._close_idle()
         waiting = [*self._refused, *self._waiting]
         for exchange in waiting:
             if exchange in self._waiting or exchange in self._refused:
@@ -150,7 +121,7 @@ class PodPool(ConnectionOwner):
         """For /debug."""
         return {
             "open": len(self._open),
-            "idle": len(self._idle),
+            "idle": self._idle_count(),
             "dialling": len(self._dials) + len(self._identifying),
             "waiting": len(self._waiting) + len(self._refused),
             "window": self.window.size,
@@ -159,19 +130,43 @@ class PodPool(ConnectionOwner):
     def count_into(self, totals: list[int]) -> None:
         """Add how many are open, idle, dialling and waiting: metrics ask every pod, and there may be 20,000."""
         totals[0] += len(self._open)
-        totals[1] += len(self._idle)
+        totals[1] += self._idle_count()
         totals[2] += len(self._dials) + len(self._identifying)
         totals[3] += len(self._waiting) + len(self._refused)
 
-    def close_idle_one(self) -> bool:
-        if not self._idle:
-            return False
-        self._idle[0].close()
-        return True
+    # --- what a subclass does ---
+
+    def _new_connection(self) -> PooledConnection:
+        """To be dialled."""
+        raise NotImplementedError
+
+    def _next(self, connection: PooledConnection) -> None:
+        """It can take exchanges: give it those that wait, or park it."""
+        raise NotImplementedError
+
+    def _coming(self) -> int:
+        """How many exchanges the connections will take that are under way."""
+        raise NotImplementedError
+
+    def _idle_count(self) -> int:
+        """How many connections carry nothing."""
+        raise NotImplementedError
+
+    def _close_idle(self) -> None:
+        """All that carry nothing; the others when they carry nothing any more."""
+        raise NotImplementedError
+
+    def _close_old(self, now_s: float) -> None:
+        """The sweep's time has come: those that have carried nothing for long."""
+        raise NotImplementedError
+
+    def _gone(self, connection: PooledConnection) -> None:
+        """It cannot take anything any more."""
+        raise NotImplementedError
 
     # --- what connections report ---
 
-    def opened(self, connection: PodConnection) -> None:
+    def opened(self, connection: PooledConnection) -> None:
         now_s = connection.last_read_s
         dial = self._dials.pop(connection, None)
         if dial is not None:
@@ -187,39 +182,19 @@ class PodPool(ConnectionOwner):
         else:
             self._identify(connection, self._expected_identity)
 
-    def answered(self, connection: PodConnection) -> None:
+    def answered(self, connection: PooledConnection) -> None:
         self.window.answered()
         if self._waiting:
             self._fill()
 
-    def finished(self, connection: PodConnection, reusable: bool) -> None:
-        if self._identifying and connection in self._identifying:
-            self._identified(connection, reusable)
-            return
-        if connection.keep_alive_s >= 0.0:
-            self._idle_max_s = min(POD_IDLE_S, connection.keep_alive_s - _CLOSING_S)
-        if reusable and not self._closed and (self._idle_max_s > 0.0 or self._waiting):
-            connection.reused = True  # for an exchange that waits as for one that comes later
-            self._next(connection)
-        else:
-            connection.close()
-
-    def cut(self, connection: PodConnection) -> None:
-        """Where one is cut under a request, the idle ones may be closed as well: their ends have not been read yet."""
-        idle = self._idle
-        self._idle = []
-        for one in idle:
-            one.close()
-
-    def closed(self, connection: PodConnection) -> None:
+    def closed(self, connection: PooledConnection) -> None:
         if connection.fresh:
             connection.fresh = False
             self.window.ended()
         if connection in self._open:
             del self._open[connection]
             self._context.connections -= 1
-        if connection in self._idle:
-            self._idle.remove(connection)
+        self._gone(connection)
         if self._waiting:
             self._fill()
 
@@ -228,51 +203,28 @@ class PodPool(ConnectionOwner):
 
     # --- within ---
 
-    def _next(self, connection: PodConnection) -> None:
-        """Give the connection to the exchange that has waited longest, or park it."""
-        for exchange, fresh in self._waiting.items():
-            if fresh and connection.reused:
-                continue
-            del self._waiting[exchange]
-            connection.serve(exchange)
-            exchange.connected(connection)
-            return
-        if self._closed or self._idle_max_s <= 0.0:
-            connection.close()
-            return
-        if connection.fresh:
-            connection.fresh = False  # no answer is expected on it
-            self.window.answered()
-        self._idle.append(connection)
-        if len(self._idle) == 1:
-            self._context.wheel.arm(self._sweep, connection.last_read_s + self._idle_max_s)
-
     def _fill(self) -> None:
         """Dial for exchanges that wait and have no dial under way, as far as the window goes."""
-        while not self._closed and self._coming() < len(self._waiting) and self.window.has_room():
+        while not self._closed and len(self._waiting) > self._coming() and self.window.has_room():
             self._context.close_idle_if_full()
             self._context.connections += 1
             self.window.dialled()
             dial = Dial(
                 self._context,
-                PodConnection(self, self._now, self._context.turn, self._address.authority, self._address.lenient),
+                self._new_connection(),
                 self._dial_failed,
             )
             self._dials[dial.connection] = dial
             patience_s = max(DIAL_LOST_MIN_S, self._fastest_connect_s * DIAL_LOST_RTTS)
             dial.start(self._address, min(patience_s, self._connect_timeout_s), self._now())
 
-    def _coming(self) -> int:
-        return len(self._dials) + len(self._identifying)
-
-    def _identify(self, connection: PodConnection, naming: ExpectedIdentity) -> None:
+    def _identify(self, connection: PooledConnection, naming: ExpectedIdentity) -> None:
         identity_check = IdentityCheck(naming, self._identity_check_failed)
         self._identifying[connection] = identity_check
         self._context.wheel.arm(identity_check, connection.last_read_s + self._connect_timeout_s)
-        connection.serve(identity_check)
-        identity_check.connected(connection)
+        identity_check.connected(connection.serve(identity_check))
 
-    def _identified(self, connection: PodConnection, reusable: bool) -> None:
+    def _identified(self, connection: PooledConnection, reusable: bool) -> None:
         identity_check = self._identifying.pop(connection)
         identity_check.over = True
         self._context.wheel.cancel(identity_check)
@@ -297,7 +249,7 @@ class PodPool(ConnectionOwner):
         for connection, one in self._identifying.items():
             if one is identity_check:
                 del self._identifying[connection]
-                connection.abort()
+                connection.cut()
                 return
 
     def _end_dial(self, dial: Dial) -> None:
@@ -356,12 +308,6 @@ class PodPool(ConnectionOwner):
             self._context.wheel.arm(self._aging, young[0][0] + window.age_s)
         self._fill()
 
-    def _close_old(self, now_s: float) -> None:
-        while self._idle and self._idle[0].last_read_s + self._idle_max_s <= now_s:
-            self._idle[0].close()
-        if self._idle:
-            self._context.wheel.arm(self._sweep, self._idle[0].last_read_s + self._idle_max_s)
-
 
 class _OfPool(Deadline):
     """A deadline of the pool's; None once it is closed."""
@@ -390,7 +336,7 @@ class _CloseTimeout(Deadline):
         self._transport.abort()
 
 
-class _IdleSweep(_OfPool):
+class _Sweep(_OfPool):
     """Closes the pool's connections that have been idle too long."""
 
     def expired(self, now_s: float) -> None:

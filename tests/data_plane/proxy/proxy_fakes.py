@@ -14,7 +14,7 @@ from activator.data_plane.proxy.routing import Router
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.data_plane.upstream.pool import PodPool
+from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.runtime.clock import TimingWheel
 from activator.runtime.transitions import IllegalTransitionError
 from lb.registry import create
@@ -146,7 +146,7 @@ class Pod(PodStream):
         self.paused = False
 
 
-class Pool(PodPool):
+class Pool(Http1Pool):
     """Gives a connection at once while `connects`, else when the test says so."""
 
     def __init__(self, connects: bool = True) -> None:  # nothing of the real one is used

@@ -9,7 +9,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from tests.data_plane.server.test_http1_connection import UPLOAD, Visit
 
 from activator.data_plane.server.half_close_sweep import HALF_CLOSE_SWEEP_S, SWEPT_PER_TURN_MAX, HalfCloseSweep
 from activator.data_plane.server.http1_connection import Http1Connection
@@ -18,6 +17,7 @@ from activator.data_plane.server.listeners import Listeners
 from activator.runtime.clock import NEVER
 from activator.runtime.errors import StartError
 from activator.runtime.tasks import TaskGroupOwner
+from tests.data_plane.server.test_http1_connection import UPLOAD, Visit
 from tests.written_transport import WrittenTransport
 
 

@@ -22,8 +22,8 @@ from activator.codec.message import Headers, ResponseHead
 from activator.data_plane.exchange import Exchange, PodStream
 from activator.data_plane.plane import HELD_BODY_BYTES
 from activator.data_plane.upstream.dial import Dial, DialContext, PodAddress
-from activator.data_plane.upstream.pod_connection import PodConnection
-from activator.data_plane.upstream.pool import PodPool
+from activator.data_plane.upstream.http1_connection import Http1PodConnection
+from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.runtime.buffered_writer import WRITE_AT_ONCE_BYTES, WriteBatcher
 from activator.runtime.clock import Deadline, TimingWheel
 from activator.runtime.errors import Reason
@@ -46,8 +46,8 @@ class Harness:
         self.turn = WriteBatcher(loop.call_soon, self.errors.append)
         self.context = DialContext(loop, self.wheel, self.tasks.start, self.turn)
 
-    def pool(self, address: PodAddress) -> PodPool:
-        return PodPool(self.context, time.monotonic, address, 5.0)
+    def pool(self, address: PodAddress) -> Http1Pool:
+        return Http1Pool(self.context, time.monotonic, address, 5.0)
 
     async def close(self) -> None:
         await asyncio.sleep(0.05)  # sockets are closed at the end of a turn
@@ -271,7 +271,7 @@ def test_a_dial_may_be_given_up_in_any_turn(tls: bool, how: str, tmp_path: Path)
         harness = Harness()
         failed: list[Reason] = []
         pool = harness.pool(address)
-        connection = PodConnection(pool, time.monotonic, harness.turn)
+        connection = Http1PodConnection(pool, time.monotonic, harness.turn)
         dial = Dial(harness.context, connection, lambda _dial, reason: failed.append(reason))
         pool._dials[connection] = dial
         pool.window.dialled()

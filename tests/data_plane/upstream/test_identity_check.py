@@ -10,9 +10,9 @@ import pytest
 from activator.codec.probe_request import probe_head
 from activator.config.specs import ProbeSpec
 from activator.data_plane.upstream.dial import DialContext, PodAddress
+from activator.data_plane.upstream.http1_connection import Http1PodConnection
+from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
-from activator.data_plane.upstream.pod_connection import PodConnection
-from activator.data_plane.upstream.pool import PodPool
 from activator.runtime.buffered_writer import WriteBatcher
 from lb.tracker import READY
 from tests.data_plane.proxy.proxy_fakes import World
@@ -28,7 +28,7 @@ def named(name: bytes, more: bytes = b"") -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nx-pod: %b\r\n%b\r\nok" % (name, more)
 
 
-class NamingPool(PodPool):
+class NamingPool(Http1Pool):
     """Gets its connections from the test."""
 
     def __init__(self, world: World) -> None:
@@ -53,7 +53,7 @@ class Visit:
         self.first, self.client = self.world.begin()
         self.second, _ = self.world.begin()
         self.transport = WrittenTransport()
-        self.connection = PodConnection(self.pool, self.world.clock.now, self.pool.turn)
+        self.connection = Http1PodConnection(self.pool, self.world.clock.now, self.pool.turn)
         self.pool.window.dialled()
         self.connection.connection_made(self.transport)
         self.world.clock.turn()
@@ -140,7 +140,7 @@ def test_a_mistake_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> N
     with caplog.at_level(logging.WARNING, "activator.upstream"):
         visit.connection.data_received(named(b"p2"))
         for _ in range(3):
-            again = PodConnection(visit.pool, visit.world.clock.now, visit.pool.turn)
+            again = Http1PodConnection(visit.pool, visit.world.clock.now, visit.pool.turn)
             visit.pool.window.dialled()
             again.connection_made(WrittenTransport())
             again.data_received(named(b"p2"))

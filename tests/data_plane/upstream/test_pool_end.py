@@ -7,7 +7,7 @@ import gc
 import time
 
 from activator.data_plane.upstream.dial import DialContext, PodAddress
-from activator.data_plane.upstream.pool import PodPool
+from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import TimingWheel
 from activator.runtime.tasks import TaskGroupOwner
@@ -24,12 +24,12 @@ def test_a_closed_pool_needs_no_collector() -> None:
         context = DialContext(loop, wheel, tasks.start, WriteBatcher(loop.call_soon, errors.append))
         before = pools()
         for number in range(10):
-            PodPool(context, time.monotonic, PodAddress("127.0.0.1", 1 + number, None, ""), 1.0).close()
+            Http1Pool(context, time.monotonic, PodAddress("127.0.0.1", 1 + number, None, ""), 1.0).close()
         assert pools() == before
         assert errors == []
 
     def pools() -> int:
-        return sum(isinstance(one, PodPool) for one in gc.get_objects())
+        return sum(isinstance(one, Http1Pool) for one in gc.get_objects())
 
     gc.collect()
     gc.disable()

@@ -6,8 +6,9 @@ from typing import Any, cast
 
 from activator.data_plane.proxy.proxy import RISKY_IDLE_S
 from activator.data_plane.upstream.dial import DialContext, PodAddress
-from activator.data_plane.upstream.pod_connection import PodConnection
-from activator.data_plane.upstream.pool import PodPool
+from activator.data_plane.upstream.http1_connection import Http1PodConnection
+from activator.data_plane.upstream.http1_pool import Http1Pool
+from activator.data_plane.upstream.pooled_connection import PooledConnection
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.transport import FLUSH_S, Transport
 from lb.tracker import READY
@@ -24,7 +25,7 @@ def turn_of(world: World) -> WriteBatcher:
     return WriteBatcher(world.clock.defer, world.errors.append)
 
 
-class Owner(PodPool):
+class Owner(Http1Pool):
     """Writes down what it is told; nothing of the real one is used."""
 
     def __init__(self) -> None:
@@ -32,21 +33,21 @@ class Owner(PodPool):
         self.gone = 0
         self.left: list[Transport] = []
 
-    def opened(self, connection: PodConnection) -> None:
+    def opened(self, connection: PooledConnection) -> None:
         pass
 
-    def answered(self, connection: PodConnection) -> None:
+    def answered(self, connection: PooledConnection) -> None:
         pass
 
-    def finished(self, connection: PodConnection, reusable: bool) -> None:
+    def finished(self, connection: PooledConnection, reusable: bool) -> None:
         self.kept.append(reusable)
         if not reusable:
             connection.close()
 
-    def cut(self, connection: PodConnection) -> None:
+    def cut(self, connection: PooledConnection) -> None:
         pass
 
-    def closed(self, connection: PodConnection) -> None:
+    def closed(self, connection: PooledConnection) -> None:
         self.gone += 1
 
     def leaving(self, transport: Transport) -> None:
@@ -56,7 +57,7 @@ class Owner(PodPool):
 class FillingTransport(WrittenTransport):
     """Says at once when a write is not taken whole, as uvloop's does."""
 
-    connection: PodConnection
+    connection: Http1PodConnection
 
     def write(self, data: bytes) -> None:
         super().write(data)
@@ -72,7 +73,7 @@ class Call:
         self.pool = self.world.pod(connects=False)
         self.owner = Owner()
         self.transport = FillingTransport(half_closes)
-        self.connection = self.transport.connection = PodConnection(
+        self.connection = self.transport.connection = Http1PodConnection(
             self.owner, self.world.clock.now, turn_of(self.world)
         )
         self.connection.connection_made(cast("Transport", self.transport))
@@ -123,7 +124,7 @@ def test_the_end_of_a_pod_is_heard_though_it_has_not_taken_the_request() -> None
         call.world.check_idle()
 
 
-class UndialledPool(PodPool):
+class UndialledPool(Http1Pool):
     """Gets its connections from the test."""
 
     def __init__(self, world: World) -> None:
@@ -142,7 +143,7 @@ def test_a_pod_that_takes_nothing_more_is_not_waited_for_for_ever() -> None:
     world = World()
     pool = UndialledPool(world)
     transport = WrittenTransport()
-    connection = PodConnection(pool, world.clock.now, turn_of(world))
+    connection = Http1PodConnection(pool, world.clock.now, turn_of(world))
     connection.connection_made(transport)
     transport.buffer = b"of the last request"
     connection.close()
@@ -156,7 +157,7 @@ def test_who_is_handed_a_kept_connection_may_be_repeated_when_it_closes() -> Non
     pool = UndialledPool(world)
     first, first_client = world.begin()
     second, second_client = world.begin()
-    connection = PodConnection(pool, world.clock.now, turn_of(world))
+    connection = Http1PodConnection(pool, world.clock.now, turn_of(world))
     connection.connection_made(WrittenTransport())
     connection.data_received(ANSWER)
     assert first_client.has_ended() and first.over
@@ -171,7 +172,7 @@ def test_who_wants_a_fresh_connection_is_handed_no_kept_one() -> None:
     world = World()
     pool = UndialledPool(world)
     first, _ = world.begin()
-    connection = PodConnection(pool, world.clock.now, turn_of(world))
+    connection = Http1PodConnection(pool, world.clock.now, turn_of(world))
     connection.connection_made(WrittenTransport())
     second, second_client = world.begin()
     pool.forget(second)
@@ -183,7 +184,7 @@ def test_who_wants_a_fresh_connection_is_handed_no_kept_one() -> None:
     shown = pool.statistics()
     assert totals == [10 + shown["open"], 20 + shown["idle"], 30 + shown["dialling"], 40 + shown["waiting"]]
     assert shown["open"] == shown["idle"] == shown["waiting"] == 1
-    dialled = PodConnection(pool, world.clock.now, turn_of(world))
+    dialled = Http1PodConnection(pool, world.clock.now, turn_of(world))
     dialled.connection_made(WrittenTransport())
     dialled.data_received(ANSWER)
     assert second.over and second_client.has_ended()
@@ -195,7 +196,7 @@ def test_what_is_not_idempotent_goes_out_on_no_connection_that_was_idle_for_long
     world = World()
     pool = UndialledPool(world)
     first, _ = world.begin()
-    connection = PodConnection(pool, world.clock.now, turn_of(world))
+    connection = Http1PodConnection(pool, world.clock.now, turn_of(world))
     connection.connection_made(WrittenTransport())
     connection.data_received(ANSWER)
     assert first.over and pool.statistics()["idle"] == 1

@@ -15,13 +15,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from mypy_extensions import mypyc_attr
-
 from activator.codec.http1.lenient import LenientResponseParser
 from activator.codec.http1.response import ResponseParser, ResponseSink
 from activator.codec.http1.serialise import chunk, last_chunk, request_bytes
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
 from activator.runtime.buffered_writer import BufferedWriter, WriteBatcher
 from activator.runtime.clock import Now
 from activator.runtime.errors import Reason, WireError
@@ -31,40 +30,7 @@ from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_
 _NO_BODY_EXPECTED: Final = frozenset({b"GET", b"HEAD"})
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)  # since the pool does, whose subclasses are the tests'
-class ConnectionOwner:
-    """The pool, as a connection sees it."""
-
-    def opened(self, connection: PodConnection) -> None:
-        """The dial has succeeded."""
-        raise NotImplementedError
-
-    def answered(self, connection: PodConnection) -> None:
-        """The first byte of the first response has come."""
-        raise NotImplementedError
-
-    def finished(self, connection: PodConnection, reusable: bool) -> None:
-        """The response is complete; where `reusable`, the connection may take the next request."""
-        raise NotImplementedError
-
-    def cut(self, connection: PodConnection) -> None:
-        """The pod has closed it under a request."""
-        raise NotImplementedError
-
-    def closed(self, connection: PodConnection) -> None:
-        """The connection is gone, for whatever reason; said once."""
-        raise NotImplementedError
-
-    def close_idle_one(self) -> bool:
-        """Close the connection that has been idle the longest; False where none is."""
-        raise NotImplementedError
-
-    def leaving(self, transport: Transport) -> None:
-        """It is being closed, and something is still to be sent: the pod must take it in time."""
-        raise NotImplementedError
-
-
-class PodConnection(PodStream):
+class Http1PodConnection(PodStream, PooledConnection):
     """An asyncio protocol by its methods (a native class cannot derive from asyncio.Protocol)."""
 
     def __init__(
@@ -98,12 +64,16 @@ class PodConnection(PodStream):
 
     # --- the pool's side ---
 
-    def serve(self, exchange: Exchange) -> None:
-        """Carry this exchange from now on; the connection must be open and idle. The caller says so to the exchange."""
+    def serve(self, exchange: Exchange) -> PodStream:
+        """It must be open and idle."""
         assert self._exchange is None and not self.is_closed
         self._exchange = exchange
         head = exchange.head
         self._parser.expect(head.method == b"HEAD", head.upgrade)
+        return self
+
+    def cut(self) -> None:
+        self.abort()
 
     def is_usable(self) -> bool:
         """Nothing was received that forbids another request."""
@@ -111,12 +81,10 @@ class PodConnection(PodStream):
         return not self.is_closed and transport is not None and not transport.is_closing()
 
     def watch(self) -> None:
-        """Notice where the pod is gone without a word (`transport.watch`)."""
         if self._transport is not None:
             watch(self._transport)
 
     def close(self) -> None:
-        """Close in order; for a connection that carries nothing."""
         if not self.is_closed:
             self._gone()
             writer = self._writer
@@ -323,7 +291,7 @@ class PodConnection(PodStream):
 class _Sink(ResponseSink):
     """Hands what the parser finds to the exchange that the connection serves."""
 
-    def __init__(self, connection: PodConnection) -> None:
+    def __init__(self, connection: Http1PodConnection) -> None:
         self._connection = connection
 
     def interim_head(self, head: ResponseHead) -> None:

@@ -1,0 +1,135 @@
+"""The client's role: streams that we open to a pod, each with one request (RFC 9113 section 8.1).
+
+Rules
+  1. No more streams are open than the pod allows; before it has said how many, STREAMS_BEFORE_SETTINGS.
+  2. A response that is malformed resets its stream; others on the connection go on.
+  3. REFUSED_STREAM, and GOAWAY for a stream above the last one that it names, say that nothing was done with the
+     request (8.7): it may be sent again.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from activator.codec.http1.response import INTERIM_RESPONSES_MAX, RESPONSE_HEAD_BYTES_MAX, RESPONSE_HEADERS_MAX
+from activator.codec.http2 import frames
+from activator.codec.http2.budgets import FRAMES_PER_REQUEST
+from activator.codec.http2.connection import CONNECTION_WINDOW_BYTES, ConnectionEvents, Http2Connection
+from activator.codec.http2.field import Field
+from activator.codec.http2.frames import (
+    ENABLE_PUSH,
+    FIRST_WINDOW,
+    MAX_HEADER_LIST_SIZE,
+    PREFACE,
+    PROTOCOL_ERROR,
+    STREAM_ID_MAX,
+)
+from activator.codec.http2.heads import NOT_IN_REQUESTS, ResponseReader, write_request
+from activator.codec.http2.stream import Stream
+from activator.codec.message import RequestHead, ResponseHead
+from activator.runtime.errors import WireError
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ClientEvents(ConnectionEvents):
+    """What a client's connection is told beside."""
+
+    def response_interim(self, stream: Stream, head: ResponseHead) -> None:
+        """A 1xx response; the final one is still to come."""
+        raise NotImplementedError
+
+    def response_head(self, stream: Stream, head: ResponseHead) -> None:
+        """The response has begun. Its body, and `stream_ended`, follow."""
+        raise NotImplementedError
+
+
+class Http2Client(Http2Connection):
+    """A connection to a pod."""
+
+    def __init__(self, events: ClientEvents) -> None:
+        super().__init__(events, RESPONSE_HEAD_BYTES_MAX, RESPONSE_HEADERS_MAX, NOT_IN_REQUESTS)
+        self._client_events = events
+        self._reader = ResponseReader()
+        self.going_away: bool = False  # the pod takes no new streams
+
+    def start(self) -> None:
+        """Send the preface (3.4)."""
+        settings = [(ENABLE_PUSH, 0), (MAX_HEADER_LIST_SIZE, RESPONSE_HEAD_BYTES_MAX)]
+        growth = CONNECTION_WINDOW_BYTES - FIRST_WINDOW
+        self._receive_window += growth
+        self._events.write(b"%b%b%b" % (PREFACE, frames.settings_frame(settings), frames.window_update(0, growth)))
+
+    def is_settled(self) -> bool:
+        """The pod has sent its SETTINGS: it speaks HTTP/2."""
+        return self._settled
+
+    def room(self) -> int:
+        """How many streams may be opened now."""
+        if self.going_away or self.error is not None:
+            return 0
+        ids_left = (STREAM_ID_MAX - self.last_id) // 2
+        return max(min(self.peer_streams_max - len(self.streams), ids_left), 0)
+
+    def open(self, user: object) -> Stream:
+        """A new stream; there must be `room`. Its request must be the next that is sent."""
+        stream_id = self.last_id + 2 if self.last_id else 1
+        self.last_id = stream_id
+        stream = Stream(stream_id, self._first_send_window, FIRST_WINDOW)
+        stream.user = user
+        self.streams[stream_id] = stream
+        return stream
+
+    def send_request(self, stream: Stream, head: RequestHead, authority: bytes, secure: bool) -> None:
+        """`authority`: the pod's, where the request has none. A body follows where the head has one, or an upgrade."""
+        stream.head_request = head.method == b"HEAD"
+        last = not head.has_body and not head.upgrade
+        self.send_head(stream, write_request(self.encoder, head, authority, secure), last)
+
+    def retire(self) -> None:
+        super().retire()
+        self._client_events = _NOBODY
+
+    # --- Http2Connection ---
+
+    def _is_server(self) -> bool:
+        return False
+
+    def _is_idle(self, stream_id: i64) -> bool:
+        return stream_id > self.last_id or stream_id & 1 == 0
+
+    def _last_processed(self) -> i64:
+        return 0  # of the streams that the pod has opened, which it may not
+
+    def _section_without_stream(self, stream_id: i64, fields: list[Field], whole: bool, ends: bool) -> None:
+        self._is_over(stream_id, "HEADERS")
+
+    def _head(self, stream: Stream, fields: list[Field], whole: bool, ends: bool) -> None:
+        if not whole:
+            self._stream_error(stream, PROTOCOL_ERROR, "the response's head is too large")
+            return
+        try:
+            head = self._reader.read(fields, ends, stream.head_request)
+        except WireError as error:
+            self._stream_error(stream, PROTOCOL_ERROR, error.detail)
+            return
+        if head.status < 200:
+            stream.interims += 1
+            if stream.interims > INTERIM_RESPONSES_MAX:
+                self._stream_error(stream, PROTOCOL_ERROR, "too many 1xx responses")
+            else:
+                self._client_events.response_interim(stream, head)
+            return
+        self.budgets.useful(FRAMES_PER_REQUEST)
+        stream.has_head = True
+        if not ends:
+            stream.has_body = head.has_body
+            if head.has_body or head.content_length == 0:
+                stream.expected = head.content_length
+        self._client_events.response_head(stream, head)
+        if ends and not stream.is_closed:
+            self._remote_ended(stream, [])
+
+
+_NOBODY: Final = ClientEvents()

@@ -1,0 +1,374 @@
+"""Heads and trailers of messages: HTTP/2 fields made into the program's own terms, and back (RFC 9113 section 8).
+
+Rules
+  1. What two servers could read in two ways is refused, never repaired: pseudo-header fields that are missing, repeated
+     or in the wrong place, connection-specific fields, two hosts, a length that is none. What a field's own name and
+     value may hold was judged when it was read (field.py).
+  2. A head that leaves here is the one that `codec/http1` would have made of the same request in HTTP/1.1: `Host` is
+     among the fields, crumbs of cookies are one field (RFC 9113 8.2.3), claims and framing are taken out. So it may be
+     sent on in either version.
+  3. A WebSocket that is asked for by extended CONNECT (RFC 8441) becomes a GET with `upgrade`, and back. The key that
+     HTTP/1.1 wants for it is made here.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+from typing import Final
+
+from mypy_extensions import i64
+
+from activator.codec.http1.fields import NOT_IN_TRAILERS, is_claim
+from activator.codec.http1.request import RequestLimits
+from activator.codec.http1.serialise import PHRASES
+from activator.codec.http1.target import check_authority, check_target, is_method
+from activator.codec.http2.field import (
+    ALIAS,
+    AUTHORITY,
+    CLAIM,
+    CONNECTION_SPECIFIC,
+    COOKIE,
+    EXPECT,
+    HOP,
+    HOST,
+    INTERNAL,
+    LENGTH,
+    METHOD,
+    ORDINARY,
+    PATH,
+    PROTOCOL,
+    PSEUDO_MAX,
+    SCHEME,
+    STATUS,
+    TE,
+    TRACE,
+    Field,
+)
+from activator.codec.http2.hpack.encoder import HpackEncoder
+from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
+from activator.runtime.errors import Reason, WireError
+
+_LENGTH_DIGITS_MAX: Final = 19
+_LENGTH_MAX: Final = 2**63 - 1
+_NEEDS_LENGTH: Final = frozenset({b"POST", b"PUT", b"PATCH"})  # that servers of HTTP/1.1 want a length for, if it is 0
+_BAD: Final = Reason.BAD_REQUEST
+_BAD_ANSWER: Final = Reason.BAD_RESPONSE
+_SCHEMES: Final = frozenset({b"http", b"https"})
+
+# What a head in HTTP/2 does not have (RFC 9113 8.2.2), or has in another place.
+NOT_IN_REQUESTS: Final = frozenset({b"host", b"connection", b"upgrade"})
+NOT_IN_RESPONSES: Final = frozenset({b"connection", b"upgrade", b"keep-alive", b"proxy-connection"})
+_KEPT_IN_RESPONSES: Final = frozenset({CLAIM, INTERNAL, TRACE, COOKIE, EXPECT})
+_DROPPED_FROM_RESPONSES: Final = frozenset({HOP, TE, HOST})
+_REFUSED_IN_TRAILERS: Final = frozenset({HOST, LENGTH, ALIAS})
+_LENGTHS: Final[list[bytes]] = [b"%d" % length for length in range(1024)]
+
+
+class RequestReader:
+    """Makes request heads of the fields of one connection."""
+
+    def __init__(self, limits: RequestLimits) -> None:
+        self._target_max: i64 = limits.target_bytes
+        self._body_max: int = limits.body_bytes
+        # A connection asks the same host again and again, and often for the same path.
+        self._known_value: bytes = b""
+        self._known_authority: bytes = b""
+        self._known_line: bytes = b""
+        self._known_path: bytes = b""
+        self._known_target: bytes = b""
+        self._lines: list[bytes] = []
+        self._forget()
+
+    def _forget(self) -> None:
+        """Of the request before."""
+        self._method = self._scheme = self._path = self._authority = self._protocol = b""
+        self._host: bytes | None = None
+        self._cookie: bytes = b""
+        self._length: int = UNKNOWN_LENGTH
+        self._claims: list[bytes] | None = None
+        self._traceparent: bytes = b""
+        self._has_internal: bool = False
+        self._te: bool = False
+
+    def read(self, fields: list[Field], ended: bool) -> RequestHead:
+        """The request. `ended`: no body follows. Raises WireError; of BAD_REQUEST where it is malformed."""
+        self._forget()
+        lines = self._lines = [b""]  # in the first place, the one of Host
+        seen: i64 = 0  # pseudo-header fields, as bits
+        regular = False
+        for field in fields:
+            kind = field.kind
+            if kind == ORDINARY:
+                lines.append(field.line)
+                regular = True
+            elif kind <= PSEUDO_MAX:
+                if regular or seen & (1 << kind):
+                    raise WireError(_BAD, "a pseudo-header field in the wrong place, or twice")
+                seen |= 1 << kind
+                self._pseudo(kind, field.value)
+            else:
+                regular = True
+                self._special(kind, field)
+        upgrades = self._judge_method()
+        if self._scheme not in _SCHEMES:
+            raise WireError(_BAD, ":scheme is not http or https")
+        self._judge_path(self._method, self._path)
+        self._judge_authority(seen & (1 << AUTHORITY) != 0)
+        lines[0] = self._known_line
+        if self._cookie:
+            lines.append(b"\r\ncookie: %b" % self._cookie)
+        if self._te:
+            lines.append(b"\r\nTE: trailers\r\nConnection: TE")
+        if upgrades:
+            lines.append(b"\r\nsec-websocket-key: %b" % base64.b64encode(os.urandom(16)))
+        has_body = False if upgrades else self._judge_length(ended)
+        length = UNKNOWN_LENGTH if upgrades else self._length
+        head = RequestHead(
+            self._method, self._known_target, self._known_authority, Fields(b"".join(lines)), length, has_body
+        )
+        if upgrades:
+            head.upgrade = b"websocket"
+        if self._claims is not None:
+            head.claims = self._claims
+        head.traceparent = self._traceparent
+        head.has_internal = self._has_internal
+        return head
+
+    def _pseudo(self, kind: i64, value: bytes) -> None:
+        if kind == METHOD:
+            self._method = value
+        elif kind == PATH:
+            self._path = value
+        elif kind == SCHEME:
+            self._scheme = value
+        elif kind == AUTHORITY:
+            self._authority = value
+        elif kind == PROTOCOL:
+            self._protocol = value
+        else:
+            raise WireError(_BAD, "a pseudo-header field that requests do not have")
+
+    def _special(self, kind: i64, field: Field) -> None:
+        if kind == COOKIE:
+            self._cookie = b"%b; %b" % (self._cookie, field.value) if self._cookie else field.value
+        elif kind == LENGTH:
+            if self._length >= 0:
+                raise WireError(_BAD, "Content-Length more than once")
+            self._length = _length_of(field.value, _BAD)
+        elif kind == HOST:
+            if self._host is not None:
+                raise WireError(_BAD, "Host more than once")
+            self._host = field.value
+        elif kind == CLAIM:
+            if self._claims is None:
+                self._claims = []
+            self._claims.append(field.line[2:])
+        elif kind == TRACE:
+            line = field.line[2:]
+            self._traceparent = b"%b, %b" % (self._traceparent, line) if self._traceparent else line
+            self._lines.append(field.line)
+        elif kind in {INTERNAL, EXPECT}:
+            self._has_internal = self._has_internal or kind == INTERNAL
+            self._lines.append(field.line)
+        elif kind == TE:
+            if field.value.lower() != b"trailers":
+                raise WireError(_BAD, "TE other than trailers")
+            self._te = True
+        elif kind != HOP:
+            raise _malformed(kind, _BAD)
+
+    def _judge_method(self) -> bool:
+        """True: it is a WebSocket, asked for by extended CONNECT."""
+        method = self._method
+        protocol = self._protocol
+        if method == b"CONNECT":
+            if not protocol:
+                raise WireError(Reason.METHOD_NOT_SUPPORTED, "the method CONNECT is not supported")
+            if protocol.lower() != b"websocket":
+                raise WireError(Reason.UPGRADE_NOT_SUPPORTED, "")
+            self._method = b"GET"
+            return True
+        if protocol:
+            raise WireError(_BAD, ":protocol without CONNECT")
+        if not is_method(method):
+            raise WireError(_BAD, "the method is not a token")
+        return False
+
+    def _judge_length(self, ended: bool) -> bool:
+        """Whether a body follows."""
+        length = self._length
+        if ended:
+            if length > 0:
+                raise WireError(_BAD, "content-length is not the length of the body")
+            if self._method in _NEEDS_LENGTH:
+                self._length = 0
+            return False
+        if self._method == b"TRACE":
+            raise WireError(_BAD, "a body on TRACE")
+        if length > self._body_max > 0:
+            raise WireError(Reason.BODY_TOO_LARGE, "the body is too large")
+        return length != 0
+
+    def _judge_path(self, method: bytes, path: bytes) -> None:
+        if path == self._known_path and path != b"*" and path:
+            return
+        if len(path) > self._target_max:
+            raise WireError(Reason.TARGET_TOO_LONG, "the target is too long")
+        if not path.startswith(b"/") and not (path == b"*" and method == b"OPTIONS"):
+            raise WireError(_BAD, ":path is not a path")
+        self._known_target = check_target(path)
+        self._known_path = path
+
+    def _judge_authority(self, given: bool) -> None:
+        """RFC 9113 8.3.1: one of the two must be there, and they must not contradict each other."""
+        value = self._authority
+        host = self._host
+        if not given:
+            if host is None:
+                raise WireError(_BAD, "neither :authority nor Host")
+            value = host
+        elif host is not None and host != value and check_authority(host) != check_authority(value):
+            raise WireError(_BAD, ":authority and Host contradict each other")
+        if value != self._known_value or not value:
+            self._known_authority = check_authority(value)
+            self._known_value = value
+            self._known_line = b"\r\nHost: %b" % self._known_authority
+
+
+class ResponseReader:
+    """Makes response heads of the fields of one connection."""
+
+    def read(self, fields: list[Field], ended: bool, head_request: bool) -> ResponseHead:
+        """The response, final or interim. `ended`: no body follows. Raises WireError: it is malformed."""
+        lines: list[bytes] = []
+        status = b""
+        length: int = UNKNOWN_LENGTH
+        regular = False
+        for field in fields:
+            kind = field.kind
+            if kind == ORDINARY or kind in _KEPT_IN_RESPONSES:
+                lines.append(field.line)
+                regular = True
+            elif kind == STATUS:
+                if regular or status:
+                    raise WireError(_BAD_ANSWER, ":status in the wrong place, or twice")
+                status = field.value
+            else:
+                regular = True
+                if kind == LENGTH:
+                    length = _same_length(length, field.value)
+                elif kind not in _DROPPED_FROM_RESPONSES:
+                    raise _malformed(kind, _BAD_ANSWER)
+        if len(status) != 3 or not status.isdigit() or status < b"100":
+            raise WireError(_BAD_ANSWER, ":status is not a number from 100 to 999")
+        number = int(status)
+        headers = Fields(b"".join(lines))
+        if number < 200:
+            if number == 101 or ended:
+                raise WireError(_BAD_ANSWER, "a 101 in HTTP/2, or a 1xx response that ends the stream")
+            return ResponseHead(number, PHRASES.get(number, b""), headers, UNKNOWN_LENGTH, False)
+        has_body = False
+        if number == 204:
+            length = UNKNOWN_LENGTH
+        elif number != 304 and not head_request:
+            has_body = not ended and length != 0
+            if ended and length > 0:
+                raise WireError(_BAD_ANSWER, "content-length is not the length of the body")
+            if ended:
+                length = 0
+        return ResponseHead(number, PHRASES.get(number, b""), headers, length, has_body)
+
+
+def _same_length(length: int, value: bytes) -> int:
+    """RFC 9110 8.6: the same length again may be taken for one."""
+    again = _length_of(value, _BAD_ANSWER)
+    if 0 <= length != again:
+        raise WireError(_BAD_ANSWER, "Content-Length more than once")
+    return again
+
+
+def trailers_of(fields: list[Field], whole: bool, of_request: bool) -> Headers:
+    """The fields behind a body that may be sent on. Raises WireError: they are malformed, or too many.
+
+    Of requests, framing fields and Host are refused, as in HTTP/1.1; of answers they are dropped.
+    """
+    bad = Reason.BAD_REQUEST if of_request else Reason.BAD_RESPONSE
+    if not whole:
+        raise WireError(bad, "the trailers are too large")
+    kept: Headers = []
+    for field in fields:
+        kind = field.kind
+        if ORDINARY < kind <= PSEUDO_MAX or kind >= CONNECTION_SPECIFIC:
+            raise WireError(bad, "a trailer is malformed")
+        if kind in _REFUSED_IN_TRAILERS:
+            if of_request:
+                raise WireError(bad, "a framing field or Host in the trailers")
+            continue
+        if field.name not in NOT_IN_TRAILERS and not is_claim(field.name):
+            kept.append((field.name, field.value))
+    return kept
+
+
+# --- written ---
+
+
+def write_request(encoder: HpackEncoder, head: RequestHead, default_authority: bytes, secure: bool) -> bytes:
+    """The field section of a request to a pod. `default_authority`: where the client named none."""
+    block = head.headers.block
+    if head.upgrade == b"websocket":
+        encoder.add(b":method", b"CONNECT")
+        encoder.add(b":protocol", b"websocket")
+        block = _without(block, b"sec-websocket-key")
+    else:
+        encoder.add(b":method", head.method)
+    encoder.add(b":scheme", b"https" if secure else b"http")
+    encoder.add(b":authority", head.authority or default_authority)
+    encoder.add(b":path", head.target)
+    if head.content_length >= 0:
+        encoder.add(b"content-length", _length(head.content_length))
+    encoder.add_lines(block)
+    return encoder.finish()
+
+
+def write_response(encoder: HpackEncoder, head: ResponseHead) -> bytes:
+    """The field section of an answer to a client; of a 101, which HTTP/2 does not have, that of a 200 (RFC 8441 5)."""
+    encoder.add_status(200 if head.status == 101 else head.status)
+    if head.content_length >= 0 and (head.has_body or head.content_length > 0):
+        encoder.add(b"content-length", _length(head.content_length))
+    encoder.add_lines(
+        _without(head.headers.block, b"sec-websocket-accept") if head.status == 101 else head.headers.block
+    )
+    return encoder.finish()
+
+
+def write_trailers(encoder: HpackEncoder, trailers: Headers) -> bytes:
+    encoder.add_lines(Fields.from_pairs(trailers).block)
+    return encoder.finish()
+
+
+# --- within ---
+
+
+def _without(block: bytes, lowered_name: bytes) -> bytes:
+    """The block without the fields of this name."""
+    lines = block.split(b"\r\n")[1:]
+    return b"".join([b"\r\n" + line for line in lines if line.partition(b":")[0].lower() != lowered_name])
+
+
+def _length(length: int) -> bytes:
+    return _LENGTHS[length] if length < 1024 else b"%d" % length
+
+
+def _length_of(digits: bytes, bad: Reason) -> int:
+    if not digits.isdigit() or len(digits) > _LENGTH_DIGITS_MAX or int(digits) > _LENGTH_MAX:
+        raise WireError(bad, "Content-Length is not a length")
+    return int(digits)
+
+
+def _malformed(kind: i64, bad: Reason) -> WireError:
+    if kind == CONNECTION_SPECIFIC:
+        return WireError(bad, "a field that only HTTP/1.1 has")
+    if kind == ALIAS:
+        return WireError(bad, "a field name that may be taken for a framing field")
+    return WireError(bad, "a field name or value is malformed")

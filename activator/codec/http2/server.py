@@ -1,0 +1,167 @@
+"""The server's role: streams that a client opens, each with one request (RFC 9113 section 8.1).
+
+Rules
+  1. A request that is malformed resets its stream (8.1.1) and costs from the budget of resets. One that is well-formed
+     and beyond a bound of ours is handed on as refused, so that it can be answered.
+  2. More streams than were announced are refused with REFUSED_STREAM: their requests were not processed, and may be
+     sent again.
+  3. The end comes in two steps (6.8): `announce_end` says that there will be one, and every stream that is on its way
+     is still served; `end` names the last stream.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64, mypyc_attr
+
+from activator.codec.http1.request import RequestLimits
+from activator.codec.http2 import frames
+from activator.codec.http2.budgets import FRAMES_PER_REQUEST
+from activator.codec.http2.connection import CONNECTION_WINDOW_BYTES, ConnectionEvents, Http2Connection
+from activator.codec.http2.field import Field
+from activator.codec.http2.frames import (
+    ENABLE_CONNECT_PROTOCOL,
+    FIRST_WINDOW,
+    MAX_CONCURRENT_STREAMS,
+    MAX_HEADER_LIST_SIZE,
+    NO_ERROR,
+    PREFACE,
+    PROTOCOL_ERROR,
+    REFUSED_STREAM,
+    STREAM_ID_MAX,
+)
+from activator.codec.http2.heads import NOT_IN_RESPONSES, RequestReader, write_response
+from activator.codec.http2.stream import Stream
+from activator.codec.message import RequestHead, ResponseHead
+from activator.runtime.errors import Reason, WireError
+
+_PREFACE_BYTES: Final = len(PREFACE)
+# A peer counts 32 bytes for each field (6.5.2), we count 4, as HTTP/1.1 takes them.
+_EXTRA_PER_FIELD: Final = 28
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class ServerEvents(ConnectionEvents):
+    """What a server's connection is told beside."""
+
+    def request_head(self, stream: Stream, head: RequestHead) -> None:
+        """A request has begun. Its body, and `stream_ended`, follow."""
+        raise NotImplementedError
+
+    def request_refused(self, stream: Stream, error: WireError) -> None:
+        """A request that is well-formed, and beyond a bound of ours."""
+        raise NotImplementedError
+
+
+class Http2Server(Http2Connection):
+    """A client's connection."""
+
+    def __init__(self, events: ServerEvents, limits: RequestLimits, streams_max: int) -> None:
+        super().__init__(events, limits.header_bytes, limits.headers, NOT_IN_RESPONSES)
+        self._server_events = events
+        self._reader = RequestReader(limits)
+        self._body_bytes_max = limits.body_bytes
+        self._streams_max: i64 = streams_max
+        self._preface_at: i64 = 0  # of the client's preface, so much has come
+        self._final_id: i64 = STREAM_ID_MAX  # streams above it are not served any more
+        self.refused_streams: i64 = 0  # since there were too many
+
+    def start(self) -> None:
+        """Send our own preface (3.4)."""
+        settings = [
+            (MAX_CONCURRENT_STREAMS, int(self._streams_max)),
+            (MAX_HEADER_LIST_SIZE, int(self._header_bytes_max + self._fields_max * _EXTRA_PER_FIELD)),
+            (ENABLE_CONNECT_PROTOCOL, 1),
+        ]
+        growth = CONNECTION_WINDOW_BYTES - FIRST_WINDOW
+        self._receive_window += growth
+        self._events.write(frames.settings_frame(settings) + frames.window_update(0, growth))
+
+    def feed(self, data: bytes, now_s: float) -> None:
+        at = self._preface_at
+        if at < _PREFACE_BYTES:
+            rest = PREFACE[at : at + len(data)]
+            if not data.startswith(rest):
+                self.fail(PROTOCOL_ERROR, "the connection does not begin with the preface of HTTP/2")
+                return
+            self._preface_at = at + len(rest)
+            data = data[len(rest) :]
+        super().feed(data, now_s)
+
+    def send_response(self, stream: Stream, head: ResponseHead, last: bool) -> None:
+        """A head, final or interim; `last`: no body follows it."""
+        if not stream.is_closed and not stream.local_ended:
+            self.send_head(stream, write_response(self.encoder, head), last)
+
+    def announce_end(self) -> None:
+        """No new streams, please; those that are on their way are served."""
+        if self.error is None:
+            self._events.write(frames.go_away(STREAM_ID_MAX, NO_ERROR, ""))
+
+    def end(self) -> None:
+        """Streams that have not come by now are not served."""
+        if self.error is None and self._final_id == STREAM_ID_MAX:
+            self._final_id = self.last_id
+            self._events.write(frames.go_away(self.last_id, NO_ERROR, ""))
+
+    def retire(self) -> None:
+        super().retire()
+        self._server_events = _NOBODY
+
+    # --- Http2Connection ---
+
+    def _is_server(self) -> bool:
+        return True
+
+    def _is_idle(self, stream_id: i64) -> bool:
+        return stream_id > self.last_id or stream_id & 1 == 0
+
+    def _last_processed(self) -> i64:
+        return min(self.last_id, self._final_id)
+
+    def _section_without_stream(self, stream_id: i64, fields: list[Field], whole: bool, ends: bool) -> None:
+        if stream_id & 1 == 0:
+            self.fail(PROTOCOL_ERROR, "a client's stream with an even number")
+            return
+        if stream_id <= self.last_id:
+            self._is_over(stream_id, "HEADERS")
+            return
+        self.last_id = stream_id
+        if stream_id > self._final_id:
+            self._remember_reset(stream_id)  # on its way when the last stream was named
+            return
+        if len(self.streams) >= self._streams_max:
+            self.refused_streams += 1
+            self._remember_reset(stream_id)
+            self._spend_reset()
+            if self.error is None:
+                self._events.write(frames.reset_stream(stream_id, REFUSED_STREAM))
+            return
+        stream = Stream(stream_id, self._first_send_window, FIRST_WINDOW)
+        self.streams[stream_id] = stream
+        self._head(stream, fields, whole, ends)
+
+    def _head(self, stream: Stream, fields: list[Field], whole: bool, ends: bool) -> None:
+        self.budgets.useful(FRAMES_PER_REQUEST)
+        try:
+            if not whole:
+                raise WireError(Reason.HEADERS_TOO_LARGE, "the header fields are too large")
+            head = self._reader.read(fields, ends)
+        except WireError as error:
+            stream.has_head = True
+            if error.reason is Reason.BAD_REQUEST:
+                self._stream_error(stream, PROTOCOL_ERROR, error.detail)
+                return
+            stream.remote_ended = ends
+            self._server_events.request_refused(stream, error)
+            return
+        stream.has_head = True
+        if not ends:
+            stream.expected = head.content_length
+        self._server_events.request_head(stream, head)
+        if ends and not stream.is_closed:
+            self._remote_ended(stream, [])
+
+
+_NOBODY: Final = ServerEvents()

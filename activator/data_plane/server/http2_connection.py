@@ -1,0 +1,360 @@
+"""One HTTP/2 connection of a client: streams in, each a request of its own, answers in any order.
+
+Rules
+  1. Requests that came in one read begin when all of it has been parsed, in their order: a short body is there by then.
+  2. What the codec leaves for another turn is parsed in one, and nothing is read meanwhile. Streams are bounded by
+     `limits.streams`, what a stream may have on its way by its window.
+  3. The end of the connection, in whichever way, is the end of the clients of all its streams.
+  4. While there are streams, a look is taken every LOOK_S: at bodies that come too slowly, at answers that the client
+     takes nothing of, at a frame that does not end.
+  5. A drain announces the end, names the last stream when everything that was on its way has come (the answer to a PING
+     says so), and closes when the last stream has ended (RFC 9113 6.8).
+  6. A client that ends its side of the TCP connection has gone: it could not open windows any more.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from activator.codec.http2 import frames
+from activator.codec.http2.frames import CANCEL, ENHANCE_YOUR_CALM, PROTOCOL_ERROR, code_name
+from activator.codec.http2.server import Http2Server, ServerEvents
+from activator.codec.http2.stream import Stream
+from activator.codec.message import Headers, RequestHead
+from activator.data_plane.headers.forwarding import Origin
+from activator.data_plane.refusals import refusal_head, refusal_text
+from activator.data_plane.server.client_connection import ClientConnection
+from activator.data_plane.server.closing import ABORTED, LINGERING, OPEN
+from activator.data_plane.server.http2_stream import Http2ClientStream
+from activator.data_plane.server.registry import ConnectionRegistry
+from activator.runtime.buffered_writer import GatheringWriter
+from activator.runtime.errors import Reason, WireError
+from activator.runtime.reading import UNPARSED
+from activator.runtime.transport import FLUSH_S, WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
+
+LOOK_S: Final = 5.0  # between two looks at the streams; the rate of a body is the mean of so long
+FRAME_TIMEOUT_S: Final = 60.0  # of a frame that is there in part; DATA counts for the rate of its body instead
+DRAIN_PING_S: Final = 1.0  # a client that does not answer PING is told the last stream after so long
+
+_DRAIN_PING: Final = b"draining"
+_REFUSED: Final = object()  # the user of a stream whose request was refused at once
+
+
+class Http2ClientConnection(ClientConnection):
+    """An asyncio protocol by its methods."""
+
+    def __init__(self, registry: ConnectionRegistry) -> None:
+        super().__init__(registry)
+        self._codec = Http2Server(_Events(self), registry.limits, registry.streams_max)
+        self._begun: list[Http2ClientStream] = []  # came in this read
+        self._gathering_writer: GatheringWriter | None = None
+        self._looking: bool = False  # the timer is for the streams
+        self._frames_seen: i64 = 0  # at the last look …
+        self._frame_since_s: float = 0.0  # … a frame was there in part, first then
+        self._announced_s: float = 0.0  # when the end was announced
+        self._last_named: bool = False
+        self._ended: bool = False  # the streams' clients have been told
+
+    # --- asyncio protocol ---
+
+    def connection_made(self, transport: Transport) -> None:
+        registry = self._registry
+        self._begin(transport, None)
+        if not registry.admit(self):
+            registry.proxy.count_refused(Reason.OVERLOADED)
+            self._codec.fail(ENHANCE_YOUR_CALM, "this proxy has as many connections as it may")
+            self._after(0.0)
+
+    def take_over(self, transport: Transport, origin: Origin | None, data: bytes) -> None:
+        """The connection's first bytes are those of HTTP/2: go on with them, and all that follows."""
+        self._begin(transport, origin)
+        self.data_received(data)
+
+    def data_received(self, data: bytes) -> None:
+        self._reading.took(len(data))
+        now_s = self._registry.now()
+        if self._phase != OPEN:
+            if self._phase == LINGERING:
+                self._quiet_since_s = now_s
+            return
+        self._codec.feed(data, now_s)
+        self._after(now_s)
+
+    def eof_received(self) -> bool | None:
+        self._client_gone()
+        self._client_ended()
+        return None  # the transport closes, and `connection_lost` follows
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._client_gone()
+        self._forget()
+
+    def pause_writing(self) -> None:
+        self._codec.hold(True)
+
+    def resume_writing(self) -> None:
+        self._codec.hold(False)
+        if self._codec.needs_turn:
+            self._reading.wait_for_turn()
+
+    # --- the registry's and the listener's side ---
+
+    def drain(self) -> None:
+        if self._phase != OPEN:
+            self._drain_closing()
+            return
+        now_s = self._registry.now()
+        codec = self._codec
+        if self._announced_s == 0.0:
+            self._announced_s = now_s
+            codec.announce_end()
+            self.write(frames.ping(_DRAIN_PING, False))
+        elif not self._last_named and now_s - self._announced_s >= DRAIN_PING_S:
+            self._name_last()
+        if self._last_named and not codec.streams:
+            self._close_in_order(False, False, True)
+
+    def is_tunnel(self) -> bool:
+        return any(isinstance(one.user, Http2ClientStream) and one.user.tunnel for one in self._codec.streams.values())
+
+    def cut(self) -> None:
+        for one in list(self._codec.streams.values()):
+            user = one.user
+            if isinstance(user, Http2ClientStream) and user.tunnel and not user.exchange.over:
+                user.exchange.request_failed(Reason.DRAINING, "")
+
+    def peer_has_ended(self, closed: bool) -> None:
+        self._client_gone()
+        writer = self._writer
+        if writer is not None and self._phase <= LINGERING and self._enter(ABORTED):
+            writer.abort()
+
+    def streams(self) -> int:
+        return len(self._codec.streams)
+
+    # --- within ---
+
+    def _begin(self, transport: Transport, origin: Origin | None) -> None:
+        registry = self._registry
+        self._transport = transport
+        self._origin = origin
+        self._writer = self._gathering_writer = GatheringWriter(registry.turn, transport, self._codec.flush)
+        self._reading.start(transport if self.bare is None else self.bare)
+        self.bare = None
+        transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
+        registry.http2_total += 1
+        self._quiet_since_s = registry.now()
+        self._codec.start()
+        self._look_again(self._quiet_since_s)
+
+    def _after(self, now_s: float) -> None:
+        """Something was parsed: begin what has come, and see whether the connection goes on."""
+        begun = self._begun
+        if begun:
+            self._begun = []
+            for one in begun:
+                if not one.exchange.over:
+                    one.exchange.begin()
+            if not self._looking:
+                self._look_again(now_s)
+        codec = self._codec
+        error = codec.error
+        if error is not None:
+            if self._phase == OPEN:
+                self._registry.count_http2_error(error.code)
+                self._client_gone()
+                self._close_in_order(True, False, True)
+        elif codec.needs_turn:
+            self._reading.pause(UNPARSED)
+            self._reading.wait_for_turn()
+
+    def _turn(self) -> None:
+        self._reading.resume(UNPARSED)
+        if self._phase == OPEN and self._codec.needs_turn:
+            self._codec.resume()
+            self._after(self._registry.now())
+
+    def _update_reading(self) -> None:
+        if self._phase == LINGERING:
+            self._reading.resume(UNPARSED)
+
+    def _client_gone(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._begun = []
+        for stream in list(self._codec.streams.values()):
+            user = stream.user
+            if isinstance(user, Http2ClientStream):
+                user.exchange.client_gone()
+
+    def _forget(self) -> None:
+        self._registry.streams -= len(self._codec.streams)
+        super()._forget()
+        if self._gathering_writer is not None:
+            self._gathering_writer.stop()
+            self._gathering_writer = None
+        self._codec.retire()
+
+    def _name_last(self) -> None:
+        if not self._last_named:
+            self._last_named = True
+            self._codec.end()
+
+    def _stream_closed(self) -> None:
+        self._registry.streams -= 1
+        if not self._codec.streams:
+            self._quiet_since_s = self._registry.now()
+
+    # --- the timer ---
+
+    def _look_again(self, now_s: float) -> None:
+        self._looking = True
+        self._registry.wheel.arm(self._timer, now_s + LOOK_S)
+
+    def _open_timer_expired(self, now_s: float) -> None:
+        codec = self._codec
+        if self._is_stalled(now_s):
+            codec.fail(PROTOCOL_ERROR, "a frame did not end in time")
+            self._after(now_s)
+            return
+        if codec.streams or self._frame_since_s > 0.0:
+            for stream in list(codec.streams.values()):
+                user = stream.user
+                if isinstance(user, Http2ClientStream) and now_s - user.seen_s >= LOOK_S:
+                    self._look(user, now_s)
+            self._look_again(now_s)
+            return
+        idle_s = self._registry.idle_s
+        self._looking = False
+        if now_s - self._quiet_since_s >= idle_s:
+            self._name_last()
+            self._close_in_order(False, False, True)
+        else:
+            self._registry.wheel.arm(self._timer, self._quiet_since_s + idle_s)
+
+    def _is_stalled(self, now_s: float) -> bool:
+        """A frame, or a field section, is there in part, and has been for long."""
+        codec = self._codec
+        if not codec.is_within_section() or codec.frames_total != self._frames_seen:
+            self._frames_seen = codec.frames_total
+            self._frame_since_s = now_s if codec.is_within_section() else 0.0
+            return False
+        return now_s - self._frame_since_s >= FRAME_TIMEOUT_S
+
+    def _look(self, one: Http2ClientStream, now_s: float) -> None:
+        """Whether the client does its part of this stream: sends what it has begun to send, takes what is there."""
+        stream = one.stream
+        if one.exchange.over:
+            # What is left is on its way to the client, and held by this stream alone.
+            if stream.sent_bytes > one.seen_sent:
+                one.seen_sent = stream.sent_bytes
+                one.seen_s = now_s
+            elif now_s - one.seen_s >= FLUSH_S:
+                self._codec.reset(stream, CANCEL)
+            return
+        rate = self._registry.body_rate
+        received = float(stream.received_bytes - one.seen_received)
+        late = (
+            rate > 0
+            and received < rate * (now_s - one.seen_s)
+            and not (stream.remote_ended or stream.paused or one.answered or one.awaits_continue())
+        )
+        one.seen_received = stream.received_bytes
+        one.seen_sent = stream.sent_bytes
+        one.seen_s = now_s
+        if late:
+            one.exchange.request_failed(Reason.REQUEST_TIMEOUT, "")
+
+
+class _Events(ServerEvents):
+    """What the codec finds, for the connection and the exchanges of its streams."""
+
+    def __init__(self, connection: Http2ClientConnection) -> None:
+        self._connection = connection
+
+    def write(self, data: bytes) -> None:
+        self._connection.write(data)
+
+    def wants_flush(self) -> None:
+        writer = self._connection._writer
+        if writer is not None:
+            writer.touch()
+
+    def request_head(self, stream: Stream, head: RequestHead) -> None:
+        connection = self._connection
+        registry = connection._registry
+        registry.streams += 1
+        connection._who().stamp(head)
+        one = Http2ClientStream(connection, connection._codec, stream, registry.now())
+        one.exchange = registry.proxy.open(head, one)
+        stream.user = one
+        connection._begun.append(one)
+
+    def request_refused(self, stream: Stream, error: WireError) -> None:
+        connection = self._connection
+        registry = connection._registry
+        registry.streams += 1
+        stream.user = _REFUSED
+        registry.proxy.count_refused(error.reason)
+        body = refusal_text(error.reason, error.detail)
+        codec = connection._codec
+        stream.wants_no_more = True
+        codec.send_response(stream, refusal_head(error.reason, body, 0), False)
+        codec.send_body(stream, body)
+        codec.send_end(stream, [])
+
+    def stream_body(self, stream: Stream, data: bytes) -> None:
+        user = stream.user
+        if isinstance(user, Http2ClientStream):
+            user.exchange.request_body(data)
+
+    def stream_ended(self, stream: Stream, trailers: Headers) -> None:
+        user = stream.user
+        if isinstance(user, Http2ClientStream):
+            user.exchange.request_end(trailers)
+
+    def stream_failed(self, stream: Stream, error: WireError) -> None:
+        user = stream.user
+        if isinstance(user, Http2ClientStream):
+            user.exchange.request_failed(error.reason, error.detail)
+
+    def stream_reset(self, stream: Stream, code: i64, words: str) -> None:
+        connection = self._connection
+        user = stream.user
+        connection._registry.count_stream_reset(code, words == "")
+        if user is None:  # its head was malformed, and it was never counted
+            connection._registry.proxy.count_refused(Reason.BAD_REQUEST)
+            return
+        connection._stream_closed()
+        if not isinstance(user, Http2ClientStream):
+            return
+        if words:
+            user.exchange.request_failed(Reason.BAD_REQUEST, f"{words} ({code_name(code)})")
+        else:
+            user.exchange.client_gone()
+
+    def stream_closed(self, stream: Stream) -> None:
+        self._connection._stream_closed()
+
+    def stream_full(self, stream: Stream) -> None:
+        user = stream.user
+        if isinstance(user, Http2ClientStream):
+            user.exchange.client_blocked()
+
+    def stream_drained(self, stream: Stream) -> None:
+        user = stream.user
+        if isinstance(user, Http2ClientStream):
+            user.exchange.client_drained()
+
+    def peer_goes_away(self, last_id: i64, code: i64) -> None:
+        pass  # it opens no new streams; those that are there go on
+
+    def peer_settings(self) -> None:
+        pass  # the codec obeys them
+
+    def ping_answered(self, payload: bytes) -> None:
+        if payload == _DRAIN_PING and self._connection._announced_s > 0.0:
+            self._connection._name_last()

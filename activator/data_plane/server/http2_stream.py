@@ -1,0 +1,102 @@
+"""One request's half of an HTTP/2 client connection: its stream.
+
+Rules
+  1. A head without a body ends the stream with it; a short answer is one HEADERS and one DATA frame.
+  2. An answer that is complete before its request has ended resets the rest of it with NO_ERROR (RFC 9113 8.1).
+  3. An answer that can never be complete resets the stream; others on the connection go on.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from activator.codec.http2.frames import CANCEL, INTERNAL_ERROR
+from activator.codec.http2.server import Http2Server
+from activator.codec.http2.stream import Stream
+from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, ResponseHead
+from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.server.client_connection import ClientConnection
+
+_CONTINUE: Final = ResponseHead(100, b"Continue", Fields(b""), UNKNOWN_LENGTH, False)
+
+
+class Http2ClientStream(ClientStream):
+    """A client's stream; its `exchange` is set by the connection at once."""
+
+    exchange: Exchange
+
+    def __init__(self, connection: ClientConnection, codec: Http2Server, stream: Stream, opened_s: float) -> None:
+        self._connection = connection
+        self._codec = codec
+        self.stream = stream
+        self.opened_s = opened_s
+        self.answered: bool = False
+        self.tunnel: bool = False
+        self._continued: bool = False
+        # when the connection last looked
+        self.seen_received: i64 = 0
+        self.seen_sent: i64 = 0
+        self.seen_s: float = opened_s
+
+    def send_interim(self, head: ResponseHead) -> None:
+        if head.status == 100:
+            if self._continued:
+                return  # it was asked to go on before a pod was
+            self._continued = True
+        self._codec.send_response(self.stream, head, False)
+
+    def ask_for_body(self) -> None:
+        if self.awaits_continue():
+            self.send_interim(_CONTINUE)
+
+    def awaits_continue(self) -> bool:
+        """The client waits for a 100 (Continue) before it sends the body, and has not got one (RFC 9110 10.1.1)."""
+        return not self._continued and self.exchange.head.headers.get(b"expect") is not None
+
+    def send_head(self, head: ResponseHead) -> None:
+        self.answered = True
+        if head.upgrade:
+            self.tunnel = True
+            self._codec.send_response(self.stream, head, False)
+            return
+        if not head.has_body:
+            self.stream.wants_no_more = True
+        self._codec.send_response(self.stream, head, not head.has_body)
+
+    def send_body(self, data: bytes) -> None:
+        self._codec.send_body(self.stream, data)
+
+    def send_end(self, trailers: Headers) -> None:
+        if not self.tunnel or self.exchange.over:
+            self.stream.wants_no_more = True
+        self._codec.send_end(self.stream, trailers)
+
+    def flush(self) -> None:
+        self._codec.flush_stream(self.stream)
+
+    def abort(self) -> None:
+        self.flush()
+        self._codec.reset(self.stream, CANCEL if self.tunnel else INTERNAL_ERROR)
+
+    def pause_request(self) -> None:
+        self._codec.pause(self.stream, True)
+
+    def resume_request(self) -> None:
+        self._codec.pause(self.stream, False)
+
+    def taken_bytes(self) -> int:
+        return self.stream.sent_bytes
+
+    def half_closes(self) -> bool:
+        return True
+
+    def client_ip(self) -> str:
+        return self._connection.client_ip_of(self.exchange.head)
+
+    def protocol(self) -> str:
+        return "HTTP/2"
+
+    def secure(self) -> bool:
+        return self._connection.secure()

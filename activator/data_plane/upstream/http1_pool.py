@@ -1,0 +1,135 @@
+"""The HTTP/1.1 connections of one pod identity: each carries one exchange at a time.
+
+Rules
+  1. The idle connection used last is used next, so that the others can grow old and be closed: after POD_IDLE_S, or a
+     second before the pod would close them where it says when (`Keep-Alive: timeout=`).
+  2. A kept connection skips exchanges that want a fresh one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
+from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.upstream.dial import DialContext, PodAddress
+from activator.data_plane.upstream.http1_connection import Http1PodConnection
+from activator.data_plane.upstream.identity_check import ExpectedIdentity
+from activator.data_plane.upstream.pool import PodPool
+from activator.data_plane.upstream.pooled_connection import PooledConnection
+from activator.runtime.clock import Now
+
+POD_IDLE_S: Final = 4.0  # a pooled connection; below the 5 s after which common servers close theirs
+
+_CLOSING_S: Final = 1.0  # a request sent so shortly before the pod closes may cross its end of file
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Http1Pool(PodPool):
+    """Of a pod that is spoken with in HTTP/1.1."""
+
+    def __init__(
+        self,
+        context: DialContext,
+        now: Now,
+        address: PodAddress,
+        connect_timeout_s: float,
+        naming: ExpectedIdentity | None = None,
+    ) -> None:
+        super().__init__(context, now, address, connect_timeout_s, naming)
+        self._idle: list[Http1PodConnection] = []  # the longest idle first
+        self._idle_max_s: float = POD_IDLE_S  # less where the pod says that it closes its connections sooner
+
+    def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> PodStream | None:
+        assert not self._closed, "a connection to a pod that has left"
+        fresh = idle_max_s == 0.0
+        idle_max_s = min(idle_max_s, self._idle_max_s)
+        if idle_max_s > 0.0:
+            while self._idle:
+                connection = self._idle[-1]
+                if now_s - connection.last_read_s >= idle_max_s:
+                    break  # and the others have been idle for longer
+                self._idle.pop()
+                if connection.is_usable():
+                    connection.reused = True
+                    connection.serve(exchange)
+                    return connection
+                connection.close()
+        self._waiting[exchange] = fresh
+        self._fill()
+        return None
+
+    def close_idle_one(self) -> bool:
+        if not self._idle:
+            return False
+        self._idle[0].close()
+        return True
+
+    # --- what connections report ---
+
+    def finished(self, connection: PooledConnection, reusable: bool) -> None:
+        if self._identifying and connection in self._identifying:
+            self._identified(connection, reusable)
+            return
+        assert isinstance(connection, Http1PodConnection)
+        if connection.keep_alive_s >= 0.0:
+            self._idle_max_s = min(POD_IDLE_S, connection.keep_alive_s - _CLOSING_S)
+        if reusable and not self._closed and (self._idle_max_s > 0.0 or self._waiting):
+            connection.reused = True  # for an exchange that waits as for one that comes later
+            self._next(connection)
+        else:
+            connection.close()
+
+    def cut(self, connection: PooledConnection) -> None:
+        """Where one is cut under a request, the idle ones may be closed as well: their ends have not been read yet."""
+        self._close_idle()
+
+    # --- within ---
+
+    def _new_connection(self) -> PooledConnection:
+        address = self._address
+        return Http1PodConnection(self, self._now, self._context.turn, address.authority, address.lenient)
+
+    def _next(self, connection: PooledConnection) -> None:
+        """Give the connection to the exchange that has waited longest, or park it."""
+        assert isinstance(connection, Http1PodConnection)
+        for exchange, fresh in self._waiting.items():
+            if fresh and connection.reused:
+                continue
+            del self._waiting[exchange]
+            connection.serve(exchange)
+            exchange.connected(connection)
+            return
+        if self._closed or self._idle_max_s <= 0.0:
+            connection.close()
+            return
+        if connection.fresh:
+            connection.fresh = False  # no answer is expected on it
+            self.window.answered()
+        self._idle.append(connection)
+        if len(self._idle) == 1:
+            self._context.wheel.arm(self._sweep, connection.last_read_s + self._idle_max_s)
+
+    def _coming(self) -> int:
+        return len(self._dials) + len(self._identifying)
+
+    def _idle_count(self) -> int:
+        return len(self._idle)
+
+    def _close_idle(self) -> None:
+        idle = self._idle
+        self._idle = []
+        for one in idle:
+            one.close()
+
+    def _close_old(self, now_s: float) -> None:
+        while self._idle and self._idle[0].last_read_s + self._idle_max_s <= now_s:
+            self._idle[0].close()
+        if self._idle:
+            self._context.wheel.arm(self._sweep, self._idle[0].last_read_s + self._idle_max_s)
+
+    def _gone(self, connection: PooledConnection) -> None:
+        assert isinstance(connection, Http1PodConnection)
+        if connection in self._idle:
+            self._idle.remove(connection)
