@@ -1,0 +1,284 @@
+"""Header blocks encoded (RFC 7541): the state of one direction of one connection.
+
+Rules
+  1. Of the fields of a head most were in the head before, as the same bytes. So a line is looked up as it is; only one
+     that is not in the table is taken apart. And a whole block of lines that was encoded before, since when nothing
+     has changed, is a comparison of bytes.
+  2. A line goes into the table when it comes for the second time within a short while: what comes once (ids, dates,
+     lengths) displaces nothing. Of the last 32 to 64 lines that were not in the table, a hash is kept.
+  3. Credentials are literals that are never indexed, and so is what was received as such (RFC 7541 6.2.3, 7.1.3).
+  4. No Huffman code: it would take more time than all the rest and save a third of the few literals.
+  5. The table takes 4 KB at most, whatever the peer allows, and so do the lines that are kept with it; of whole blocks
+     there are four, of 2 KB at most.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import i64
+
+from activator.codec.http2.field import OVERHEAD
+from activator.codec.http2.hpack import static_table
+
+TABLE_BYTES_MAX: Final = 4096  # what we use of what the peer allows
+
+_STATIC_MAX: Final = static_table.LENGTH
+_ENTRIES_MAX: Final = TABLE_BYTES_MAX // OVERHEAD
+_HASHES_MAX: Final = 32  # of lines that are not in the table: as many, and up to as many older ones
+_BLOCKS_MAX: Final = 4
+_BLOCK_BYTES_MAX: Final = 2048
+_SHORT: Final = 127  # from this length on, a length has more than one byte
+_NO_LINES: Final[frozenset[bytes]] = frozenset()
+_NEVER_INDEXED: Final = frozenset({b"authorization", b"cookie", b"set-cookie", b"proxy-authorization"})
+_OPTIONAL_SPACE: Final = b" \t"
+_COLON: Final = b":"
+_CRLF: Final = b"\r\n"
+
+
+def _integer(value: i64, bits: i64, flags: i64) -> bytes:
+    """RFC 7541 5.1."""
+    most: i64 = (1 << bits) - 1
+    if value < most:
+        return bytes((flags | value,))
+    found = bytearray((flags | most,))
+    value -= most
+    while value >= 0x80:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)
+
+
+_INDEXED: Final[list[bytes]] = [_integer(index, 7, 0x80) for index in range(_STATIC_MAX + _ENTRIES_MAX + 1)]
+# Starts of literals, by the static index of the name; 0: a name follows (RFC 7541 6.2).
+_WITH_INDEXING: Final[list[bytes]] = [_integer(index, 6, 0x40) for index in range(_STATIC_MAX + 1)]
+_WITHOUT_INDEXING: Final[list[bytes]] = [_integer(index, 4, 0x00) for index in range(_STATIC_MAX + 1)]
+_NEVER: Final[list[bytes]] = [_integer(index, 4, 0x10) for index in range(_STATIC_MAX + 1)]
+_LENGTHS: Final[list[bytes]] = [_integer(length, 7, 0) for length in range(_SHORT)]
+_STATUSES: Final[list[bytes]] = [b"%d" % status for status in range(1000)]
+
+
+def _names() -> dict[bytes, int]:
+    """The first index of each name in the static table."""
+    found: dict[bytes, int] = {}
+    for index, (name, _) in enumerate(static_table.ENTRIES):
+        found.setdefault(name, index + 1)
+    return found
+
+
+_NAMES: Final[dict[bytes, int]] = _names()
+# What stands whole in the static table, by the keys of `add`; and as lines, in the two usual spellings.
+_STATIC: Final[dict[bytes, bytes]] = {
+    b"%b\n%b" % (name, value): _INDEXED[index + 1] for index, (name, value) in enumerate(static_table.ENTRIES) if value
+}
+_STATIC_LINES: Final[dict[bytes, bytes]] = {
+    b"accept-encoding: gzip, deflate": _STATIC[b"accept-encoding\ngzip, deflate"],
+    b"Accept-Encoding: gzip, deflate": _STATIC[b"accept-encoding\ngzip, deflate"],
+}
+
+
+class _Entry:
+    """Of the table."""
+
+    def __init__(self, number: i64, size: i64) -> None:
+        self.number: i64 = number  # of the insertion, from 1 on
+        self.size: i64 = size  # RFC 7541 4.1
+
+
+class _Block:
+    """Lines that were encoded, while the table was as it still is."""
+
+    def __init__(self, lines: bytes, encoded: bytes) -> None:
+        self.lines = lines
+        self.encoded = encoded
+
+
+class HpackEncoder:
+    """Encodes the header blocks of one connection, in the order in which they are sent.
+
+    A block is made of any number of `add…`, pseudo-header fields first (RFC 9113 8.3), and one `finish`. What was
+    begun must be finished and sent, in this order: the peer's table follows from it.
+    """
+
+    def __init__(self, skip: frozenset[bytes] = _NO_LINES) -> None:
+        """`skip`: lowered names of fields that `add_lines` leaves out."""
+        self._skip = skip
+        self._parts: list[bytes] = []  # of the block that is being made
+        # By line, as it was given, or by key (`add`); in the order of insertion.
+        self._table: dict[bytes, _Entry] = {}
+        self._bytes: i64 = 0
+        self._inserted: i64 = 0  # how many entries there ever were
+        self._max: i64 = TABLE_BYTES_MAX
+        self._told: i64 = TABLE_BYTES_MAX  # what the peer takes for the table's size
+        self._smallest: i64 = TABLE_BYTES_MAX  # since then
+        self._hashes: set[int] = set()
+        self._older_hashes: set[int] = self._hashes
+        self._blocks: list[_Block] = []
+        self._next_block: i64 = 0
+        self._is_stable: bool = True  # the block at hand would be encoded in the same way a second time
+
+    # --- the table ---
+
+    @property
+    def table_bytes(self) -> int:
+        """Its size by RFC 7541 4.1."""
+        return self._bytes
+
+    @property
+    def table_length(self) -> int:
+        """How many entries it has."""
+        return len(self._table)
+
+    def set_table_bytes_max(self, size: int) -> None:
+        """What the peer's SETTINGS_HEADER_TABLE_SIZE says. Not between `add` and `finish`.
+
+        The next block begins with the change, and before it the smallest size since the last block (RFC 7541 4.2).
+        """
+        self._max = min(size, TABLE_BYTES_MAX)
+        self._smallest = min(self._smallest, self._max)
+        self._blocks = []
+        self._evict(self._max)
+
+    def _evict(self, bytes_max: i64) -> None:
+        """RFC 7541 4.3."""
+        while self._bytes > bytes_max:
+            oldest = next(iter(self._table))
+            self._bytes -= self._table[oldest].size
+            del self._table[oldest]
+
+    def _insert(self, key: bytes, size: i64) -> None:
+        """RFC 7541 4.4; `size` is at most that of the table."""
+        self._evict(self._max - size)
+        self._inserted += 1
+        self._table[key] = _Entry(self._inserted, size)
+        self._bytes += size
+        if self._blocks:
+            self._blocks = []
+
+    def _came_before(self, key: bytes) -> bool:
+        """It is one of the last that were not in the table; from now on it is. Others may be taken for it, rarely."""
+        hashed = hash(key)
+        if hashed in self._hashes or hashed in self._older_hashes:
+            return True
+        if len(self._hashes) >= _HASHES_MAX:
+            self._older_hashes = self._hashes
+            self._hashes = set()
+        self._hashes.add(hashed)
+        return False
+
+    # --- a block ---
+
+    def add_status(self, status: i64) -> None:
+        """`:status`, of three digits."""
+        self.add(b":status", _STATUSES[status])
+
+    def add(self, name: bytes, value: bytes, never_indexed: bool = False) -> None:
+        """One field; its name is lowered, its value without whitespace around it."""
+        key = b"%b\n%b" % (name, value)  # which is no line
+        if not never_indexed:
+            static = _STATIC.get(key)
+            if static is not None:
+                self._parts.append(static)
+                return
+            entry = self._table.get(key)
+            if entry is not None:
+                self._parts.append(_INDEXED[_STATIC_MAX + 1 + self._inserted - entry.number])
+                return
+        self._literal(key, name, value, never_indexed)
+
+    def add_lines(self, block: bytes, never_indexed: frozenset[bytes] = _NO_LINES) -> None:
+        """The fields of a block as message.py's `Fields` has it, but for those to be skipped; names are lowered.
+
+        `never_indexed`: lines, with the CRLF before them, as `Field.line` has them.
+        """
+        if not block:
+            return
+        if not never_indexed:
+            for known in self._blocks:
+                if known.lines == block:
+                    self._parts.append(known.encoded)
+                    return
+        self._is_stable = not never_indexed
+        first_part: i64 = len(self._parts)
+        inserted = self._inserted
+        lines = block.split(_CRLF)
+        count: i64 = len(lines)
+        pos: i64 = 1
+        while pos < count:
+            line = lines[pos]
+            pos += 1
+            if never_indexed and _CRLF + line in never_indexed:
+                self._new_line(line, True)
+                continue
+            entry = self._table.get(line)
+            if entry is not None:
+                self._parts.append(_INDEXED[_STATIC_MAX + 1 + self._inserted - entry.number])
+            else:
+                self._new_line(line, False)
+        if self._is_stable and inserted == self._inserted and len(block) <= _BLOCK_BYTES_MAX:
+            self._keep_block(_Block(block, b"".join(self._parts[first_part:])))
+
+    def finish(self) -> bytes:
+        """The block, whole; the next `add` begins another one."""
+        if self._smallest != self._told or self._max != self._told:
+            self._parts.insert(0, self._size_updates())
+        block = b"".join(self._parts)
+        self._parts = []
+        return block
+
+    def _size_updates(self) -> bytes:
+        """RFC 7541 4.2, 6.3."""
+        updates = _integer(self._max, 5, 0x20)
+        if self._smallest < self._max and self._smallest < self._told:
+            updates = _integer(self._smallest, 5, 0x20) + updates
+        self._told = self._max
+        self._smallest = self._max
+        return updates
+
+    def _keep_block(self, block: _Block) -> None:
+        if len(self._blocks) < _BLOCKS_MAX:
+            self._blocks.append(block)
+        else:
+            self._blocks[self._next_block] = block
+            self._next_block = (self._next_block + 1) % _BLOCKS_MAX
+
+    def _new_line(self, line: bytes, never_indexed: bool) -> None:
+        """A line that is not in the table, or must not be."""
+        if not never_indexed:
+            static = _STATIC_LINES.get(line)
+            if static is not None and not self._skip:
+                self._parts.append(static)
+                return
+        colon: i64 = line.find(_COLON)
+        if colon <= 0:
+            return  # no field: the parsers let none of these through
+        name = line[:colon].lower()
+        if name not in self._skip:
+            self._literal(line, name, line[colon + 1 :].strip(_OPTIONAL_SPACE), never_indexed)
+
+    def _literal(self, key: bytes, name: bytes, value: bytes, never_indexed: bool) -> None:
+        """RFC 7541 6.2."""
+        index: i64 = _NAMES.get(name, 0)
+        size: i64 = len(name) + len(value) + OVERHEAD
+        if never_indexed or name in _NEVER_INDEXED:
+            start = _NEVER[index]
+        elif size * 2 > self._max or len(key) > size:
+            # It would displace half of the table; or most of the line is whitespace, which the table does not count.
+            start = _WITHOUT_INDEXING[index]
+        elif self._came_before(key):
+            start = _WITH_INDEXING[index]
+            self._insert(key, size)
+        else:
+            start = _WITHOUT_INDEXING[index]
+            self._is_stable = False
+        self._parts.append(start)
+        if index == 0:
+            self._string(name)
+        self._string(value)
+
+    def _string(self, text: bytes) -> None:
+        """RFC 7541 5.2."""
+        length: i64 = len(text)
+        self._parts.append(_LENGTHS[length] if length < _SHORT else _integer(length, 7, 0))
+        self._parts.append(text)
