@@ -117,6 +117,7 @@ def _resolve_revision(
         stale_after_s=float(_or(revision.health.stale_after, config.health.stale_after)),
         probe=_resolve_probe(revision.probe, revision.lenient_pods),
         lenient_pods=revision.lenient_pods,
+        protocol="h1" if revision.protocol == "auto" else revision.protocol,
         server_timing=revision.server_timing,
         max_scale=revision.max_scale or most,
         trailing_fragmentation_threshold=config.trailing_fragmentation_threshold if threshold is None else threshold,

@@ -61,6 +61,7 @@ PROBE_QUEUE_PROXY: Final = "queue-proxy"
 
 TLS_VERSIONS: Final = ("1.2", "1.3")
 ALPN_PROTOCOLS: Final = ("h2", "http/1.1")
+POD_PROTOCOLS: Final = ("auto", "h1", "h2c", "h2")
 ADMISSIONS: Final = ("off", "predictive")
 DISCIPLINES: Final = ("fifo", "priority", "fair")
 PROBE_KINDS: Final = (PROBE_TCP, PROBE_HTTP, PROBE_QUEUE_PROXY)
@@ -554,6 +555,15 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ["127.0.0.1:9001", {"address": "127.0.0.1:9002", "weight": 3}],
         ),
     ] = []
+    protocol: Annotated[
+        str,
+        doc(
+            "What is spoken with the pods. `h1`: HTTP/1.1. `h2c`: HTTP/2 without TLS, as gRPC servers do. `h2`: HTTP/2 "
+            "over TLS. `auto`: HTTP/1.1, unless Kubernetes says otherwise by the name of a port.",
+            "h2c",
+            words=POD_PROTOCOLS,
+        ),
+    ] = "auto"
     lenient_pods: Annotated[
         bool,
         doc(

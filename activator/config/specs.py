@@ -101,6 +101,7 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     buffer_response_bytes: int = 0  # that is kept for a slow client, so that the slot is free when the pod has finished
     buffer_file_bytes: int = 0  # of each of both, that goes to a temporary file beyond that
     upgrades: tuple[str, ...] = ("websocket",)
+    protocol: str = "h1"  # h1 | h2c | h2
     lenient_pods: bool = False
     server_timing: bool = False
     tls: PodTls | None = None

@@ -83,10 +83,12 @@ class ClientStream:
 class PodStream:
     """The pod's half: where the request goes.
 
-    `reused`: it has been idle, so that the pod may be closing it just now.
+    `reused`: it has been idle, so that the pod may be closing it just now. `may_refuse`: the pod can say that it has
+    not processed a request that it was sent (`pod_refused`).
     """
 
     reused: bool
+    may_refuse: bool = False
 
     def send_request(self, head: RequestHead, body: list[bytes]) -> None:
         """The head and the body pieces that are there already, together."""
@@ -188,6 +190,10 @@ class Exchange(Waiter):
 
         `untouched`: the connection had been idle before, and closed before a byte of an answer came.
         """
+        raise NotImplementedError
+
+    def pod_refused(self, reason: Reason, detail: str) -> None:
+        """The pod has said that it did nothing with the request: it may be sent again, whatever its method."""
         raise NotImplementedError
 
     def pod_blocked(self) -> None:

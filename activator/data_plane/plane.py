@@ -38,6 +38,7 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http1_pool import Http1Pool
+from activator.data_plane.upstream.http2_pool import Http2Pool
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
 from activator.data_plane.upstream.pool import PodPool
 from activator.messages import (
@@ -307,8 +308,8 @@ class _Hooks(TableHooks):
         self._now = now
         self._rng = rng
         self._send = send
-        self._contexts: dict[PodTls, ssl.SSLContext] = {}
-        self._talks: dict[str, tuple[PodTls | None, bool]] = {}  # how, to the pods of each revision
+        self._contexts: dict[tuple[PodTls, str], ssl.SSLContext] = {}
+        self._talks: dict[str, tuple[str, PodTls | None, bool]] = {}  # how, to the pods of each revision
 
     def make_policy(self, name: str) -> Policy:
         return create(name, Rng(self._rng.below(1 << 30)))
@@ -321,12 +322,20 @@ class _Hooks(TableHooks):
                 member.revision_set(throttler)
             else:
                 member.limit_removed(throttler.common_name)
-        talks = (throttler.spec.tls, throttler.spec.lenient_pods)
-        if talks != self._talks.get(throttler.key):
+        spec = throttler.spec
+        talks = (spec.protocol, spec.tls, spec.lenient_pods)
+        before = self._talks.get(throttler.key)
+        if talks != before:
             self._talks[throttler.key] = talks
             for tracker in throttler.table.slots[: throttler.table.length]:
-                if isinstance(tracker.attachment, PodPool):
-                    tracker.attachment.move(self._address_of(tracker, throttler.spec))
+                pool = tracker.attachment
+                if not isinstance(pool, PodPool):
+                    continue
+                if before is not None and before[0] != spec.protocol:
+                    self.pod_placed(tracker, spec)
+                    pool.close()
+                else:
+                    pool.move(self._address_of(tracker, spec))
 
     def revision_dropped(self, throttler: RevisionThrottler) -> None:
         key = throttler.key
@@ -341,24 +350,26 @@ class _Hooks(TableHooks):
     def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
         address = self._address_of(tracker, spec)
         naming = _expected_identity(spec.probe, tracker)
-        tracker.attachment = Http1Pool(self._dials, self._now, address, spec.connect_timeout_s, naming)
+        pool = Http1Pool if spec.protocol == "h1" else Http2Pool
+        tracker.attachment = pool(self._dials, self._now, address, spec.connect_timeout_s, naming)
 
     def _address_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodAddress:
         host, port = split_address(tracker.address)
         server_name = "" if spec.tls is None else spec.tls.server_name
-        return PodAddress(host, port, self._context_of(spec.tls), server_name, spec.lenient_pods)
+        alpn = "" if spec.protocol == "h1" else "h2"
+        return PodAddress(host, port, self._context_of(spec.tls, alpn), server_name, spec.lenient_pods, alpn)
 
-    def _context_of(self, tls: PodTls | None) -> ssl.SSLContext | None:
+    def _context_of(self, tls: PodTls | None, alpn: str) -> ssl.SSLContext | None:
         """One context for all pods with the same settings."""
         if tls is None:
             return None
-        context = self._contexts.get(tls)
+        context = self._contexts.get((tls, alpn))
         if context is None:
             from activator.runtime.certificates import pod_context
 
             if len(self._contexts) >= TLS_CONTEXTS_MAX:  # of authorities that were replaced meanwhile, most of them
                 self._contexts.clear()
-            context = self._contexts[tls] = pod_context(tls)
+            context = self._contexts[tls, alpn] = pod_context(tls, alpn or "http/1.1")
         return context
 
     def pod_withdrawn(self, attachment: object) -> None:

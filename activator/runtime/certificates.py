@@ -177,8 +177,11 @@ def problem_with_authorities(path: str) -> str:
     return ""
 
 
-def pod_context(tls: ClientTls) -> ssl.SSLContext:
-    """For connections to pods. Raises OSError or ssl.SSLError where the files have gone since they were checked."""
+def pod_context(tls: ClientTls, protocol: str = "http/1.1") -> ssl.SSLContext:
+    """For connections to pods; `protocol` is what they are offered (ALPN).
+
+    Raises OSError or ssl.SSLError where the files have gone since they were checked.
+    """
     if tls.ca == NO_AUTHORITIES:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     elif is_pem(tls.ca):
@@ -193,7 +196,7 @@ def pod_context(tls: ClientTls) -> ssl.SSLContext:
     if tls.certificate:
         context.load_cert_chain(tls.certificate, tls.key, password=no_password)
     context.minimum_version = MINIMUM[tls.min_version]
-    context.set_alpn_protocols(["http/1.1"])
+    context.set_alpn_protocols([protocol])
     return context
 
 

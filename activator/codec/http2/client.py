@@ -81,6 +81,11 @@ class Http2Client(Http2Connection):
         self.streams[stream_id] = stream
         return stream
 
+    def drop(self, stream: Stream) -> None:
+        """The pod has said that it has not processed it, and will not: nothing more is said of it."""
+        self._forget(stream)
+        self._remember_reset(stream.id)
+
     def send_request(self, stream: Stream, head: RequestHead, authority: bytes, secure: bool) -> None:
         """`authority`: the pod's, where the request has none. A body follows where the head has one, or an upgrade."""
         stream.head_request = head.method == b"HEAD"

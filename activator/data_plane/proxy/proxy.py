@@ -615,9 +615,23 @@ class ProxiedExchange(RequestRecord):
         else:
             self._fail(reason, detail)
 
+    def pod_refused(self, reason: Reason, detail: str) -> None:
+        if self.over:
+            return
+        self.pod = None
+        throttler = self.throttler
+        lease = self.lease
+        if self.phase == SENT and throttler is not None and lease is not None and self._may_be_sent_again(throttler):
+            self._try_again(throttler, lease, reason)
+        else:
+            self._fail(reason, detail)
+
     def _is_repeatable(self, throttler: RevisionThrottler) -> bool:
         """The request may be sent twice, is here whole, and the revision's budget allows it."""
-        if self.head.method not in _IDEMPOTENT or self.attempts + 1 >= self._proxy.attempts_max:
+        return self.head.method in _IDEMPOTENT and self._may_be_sent_again(throttler)
+
+    def _may_be_sent_again(self, throttler: RevisionThrottler) -> bool:
+        if self.attempts + 1 >= self._proxy.attempts_max:
             return False
         if self._body is not None and not self._body.is_repeatable():
             return False

@@ -130,7 +130,7 @@ class RequestBody:
         if self._more is not None:
             self._drop_held()
             return True
-        if not pod.reused or not is_idempotent:
+        if not pod.may_refuse and not (pod.reused and is_idempotent):
             self._drop_held()
         elif held is None:
             self._held = HeldBody(self._budgets.held)

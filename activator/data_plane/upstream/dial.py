@@ -41,7 +41,8 @@ _DEAD: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNRE
 class PodAddress:
     """Where a pod is, and how to talk to it: in the clear, or over TLS with this context and server name.
 
-    `lenient`: its heads may have the shapes of old servers (codec/http1/lenient.py).
+    `lenient`: its heads may have the shapes of old servers (codec/http1/lenient.py). `alpn`: the protocol that it must
+    agree on over TLS; empty: whichever.
     """
 
     def __init__(
@@ -51,12 +52,14 @@ class PodAddress:
         tls: ssl.SSLContext | None = None,
         server_name: str = "",
         lenient: bool = False,
+        alpn: str = "",
     ) -> None:
         self.host = host  # an IP address; names are resolved by discovery
         self.port = port
         self.tls = tls
         self.server_name = server_name or host
         self.lenient = lenient
+        self.alpn = alpn
         self.authority: bytes = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
         self.told: bool = False  # why TLS fails has been logged, since it last went well
 
@@ -197,6 +200,10 @@ class Dial(Deadline):
         self._handshake = None  # it refers to the dial: no cycle is left for the collector
         address = self._address
         assert address is not None
+        if transport is not None and not self._over and not _agrees(transport, address.alpn):
+            error = ConnectionError(f"it does not speak {address.alpn} (ALPN)")
+            transport.abort()
+            transport = None
         if self._over:
             if transport is not None:
                 transport.abort()  # given up in the moment in which it was ready
@@ -231,3 +238,8 @@ class Dial(Deadline):
             self._handshake.abort()
         elif self._attempt is not None:
             self._attempt.cancel()  # no effect once it has ended
+
+
+def _agrees(transport: Transport, alpn: str) -> bool:
+    """The pod has agreed on this protocol."""
+    return not alpn or transport.get_extra_info("ssl_object").selected_alpn_protocol() == alpn

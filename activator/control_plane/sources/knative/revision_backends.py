@@ -44,7 +44,7 @@ from activator.control_plane.sources.knative.pod_report import (
     Circumstances,
     PodReport,
 )
-from activator.control_plane.sources.knative.revision_specs import HTTP2, believes_queue_proxy, protocol_of
+from activator.control_plane.sources.knative.revision_specs import believes_queue_proxy, protocol_of
 from activator.control_plane.sources.knative.service_backends import REVISION_UID_LABEL, ServiceBackends, is_of
 from activator.control_plane.sources.knative.shared_pods import SharedPods
 from activator.control_plane.sources.kubernetes.objects import Endpoints, EndpointSlice, Revision, Service
@@ -52,7 +52,6 @@ from activator.messages import Change, PodSeen, PodStatus, RevisionFailed, Revis
 from activator.runtime.clock import NEVER
 
 EXITS_PATIENCE_S: Final = 20.0  # for pods whose container has exited: a kubelet has started it three times by then
-SPEAKS_HTTP2: Final = "its port is named h2c, and this activator does not speak HTTP/2 to pods yet"
 
 log = logging.getLogger("activator.knative")
 
@@ -245,8 +244,6 @@ class RevisionBackends:
         self.failing = found is not None
         exits = found is not None and not found.is_certain and not is_up and len(self._pods) > 0
         self._exits_since_s = min(self._exits_since_s, now_s) if exits else NEVER
-        if protocol_of(revision) == HTTP2:
-            return SPEAKS_HTTP2
         if found is None or is_up:
             return ""
         until_s = self._exits_since_s + EXITS_PATIENCE_S

@@ -44,6 +44,12 @@ def protocol_of(revision: Revision) -> str:
     return HTTP2 if ports and ports[0].name == "h2c" else HTTP1
 
 
+def _pod_protocol(revision: Revision, tls: PodTls | None) -> str:
+    if protocol_of(revision) != HTTP2:
+        return "h1"
+    return "h2c" if tls is None else "h2"
+
+
 def believes_queue_proxy(revision: Revision) -> bool:
     """Whether queue-proxy's answer is enough for a pod that Kubernetes does not call ready yet.
 
@@ -113,6 +119,7 @@ class SpecMaker:
             buffer_request_bytes=buffer_request,
             buffer_response_bytes=buffer_response,
             upgrades=("*",),
+            protocol=_pod_protocol(revision, tls),
             probe=_probe(revision, settings),
             tls=tls,
             knative_service=metadata.labels.get(SERVICE, ""),

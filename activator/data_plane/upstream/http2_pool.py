@@ -1,0 +1,165 @@
+"""The HTTP/2 connections of one pod identity: each carries as many exchanges at a time as the pod allows.
+
+Rules
+  1. The connection that was ready last is used until it is full; the next one is dialled only then. So there are few,
+     and those that are not needed any more become idle and are closed after HTTP2_POD_IDLE_S.
+  2. A connection that is going away, or is not wanted any more, ends with its last stream; what waits is given to
+     another one.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
+from activator.codec.http2.connection import STREAMS_BEFORE_SETTINGS
+from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.upstream.dial import DialContext, PodAddress
+from activator.data_plane.upstream.http2_connection import Http2PodConnection
+from activator.data_plane.upstream.identity_check import ExpectedIdentity
+from activator.data_plane.upstream.pool import PodPool
+from activator.data_plane.upstream.pooled_connection import PooledConnection
+from activator.runtime.clock import Now
+
+HTTP2_POD_IDLE_S: Final = 30.0  # a connection without streams; a server that closes one says so before (GOAWAY)
+
+log = logging.getLogger("activator.upstream")
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Http2Pool(PodPool):
+    """Of a pod that is spoken with in HTTP/2."""
+
+    def __init__(
+        self,
+        context: DialContext,
+        now: Now,
+        address: PodAddress,
+        connect_timeout_s: float,
+        naming: ExpectedIdentity | None = None,
+    ) -> None:
+        super().__init__(context, now, address, connect_timeout_s, naming)
+        self._ready: list[Http2PodConnection] = []  # that have room
+        self._streams_expected: int = STREAMS_BEFORE_SETTINGS  # of a connection that is being made
+        self._sweeping: bool = False
+        self._told: bool = False  # that the pod speaks another protocol
+
+    def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> PodStream | None:
+        assert not self._closed, "a connection to a pod that has left"
+        ready = self._ready
+        while ready:
+            connection = ready[-1]
+            room = connection.room()
+            if room <= 1:
+                ready.pop()
+                connection.is_ready = False
+            if room > 0:
+                return connection.serve(exchange)
+        self._waiting[exchange] = False
+        self._fill()
+        return None
+
+    def close_idle_one(self) -> bool:
+        for connection in self._open:
+            assert isinstance(connection, Http2PodConnection)
+            if connection.is_idle():
+                connection.close()
+                return True
+        return False
+
+    # --- what connections report ---
+
+    def finished(self, connection: PooledConnection, reusable: bool) -> None:
+        if self._identifying and connection in self._identifying:
+            self._identified(connection, reusable)
+            return
+        assert isinstance(connection, Http2PodConnection)
+        if reusable:
+            self._next(connection)
+        else:
+            self._gone(connection)
+            if connection.is_idle():
+                connection.close()
+            elif self._waiting:
+                self._fill()
+
+    def room_changed(self, connection: PooledConnection) -> None:
+        if connection in self._open and connection not in self._identifying:
+            self._next(connection)
+
+    def wrong_protocol(self, connection: PooledConnection, words: str) -> None:
+        if not self._told:
+            self._told = True
+            log.warning("the pod at %s:%d: %s", self._address.host, self._address.port, words)
+
+    def cut(self, connection: PooledConnection) -> None:
+        pass  # the others say themselves when they end
+
+    # --- within ---
+
+    def _new_connection(self) -> PooledConnection:
+        address = self._address
+        return Http2PodConnection(self, self._now, self._context.turn, address.authority, address.tls is not None)
+
+    def _next(self, connection: PooledConnection) -> None:
+        """Give the connection to exchanges that wait, as many as it has room for, or park it."""
+        assert isinstance(connection, Http2PodConnection)
+        if connection.codec.is_settled():
+            self._told = False
+            self._streams_expected = max(int(connection.codec.peer_streams_max), 1)
+        room = connection.room()
+        while room > 0 and self._waiting:
+            exchange = next(iter(self._waiting))
+            del self._waiting[exchange]
+            exchange.connected(connection.serve(exchange))
+            room = connection.room()
+        if connection.is_closed:
+            return
+        if connection.is_idle():
+            if self._closed or connection.retiring or connection.codec.going_away:
+                connection.close()
+                return
+            connection.idle_since_s = self._now()
+            if not self._sweeping:
+                self._sweeping = True
+                self._context.wheel.arm(self._sweep, connection.idle_since_s + HTTP2_POD_IDLE_S)
+        if room > 0 and not connection.is_ready:
+            connection.is_ready = True
+            self._ready.append(connection)
+
+    def _coming(self) -> int:
+        return (len(self._dials) + len(self._identifying)) * self._streams_expected
+
+    def _idle_count(self) -> int:
+        return sum(isinstance(one, Http2PodConnection) and one.is_idle() for one in self._open)
+
+    def _close_idle(self) -> None:
+        for connection in list(self._open):
+            assert isinstance(connection, Http2PodConnection)
+            connection.retiring = True
+            self._gone(connection)
+            if connection.is_idle():
+                connection.close()
+
+    def _close_old(self, now_s: float) -> None:
+        self._sweeping = False
+        oldest_s = 0.0
+        for connection in list(self._open):
+            assert isinstance(connection, Http2PodConnection)
+            if not connection.is_idle():
+                continue
+            if connection.idle_since_s + HTTP2_POD_IDLE_S <= now_s:
+                connection.close()
+            elif oldest_s == 0.0 or connection.idle_since_s < oldest_s:
+                oldest_s = connection.idle_since_s
+        if oldest_s > 0.0:
+            self._sweeping = True
+            self._context.wheel.arm(self._sweep, oldest_s + HTTP2_POD_IDLE_S)
+
+    def _gone(self, connection: PooledConnection) -> None:
+        assert isinstance(connection, Http2PodConnection)
+        if connection.is_ready:
+            connection.is_ready = False
+            self._ready.remove(connection)
