@@ -109,6 +109,7 @@ class RequestHead:
             _NO_CLAIMS  # field lines about its origin, taken out of `headers` (headers/forwarding.py)
         )
         self.has_internal: bool = False  # fields that only Knative's components and this program give a meaning
+        self.takes_trailers: bool = False  # over HTTP/2 it says so (TE), as all of gRPC's do
         self.traceparent: bytes = b""  # its field line; it stays in `headers`: see headers/trace_context.py
 
     def received(self, lowered_name: bytes) -> bytes | None:

@@ -754,6 +754,7 @@ class Http2Connection:
         self._waiting = {}
         for stream in self.streams.values():
             stream.is_closed = True
+            stream.user = None
             stream.drop_unsent()
         self.streams = {}
 

@@ -133,6 +133,7 @@ class RequestReader:
             head.claims = self._claims
         head.traceparent = self._traceparent
         head.has_internal = self._has_internal
+        head.takes_trailers = self._te
         return head
 
     def _pseudo(self, kind: i64, value: bytes) -> None:

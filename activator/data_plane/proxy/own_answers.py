@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from activator.codec.message import RequestHead, ResponseHead
 from activator.data_plane.exchange import ClientStream
+from activator.data_plane.headers import grpc
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.refusals import refusal_head, refusal_text
 from activator.runtime.errors import Reason
@@ -19,6 +20,10 @@ def send_refusal(
 ) -> None:
     """Answer `request` with the reason why it gets no other answer; `retry_after_s` 0: not said."""
     body = refusal_text(reason, detail) if dialect is None else dialect.refusal_text(reason, detail, request)
+    if request.takes_trailers and grpc.is_grpc(request):
+        client.send_head(grpc.refusal(reason, body, retry_after_s))
+        client.send_end([])
+        return
     head = refusal_head(reason, body, retry_after_s)
     if dialect is not None:
         head.headers.append(b"X-Content-Type-Options", b"nosniff")

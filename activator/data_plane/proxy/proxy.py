@@ -32,6 +32,7 @@ from mypy_extensions import i64
 from activator.codec.http1.fields import take_internal_out
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.data_plane.exchange import ClientStream, PodStream
+from activator.data_plane.headers import grpc
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.accounting import Accounting
@@ -64,6 +65,7 @@ from activator.data_plane.upstream.pool import PodPool
 from activator.runtime.clock import NEVER, Now, TimingWheel
 from activator.runtime.errors import Reason, status_of
 
+TOLD_LATE_S: Final = 0.001  # a wait so long is taken off the deadline that the pod of a gRPC request is told
 RISKY_IDLE_S: Final = 1.0  # what is not idempotent goes out on connections that were idle for less
 
 _NO_BODY: Final[list[bytes]] = []
@@ -173,7 +175,16 @@ class ProxiedExchange(RequestRecord):
             return
         self.throttler = throttler
         proxy.count_routed(throttler, self.arrived_s)
+        if self.head.takes_trailers:
+            self._look_at_grpc()
         self._ask_for_slot(throttler)
+
+    def _look_at_grpc(self) -> None:
+        """Where it is a gRPC request: its client's deadline bounds the wait."""
+        if grpc.is_grpc(self.head):
+            timeout_s = grpc.timeout_of(self.head)
+            if timeout_s is not None:
+                self.own_deadline_s = self.grpc_timeout_s = timeout_s
 
     def _ask_for_slot(self, throttler: RevisionThrottler) -> None:
         if self.head.upgrade and not leave_taken_upgrades(self.head, throttler.spec):
@@ -249,6 +260,8 @@ class ProxiedExchange(RequestRecord):
         lease = self.lease
         if dialect is not None and lease is not None:
             head.headers.block = dialect.addressed(self._for_pods, lease.address, throttler.key)
+        if self.grpc_timeout_s > 0.0 and self.connected_s - self.arrived_s >= TOLD_LATE_S:
+            grpc.tell_rest(head, self.grpc_timeout_s - (self.connected_s - self.arrived_s))
         body = self._body
         if body is None:
             pod.send_request(head, _NO_BODY)

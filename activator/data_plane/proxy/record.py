@@ -36,6 +36,7 @@ class RequestRecord(Exchange):
         self.is_client_slow: bool = False  # the pod is not read, until the client has taken what is there
         self.blocked_s: float = 0.0  # the client has taken nothing of its answer since then; 0.0: it is not waited for
         self.progress_s: float = 0.0  # something came from the pod; through a tunnel, from either side
+        self.grpc_timeout_s: float = 0.0  # the client's deadline, from its arrival; 0.0: it has none
         self.start: Start | None = None  # the start from zero that it has waited for
         # how much
         self.request_bytes: i64 = 0  # of the body as far as it has come; of a tunnel, what the client sent

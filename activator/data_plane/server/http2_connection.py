@@ -329,6 +329,7 @@ class _Events(ServerEvents):
             connection._registry.proxy.count_refused(Reason.BAD_REQUEST)
             return
         connection._stream_closed()
+        stream.user = None  # no cycle is left for the collector
         if not isinstance(user, Http2ClientStream):
             return
         if words:
@@ -338,6 +339,7 @@ class _Events(ServerEvents):
 
     def stream_closed(self, stream: Stream) -> None:
         self._connection._stream_closed()
+        stream.user = None  # no cycle is left for the collector
 
     def stream_full(self, stream: Stream) -> None:
         user = stream.user

@@ -61,6 +61,8 @@ class Http2ClientStream(ClientStream):
             self.tunnel = True
             self._codec.send_response(self.stream, head, False)
             return
+        if self.exchange.head.upgrade and 200 <= head.status < 300:
+            head.status = 502  # RFC 8441 5: any 2xx would say that the WebSocket is open, and the pod has not switched
         if not head.has_body:
             self.stream.wants_no_more = True
         self._codec.send_response(self.stream, head, not head.has_body)

@@ -50,7 +50,9 @@ class Admission:
 
     def limit_s(self, waiter: Waiter, usual_s: float) -> float:
         """How long the waiter may stand in line from its arrival, where others may `usual_s`."""
-        return usual_s if self._classifier is None else self._classifier.timeout_s(waiter, usual_s)
+        if self._classifier is None:
+            return min(usual_s, waiter.own_deadline_s)
+        return self._classifier.timeout_s(waiter, usual_s)
 
     def predict(self, waiter: Waiter, line: WaitingLine, capacity: int, limit_s: float, now_s: float) -> Reason | None:
         """A reason when the waiter could not be granted in time even in the best case.

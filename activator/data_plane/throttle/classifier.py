@@ -113,7 +113,7 @@ class RequestClassifier:
             seconds = parse_seconds(text.decode("latin-1"))
             if seconds is None:
                 return _no_duration(DEADLINE_HEADER, text)
-            waiter.own_deadline_s = seconds
+            waiter.own_deadline_s = min(waiter.own_deadline_s, seconds)
         return ""
 
 

@@ -432,6 +432,7 @@ class _Events(ClientEvents):
 
     def stream_reset(self, stream: Stream, code: i64, words: str) -> None:
         user = stream.user
+        stream.user = None
         if isinstance(user, Http2PodStream):
             exchange = user.exchange
             user.exchange = None
@@ -447,6 +448,7 @@ class _Events(ClientEvents):
         self._connection._stream_over()
 
     def stream_closed(self, stream: Stream) -> None:
+        stream.user = None  # no cycle is left for the collector
         self._connection._stream_over()
 
     def stream_full(self, stream: Stream) -> None:
@@ -467,6 +469,7 @@ class _Events(ClientEvents):
             if stream.id > last_id:
                 codec.drop(stream)
                 user = stream.user
+                stream.user = None
                 if isinstance(user, Http2PodStream):
                     exchange = user.exchange
                     user.exchange = None

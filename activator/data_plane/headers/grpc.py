@@ -1,0 +1,123 @@
+"""What a gRPC request asks of a proxy, and how one is refused (the gRPC project's PROTOCOL-HTTP2.md).
+
+Rules
+  1. A request is gRPC's where it came over HTTP/2, takes trailers and has its content type; gRPC-Web is not, since its
+     clients read HTTP statuses and could not read trailers.
+  2. `grpc-timeout` is the client's deadline, from when the request arrived: it bounds the wait in line, and the pod is
+     told what is left of it.
+  3. A refusal is an answer of trailers only, with status 200. A client decides by `grpc-status`: UNAVAILABLE says that
+     it may try again, which is true of what no pod has seen; DEADLINE_EXCEEDED that there was no time; no route is
+     UNIMPLEMENTED, as gRPC's mapping of 404 has it (http-grpc-status-mapping.md). `grpc-retry-pushback-ms` says when.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
+from activator.runtime.errors import Reason
+
+CANCELLED: Final = 1
+UNKNOWN: Final = 2
+DEADLINE_EXCEEDED: Final = 4
+RESOURCE_EXHAUSTED: Final = 8
+UNIMPLEMENTED: Final = 12
+INTERNAL: Final = 13
+UNAVAILABLE: Final = 14
+
+_STATUS: dict[Reason, int] = {
+    Reason.BAD_REQUEST: INTERNAL,
+    Reason.HEADERS_TOO_LARGE: RESOURCE_EXHAUSTED,
+    Reason.TARGET_TOO_LONG: RESOURCE_EXHAUSTED,
+    Reason.BODY_TOO_LARGE: RESOURCE_EXHAUSTED,
+    Reason.METHOD_NOT_SUPPORTED: UNIMPLEMENTED,
+    Reason.CODING_NOT_SUPPORTED: UNIMPLEMENTED,
+    Reason.UPGRADE_NOT_SUPPORTED: UNIMPLEMENTED,
+    Reason.VERSION_NOT_SUPPORTED: UNIMPLEMENTED,
+    Reason.REQUEST_TIMEOUT: DEADLINE_EXCEEDED,
+    Reason.SEND_TIMEOUT: DEADLINE_EXCEEDED,
+    Reason.NO_ROUTE: UNIMPLEMENTED,
+    Reason.CLIENT_GONE: CANCELLED,
+    Reason.QUEUE_FULL: UNAVAILABLE,
+    Reason.QUEUE_TIMEOUT: DEADLINE_EXCEEDED,
+    Reason.REVISION_FAILED: UNAVAILABLE,
+    Reason.REVISION_REMOVED: UNAVAILABLE,
+    Reason.HELD_BYTES_FULL: UNAVAILABLE,
+    Reason.HELD_REQUESTS_FULL: UNAVAILABLE,
+    Reason.DEADLINE_TOO_SHORT: DEADLINE_EXCEEDED,
+    Reason.OVERLOADED: UNAVAILABLE,
+    Reason.DRAINING: UNAVAILABLE,
+    Reason.CONNECT_FAILED: UNAVAILABLE,
+    Reason.CONNECT_TIMEOUT: UNAVAILABLE,
+    Reason.TLS_FAILED: UNAVAILABLE,
+    Reason.POD_CLOSED: UNAVAILABLE,
+    Reason.POD_REMOVED: UNAVAILABLE,
+    Reason.BAD_RESPONSE: INTERNAL,
+    Reason.FIRST_BYTE_TIMEOUT: DEADLINE_EXCEEDED,
+    Reason.IDLE_TIMEOUT: DEADLINE_EXCEEDED,
+    Reason.TOTAL_TIMEOUT: DEADLINE_EXCEEDED,
+    Reason.INTERNAL: INTERNAL,
+}
+
+_CONTENT_TYPE: Final = b"application/grpc"
+_DIGITS_MAX: Final = 8
+_UNITS_S: Final[dict[bytes, float]] = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
+_VALUE_MAX: Final = 99_999_999
+_TIMEOUT_NAME: Final = b"grpc-timeout"
+
+
+def is_grpc(head: RequestHead) -> bool:
+    """The content type is gRPC's, with or without a message format behind it."""
+    value = (head.headers.get(b"content-type") or b"").lower()
+    return value.startswith(_CONTENT_TYPE) and value[len(_CONTENT_TYPE) :][:1] in {b"", b"+", b";"}
+
+
+def status_of(reason: Reason) -> int:
+    """The status that a gRPC client is given for this reason."""
+    return _STATUS[reason]
+
+
+def timeout_of(head: RequestHead) -> float | None:
+    """The client's deadline in seconds from the request's arrival; None: it has none that can be read."""
+    value = head.headers.get(_TIMEOUT_NAME)
+    if value is None:
+        return None
+    digits = value[:-1]
+    unit_s = _UNITS_S.get(value[-1:])
+    if unit_s is None or not digits.isdigit() or len(digits) > _DIGITS_MAX:
+        return None
+    return int(digits) * unit_s
+
+
+def tell_rest(head: RequestHead, left_s: float) -> None:
+    """Write what is left of the deadline in the place of what the client gave; at least one microsecond."""
+    block = head.headers.block
+    start = block.lower().find(b"\r\n%b:" % _TIMEOUT_NAME)
+    if start < 0:
+        return
+    end = block.find(b"\r\n", start + 2)
+    if end < 0:
+        end = len(block)
+    micros = max(int(left_s * 1e6), 1)
+    value = b"%du" % micros if micros <= _VALUE_MAX else b"%dm" % min(micros // 1000, _VALUE_MAX)
+    head.headers.block = b"%b\r\n%b: %b%b" % (block[:start], _TIMEOUT_NAME, value, block[end:])
+
+
+def refusal(reason: Reason, message: bytes, retry_after_s: int) -> ResponseHead:
+    """An answer of trailers only. `message`: for people; `retry_after_s` 0: coming again would not help."""
+    fields: Headers = [
+        (b"content-type", _CONTENT_TYPE),
+        (b"grpc-status", b"%d" % _STATUS[reason]),
+        (b"grpc-message", _percent_encoded(message.strip())),
+        (b"activator-reason", reason.value.encode()),
+    ]
+    if retry_after_s > 0 and _STATUS[reason] == UNAVAILABLE:
+        fields.append((b"grpc-retry-pushback-ms", b"%d" % (retry_after_s * 1000)))
+    return ResponseHead(200, b"OK", Fields.from_pairs(fields), UNKNOWN_LENGTH, False)
+
+
+def _percent_encoded(message: bytes) -> bytes:
+    """Printable ASCII but for the percent sign stays (PROTOCOL-HTTP2.md, Status-Message)."""
+    if all(0x20 <= byte <= 0x7E and byte != 0x25 for byte in message):
+        return message
+    return b"".join([bytes((byte,)) if 0x20 <= byte <= 0x7E and byte != 0x25 else b"%%%02X" % byte for byte in message])
