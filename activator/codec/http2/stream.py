@@ -11,7 +11,6 @@ Rules
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Final
 
 from mypy_extensions import i64
@@ -19,7 +18,7 @@ from mypy_extensions import i64
 from activator.codec.message import UNKNOWN_LENGTH, Headers
 
 _NO_TRAILERS: Final[Headers] = []
-_NOTHING_TO_SEND: Final[deque[bytes]] = deque()  # of a stream that has never sent a body; nothing is put into it
+_SENT_KEPT_MAX: Final = 64  # pieces that have been sent, before the list is made anew
 
 
 class Stream:
@@ -45,7 +44,8 @@ class Stream:
         # sent
         self.send_window: i64 = send_window
         self.sent_bytes: i64 = 0  # of bodies, as far as the peer's windows have let them out
-        self.unsent: deque[bytes] = _NOTHING_TO_SEND
+        self.unsent: list[bytes] = []
+        self.unsent_first: i64 = 0  # of `unsent`: those before it have been sent
         self.unsent_bytes: i64 = 0
         self.unsent_at: i64 = 0  # of its first piece: so much has been sent
         self.end_wanted: bool = False
@@ -57,14 +57,37 @@ class Stream:
 
     def queue(self, data: bytes) -> None:
         """To be sent when its turn comes."""
-        if self.unsent is _NOTHING_TO_SEND:
-            self.unsent = deque()
         self.unsent.append(data)
         self.unsent_bytes += len(data)
 
+    def move(self, count: i64, out: list[bytes]) -> None:
+        """Put the next `count` bytes of what is unsent behind `out`, in as many pieces as they are."""
+        unsent = self.unsent
+        self.unsent_bytes -= count
+        while count > 0:
+            piece = unsent[self.unsent_first]
+            at = self.unsent_at
+            size: i64 = len(piece) - at
+            if size > count:
+                out.append(piece[at : at + count])
+                self.unsent_at = at + count
+                return
+            self.unsent_first += 1
+            self.unsent_at = 0
+            out.append(piece if at == 0 else piece[at:])
+            count -= size
+        if self.unsent_bytes == 0:
+            self.unsent = []
+            self.unsent_first = 0
+        elif self.unsent_first >= _SENT_KEPT_MAX:
+            self.unsent = unsent[self.unsent_first :]
+            self.unsent_first = 0
+
     def drop_unsent(self) -> None:
         """Nothing more is sent."""
-        self.unsent = _NOTHING_TO_SEND
-        self.unsent_bytes = 0
-        self.unsent_at = 0
+        if self.unsent_bytes > 0:
+            self.unsent = []
+            self.unsent_first = 0
+            self.unsent_bytes = 0
+            self.unsent_at = 0
         self.end_wanted = False

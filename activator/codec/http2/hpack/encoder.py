@@ -116,6 +116,13 @@ class HpackEncoder:
         self._older_hashes: set[int] = self._hashes
         self._blocks: list[_Block] = []
         self._next_block: i64 = 0
+        # The pseudo-header fields of the last request, while the table is as it was then.
+        self._line_method: bytes = b""
+        self._line_scheme: bytes = b""
+        self._line_authority: bytes = b""
+        self._line_path: bytes = b""
+        self._line: bytes = b""
+        self._line_inserted: i64 = -1
         self._is_stable: bool = True  # the block at hand would be encoded in the same way a second time
 
     # --- the table ---
@@ -138,6 +145,7 @@ class HpackEncoder:
         self._max = min(size, TABLE_BYTES_MAX)
         self._smallest = min(self._smallest, self._max)
         self._blocks = []
+        self._line_inserted = -1
         self._evict(self._max)
 
     def _evict(self, bytes_max: i64) -> None:
@@ -186,6 +194,33 @@ class HpackEncoder:
                 self._parts.append(_INDEXED[_STATIC_MAX + 1 + self._inserted - entry.number])
                 return
         self._literal(key, name, value, never_indexed)
+
+    def add_request_line(self, method: bytes, scheme: bytes, authority: bytes, path: bytes) -> None:
+        """The four pseudo-header fields of a request; those of the request before cost a comparison."""
+        if (
+            self._line_inserted == self._inserted
+            and path == self._line_path
+            and authority == self._line_authority
+            and method == self._line_method
+            and scheme == self._line_scheme
+        ):
+            self._parts.append(self._line)
+            return
+        first_part: i64 = len(self._parts)
+        inserted = self._inserted
+        self._is_stable = True
+        self.add(b":method", method)
+        self.add(b":scheme", scheme)
+        self.add(b":authority", authority)
+        self.add(b":path", path)
+        self._line_inserted = -1
+        if self._is_stable and inserted == self._inserted:
+            self._line_method = method
+            self._line_scheme = scheme
+            self._line_authority = authority
+            self._line_path = path
+            self._line = b"".join(self._parts[first_part:])
+            self._line_inserted = inserted
 
     def add_lines(self, block: bytes, never_indexed: frozenset[bytes] = _NO_LINES) -> None:
         """The fields of a block as message.py's `Fields` has it, but for those to be skipped; names are lowered.
