@@ -1,15 +1,16 @@
 """Header blocks encoded (RFC 7541): the state of one direction of one connection.
 
 Rules
-  1. Of the fields of a head most were in the head before, as the same bytes. So a line is looked up as it is; only one
-     that is not in the table is taken apart. And a whole block of lines that was encoded before, since when nothing
-     has changed, is a comparison of bytes.
+  1. Of the fields of a head most were in the head before, as the same bytes and in the same order. So the lines of a
+     block are not taken apart: each is compared with the one that followed its neighbour the last time (40 ns,
+     compiled), then looked up as it is (100 ns); a whole block of lines that was encoded before, since when nothing has
+     changed, is one comparison.
   2. A line goes into the table when it comes for the second time within a short while: what comes once (ids, dates,
      lengths) displaces nothing. Of the last 32 to 64 lines that were not in the table, a hash is kept.
   3. Credentials are literals that are never indexed, and so is what was received as such (RFC 7541 6.2.3, 7.1.3).
   4. No Huffman code: it would take more time than all the rest and save a third of the few literals.
-  5. The table takes 4 KB at most, whatever the peer allows, and so do the lines that are kept with it; of whole blocks
-     there are four, of 2 KB at most.
+  5. The table takes 4 KB at most, whatever the peer allows, and the lines that are kept with it no more than that; of
+     whole blocks there are four, of 2 KB at most.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from activator.codec.http1.fields import end_of_line
 from activator.codec.http2.field import OVERHEAD
 from activator.codec.http2.hpack import static_table
 
 TABLE_BYTES_MAX: Final = 4096  # what we use of what the peer allows
 
 _STATIC_MAX: Final = static_table.LENGTH
-_ENTRIES_MAX: Final = TABLE_BYTES_MAX // OVERHEAD
+_ENTRIES_MAX: Final = 128  # as many as fit, with empty names and values; a power of two
 _HASHES_MAX: Final = 32  # of lines that are not in the table: as many, and up to as many older ones
 _BLOCKS_MAX: Final = 4
 _BLOCK_BYTES_MAX: Final = 2048
@@ -33,7 +35,8 @@ _NO_LINES: Final[frozenset[bytes]] = frozenset()
 _NEVER_INDEXED: Final = frozenset({b"authorization", b"cookie", b"set-cookie", b"proxy-authorization"})
 _OPTIONAL_SPACE: Final = b" \t"
 _COLON: Final = b":"
-_CRLF: Final = b"\r\n"
+_CR: Final = 13
+_LF: Final = 10
 
 
 def _integer(value: i64, bits: i64, flags: i64) -> bytes:
@@ -73,17 +76,23 @@ _STATIC: Final[dict[bytes, bytes]] = {
     b"%b\n%b" % (name, value): _INDEXED[index + 1] for index, (name, value) in enumerate(static_table.ENTRIES) if value
 }
 _STATIC_LINES: Final[dict[bytes, bytes]] = {
-    b"accept-encoding: gzip, deflate": _STATIC[b"accept-encoding\ngzip, deflate"],
-    b"Accept-Encoding: gzip, deflate": _STATIC[b"accept-encoding\ngzip, deflate"],
+    b"\r\naccept-encoding: gzip, deflate": _STATIC[b"accept-encoding\ngzip, deflate"],
+    b"\r\nAccept-Encoding: gzip, deflate": _STATIC[b"accept-encoding\ngzip, deflate"],
 }
 
 
 class _Entry:
     """Of the table."""
 
-    def __init__(self, number: i64, size: i64) -> None:
+    def __init__(self, key: bytes, number: i64, size: i64) -> None:
+        self.key = key
+        self.key_length: i64 = len(key)
         self.number: i64 = number  # of the insertion, from 1 on
         self.size: i64 = size  # RFC 7541 4.1
+        self.follower: i64 = 0  # the number of the line that came behind this one the last time; 0: none did
+
+
+_NO_ENTRY: Final = _Entry(b"", -1, 0)
 
 
 class _Block:
@@ -105,8 +114,10 @@ class HpackEncoder:
         """`skip`: lowered names of fields that `add_lines` leaves out."""
         self._skip = skip
         self._parts: list[bytes] = []  # of the block that is being made
-        # By line, as it was given, or by key (`add`); in the order of insertion.
+        # By line, CRLF in front, or by the key that `add` makes.
         self._table: dict[bytes, _Entry] = {}
+        self._ring: list[_Entry] = []  # the same ones by number, modulo its length; empty before the first
+        self._start = _Entry(b"", 0, 0)  # its follower is the line that a block began with
         self._bytes: i64 = 0
         self._inserted: i64 = 0  # how many entries there ever were
         self._max: i64 = TABLE_BYTES_MAX
@@ -151,15 +162,21 @@ class HpackEncoder:
     def _evict(self, bytes_max: i64) -> None:
         """RFC 7541 4.3."""
         while self._bytes > bytes_max:
-            oldest = next(iter(self._table))
-            self._bytes -= self._table[oldest].size
-            del self._table[oldest]
+            number: i64 = self._inserted - len(self._table) + 1
+            oldest = self._ring[number & (_ENTRIES_MAX - 1)]
+            self._ring[number & (_ENTRIES_MAX - 1)] = _NO_ENTRY
+            self._bytes -= oldest.size
+            del self._table[oldest.key]
 
     def _insert(self, key: bytes, size: i64) -> None:
         """RFC 7541 4.4; `size` is at most that of the table."""
         self._evict(self._max - size)
+        if not self._ring:
+            self._ring = [_NO_ENTRY] * _ENTRIES_MAX
         self._inserted += 1
-        self._table[key] = _Entry(self._inserted, size)
+        entry = _Entry(key, self._inserted, size)
+        self._ring[self._inserted & (_ENTRIES_MAX - 1)] = entry
+        self._table[key] = entry
         self._bytes += size
         if self._blocks:
             self._blocks = []
@@ -234,25 +251,45 @@ class HpackEncoder:
                 if known.lines == block:
                     self._parts.append(known.encoded)
                     return
-        self._is_stable = not never_indexed
-        first_part: i64 = len(self._parts)
-        inserted = self._inserted
-        lines = block.split(_CRLF)
-        count: i64 = len(lines)
-        pos: i64 = 1
-        while pos < count:
-            line = lines[pos]
-            pos += 1
-            if never_indexed and _CRLF + line in never_indexed:
-                self._new_line(line, True)
-                continue
-            entry = self._table.get(line)
-            if entry is not None:
-                self._parts.append(_INDEXED[_STATIC_MAX + 1 + self._inserted - entry.number])
+            self._is_stable = True
+            first_part: i64 = len(self._parts)
+            inserted = self._inserted
+            self._lines(block, never_indexed)
+            if self._is_stable and inserted == self._inserted and len(block) <= _BLOCK_BYTES_MAX:
+                self._keep_block(_Block(block, b"".join(self._parts[first_part:])))
+        else:
+            self._lines(block, never_indexed)
+
+    def _lines(self, block: bytes, never_indexed: frozenset[bytes]) -> None:
+        parts = self._parts
+        before = self._start
+        size: i64 = len(block)
+        pos: i64 = 0
+        while pos < size:
+            if before.follower > 0 and not never_indexed:
+                entry = self._ring[before.follower & (_ENTRIES_MAX - 1)]
+                end = pos + entry.key_length
+                if (
+                    entry.number == before.follower
+                    and (end == size or (end + 1 < size and block[end] == _CR and block[end + 1] == _LF))
+                    and block[pos:end] == entry.key
+                ):
+                    parts.append(_INDEXED[_STATIC_MAX + 1 + self._inserted - entry.number])
+                    before = entry
+                    pos = end
+                    continue
+            end = end_of_line(block, pos + 2, size)
+            if end < 0:
+                end = size
+            line = block[pos:end]
+            pos = end
+            known = self._table.get(line)
+            if known is None or (never_indexed and line in never_indexed):
+                self._new_line(line, line in never_indexed)
             else:
-                self._new_line(line, False)
-        if self._is_stable and inserted == self._inserted and len(block) <= _BLOCK_BYTES_MAX:
-            self._keep_block(_Block(block, b"".join(self._parts[first_part:])))
+                parts.append(_INDEXED[_STATIC_MAX + 1 + self._inserted - known.number])
+                before.follower = known.number
+                before = known
 
     def finish(self) -> bytes:
         """The block, whole; the next `add` begins another one."""
@@ -279,16 +316,16 @@ class HpackEncoder:
             self._next_block = (self._next_block + 1) % _BLOCKS_MAX
 
     def _new_line(self, line: bytes, never_indexed: bool) -> None:
-        """A line that is not in the table, or must not be."""
+        """A line, CRLF in front, that is not in the table, or must not be."""
         if not never_indexed:
             static = _STATIC_LINES.get(line)
             if static is not None and not self._skip:
                 self._parts.append(static)
                 return
         colon: i64 = line.find(_COLON)
-        if colon <= 0:
+        if colon <= 2:
             return  # no field: the parsers let none of these through
-        name = line[:colon].lower()
+        name = line[2:colon].lower()
         if name not in self._skip:
             self._literal(line, name, line[colon + 1 :].strip(_OPTIONAL_SPACE), never_indexed)
 
