@@ -9,6 +9,8 @@ from activator.codec.message import Headers
 
 Table = list[tuple[bytes, bytes, int]]
 
+CODES = [format(code, f"0{bits}b") for code, bits in huffman.codes()]
+
 SINGLE: list[tuple[str, str, Headers, Table]] = [
     (
         "C.2.1", "400a 6375 7374 6f6d 2d6b 6579 0d63 7573 746f 6d2d 6865 6164 6572",
@@ -132,7 +134,6 @@ def update(size: int) -> bytes:
 
 def huffman_coded(text: bytes) -> bytes:
     """RFC 7541 5.2."""
-    codes = huffman.codes()
-    bits = "".join(format(code, f"0{length}b") for code, length in (codes[byte] for byte in text))
+    bits = "".join([CODES[byte] for byte in text])
     bits += "1" * (-len(bits) % 8)
     return int(bits, 2).to_bytes(len(bits) // 8, "big") if bits else b""

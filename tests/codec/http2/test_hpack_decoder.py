@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import time
 import tracemalloc
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from activator.codec.http2.field import Field
 from activator.codec.http2.hpack.decoder import HpackDecoder, HpackError
+from activator.codec.http2.hpack.static_table import ENTRIES
 from activator.codec.message import Headers
 from tests.codec.http2.hpack_examples import (
     CONNECTIONS,
@@ -192,6 +196,46 @@ def test_fields_of_the_table_are_shared() -> None:
     assert fields[0] is fields[1] is fields[2]
 
 
+# --- literals that are shared ---
+
+
+@given(st.lists(st.tuples(st.sampled_from([1, 4, 5, 23, 28, 32, 44]), st.text("ab0", max_size=6), st.booleans())))
+def test_a_literal_that_came_before_is_the_same_field_again(literals: list[tuple[int, str, bool]]) -> None:
+    """Of few and similar values, many of which have the same place."""
+    decoder = HpackDecoder()
+    for index, text, coded in literals:
+        name, value = ENTRIES[index - 1][0], text.encode()
+        block = integer(index, 4, 0) + string(value, coded)
+        for bytes_max in (1000, len(name) + len(value) + 4, len(name) + len(value) + 3, 0):
+            fields: list[Field] = []
+            is_whole = decoder.decode(block, 0, len(block), fields, bytes_max, 10)
+            assert is_whole is (bytes_max >= len(name) + len(value) + 4)
+            assert pairs(fields) == ([(name, value)] if is_whole else [])
+            assert not any(field.never_indexed for field in fields)
+        fields = []
+        never = integer(index, 4, 0x10) + string(value, coded)
+        assert decoder.decode(never, 0, len(never), fields, 1000, 10)
+        assert fields[0].never_indexed
+        for end in range(len(block)):
+            if end > 0:
+                with pytest.raises(HpackError):
+                    decoder.decode(block, 0, end, [], 1000, 10)
+
+
+def test_what_is_shared_is_bounded_and_holds_no_credentials() -> None:
+    module = importlib.import_module("activator.codec.http2.hpack.decoder")
+    decoder = HpackDecoder()
+    for number in range(300):
+        for index in range(1, 62):
+            decoded(decoder, integer(index, 4, 0) + string(b"%d" % number + b"x" * (number % 300), number % 2 == 0))
+    assert len(module._SHARED) == len(module._SHARED_CODES) == 256
+    assert max(map(len, module._SHARED_CODES)) <= 127
+    assert max(field.size for field in module._SHARED) < 300
+    names = {field.name for field in module._SHARED}
+    assert len(names) > 10
+    assert not names & {b"authorization", b"proxy-authorization", b"cookie", b"set-cookie"}
+
+
 # --- limits of a head ---
 
 
@@ -283,3 +327,18 @@ def test_entries_in_the_bomb_of_names_are_bounded_by_the_table() -> None:
     bomb = (b"\x7e" + b"\x00") * 10_000
     assert not decoder.decode(bomb, 0, len(bomb), [], 0, 0)
     assert decoder.table_bytes == 2 * 2032
+
+
+def test_a_full_table_takes_no_more_memory_than_its_entries_can() -> None:
+    """Of the smallest entries, which RFC 7541 4.1 counts with 33 bytes each; and after many were evicted."""
+    decoder = HpackDecoder()
+    entries = [literal(b"%c" % (97 + number % 26), b"", 0x40) for number in range(1000)]
+    tracemalloc.start()
+    try:
+        for entry in entries:
+            decoder.decode(entry, 0, len(entry), [], 100, 100)
+        kept = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert len(decoder.table()) == 4096 // 33
+    assert kept < 60_000, kept
