@@ -206,7 +206,7 @@ def test_a_literal_that_came_before_is_the_same_field_again(literals: list[tuple
     for index, text, coded in literals:
         name, value = ENTRIES[index - 1][0], text.encode()
         block = integer(index, 4, 0) + string(value, coded)
-        for bytes_max in (1000, len(name) + len(value) + 4, len(name) + len(value) + 3, 0):
+        for bytes_max in (0, len(name) + len(value) + 3, len(name) + len(value) + 4, 1000, 0):
             fields: list[Field] = []
             is_whole = decoder.decode(block, 0, len(block), fields, bytes_max, 10)
             assert is_whole is (bytes_max >= len(name) + len(value) + 4)
