@@ -1,0 +1,174 @@
+"""HTTP/2 servers that are not ours, in plain text on a free port, which show what the tests are worth: nghttpd alone,
+haproxy in front of a server with HTTP/1.1, nginx with files."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+HOST = "127.0.0.1"
+PATIENCE_S = 10.0
+BODY = b"The answer of a server for tests.\n"
+LARGE = 4 * 1024 * 1024  # bytes behind /large
+
+Server = Callable[[Path], contextlib.AbstractContextManager[int]]
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind((HOST, 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def wait_listening(process: subprocess.Popen[bytes], port: int) -> None:
+    give_up_s = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            socket.create_connection((HOST, port), timeout=1).close()
+            return
+        except OSError:
+            if process.poll() is not None or time.monotonic() > give_up_s:
+                raise AssertionError(f"{process.args!r} does not listen: {process.poll()}") from None
+            time.sleep(0.02)
+
+
+@contextlib.contextmanager
+def running(command: list[str], port: int, log: Path) -> Iterator[int]:
+    """The program until the end of the block; it must still run there."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=log.parent)
+        try:
+            wait_listening(process, port)
+            yield port
+            assert process.poll() is None, log.read_text()[-2_000:]
+        finally:
+            process.terminate()
+            try:
+                process.wait(PATIENCE_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def files(folder: Path) -> Path:
+    root = folder / "files"
+    root.mkdir(exist_ok=True)
+    (root / "index.html").write_bytes(BODY)
+    (root / "large").write_bytes(bytes(LARGE))
+    return root
+
+
+@contextlib.contextmanager
+def nghttpd(folder: Path) -> Iterator[int]:
+    port = free_port()
+    with running(
+        ["nghttpd", "--no-tls", "-a", HOST, "-d", str(files(folder)), str(port)], port, folder / "nghttpd.log"
+    ):
+        yield port
+
+
+NGINX = """
+daemon off; master_process off; error_log stderr error; pid {folder}/nginx.pid;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off; keepalive_requests 1000000;
+    client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
+    uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
+    server {{ listen {host}:{port} http2; root {root}; }}
+}}
+"""
+
+
+@contextlib.contextmanager
+def nginx(folder: Path) -> Iterator[int]:
+    port = free_port()
+    configuration = folder / "nginx.conf"
+    configuration.write_text(NGINX.format(folder=folder, host=HOST, port=port, root=files(folder)))
+    with running(["nginx", "-p", str(folder), "-c", str(configuration)], port, folder / "nginx.log"):
+        yield port
+
+
+HAPROXY = """
+global
+    maxconn 1000
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 5s
+    timeout server 5s
+    timeout http-request 5s
+frontend f
+    bind {host}:{port} proto h2
+    default_backend b
+backend b
+    server s {host}:{backend}
+"""
+
+
+@contextlib.contextmanager
+def haproxy(folder: Path) -> Iterator[int]:
+    port = free_port()
+    with plain_server() as backend:
+        configuration = folder / "haproxy.cfg"
+        configuration.write_text(HAPROXY.format(host=HOST, port=port, backend=backend))
+        with running(["haproxy", "-db", "-f", str(configuration)], port, folder / "haproxy.log"):
+            yield port
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def answer(self) -> None:
+        if "chunked" in self.headers.get("transfer-encoding", ""):
+            while size := int(self.rfile.readline() or b"0", 16):
+                self.rfile.read(size + 2)
+            while self.rfile.readline().strip():
+                pass
+        else:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+        body = bytes(LARGE) if self.path == "/large" else BODY
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    do_GET = do_HEAD = do_POST = answer  # noqa: N815
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        pass
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1_024
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A proxy that ends a connection is no news."""
+
+
+@contextlib.contextmanager
+def plain_server() -> Iterator[int]:
+    """A server of HTTP/1.1 in this process."""
+    with _Server((HOST, 0), _Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread.start()
+        try:
+            yield server.server_address[1]
+        finally:
+            server.shutdown()
+
+
+SERVERS: dict[str, Server] = {"nghttpd": nghttpd, "nginx": nginx, "haproxy": haproxy}
+
+
+def is_installed(name: str) -> bool:
+    return shutil.which(name) is not None
