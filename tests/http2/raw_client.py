@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 import enum
+import select
 import socket
 import ssl
 import struct
@@ -251,6 +252,7 @@ class RawClient:
         self.encoder = hpack.Encoder()
         self.heads: dict[int, list[list[tuple[str, str]]]] = {}
         self.bodies: dict[int, int] = {}
+        self.resets: dict[int, int] = {}
         self.log: list[str] = []
         self.replenish = False
         self.goaway: Frame | None = None
@@ -324,6 +326,34 @@ class RawClient:
                 raise AssertionError(f"no handshake: {event.value}; {self.log}")
             if event.type == Type.SETTINGS:
                 ours, theirs = ours or event.is_ack, theirs or not event.is_ack
+
+    def pump(self, data: bytes, *, read: bool = True, bound_s: float = 10.0, stall_s: float = 1.0) -> int:
+        """Sends much, and reads meanwhile if told to, until the connection ends or nothing goes out for `stall_s`.
+
+        How many bytes went out.
+        """
+        left = memoryview(data)
+        now_s = time.monotonic()
+        give_up_s, stalled_s = now_s + bound_s, now_s + stall_s
+        while left and not self.is_ended and (now_s := time.monotonic()) < min(give_up_s, stalled_s):
+            if read:
+                self.drain()
+            self.socket.settimeout(0)
+            try:
+                sent = self.socket.send(left[:65_536])
+            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+                select.select([self.socket] if read else [], [self.socket], [], 0.05)
+            except OSError:
+                break
+            else:
+                left = left[sent:]
+                stalled_s = now_s + stall_s
+        return len(data) - len(left)
+
+    @property
+    def is_ended(self) -> bool:
+        """Closed, or told to be with an error."""
+        return self.closed or (self.goaway is not None and self.goaway.code != Code.NO_ERROR)
 
     # --- reading ---
 
@@ -406,6 +436,8 @@ class RawClient:
             if self.replenish and event.payload:
                 size = len(event.payload)
                 self.send(window_frame(0, size) + (b"" if event.ends_stream else window_frame(event.stream, size)))
+        elif event.type == Type.RST_STREAM:
+            self.resets[event.stream] = event.code
         elif event.type == Type.GOAWAY:
             self.goaway = event
 

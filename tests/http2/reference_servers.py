@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 HOST = "127.0.0.1"
@@ -18,7 +19,14 @@ PATIENCE_S = 10.0
 BODY = b"The answer of a server for tests.\n"
 LARGE = 4 * 1024 * 1024  # bytes behind /large
 
-Server = Callable[[Path], contextlib.AbstractContextManager[int]]
+
+@dataclass(frozen=True)
+class Running:
+    port: int
+    pid: int
+
+
+Server = Callable[[Path], contextlib.AbstractContextManager[Running]]
 
 
 def free_port() -> int:
@@ -41,13 +49,13 @@ def wait_listening(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 @contextlib.contextmanager
-def running(command: list[str], port: int, log: Path) -> Iterator[int]:
+def running(command: list[str], port: int, log: Path) -> Iterator[Running]:
     """The program until the end of the block; it must still run there."""
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=log.parent)
         try:
             wait_listening(process, port)
-            yield port
+            yield Running(port, process.pid)
             assert process.poll() is None, log.read_text()[-2_000:]
         finally:
             process.terminate()
@@ -67,12 +75,12 @@ def files(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def nghttpd(folder: Path) -> Iterator[int]:
+def nghttpd(folder: Path) -> Iterator[Running]:
     port = free_port()
     with running(
         ["nghttpd", "--no-tls", "-a", HOST, "-d", str(files(folder)), str(port)], port, folder / "nghttpd.log"
-    ):
-        yield port
+    ) as one:
+        yield one
 
 
 NGINX = """
@@ -88,12 +96,12 @@ http {{
 
 
 @contextlib.contextmanager
-def nginx(folder: Path) -> Iterator[int]:
+def nginx(folder: Path) -> Iterator[Running]:
     port = free_port()
     configuration = folder / "nginx.conf"
     configuration.write_text(NGINX.format(folder=folder, host=HOST, port=port, root=files(folder)))
-    with running(["nginx", "-p", str(folder), "-c", str(configuration)], port, folder / "nginx.log"):
-        yield port
+    with running(["nginx", "-p", str(folder), "-c", str(configuration)], port, folder / "nginx.log") as one:
+        yield one
 
 
 HAPROXY = """
@@ -114,17 +122,18 @@ backend b
 
 
 @contextlib.contextmanager
-def haproxy(folder: Path) -> Iterator[int]:
+def haproxy(folder: Path) -> Iterator[Running]:
     port = free_port()
     with plain_server() as backend:
         configuration = folder / "haproxy.cfg"
         configuration.write_text(HAPROXY.format(host=HOST, port=port, backend=backend))
-        with running(["haproxy", "-db", "-f", str(configuration)], port, folder / "haproxy.log"):
-            yield port
+        with running(["haproxy", "-db", "-f", str(configuration)], port, folder / "haproxy.log") as one:
+            yield one
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = -1  # an answer in one piece: otherwise delayed acknowledgements make it slow
 
     def answer(self) -> None:
         if "chunked" in self.headers.get("transfer-encoding", ""):

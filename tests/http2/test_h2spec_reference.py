@@ -90,8 +90,8 @@ def server(
     """(name, port)"""
     name = request.param
     need_program(name)
-    with SERVERS[name](tmp_path_factory.mktemp(name)) as port:
-        yield name, port
+    with SERVERS[name](tmp_path_factory.mktemp(name)) as running:
+        yield name, running.port
 
 
 @pytest.mark.e2e
