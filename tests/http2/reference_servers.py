@@ -104,6 +104,21 @@ def nginx(folder: Path) -> Iterator[Running]:
         yield one
 
 
+HAPROXY_GRPC = """
+global
+    maxconn 1000
+defaults
+    mode http
+    timeout connect 5s
+    timeout client 20s
+    timeout server 20s
+frontend f
+    bind {host}:{port} proto h2
+    default_backend b
+backend b
+    server s {host}:{backend} proto h2
+"""
+
 HAPROXY = """
 global
     maxconn 1000
@@ -129,6 +144,16 @@ def haproxy(folder: Path) -> Iterator[Running]:
         configuration.write_text(HAPROXY.format(host=HOST, port=port, backend=backend))
         with running(["haproxy", "-db", "-f", str(configuration)], port, folder / "haproxy.log") as one:
             yield one
+
+
+@contextlib.contextmanager
+def haproxy_for_grpc(folder: Path, backend: int) -> Iterator[Running]:
+    """HTTP/2 on both sides."""
+    port = free_port()
+    configuration = folder / "haproxy.cfg"
+    configuration.write_text(HAPROXY_GRPC.format(host=HOST, port=port, backend=backend))
+    with running(["haproxy", "-db", "-f", str(configuration)], port, folder / "haproxy.log") as one:
+        yield one
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
