@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import trustme
+
 HOST = "127.0.0.1"
 PATIENCE_S = 10.0
 BODY = b"The answer of a server for tests.\n"
@@ -48,6 +50,29 @@ def wait_listening(process: subprocess.Popen[bytes], port: int) -> None:
             time.sleep(0.02)
 
 
+@dataclass(frozen=True)
+class Certificate:
+    """Files: the authority, the server's key, its chain, and these two in one."""
+
+    ca: Path
+    key: Path
+    chain: Path
+    both: Path
+
+
+def certificate(folder: Path) -> Certificate:
+    """Of HOST, signed by an authority of its own."""
+    authority = trustme.CA()
+    signed = authority.issue_cert(HOST)
+    made = Certificate(folder / "ca.pem", folder / "key.pem", folder / "chain.pem", folder / "both.pem")
+    authority.cert_pem.write_to_path(str(made.ca))
+    signed.private_key_pem.write_to_path(str(made.key))
+    for number, part in enumerate(signed.cert_chain_pems):
+        part.write_to_path(str(made.chain), append=number > 0)
+    signed.private_key_and_cert_chain_pem.write_to_path(str(made.both))
+    return made
+
+
 @contextlib.contextmanager
 def running(command: list[str], port: int, log: Path) -> Iterator[Running]:
     """The program until the end of the block; it must still run there."""
@@ -75,11 +100,12 @@ def files(folder: Path) -> Path:
 
 
 @contextlib.contextmanager
-def nghttpd(folder: Path) -> Iterator[Running]:
+def nghttpd(folder: Path, certificate: Certificate | None = None) -> Iterator[Running]:
     port = free_port()
-    with running(
-        ["nghttpd", "--no-tls", "-a", HOST, "-d", str(files(folder)), str(port)], port, folder / "nghttpd.log"
-    ) as one:
+    tls = ["--no-tls"] if certificate is None else []
+    files_of_tls = [] if certificate is None else [str(certificate.key), str(certificate.chain)]
+    command = ["nghttpd", *tls, "--echo-upload", "-a", HOST, "-d", str(files(folder)), str(port), *files_of_tls]
+    with running(command, port, folder / "nghttpd.log") as one:
         yield one
 
 
@@ -129,7 +155,7 @@ defaults
     timeout server 5s
     timeout http-request 5s
 frontend f
-    bind {host}:{port} proto h2
+    bind {host}:{port} {how}
     default_backend b
 backend b
     server s {host}:{backend}
@@ -137,11 +163,12 @@ backend b
 
 
 @contextlib.contextmanager
-def haproxy(folder: Path) -> Iterator[Running]:
+def haproxy(folder: Path, certificate: Certificate | None = None) -> Iterator[Running]:
     port = free_port()
+    how = "proto h2" if certificate is None else f"ssl crt {certificate.both} alpn h2,http/1.1"
     with plain_server() as backend:
         configuration = folder / "haproxy.cfg"
-        configuration.write_text(HAPROXY.format(host=HOST, port=port, backend=backend))
+        configuration.write_text(HAPROXY.format(host=HOST, port=port, backend=backend, how=how))
         with running(["haproxy", "-db", "-f", str(configuration)], port, folder / "haproxy.log") as one:
             yield one
 
@@ -161,14 +188,16 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     wbufsize = -1  # an answer in one piece: otherwise delayed acknowledgements make it slow
 
     def answer(self) -> None:
+        sent = b""
         if "chunked" in self.headers.get("transfer-encoding", ""):
             while size := int(self.rfile.readline() or b"0", 16):
-                self.rfile.read(size + 2)
+                sent += self.rfile.read(size)
+                self.rfile.readline()
             while self.rfile.readline().strip():
                 pass
         else:
-            self.rfile.read(int(self.headers.get("content-length", 0)))
-        body = bytes(LARGE) if self.path == "/large" else BODY
+            sent = self.rfile.read(int(self.headers.get("content-length", 0)))
+        body = sent or (bytes(LARGE) if self.path == "/large" else BODY)
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -176,6 +205,11 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     do_GET = do_HEAD = do_POST = answer  # noqa: N815
+
+    def handle_expect_100(self) -> bool:
+        handled = super().handle_expect_100()
+        self.wfile.flush()
+        return handled
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         pass
