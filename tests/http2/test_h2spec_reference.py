@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import ssl
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.http2.h2spec_cases import CASES, SECTIONS, Case, run_case
-from tests.http2.reference_servers import HOST, SERVERS
+from tests.http2.raw_client import SETTINGS_ACK, Setting, settings_frame
+from tests.http2.reference_servers import HOST, SERVERS, certificate, haproxy, nghttpd
 
 # How many cases h2spec 2.6 has in each section.
 COUNTS = {
@@ -81,6 +87,43 @@ def test_the_table_is_whole() -> None:
     for section, count in COUNTS.items():
         numbers = [case.number for case in CASES if case.section == section]
         assert numbers == [f"{section}/{number}" for number in range(1, count + 1)]
+
+
+def mute(listening: socket.socket) -> None:
+    """Says SETTINGS, acknowledges the first of the client, and then nothing."""
+    with contextlib.suppress(OSError), contextlib.ExitStack() as open_ones:
+        while True:
+            connection = open_ones.enter_context(listening.accept()[0])
+            connection.sendall(settings_frame((Setting.MAX_CONCURRENT_STREAMS, 100)) + SETTINGS_ACK)
+
+
+@pytest.mark.e2e
+def test_a_mute_server_fails() -> None:
+    """Nothing passes but what asks for no more than a begin."""
+    with socket.create_server((HOST, 0)) as listening:
+        thread = threading.Thread(target=mute, args=[listening], daemon=True)
+        thread.start()
+        port = listening.getsockname()[1]
+        cases = [case for case in CASES if not case.needs_body]
+        passed = {case.number for case in cases if run_case(case, HOST, port, patience_s=0.02).passed}
+        assert passed == {"generic/1/1", "http2/3.5/1"}
+        listening.shutdown(socket.SHUT_RDWR)
+    thread.join(5)
+    assert not thread.is_alive()
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("name", ["nghttpd", "haproxy"])
+def test_over_tls(name: str, tmp_path: Path, need_program: Callable[[str], str]) -> None:
+    """With HTTP/2 by ALPN. A case of each section is enough."""
+    need_program(name)
+    made = certificate(tmp_path)
+    tls = ssl.create_default_context(cafile=made.ca)
+    with {"nghttpd": nghttpd, "haproxy": haproxy}[name](tmp_path, made) as running:
+        for case in CASES:
+            if case.number.endswith("/1"):
+                verdict = run_case(case, HOST, running.port, tls=tls)
+                assert verdict.passed, f"{case.number}: {verdict}"
 
 
 @pytest.fixture(scope="module", params=sorted(KNOWN))
