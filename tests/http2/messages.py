@@ -26,6 +26,7 @@ from tests.http2.raw_client import (
     Frame,
     RawClient,
     Type,
+    code_name,
     data_frame,
     headers_frame,
     literals,
@@ -90,7 +91,7 @@ def send_message(message: Message, target: Target) -> Answer:
             client.request(3)
             client.until_end_of(3)
             after = (client.status(3) or 999) < 400
-        return Answer(outcome, status, Code(code).name, after or (client.is_ended and is_served(target)))
+        return Answer(outcome, status, code_name(code), after or (client.is_ended and is_served(target)))
 
 
 def _outcome(client: RawClient, event: Frame | Ending) -> Outcome:

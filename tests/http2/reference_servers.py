@@ -19,7 +19,7 @@ import trustme
 HOST = "127.0.0.1"
 PATIENCE_S = 10.0
 BODY = b"The answer of a server for tests.\n"
-LARGE = 4 * 1024 * 1024  # bytes behind /large
+LARGE = 3 * 2**19  # bytes behind /large
 
 
 @dataclass(frozen=True)

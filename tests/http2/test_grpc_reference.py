@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +20,12 @@ KNOWN = {("grpclib", "grpclib"): {"unimplemented_method", "unimplemented_service
 # A server that answers before the request is over resets the stream after its status; haproxy (2.6) sometimes hands on
 # the reset alone.
 LOST_BY_HAPROXY = {"status_code_and_message"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def libraries(need: Callable[[bool, str], None]) -> None:
+    for package in ("grpc", "grpclib"):
+        need(importlib.util.find_spec(package) is not None, f"the Python package {package}")
 
 
 @pytest.fixture(scope="module", params=LIBRARIES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,7 +12,10 @@ from tests.http2.hostile import STIMULI, Stimulus, Target, attack, is_served, pr
 from tests.http2.messages import MESSAGES, send_message
 from tests.http2.reference_servers import HOST, SERVERS
 
-# What a server does otherwise, in some version: such a case may fail, and need not.
+DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
+
+# What a server does otherwise, in some version: such a case may fail, and need not; some take long, so that all of them
+# are run by `make deep` only.
 KNOWN_STIMULI: dict[str, dict[str, str]] = {
     "nghttpd": {
         "streams out of order": "ignored, as if the lower stream had been closed (1.52)",
@@ -77,6 +81,8 @@ def server(
 @pytest.mark.parametrize("stimulus", STIMULI, ids=[stimulus.name for stimulus in STIMULI])
 def test_a_reference_withstands(server: tuple[str, Target], stimulus: Stimulus) -> None:
     name, target = server
+    if stimulus.name in KNOWN_STIMULI[name] and not DEEP:
+        pytest.xfail(KNOWN_STIMULI[name][stimulus.name])
     report = attack(stimulus, target)
     found = problems(stimulus, report)
     if found and stimulus.name in KNOWN_STIMULI[name]:
