@@ -778,13 +778,30 @@ class Http2Connection:
 
     def _send_some(self, stream: Stream, most: i64) -> i64:
         """At most so many bytes; gives how many it was."""
+        sent = self._send_data(stream, most)
+        if stream.unsent_bytes == 0:
+            if stream.is_waiting:
+                self._wait(stream, False)
+            if stream.local_ended:
+                self._local_ended(stream)
+            elif stream.end_wanted:
+                self._end(stream)
+        else:
+            self._wait(stream, stream.send_window > 0)
+        if stream.is_full and stream.unsent_bytes <= UNSENT_LOW_BYTES:
+            stream.is_full = False
+            self._events.stream_drained(stream)
+        return sent
+
+    def _send_data(self, stream: Stream, most: i64) -> i64:
+        """What the windows and the transport let out of it, in DATA frames; the last of all ends the stream."""
         room: i64 = stream.send_window
         if room > self._send_window:
             room = self._send_window
         if room > most:
             room = most
-        if self._held:
-            room = 0
+        if self._held or room <= 0:
+            return 0
         sent: i64 = 0
         out: list[bytes] = []
         while stream.unsent_bytes > 0 and sent < room:
@@ -806,24 +823,15 @@ class Http2Connection:
             stream.sent_bytes += sent
             self.budgets.useful(FRAMES_PER_DATA)
             self._events.write(b"%b%b%b" % (out[0], out[1], out[2]) if len(out) == 3 else b"".join(out))
-        if stream.unsent_bytes == 0:
-            if stream.is_waiting:
-                stream.is_waiting = False
-                self._waiting.pop(stream, None)
-            if stream.local_ended:
-                self._local_ended(stream)
-            elif stream.end_wanted:
-                self._end(stream)
-        elif stream.send_window > 0 and not stream.is_waiting:
-            stream.is_waiting = True
-            self._waiting[stream] = None
-        elif stream.send_window <= 0 and stream.is_waiting:
-            stream.is_waiting = False
-            self._waiting.pop(stream, None)
-        if stream.is_full and stream.unsent_bytes <= UNSENT_LOW_BYTES:
-            stream.is_full = False
-            self._events.stream_drained(stream)
         return sent
+
+    def _wait(self, stream: Stream, waits: bool) -> None:
+        """Whether it waits for the connection, behind the others that do."""
+        if waits and not stream.is_waiting:
+            self._waiting[stream] = None
+        elif not waits and stream.is_waiting:
+            self._waiting.pop(stream, None)
+        stream.is_waiting = waits
 
     def _end(self, stream: Stream) -> None:
         """Nothing but the end is left to be sent."""
