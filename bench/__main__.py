@@ -137,7 +137,10 @@ def _add_load(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     load.add_argument("--rounds", type=_positive, default=3, help="turns of each proxy (default: 3)")
     load.add_argument("--seconds", type=_positive, default=4, help="length of a turn (default: 4)")
-    load.add_argument("--connections", type=_positive, default=64, help="of the client, keep-alive (default: 64)")
+    load.add_argument("--connections", type=_positive, help="of the client, keep-alive (default: 64; with --h2: 8)")
+    load.add_argument("--h2", choices=["h1", "h2c"], help="HTTP/2 from the client (h2load), to pods that speak this")
+    load.add_argument("--streams", type=_positive, default=8, help="with --h2: of a connection (default: 8)")
+    load.add_argument("--grpc", action="store_true", help="with --h2 h2c: gRPC, one message each way")
     load.add_argument("--headers", type=_positive, default=12, help="of a request, Host included (default: 12)")
     load.add_argument("--body", choices=list(BODY_BYTES), default="small", help="of a response (default: small)")
     load.add_argument(
@@ -168,8 +171,13 @@ def _add_membership(commands: argparse._SubParsersAction[argparse.ArgumentParser
 
 
 def _load(options: argparse.Namespace) -> int:
-    from bench import load
+    from bench import http2_load, load
 
+    if options.h2 is not None:
+        options.pods, options.connections = options.h2, options.connections or http2_load.Options.connections
+        names = http2_load.Options.__struct_fields__
+        return http2_load.run(http2_load.Options(**{name: getattr(options, name) for name in names}), options.json)
+    options.connections = options.connections or load.Options.connections
     fields = load.Options.__struct_fields__
     return load.run(load.Options(**{name: getattr(options, name) for name in fields}), options.json)
 

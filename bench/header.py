@@ -98,7 +98,7 @@ def commit() -> str:
 def program_version(name: str) -> str | None:
     """Of a program on this machine, None where there is none or it does not say."""
     path = find_program(name)
-    answer = _ask([path, _VERSION_ARGUMENTS[name]]) if path is not None else None
+    answer = _ask([path, _VERSION_ARGUMENTS.get(name, "--version")]) if path is not None else None
     return parse_version(answer) if answer is not None else None
 
 

@@ -59,7 +59,7 @@ def name_of(peer: str, workers: int) -> str:
 # --- nginx ----------------------------------------------------------------------------------------------------------
 
 
-def _nginx(folder: Path, http: str, workers: int = 1) -> list[str]:
+def nginx(folder: Path, http: str, workers: int = 1) -> list[str]:
     path = find_program("nginx")
     assert path is not None
     folder.mkdir(exist_ok=True)
@@ -94,7 +94,7 @@ def nginx_upstream(folder: Path, port: int) -> list[str]:
     folder.mkdir(exist_ok=True)
     for name in BODY_BYTES:
         (folder / name).write_bytes(body(name))
-    return _nginx(
+    return nginx(
         folder,
         f"""    sendfile on;
     tcp_nopush on;
@@ -116,7 +116,7 @@ def _nginx_proxy(
 ) -> Started:
     port = free_port()
     shared = " reuseport" if workers > 1 else ""
-    command = _nginx(
+    command = nginx(
         folder,
         f"""    upstream up {{
         server {LOOPBACK}:{upstream_port}{of_server};
