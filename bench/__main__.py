@@ -174,10 +174,10 @@ def _load(options: argparse.Namespace) -> int:
     from bench import http2_load, load
 
     if options.h2 is not None:
-        options.pods, options.connections = options.h2, options.connections or http2_load.Options.connections
+        options.pods, options.connections = options.h2, options.connections or http2_load.Options().connections
         names = http2_load.Options.__struct_fields__
         return http2_load.run(http2_load.Options(**{name: getattr(options, name) for name in names}), options.json)
-    options.connections = options.connections or load.Options.connections
+    options.connections = options.connections or load.Options().connections
     fields = load.Options.__struct_fields__
     return load.run(load.Options(**{name: getattr(options, name) for name in fields}), options.json)
 
