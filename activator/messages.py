@@ -462,6 +462,19 @@ class Drained(Message, frozen=True, tag=True):
 # --- statistics -----------------------------------------------------------------------------------------------------
 
 
+class Http2Statistics(msgspec.Struct, frozen=True):
+    """What clients do in HTTP/2; totals count since the start of the data plane."""
+
+    connections: int = 0  # open
+    streams: int = 0  # open on them
+    connections_total: int = 0
+    requests_total: int = 0
+    reset_total: int = 0  # streams that clients have reset
+    failed_total: int = 0  # streams that were reset since what came on them was malformed
+    refused_total: int = 0  # streams beyond what a connection may have
+    errors: dict[str, int] = {}  # connections that ended for an error of the client's, by its code
+
+
 class DataPlaneStatistics(msgspec.Struct, frozen=True):
     """What the metrics show of one data plane as a whole; totals count since its start."""
 
@@ -477,6 +490,7 @@ class DataPlaneStatistics(msgspec.Struct, frozen=True):
     refused_requests: dict[str, int] = {}  # by reason: before there was a revision
     transitions: dict[tuple[int, int], int] = {}  # of pods, by state before and after (lb.tracker)
     errors_total: int = 0
+    http2: Http2Statistics = Http2Statistics()
 
 
 class TrafficStatistics(msgspec.Struct, frozen=True):

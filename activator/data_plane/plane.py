@@ -49,6 +49,7 @@ from activator.messages import (
     Drained,
     Effect,
     FromData,
+    Http2Statistics,
     PodDrained,
     PodRefused,
     PodServed,
@@ -182,6 +183,16 @@ class DataPlane:
             refused_requests={reason.value: count for reason, count in self.proxy.refused_requests.items()},
             transitions=dict(self.tables.transitions),
             errors_total=self.errors_total,
+            http2=Http2Statistics(
+                connections=registry.http2_connections,
+                streams=registry.streams,
+                connections_total=registry.http2_total,
+                requests_total=registry.http2_requests_total,
+                reset_total=registry.streams_reset_total,
+                failed_total=registry.streams_failed_total,
+                refused_total=registry.streams_refused_total,
+                errors=dict(registry.http2_errors),
+            ),
         )
 
     def revision_statistics(self) -> Iterator[RevisionStatistics]:

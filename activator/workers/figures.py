@@ -18,6 +18,7 @@ from activator.messages import (
     DataPlaneStatistics,
     DropRevision,
     Effect,
+    Http2Statistics,
     RebuildRevision,
     RevisionEnded,
     RevisionStatistics,
@@ -127,6 +128,7 @@ class Figures:
                 refused_requests=data.refused_requests,
                 transitions=data.transitions,
                 errors_total=data.errors_total,
+                http2=replace(data.http2, connections=0, streams=0),
             )
             self._ended_counts = counts_plus(self._ended_counts, replace(counts, data=lasting, resident_bytes=0))
 
@@ -231,6 +233,19 @@ def totals_of(one: RevisionStatistics) -> RevisionStatistics:
     )
 
 
+def _http2_plus(a: Http2Statistics, b: Http2Statistics) -> Http2Statistics:
+    return Http2Statistics(
+        connections=a.connections + b.connections,
+        streams=a.streams + b.streams,
+        connections_total=a.connections_total + b.connections_total,
+        requests_total=a.requests_total + b.requests_total,
+        reset_total=a.reset_total + b.reset_total,
+        failed_total=a.failed_total + b.failed_total,
+        refused_total=a.refused_total + b.refused_total,
+        errors=_sums(a.errors, b.errors),
+    )
+
+
 def counts_plus(one: WorkerCounts, other: WorkerCounts) -> WorkerCounts:
     """Both together."""
     a, b = one.data, other.data
@@ -247,6 +262,7 @@ def counts_plus(one: WorkerCounts, other: WorkerCounts) -> WorkerCounts:
         refused_requests=_sums(a.refused_requests, b.refused_requests),
         transitions=_greatest(a.transitions, b.transitions),  # of the same pods in each table
         errors_total=a.errors_total + b.errors_total,
+        http2=_http2_plus(a.http2, b.http2),
     )
     return WorkerCounts(
         data,

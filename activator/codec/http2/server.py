@@ -53,6 +53,10 @@ class ServerEvents(ConnectionEvents):
         """A request that is well-formed, and beyond a bound of ours."""
         raise NotImplementedError
 
+    def stream_refused(self) -> None:
+        """There were too many."""
+        raise NotImplementedError
+
 
 class Http2Server(Http2Connection):
     """A client's connection."""
@@ -65,7 +69,6 @@ class Http2Server(Http2Connection):
         self._streams_max: i64 = streams_max
         self._preface_at: i64 = 0  # of the client's preface, so much has come
         self._final_id: i64 = STREAM_ID_MAX  # streams above it are not served any more
-        self.refused_streams: i64 = 0  # since there were too many
 
     def start(self) -> None:
         """Send our own preface (3.4)."""
@@ -132,7 +135,7 @@ class Http2Server(Http2Connection):
             self._remember_reset(stream_id)  # on its way when the last stream was named
             return
         if len(self.streams) >= self._streams_max:
-            self.refused_streams += 1
+            self._server_events.stream_refused()
             self._remember_reset(stream_id)
             self._spend_reset()
             if self.error is None:

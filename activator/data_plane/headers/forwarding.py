@@ -85,6 +85,7 @@ class Origin:
         self._origins = origins
         self.peer_ip = _unmapped(peer_ip)
         self.secure = secure
+        self.version: bytes = b"1.1"  # of the protocol that it speaks, for Via
         self.is_trusted = origins.is_trusted(self.peer_ip)
         self._writes_request_id: bool = origins.writes_request_id
         self._known_authority: bytes = b""
@@ -140,7 +141,7 @@ class Origin:
         if origins.writes & FORWARDED and peer:
             pairs.append((b"Forwarded", self._element(authority)))
         if origins.via:
-            pairs.append((b"Via", b"1.1 " + origins.via))
+            pairs.append((b"Via", b"%b %b" % (self.version, origins.via)))
         return Fields.from_pairs(pairs).block
 
     def _continued(self, head: RequestHead) -> bytes:
@@ -167,7 +168,7 @@ class Origin:
             if name.lower() not in written or (name.lower() == b"x-request-id" and not self._writes_request_id):
                 pairs.append((name, value.strip(b" \t")))
         if origins.via:
-            pairs.append((b"Via", b"1.1 " + origins.via))
+            pairs.append((b"Via", b"%b %b" % (self.version, origins.via)))
         return Fields.from_pairs(pairs).block
 
     def _scheme(self) -> bytes:

@@ -145,6 +145,8 @@ class Http2ClientConnection(ClientConnection):
         self.bare = None
         transport.set_write_buffer_limits(WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES)
         registry.http2_total += 1
+        registry.http2_connections += 1
+        self._who().version = b"2.0"
         self._quiet_since_s = registry.now()
         self._codec.start()
         self._look_again(self._quiet_since_s)
@@ -191,6 +193,7 @@ class Http2ClientConnection(ClientConnection):
                 user.exchange.client_gone()
 
     def _forget(self) -> None:
+        self._registry.http2_connections -= 1
         self._registry.streams -= len(self._codec.streams)
         super()._forget()
         if self._gathering_writer is not None:
@@ -287,6 +290,7 @@ class _Events(ServerEvents):
         connection = self._connection
         registry = connection._registry
         registry.streams += 1
+        registry.http2_requests_total += 1
         connection._who().stamp(head)
         one = Http2ClientStream(connection, connection._codec, stream, registry.now())
         one.exchange = registry.proxy.open(head, one)
@@ -324,7 +328,7 @@ class _Events(ServerEvents):
     def stream_reset(self, stream: Stream, code: i64, words: str) -> None:
         connection = self._connection
         user = stream.user
-        connection._registry.count_stream_reset(code, words == "")
+        connection._registry.count_stream_reset(words == "")
         if user is None:  # its head was malformed, and it was never counted
             connection._registry.proxy.count_refused(Reason.BAD_REQUEST)
             return
@@ -336,6 +340,9 @@ class _Events(ServerEvents):
             user.exchange.request_failed(Reason.BAD_REQUEST, f"{words} ({code_name(code)})")
         else:
             user.exchange.client_gone()
+
+    def stream_refused(self) -> None:
+        self._connection._registry.streams_refused_total += 1
 
     def stream_closed(self, stream: Stream) -> None:
         self._connection._stream_closed()

@@ -18,6 +18,7 @@ from typing import Final
 from mypy_extensions import mypyc_attr
 
 from activator.codec.http1.request import RequestLimits
+from activator.codec.http2.frames import code_name
 from activator.data_plane.headers.forwarding import Origins
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.server.closing import LINGER_SCARCE_S
@@ -108,11 +109,15 @@ class ConnectionRegistry:
         self.accepted_total: int = 0
         self.shed_total: int = 0
         self.handshakes_closed_total: int = 0
-        self.http2_total: int = 0  # connections that speak HTTP/2
-        self.streams: int = 0  # of HTTP/2 connections, that are open now
+        # Of HTTP/2:
+        self.http2_connections: int = 0  # open
+        self.streams: int = 0  # open
+        self.http2_total: int = 0
+        self.http2_requests_total: int = 0
         self.streams_reset_total: int = 0  # by clients …
         self.streams_failed_total: int = 0  # … and by us, since what came on them was malformed
-        self.http2_errors: dict[int, int] = {}  # connections that ended for an error of the client's, by its code
+        self.streams_refused_total: int = 0  # beyond `streams_max`
+        self.http2_errors: dict[str, int] = {}  # connections that ended for an error of the client's, by its code
 
     # --- handshakes ---
 
@@ -143,9 +148,12 @@ class ConnectionRegistry:
         self.connections[other] = None
 
     def count_http2_error(self, code: int) -> None:
-        self.http2_errors[code] = self.http2_errors.get(code, 0) + 1
+        """A connection ends for what the client did."""
+        name = code_name(code)
+        self.http2_errors[name] = self.http2_errors.get(name, 0) + 1
 
-    def count_stream_reset(self, code: int, by_client: bool) -> None:
+    def count_stream_reset(self, by_client: bool) -> None:
+        """A stream is over before its end."""
         if by_client:
             self.streams_reset_total += 1
         else:

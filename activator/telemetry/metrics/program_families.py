@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import activator
+from activator.codec.http2.frames import CODE_NAMES
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.probes.probe import Ask
 from activator.control_plane.probes.prober import Prober
@@ -86,6 +87,38 @@ CLIENTS: tuple[Family[Program], ...] = (
     ),
     counter("activator_client_connections_accepted", "Client connections.", lambda it: it.data.accepted_total),
     counter("activator_client_connections_shed", "Client connections over the limit.", lambda it: it.data.shed_total),
+    gauge(
+        "activator_http2_connections",
+        "Open client connections that speak HTTP/2.",
+        lambda it: it.data.http2.connections,
+    ),
+    gauge("activator_http2_streams", "Open streams of clients' HTTP/2 connections.", lambda it: it.data.http2.streams),
+    counter(
+        "activator_http2_connections_accepted",
+        "Client connections that began to speak HTTP/2.",
+        lambda it: it.data.http2.connections_total,
+    ),
+    counter("activator_http2_requests", "Requests that came over HTTP/2.", lambda it: it.data.http2.requests_total),
+    Family(
+        "activator_http2_streams_reset",
+        Kind.COUNTER,
+        "Streams that were reset: by the client, since what came on them was malformed, or since there were too many.",
+        lambda it: [
+            (("client",), float(it.data.http2.reset_total)),
+            (("malformed",), float(it.data.http2.failed_total)),
+            (("too_many",), float(it.data.http2.refused_total)),
+        ],
+        ("cause",),
+        (("client", "malformed", "too_many"),),
+    ),
+    Family(
+        "activator_http2_connection_errors",
+        Kind.COUNTER,
+        "HTTP/2 connections that ended for an error of the client's, by the code of RFC 9113.",
+        lambda it: [((code,), float(count)) for code, count in it.data.http2.errors.items()],
+        ("code",),
+        (CODE_NAMES,),
+    ),
     gauge("activator_exchanges", "Requests begun and not ended.", lambda it: it.data.exchanges),
     gauge(
         "activator_held_bytes",
