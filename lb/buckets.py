@@ -9,8 +9,8 @@ Rules
   3. So the first pod of a load need not move when its load rises: it already stands last among the next higher load.
      Nor need the first pod of the highest load when it falls to the lowest: after the lowest comes the highest. These
      two cases are the most frequent, and they write no link (all six, with their reference counts, cost 18 ns a move).
-  4. There are as many loads as the highest that a pod ever had, plus one. Each was a request in flight once, and its
-     100 bytes are little beside a request.
+  4. There are as many loads as the highest that a pod ever had, plus one. Each was a request in flight once, here or
+     elsewhere, and its 100 bytes are little beside a request.
   5. A bitmap over the loads finds the next that has pods: a walk over empty loads would not be O(1). The bit of a load
      stays set when its last pod leaves, until a search meets it and clears it (amortised O(1)).
 """
@@ -41,15 +41,16 @@ class RoomBuckets(RoomStructure):
         self.lowest: Load = self._loads[0]  # when no pod has room, any: its count is 0
 
     def insert(self, tracker: PodTracker) -> None:
-        while tracker.in_flight >= len(self._loads):
+        load = tracker.in_flight + tracker.elsewhere
+        while load >= len(self._loads):
             self._add_load()
-        self._join(tracker, self._loads[tracker.in_flight])
+        self._join(tracker, self._loads[load])
 
     def remove(self, tracker: PodTracker) -> None:
         self._leave(tracker)
 
     def load_rose(self, tracker: PodTracker) -> None:
-        load = tracker.in_flight
+        load = tracker.in_flight + tracker.elsewhere
         if load == len(self._loads):
             self._add_load()
         if tracker.room_load.head.slot != tracker.slot:
@@ -67,7 +68,7 @@ class RoomBuckets(RoomStructure):
             self.lowest = tracker.room_load
 
     def load_fell(self, tracker: PodTracker) -> None:
-        load = tracker.in_flight
+        load = tracker.in_flight + tracker.elsewhere
         highest = load + 1 == self._highest
         if not highest or load != self.lowest.load or tracker.room_load.head.slot != tracker.slot:
             self._leave(tracker)
@@ -89,7 +90,7 @@ class RoomBuckets(RoomStructure):
             stands = self._count == 1 and self.lowest.head is tracker
         else:
             stands = self._count > 1 and stands_between(tracker)
-        return stands and tracker.room_load.load == tracker.in_flight
+        return stands and tracker.room_load.load == tracker.in_flight + tracker.elsewhere
 
     def members(self) -> list[PodTracker] | None:
         self._marked.check_invariants()
@@ -99,7 +100,7 @@ class RoomBuckets(RoomStructure):
         assert self._count == len(found), f"{len(found)} pods have room, {self._count} are counted"
         if found:
             assert self.lowest is found[-1].room_load, f"the lowest load is not {self.lowest.load}"
-            assert self._highest == found[0].in_flight, f"the highest load is not {self._highest}"
+            assert self._highest == found[0].room_load.load, f"the highest load is not {self._highest}"
         for index, tracker in enumerate(found):
             assert tracker.room_prev is found[index - 1], f"the circle is broken before {tracker!r}"
             assert found[index - 1].room_next is tracker, f"the circle is broken before {tracker!r}"
@@ -112,7 +113,8 @@ class RoomBuckets(RoomStructure):
         tracker = load.head
         for _ in range(load.count):
             assert isinstance(tracker, PodTracker), f"{tracker!r} stands in a circle of pods"
-            assert tracker.in_flight == load.load, f"{tracker!r} stands among the pods of load {load.load}"
+            stands = tracker.in_flight + tracker.elsewhere == load.load
+            assert stands, f"{tracker!r} stands among the pods of load {load.load}"
             assert tracker.room_load is load, f"{tracker!r} believes it stands elsewhere"
             found.append(tracker)
             tracker = tracker.room_next

@@ -28,7 +28,7 @@ class RoomStructure:
         self.counts_load: bool = False
 
     def insert(self, tracker: PodTracker) -> None:
-        """The pod has room from now on; its load is `in_flight`."""
+        """The pod has room from now on; its load is `in_flight + elsewhere`."""
 
     def remove(self, tracker: PodTracker) -> None:
         """The pod has no room from now on; `in_flight` may have risen already."""
@@ -99,14 +99,15 @@ class RoomArray(RoomStructure):
         return self.pods[first], self.pods[second]
 
     def less_loaded_of_two(self, rng: Rng) -> PodTracker | None:
-        """Of two that are drawn the one with fewer requests in flight; a tie falls to the first drawn, a fair coin.
+        """Of two that are drawn the one with fewer requests in flight, here and elsewhere; a tie falls to the first
+        drawn, a fair coin.
 
         Of fewer than two, `only`.
         """
         if self.count <= 1:
             return self.only()
         one, other = self.draw_two(rng)
-        return other if other.in_flight < one.in_flight else one
+        return other if other.in_flight + other.elsewhere < one.in_flight + one.elsewhere else one
 
     def resize(self, slots: i64) -> None:
         del self.pods[self.count :]  # they may be slots that the table has dropped

@@ -3,7 +3,7 @@
 Rules
   1. Structure has one writer: `add`, `drain`, `free`, `drop_slots` and every `set_…` are called by the state worker
      alone. The request path calls `pick`, `reserve` and `release`, of a pod on trial `begin_trial` and `end_trial`,
-     and, as its one exception, `suspect`.
+     and, as its one exception, `suspect`. `set_elsewhere` is for who hears of others that serve the same pods.
   2. No live pod ever moves (lb/slots.py), so a reference to a slot stays good; its generation says which pod it means.
   3. A slot is freed by `free`, or by `drain` when nothing is in flight. `release` says DRAINED and frees nothing.
   4. A release under a generation that has passed is counted and changes nothing.
@@ -14,10 +14,12 @@ Rules
   7. `in_flight`, `capacity`, `room` and `draining` are updated by each call; only `check_invariants` counts them anew.
   8. An address has one pod: before another one is added there, the one that has it must drain. Both may be names of one
      process, so what is still in flight in older slots at the address counts for the limit of the newest.
+  9. What others have in flight (`elsewhere`) ranks pods, and does nothing else: limits, capacity, drains and totals
+     are of what is in flight here.
 
-Cost: pick, reserve, release, suspect, find, set_state, set_limit are O(1); add and free are amortised O(1), with growth
-and trims; where slots share an address, O(slots there). set_policy, drop_slots, abandon and check_invariants walk the
-table.
+Cost: pick, reserve, release, suspect, set_elsewhere, find, set_state, set_limit are O(1); add and free are amortised
+O(1), with growth and trims; where slots share an address, O(slots there). set_policy, drop_slots, abandon and
+check_invariants walk the table.
 """
 
 from __future__ import annotations
@@ -262,6 +264,19 @@ class TrackerTable(PodTable):
             self._leave_room(tracker)
             tracker.weight = weight
             self._settle(tracker)
+
+    def set_elsewhere(self, tracker: PodTracker, count: int) -> None:
+        """Others have so many requests in flight at the pod."""
+        assert tracker.state != EMPTY, "nobody has requests at an empty slot"
+        assert count >= 0, f"nobody can have {count} requests in flight"
+        if tracker.elsewhere == count:
+            return
+        if self._counts_load and tracker.has_room and not tracker.warming:
+            self.structure.remove(tracker)
+            tracker.elsewhere = count
+            self.structure.insert(tracker)
+        else:
+            tracker.elsewhere = count
 
     def drain(self, tracker: PodTracker) -> bool:
         """Give the pod no more requests; True if nothing was in flight and the slot is free already."""

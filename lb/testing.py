@@ -65,7 +65,7 @@ class Oracle:
         for tracker in now:
             if tracker.slot not in self.stamp or self.moves_with_load(tracker):
                 self.touch(tracker)
-            self.load[tracker.slot] = tracker.in_flight
+            self.load[tracker.slot] = tracker.in_flight + tracker.elsewhere
 
     def moves_with_load(self, tracker: PodTracker) -> bool:
         return False

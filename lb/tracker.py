@@ -39,6 +39,7 @@ class PodTracker(RoomNode):
     __slots__ = (
         "address",
         "attachment",
+        "elsewhere",
         "epoch",
         "generation",
         "has_room",
@@ -87,6 +88,7 @@ class PodTracker(RoomNode):
         self.warming: bool = False  # slow start: it stands among the newcomers instead
         # Trials in flight; the next one waits for their end. 32 bits beside the two flags save 16 bytes a slot.
         self.trials: i32 = 0
+        self.elsewhere: i64 = 0  # what others have in flight at the pod, as they said last; 0 where nobody else serves
         self.room_index: i64 = 0
         self.room_load: Load = NO_LOAD  # its load in lb/buckets.py
         self.room_point: i64 = 0  # where it stands in lb/circle.py, by its address; 0: not worked out yet
@@ -120,6 +122,7 @@ class PodTracker(RoomNode):
         self.limit = 0
         self.own_limit = 0
         self.in_flight = 0
+        self.elsewhere = 0
         self.trials = 0
         self.weight = 1
         self.suspect_until_s = 0.0
@@ -148,7 +151,8 @@ class PodTracker(RoomNode):
         older = self.older_at_address is None and self.older_of_identity is None
         learnt = self.latency_s == 0.0 and self.room_point == 0 and self.weight == 1 and not self.warming
         links = links and self.leases is NO_LEASE
-        return names and links and older and learnt and self.in_flight == 0 and self.trials == 0 and not self.has_room
+        loads = self.in_flight == 0 and self.elsewhere == 0 and self.trials == 0
+        return names and links and older and learnt and loads and not self.has_room
 
     def __repr__(self) -> str:
         if self.state == EMPTY:

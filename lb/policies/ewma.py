@@ -81,7 +81,7 @@ class Ewma(Policy):
         tracker.latency_at_s = self._now_s
 
     def cost_s(self, tracker: PodTracker, now_s: float) -> float:
-        """The pod's expected latency times its requests in flight, with one request more."""
+        """The pod's expected latency times its requests in flight, here and elsewhere, with one request more."""
         expected_s = self.typical_s
         if expected_s == 0.0:
             expected_s = FIRST_GUESS_S
@@ -89,7 +89,7 @@ class Ewma(Policy):
         if known_s != 0.0:
             fresh: float = exp((tracker.latency_at_s - now_s) / TIME_CONSTANT_S)
             expected_s += (known_s - expected_s) * fresh
-        return expected_s * float(tracker.in_flight + 1)
+        return expected_s * float(tracker.in_flight + tracker.elsewhere + 1)
 
 
 def _is_untried(tracker: PodTracker) -> bool:

@@ -39,6 +39,7 @@ class ModelPod:
     trials: int = 0
     suspect: bool = False
     weight: int = 1
+    elsewhere: int = 0
     # Slow start.
     warming: bool = False
     arrived: int = 0
@@ -223,6 +224,13 @@ class TableMachine(RuleBasedStateMachine):
         self.table.set_weight(tracker, weight)
         pod.weight = weight
 
+    @precondition(lambda self: self.pods)
+    @rule(index=indexes, count=st.sampled_from((0, 0, 1, 2, 3, 40)))
+    def set_elsewhere(self, index: int, count: int) -> None:
+        slot, pod = self._one(index)
+        self.table.set_elsewhere(self.table.slots[slot], count)
+        pod.elsewhere = count
+
     @rule(window_s=windows)
     def set_slow_start(self, window_s: float) -> None:
         self.table.set_slow_start(window_s)
@@ -360,7 +368,7 @@ class TableMachine(RuleBasedStateMachine):
             assert (tracker.own_limit, tracker.in_flight, tracker.trials) == (pod.limit, pod.in_flight, pod.trials)
             assert tracker.limit == pod.left() or pod.state == DRAINING
             assert (tracker.suspect_until_s != 0.0) == pod.suspect or pod.state == DRAINING
-            assert (tracker.weight, tracker.warming) == (pod.weight, pod.warming)
+            assert (tracker.weight, tracker.warming, tracker.elsewhere) == (pod.weight, pod.warming, pod.elsewhere)
             if pod.warming and pod.from_s is not None:
                 assert table.warm_up.ramp(tracker, self.now_s) == self._ramp(pod)
 

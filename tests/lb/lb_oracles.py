@@ -36,10 +36,10 @@ class LeastLoaded(Oracle):
     """The lowest load; among equals the one that has had it the longest."""
 
     def moves_with_load(self, tracker: PodTracker) -> bool:
-        return self.load.get(tracker.slot) != tracker.in_flight
+        return self.load.get(tracker.slot) != tracker.in_flight + tracker.elsewhere
 
     def among(self, found: list[PodTracker], table: TrackerTable, key: int, now_s: float) -> list[PodTracker]:
-        return sorted(found, key=lambda t: (t.in_flight, self.stamp[t.slot]))[:1]
+        return sorted(found, key=lambda t: (t.in_flight + t.elsewhere, self.stamp[t.slot]))[:1]
 
 
 class NotTheWorst(Oracle):
@@ -52,7 +52,7 @@ class NotTheWorst(Oracle):
         return [t for t in found if self.cost(t, table, now_s) <= by_cost[-2]]
 
     def cost(self, tracker: PodTracker, table: TrackerTable, now_s: float) -> float:
-        return float(tracker.in_flight)
+        return float(tracker.in_flight + tracker.elsewhere)
 
 
 class NotTheSlowest(NotTheWorst):

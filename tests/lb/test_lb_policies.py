@@ -18,7 +18,7 @@ from lb.policies.weighted import Weighted
 from lb.policy import Policy
 from lb.registry import BUILT_IN, create
 from lb.rng import Rng
-from lb.table import TrackerTable
+from lb.table import DRAINED, TrackerTable
 from lb.testing import PolicyContract, candidates, grant, release
 from lb.tracker import READY, PodTracker
 from tests.lb.lb_oracles import ORACLES, ScanningPolicy
@@ -191,6 +191,34 @@ def test_choice_of_two_never_takes_the_fuller_of_two() -> None:
     table.reserve(table.slots[0])
     for _ in range(50):
         assert table.pick(0, 0.0) is table.slots[1]
+
+
+@pytest.mark.parametrize("name", ["least-connections", "choice-of-2"])
+def test_what_others_have_at_a_pod_counts_for_the_pick_alone(name: str) -> None:
+    table = make_table(name, 2, limit=10)
+    table.reserve(table.slots[0])
+    table.set_elsewhere(table.slots[1], 5)
+    for expected in range(2, 6):
+        assert grant(table) is table.slots[0]
+        assert table.slots[0].in_flight == expected
+    table.set_elsewhere(table.slots[1], 4)
+    assert grant(table) is table.slots[1]
+    assert (table.in_flight, table.capacity, table.room) == (6, 20, 2)
+    assert not table.drain(table.slots[1])
+    assert table.release(table.slots[1], table.slots[1].generation, 0.0) == DRAINED
+    table.check_invariants()
+
+
+def test_of_a_full_pod_and_of_one_that_leaves_others_may_say_what_they_like() -> None:
+    table = make_table("least-connections", 2, limit=1)
+    assert grant(table) is table.slots[0]
+    table.set_elsewhere(table.slots[0], 7)
+    assert grant(table) is table.slots[1] and grant(table) is None
+    release(table, table.slots[0])
+    assert grant(table) is table.slots[0], "the only one that has room"
+    table.free(table.slots[0])
+    assert table.slots[0].is_vacant()
+    table.check_invariants()
 
 
 def test_first_available_packs() -> None:
