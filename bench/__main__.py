@@ -63,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
     grants.add_argument("--replicas", action="store_true", help="between two replicas over TCP, not two workers")
     grants.add_argument("--requests", type=_positive, default=1000, help="on each connection (default: 1,000)")
     grants.set_defaults(handler=_grants)
+    stale = commands.add_parser("stale-loads", help="workers that know each other's loads late, simulated")
+    stale.add_argument("--requests", type=_positive, default=100_000, help="of each row (default: 100,000)")
+    stale.set_defaults(handler=_stale_loads)
     cold = commands.add_parser("cold", help="first requests of a program that is started from zero")
     cold.add_argument("--rounds", type=_positive, default=20, help="cold starts (default: 20)")
     cold.set_defaults(handler=_cold)
@@ -192,6 +195,12 @@ def _grants(options: argparse.Namespace) -> int:
     from bench import grants
 
     return grants.run(options.requests, options.replicas, options.json)
+
+
+def _stale_loads(options: argparse.Namespace) -> int:
+    from bench import stale_loads
+
+    return stale_loads.run(options.requests, options.json)
 
 
 def _membership(options: argparse.Namespace) -> int:

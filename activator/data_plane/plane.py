@@ -26,6 +26,8 @@ from activator.data_plane.apply import RevisionTables, TableHooks, load_of
 from activator.data_plane.audit import Auditor
 from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWARDED, Origins
 from activator.data_plane.headers.knative import KnativeDialect
+from activator.data_plane.loads.messages import PodLoads
+from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
@@ -95,6 +97,7 @@ class DataPlane:
         """`tells`: what it finds of the system goes to the log; of several, one does."""
         loop = asyncio.get_running_loop()
         self._send = send
+        self._now = now
         self._tasks = tasks
         self._health = SetHealth(not_ready="starting")
         self.errors_total: int = 0
@@ -129,7 +132,8 @@ class DataPlane:
             config.limits.streams,
         )
         self.server: Server | None = None
-        self.member: Member | None = None  # where several data planes are one throttler
+        self.member: Member | None = None  # where several data planes are one throttler …
+        self.loads: SharedLoads | None = None  # … and know of each other's requests
         dials = DialContext(loop, self.wheel, tasks.start, turn, connections_max)
         hooks = _Hooks(self, dials, now, rng, send)
         self.tables = RevisionTables(now, self.wheel, loop.call_soon, _Events(self, send, now), hooks, self.held)
@@ -143,10 +147,14 @@ class DataPlane:
         self._auditor.arm()
         return self.server
 
-    def join(self, member: Member) -> None:
-        """Share the slots of all revisions that have a limit with other data planes. Before anything is applied."""
+    def join(self, member: Member, send: Callable[[int, PodLoads], None]) -> SharedLoads:
+        """Share the slots of all revisions that have a limit with other data planes, and the loads of all others with
+        `send`. Before anything is applied.
+        """
         assert not self.tables.throttlers, "it has begun already"
         self.member = member
+        self.loads = SharedLoads(self.wheel, self._now, send)
+        return self.loads
 
     def apply(self, effects: list[Effect]) -> None:
         """Effects of the state worker, in order."""
@@ -280,6 +288,9 @@ class _Events(SlotEvents):
 
     def activated(self, key: str) -> None:
         self._data.tables.activated(key)
+        throttler = self._data.tables.throttlers.get(key)
+        if self._data.loads is not None and throttler is not None:
+            self._data.loads.activated(throttler)
         self.wanted(key)  # the autoscaler is sent the first request at once, whether it waits or not
 
     def wanted(self, key: str) -> None:
@@ -333,6 +344,8 @@ class _Hooks(TableHooks):
                 member.revision_set(throttler)
             else:
                 member.limit_removed(throttler.common_name)
+        if self._data.loads is not None:
+            self._data.loads.revision_set(throttler)
         spec = throttler.spec
         talks = (spec.protocol, spec.tls, spec.lenient_pods)
         before = self._talks.get(throttler.key)
@@ -343,7 +356,7 @@ class _Hooks(TableHooks):
                 if not isinstance(pool, PodPool):
                     continue
                 if before is not None and before[0] != spec.protocol:
-                    self.pod_placed(tracker, spec)
+                    tracker.attachment = self._pool_of(tracker, spec)
                     pool.close()
                 else:
                     pool.move(self._address_of(tracker, spec))
@@ -353,16 +366,23 @@ class _Hooks(TableHooks):
         self._data.router.drop(key)
         if self._data.member is not None:
             self._data.member.revision_dropped(throttler.common_name)
+        if self._data.loads is not None:
+            self._data.loads.revision_dropped(throttler)
         self._talks.pop(key, None)
 
     def revision_ended(self, throttler: RevisionThrottler) -> None:
         self._send(RevisionEnded(statistics.revision(throttler)))
 
     def pod_placed(self, tracker: PodTracker, spec: RevisionSpec) -> None:
-        address = self._address_of(tracker, spec)
-        naming = _expected_identity(spec.probe, tracker)
+        tracker.attachment = self._pool_of(tracker, spec)
+        throttler = self._data.tables.throttlers.get(spec.key)
+        if self._data.loads is not None and throttler is not None:
+            self._data.loads.pod_placed(throttler, tracker)
+
+    def _pool_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodPool:
         pool = Http1Pool if spec.protocol == "h1" else Http2Pool
-        tracker.attachment = pool(self._dials, self._now, address, spec.connect_timeout_s, naming)
+        address = self._address_of(tracker, spec)
+        return pool(self._dials, self._now, address, spec.connect_timeout_s, _expected_identity(spec.probe, tracker))
 
     def _address_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodAddress:
         host, port = split_address(tracker.address)

@@ -78,6 +78,7 @@ def slot(tracker: PodTracker, lent: int) -> dict[str, Any]:
         "address": tracker.address,
         "state": STATE_NAMES[tracker.state],
         "in_flight": tracker.in_flight - lent,
+        "elsewhere": tracker.elsewhere,
         "limit": tracker.limit,
         "weight": tracker.weight,
         "warming": tracker.warming,

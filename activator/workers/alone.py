@@ -70,7 +70,7 @@ class OneWorker(Workers):
         member = self._member = Member(number, peers.send, peers.drop, self._now, later, first_slot(os.urandom))
         peers.member = member
         peers.recorder = recorder_from_environment(member, self._now)
-        self._data.join(member)
+        peers.loads = self._data.join(member, peers.send)
         self._group = group
         self._tasks.start("lent slots", self._tick(member))
         group.set_data_planes((DataPlaneName(number, worker_place(seat_of(group.replica), 0)),))

@@ -1,4 +1,5 @@
-"""A data plane's links to the others, over which members of one throttler speak (data_plane/ownership).
+"""A data plane's links to the others, over which members of one throttler speak (data_plane/ownership), and share the
+loads of revisions without a limit (data_plane/loads).
 
 Rules
   1. The parent makes each link, and makes another one for a link that has ended while both live.
@@ -14,13 +15,20 @@ from typing import Final
 
 import msgspec
 
+from activator.data_plane.loads.messages import PodLoads
+from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.ownership.member import Member
-from activator.data_plane.ownership.messages import AnyMessage, decode, encode
+from activator.data_plane.ownership.messages import AnyMessage
 from activator.runtime.wire import FrameSeal, Wire
 from activator.workers.trace import Recorder
 
 MEMBER_TICK_S: Final = 0.2  # how often lent slots that nothing uses are looked for
 _SLOT_BYTES: Final = 8
+
+Said = AnyMessage | PodLoads
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_DECODER: Final = msgspec.msgpack.Decoder(list[Said])
 
 
 def first_slot(random: Callable[[int], bytes]) -> int:
@@ -35,11 +43,12 @@ class Peers:
 
     def __init__(self, unlinked: Callable[[int], None], failed: Callable[[Exception], None]) -> None:
         self.member: Member | None = None  # before the first link
+        self.loads: SharedLoads | None = None  # likewise
         self.recorder: Recorder | None = None  # where what is said is written down
         self._unlinked = unlinked
         self._failed = failed
         self._wires: dict[int, Wire] = {}
-        self._outgoing: dict[int, list[AnyMessage]] = {}
+        self._outgoing: dict[int, list[Said]] = {}
         self._loop = asyncio.get_running_loop()
 
     def link(self, worker: int, sock: socket.socket, seal: FrameSeal | None = None) -> None:
@@ -52,14 +61,16 @@ class Peers:
         if self.recorder is not None:
             self.recorder.linked(worker)
         self.member.linked(worker)
+        if self.loads is not None:
+            self.loads.linked(worker)
 
-    def send(self, worker: int, message: AnyMessage) -> None:
+    def send(self, worker: int, message: Said) -> None:
         """What is said to a worker without a link is not heard: its link begins with all that there is."""
         if worker not in self._wires:
             return
         if not self._outgoing:
             self._loop.call_soon(self._flush)
-        if self.recorder is not None:
+        if self.recorder is not None and not isinstance(message, PodLoads):
             self.recorder.sent(worker, message)
         self._outgoing.setdefault(worker, []).append(message)
 
@@ -79,20 +90,28 @@ class Peers:
     def _received(self, worker: int, data: memoryview) -> None:
         assert self.member is not None
         try:
-            messages = decode(data)
+            messages = _DECODER.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self._failed(error)
             self.drop(worker)  # whatever it was is not passed over: the next link begins with all that there is
             return
         for message in messages:
-            if self.recorder is not None:
-                self.recorder.heard(worker, message)
             try:
-                self.member.receive(worker, message)
+                self._hear(worker, message)
             except Exception as error:
                 self._failed(error)
         if self._outgoing:
             self._flush()  # the answers go now: whoever asked waits for them
+
+    def _hear(self, worker: int, message: Said) -> None:
+        if isinstance(message, PodLoads):
+            if self.loads is not None:
+                self.loads.receive(worker, message)
+            return
+        assert self.member is not None
+        if self.recorder is not None:
+            self.recorder.heard(worker, message)
+        self.member.receive(worker, message)
 
     def _lost(self, worker: int, wire: Wire) -> None:
         if self._wires.get(worker) is wire:  # else there is another one meanwhile
@@ -108,10 +127,12 @@ class Peers:
             if self.recorder is not None:
                 self.recorder.unlinked(worker)
             self.member.unlinked(worker)
+            if self.loads is not None:
+                self.loads.unlinked(worker)
 
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, {}
         for worker, messages in outgoing.items():
             wire = self._wires.get(worker)
             if wire is not None:
-                wire.send_now(encode(messages))
+                wire.send_now(_ENCODER.encode(messages))

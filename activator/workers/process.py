@@ -253,7 +253,7 @@ class Serving:
         self._member = Member(begin.number, self.peers.send, self.peers.drop, now, loop.call_later, begin.first_slot)
         self.peers.member = self._member
         self.peers.recorder = recorder_from_environment(self._member, now)
-        self.data.join(self._member)
+        self.peers.loads = self.data.join(self._member, self.peers.send)
         self.telemetry = Telemetry(
             self.data.proxy,
             Controllers(now),

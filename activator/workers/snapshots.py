@@ -52,6 +52,7 @@ def _slots(tables: list[list[Shown]]) -> list[Shown]:
             known = found.get(name)
             if known is None:
                 found[name] = {**slot}
+                found[name].pop("elsewhere", None)  # in the sum it is nobody's
                 continue
             known["in_flight"] += slot["in_flight"]
             if "connections" in slot and "connections" in known:

@@ -306,3 +306,27 @@ def test_many_requests_while_replicas_die_and_stand_still(
         load.run(disturb)
         assert pods.most <= limit
         assert load.other == []
+
+
+def test_policies_see_what_other_replicas_have(run_activator: RunActivator, tmp_path: Path) -> None:
+    """A revision without a limit: one request after the other goes to another pod, whichever replica has it."""
+    with CountingPods(6, 30.0) as pods:
+        replicas = Replicas(run_activator, tmp_path, 3, [limited(pods.addresses, 0, policy="least-connections")])
+        replicas.start_all()
+        clients = []
+        for sent in range(6):
+            clients.append(Client(replicas.addresses[sent % 3]))
+            clients[-1].send(request())
+            eventually(lambda: known(replicas) == [sent + 1] * 3, "all know of it")  # noqa: B023
+        assert pods.most == 1
+        replicas.kill(0)
+        eventually(lambda: known(replicas) == [4, 4], "what it had is out")
+        for client in clients:
+            client.close()
+
+
+def known(replicas: Replicas) -> list[int]:
+    """The requests that each replica knows of."""
+    return [
+        sum(slot["in_flight"] + slot["elsewhere"] for slot in one.slots("app")) for one in replicas.running.values()
+    ]

@@ -411,3 +411,78 @@ def test_a_template_that_stands_still_is_replaced(run_activator: RunActivator) -
         eventually(lambda: workers(activator)[0]["state"] == "starting")
         eventually(lambda: workers(activator)[0]["state"] == "serving", timeout_s=40.0)
         assert ask(activator.address, request()).status == 200
+
+
+def slots_of(activator: Activator, worker: int) -> list[dict[str, Any]]:
+    (shown,) = json.loads(activator.ask(f"/debug/revisions?worker={worker}")[2])["revisions"]
+    slots: list[dict[str, Any]] = shown["slots"]
+    return slots
+
+
+@pytest.mark.parametrize("policy", ["least-connections", "choice-of-2"])
+def test_policies_see_what_other_workers_have(run_activator: RunActivator, policy: str) -> None:
+    """Of two pods one is slow, and 4 requests of one worker are there. Of 8 of the other worker it gets 2, so that both
+    pods have 6, as with one worker. Without reports it would get 4.
+    """
+    with CountingPods(1, 0.0) as slow, CountingPods(1, 0.0) as fast:
+        revision = limited([*slow.addresses, *fast.addresses], 0, policy=policy)
+        activator = run_activator(configured([revision], workers=2))
+        clients: tuple[list[Client], list[Client]] = ([], [])
+        while min(len(clients[0]), len(clients[1])) < 8:
+            client = Client(activator.address)
+            before = requests_of(activator)
+            client.send(request())
+            assert client.answer().status == 200
+            clients[requests_of(activator)[1] > before[1]].append(client)
+        slow.takes_s, fast.takes_s = 30.0, 0.5
+        for client in clients[0][:8]:
+            client.send(request())
+        eventually(lambda: loads_seen(activator, 0) == [(4, 0), (0, 0)], "the fast one has answered")
+        eventually(lambda: loads_seen(activator, 1) == [(0, 4), (0, 0)], "the other worker knows")
+        fast.takes_s = 30.0
+        for client in clients[1][:8]:
+            client.send(request())
+        eventually(lambda: loads_seen(activator, 1) == [(2, 4), (6, 0)])
+        eventually(lambda: loads_seen(activator, 0) == [(4, 2), (0, 6)])
+        for client in (*clients[0], *clients[1]):
+            client.close()
+        for worker in (0, 1):
+            eventually(lambda: loads_seen(activator, worker) == [(0, 0), (0, 0)], "nothing is left")  # noqa: B023
+
+
+def requests_of(activator: Activator) -> list[int]:
+    """By worker."""
+    return [one["requests"] for one in activator.revision("app")["workers"]]
+
+
+def loads_seen(activator: Activator, worker: int) -> list[tuple[int, int]]:
+    """Of each pod, what the worker has there, and what it knows of the others."""
+    return [(slot["in_flight"], slot["elsewhere"]) for slot in slots_of(activator, worker)]
+
+
+def test_one_request_after_the_other_goes_to_another_pod_whichever_worker_has_it(run_activator: RunActivator) -> None:
+    with CountingPods(12, 30.0) as pods:
+        activator = run_activator(configured([limited(pods.addresses, 0, policy="least-connections")], workers=3))
+        activator.may_log_errors = True
+        clients = []
+        for number in range(12):
+            clients.append(Client(activator.address))
+            clients[-1].send(request())
+            eventually(lambda: known(activator) == [number + 1] * 3, "all know of it")  # noqa: B023
+        assert pods.most == 1
+        assert all(slot["in_flight"] == 1 for slot in activator.slots("app"))
+        had = [one["in_flight"] for one in activator.revision("app")["workers"]]
+        assert sum(count > 0 for count in had) > 1, "more than one worker took part"
+        killed = had.index(max(had))
+        pid = pids(activator)[killed]
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: workers(activator)[killed]["restarts"] == 1 and pids(activator)[killed] != pid)
+        left = 12 - had[killed]
+        eventually(lambda: known(activator) == [left] * 3, "what it had is out, and the new one knows the rest")
+        for client in clients:
+            client.close()
+
+
+def known(activator: Activator) -> list[int]:
+    """The requests that each worker knows of."""
+    return [sum(slot["in_flight"] + slot["elsewhere"] for slot in slots_of(activator, worker)) for worker in range(3)]

@@ -1,0 +1,1 @@
+"""What data planes say to each other of their load, so that policies rank pods by all of it."""
