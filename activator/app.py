@@ -130,10 +130,10 @@ class App:
         self._exposition: Exposition | None = None
         self._knative_metrics: KnativeMetrics | None = None
         if data is not None:
-            self.telemetry = self._make_telemetry(data.proxy, app_log, own_rng, self._make_knative_metrics)
+            self.telemetry = self._make_telemetry(data.proxy, app_log, own_rng)
             self.workers = OneWorker(data, self.telemetry, self._tasks, now)
         else:
-            self.telemetry = self._make_telemetry(NoRequests(), app_log, own_rng, None)
+            self.telemetry = self._make_telemetry(NoRequests(), app_log, own_rng)
             self.workers = self._make_pool(count, channel, reaping, app_log)
         channel.connect_data(self.workers.apply, self.workers.execute, self.workers.write_out)
         loop = asyncio.get_running_loop()
@@ -449,8 +449,6 @@ class App:
             log.error("the cluster's settings are not taken: %s", error)
             return
         self.workers.settle(settings)
-        if self.data is None and settings.metrics_protocol in {"prometheus", "http/protobuf"}:
-            log.warning("Knative's metrics (metrics-protocol) require `workers: 1`: there are none")
 
     def _serve_tls(self, wanted: Tls) -> None:
         """A listener that the cluster asks for, or a new certificate for it."""
@@ -460,18 +458,21 @@ class App:
         except StartError as error:
             log.error("%s", error)
 
-    def _make_knative_metrics(self) -> KnativeExporter:
+    def _make_knative_metrics(self, proxy: RequestHooks) -> KnativeExporter:
         from activator.telemetry.metrics.knative_export import (
             KnativeExporter,  # aiohttp and more: only where they are wanted
         )
         from activator.telemetry.metrics.knative_metrics import KnativeMetrics
         from activator.telemetry.metrics.knative_requests import KnativeRequests
 
-        data = self.data
-        assert data is not None, "only where the requests are in this process"
-        requests = KnativeRequests(data.proxy.on_error)
-        metrics = self._knative_metrics = KnativeMetrics(data.revision_statistics, requests, lambda: self._knative)
-        return KnativeExporter(metrics, data.proxy, self._tasks, time.time_ns)
+        workers = self.workers
+        requests = workers.requests()
+        own = None
+        if requests is None:
+            requests = own = KnativeRequests(self._failed)
+        metrics = KnativeMetrics(workers.revision_statistics, requests, lambda: self._knative)
+        self._knative_metrics = metrics
+        return KnativeExporter(metrics, proxy, own, self._tasks, time.time_ns, workers.gather_statistics)
 
     async def _start_admin(self) -> None:
         from activator.admin.server import AdminServer  # aiohttp: only where there is an admin port
@@ -509,13 +510,11 @@ class App:
         self._errors_total += 1
         log.error("an error of the program", exc_info=error)
 
-    def _make_telemetry(
-        self, hooks: RequestHooks, app_log: AppLog | None, rng: Rng, knative: Callable[[], KnativeExporter] | None
-    ) -> Telemetry:
+    def _make_telemetry(self, hooks: RequestHooks, app_log: AppLog | None, rng: Rng) -> Telemetry:
         loop = asyncio.get_running_loop()
         return Telemetry(
             *(hooks, self.control.controllers, app_log, rng, self._now, loop.call_soon, loop.call_later),
-            *(time.time, time.time_ns, self._failed, knative),
+            *(time.time, time.time_ns, self._failed, lambda: self._make_knative_metrics(hooks)),
         )
 
     def _make_pool(self, count: int, channel: DirectChannel, reaping: Reaping, app_log: AppLog | None) -> Workers:

@@ -96,7 +96,6 @@ class Checker:
     def check(self, root: Item, values: Values) -> None:
         self._check_listeners(root, values)
         self._check_address(root, values, "admin", "", allow_empty=True)
-        self._check_workers(root, values)
         check_telemetry(self._reader, root, values)
         self._edge.check_forwarded(root, values)
         self._check_address(item_at(root, "push"), values.get("push", {}), "listen", "push.", allow_empty=True)
@@ -117,13 +116,6 @@ class Checker:
         for place, (item, revision) in enumerate(zip(revisions_item.elements, revisions)):
             if revision is not UNREADABLE:
                 self._check_revision(item, revision, f"revisions[{place}]", trusts_headers)
-
-    def _check_workers(self, root: Item, values: Values) -> None:
-        workers = values.get("workers", 1)
-        knative = values.get("metrics", {}).get("knative", {})
-        if workers != 1 and knative.get("protocol", "none") != "none":
-            item = item_at(item_at(root, "metrics"), "knative")
-            self._reader.advise(item, "metrics.knative", "these metrics require `workers: 1`")
 
     def _check_members(self, root: Item, values: Values) -> None:
         item, members = item_at(root, "members"), values.get("members", {})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -27,15 +27,19 @@ from activator.telemetry.request_hooks import RequestHooks
 from activator.telemetry.tracing.switch import TraceSwitch
 from lb.rng import Rng
 
-if TYPE_CHECKING:
-    from activator.telemetry.metrics.knative_export import KnativeExporter
-
 log = logging.getLogger("activator.control")
+
+
+class KnativeSwitch(Protocol):
+    """What counts requests for Knative's metrics, or sends them away, or both."""
+
+    def set(self, wanted: KnativeExport) -> None:
+        """From now on."""
 
 
 class Telemetry:
     """`app_log`: where the program's own log is ours to set; `defer`, `later`: the loop's call_soon and call_later;
-    `wall`, `wall_ns`: the time of day since 1970; `knative` makes what sends Knative's metrics, when first wanted;
+    `wall`, `wall_ns`: the time of day since 1970; `knative` makes what Knative's metrics need here, when first wanted;
     `shared`: other processes write the access log, too.
     """
 
@@ -51,11 +55,11 @@ class Telemetry:
         wall: Now,
         wall_ns: Callable[[], int],
         failed: Callable[[Exception], None],
-        knative: Callable[[], KnativeExporter] | None = None,
+        knative: Callable[[], KnativeSwitch] | None = None,
         shared: bool = False,
     ) -> None:
         self._make_knative = knative
-        self._knative: KnativeExporter | None = None
+        self._knative: KnativeSwitch | None = None
         self.app_log = app_log
         self._proxy = proxy
         self.access_log = AccessLogSwitch(proxy, wall, defer, later, failed, shared)

@@ -22,6 +22,7 @@ from activator.messages import Command, Effect, RevisionStatistics
 from activator.runtime.clock import Now
 from activator.runtime.errors import NoWorkerError
 from activator.runtime.tasks import TaskGroupOwner, pause
+from activator.telemetry.metrics.request_counts import RequestReader
 from activator.telemetry.switchboard import Telemetry
 from activator.workers.messages import WorkerCounts
 from activator.workers.peers import MEMBER_TICK_S, Peers, first_slot
@@ -136,6 +137,9 @@ class OneWorker(Workers):
 
     def revision_statistics(self) -> Iterator[RevisionStatistics]:
         return self._data.revision_statistics()
+
+    def requests(self) -> RequestReader | None:
+        return None
 
     def snapshot(self) -> dict[str, dict[str, Any]]:
         return self._data.snapshot()

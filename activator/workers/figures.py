@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from collections.abc import Set as AbstractSet
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -133,6 +134,10 @@ class Figures:
             self._ended_counts = counts_plus(self._ended_counts, replace(counts, data=lasting, resident_bytes=0))
 
     # --- what is read ---
+
+    def revision_keys(self) -> AbstractSet[str]:
+        """Of those that have not been dropped."""
+        return self._lives.keys()
 
     def revisions(self) -> Iterator[RevisionStatistics]:
         """All that there are, each as it was reported last."""

@@ -15,6 +15,7 @@ from activator.config.model import Config, Tls
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.members.handshake import SessionKeys
 from activator.messages import Command, DataPlaneStatistics, Effect, FromData, Message, RevisionStatistics
+from activator.telemetry.metrics.request_counts import RequestCounts
 
 # --- to a worker ----------------------------------------------------------------------------------------------------
 
@@ -193,6 +194,12 @@ class Statistics(Message, frozen=True, tag=True):
     counts: WorkerCounts = WorkerCounts()
 
 
+class RequestsCounted(Message, frozen=True, tag=True):
+    """Before the last part of `Statistics`, where Knative's metrics are wanted: the series that have changed."""
+
+    series: tuple[RequestCounts, ...]
+
+
 class Snapshot(Message, frozen=True, tag=True):
     """The answer to `AskSnapshot`, by revision."""
 
@@ -208,7 +215,7 @@ class Told(Message, frozen=True, tag=True):
     problem: str = ""
 
 
-FromWorker = FromData | Begun | Listening | Unserved | Alive | Unlinked | Statistics | Snapshot | Told
+FromWorker = FromData | Begun | Listening | Unserved | Alive | Unlinked | Statistics | RequestsCounted | Snapshot | Told
 
 # --- as bytes -------------------------------------------------------------------------------------------------------
 

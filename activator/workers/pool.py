@@ -35,6 +35,7 @@ from activator.runtime.errors import NoWorkerError, StartError
 from activator.runtime.profiler import ProfilerBusyError
 from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
 from activator.runtime.wire import DESCRIPTORS_AT_ONCE_MAX, Wire, pair
+from activator.telemetry.metrics.request_counts import RequestReader, WorkersRequests
 from activator.workers.fan_out import FanOut
 from activator.workers.figures import Figures
 from activator.workers.forking import Forking, ForkListener
@@ -55,6 +56,7 @@ from activator.workers.messages import (
     MemberPlace,
     Members,
     Reconfigure,
+    RequestsCounted,
     SetLogLevel,
     Settle,
     Snapshot,
@@ -126,6 +128,7 @@ class WorkerPool(Workers, ForkListener):
         self._lives = Lives()
         self._fan_out = FanOut(self._send_all, receive, self._lives)
         self._figures = Figures(lambda statistics: receive(RevisionEnded(statistics)))
+        self._requests = WorkersRequests()
         self._questions = Questions()
         self._may_grant = True
         self._is_serving = False
@@ -275,6 +278,9 @@ class WorkerPool(Workers, ForkListener):
     def revision_statistics(self) -> Iterator[RevisionStatistics]:
         return self._figures.revisions()
 
+    def requests(self) -> RequestReader | None:
+        return self._requests
+
     def snapshot(self) -> dict[str, dict[str, Any]]:
         return together({worker.place: worker.snapshot for worker in self._begun()})
 
@@ -322,6 +328,7 @@ class WorkerPool(Workers, ForkListener):
         while True:
             await pause(STATISTICS_INTERVAL_S)
             self._tell(AskStatistics(0, everything=False))
+            self._requests.forget_others(self._figures.revision_keys())
 
     # --- workers ---
 
@@ -470,6 +477,8 @@ class WorkerPool(Workers, ForkListener):
             if message.complete:
                 self._figures.counted(worker.number, message.counts)
                 self._questions.answered(message.question, worker.number)
+        elif isinstance(message, RequestsCounted):
+            self._requests.received(worker.number, message.series)
         elif isinstance(message, Told):
             self._questions.answered(message.question, worker.number, message)
         elif isinstance(message, Snapshot):
@@ -511,6 +520,7 @@ class WorkerPool(Workers, ForkListener):
             self._publish()
             self._fan_out.left(worker.number)
             self._figures.worker_ended(worker.number)
+            self._requests.worker_ended(worker.number)
         if not self._is_ending:
             self._replace(place, worker)
 

@@ -35,6 +35,7 @@ from activator.runtime.profiler import Profiler, ProfilerBusyError
 from activator.runtime.tasks import TaskGroupOwner, describe_tasks, pause
 from activator.runtime.wire import Wire
 from activator.telemetry.logs.app_log import AppLog
+from activator.telemetry.metrics.request_counts import RequestCounter, RequestCounts
 from activator.telemetry.switchboard import Telemetry
 from activator.workers.messages import (
     Alive,
@@ -52,6 +53,7 @@ from activator.workers.messages import (
     LookAtCertificates,
     Members,
     Reconfigure,
+    RequestsCounted,
     SetLogLevel,
     Settle,
     Snapshot,
@@ -71,6 +73,7 @@ from lb.rng import Rng
 
 ALIVE_INTERVAL_S: Final = 0.2  # how often a worker says that its loop turns
 STATISTICS_AT_ONCE: Final = 20  # revisions in one turn, some 20 us each
+SERIES_AT_ONCE: Final = 20  # of requests as Knative's metrics distinguish them, in one turn, some 20 us each
 
 EXIT_ENDED: Final = 0
 EXIT_NOT_STARTED: Final = 3
@@ -254,6 +257,7 @@ class Serving:
         self.peers.member = self._member
         self.peers.recorder = recorder_from_environment(self._member, now)
         self.peers.loads = self.data.join(self._member, self.peers.send)
+        self._counter: RequestCounter | None = None  # while or since Knative's metrics are wanted
         self.telemetry = Telemetry(
             self.data.proxy,
             Controllers(now),
@@ -265,6 +269,7 @@ class Serving:
             time.time,
             time.time_ns,
             self.data.failed,
+            self._make_counter,
             shared=True,
         )
         self.telemetry.set(begin.config)
@@ -328,6 +333,8 @@ class Serving:
                 self._worker.send(Statistics(question.question, tuple(part), complete=False))
                 part = []
                 await pause(0.0)
+        if self._counter is not None:
+            await self._report_requests(self._counter)
         counts = WorkerCounts(
             self.data.statistics(),
             self.telemetry.access_log.lost_total,
@@ -336,6 +343,18 @@ class Serving:
             _resident_bytes(),
         )
         self._worker.send(Statistics(question.question, tuple(part), complete=True, counts=counts))
+
+    def _make_counter(self) -> RequestCounter:
+        self._counter = RequestCounter(self.data.proxy, self.data.failed)
+        return self._counter
+
+    async def _report_requests(self, counter: RequestCounter) -> None:
+        counter.requests.forget_others(self.data.tables.throttlers.keys())
+        changed = counter.requests.take_changed()
+        for begin in range(0, len(changed), SERIES_AT_ONCE):
+            part = changed[begin : begin + SERIES_AT_ONCE]
+            self._worker.send(RequestsCounted(tuple([RequestCounts.of(key, series) for key, series in part])))
+            await pause(0.0)
 
     def _revisions(self, everything: bool) -> Iterator[RevisionStatistics]:
         known, self._reported = self._reported, {}

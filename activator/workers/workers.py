@@ -10,6 +10,7 @@ from activator.config.model import Config, Tls
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.members.data_planes import GroupDataPlanes
 from activator.messages import Command, Effect, RevisionStatistics
+from activator.telemetry.metrics.request_counts import RequestReader
 from activator.workers.messages import WorkerCounts
 
 
@@ -83,6 +84,10 @@ class Workers(GroupDataPlanes):
 
     @abstractmethod
     def revision_statistics(self) -> Iterator[RevisionStatistics]: ...
+
+    @abstractmethod
+    def requests(self) -> RequestReader | None:
+        """As Knative's metrics distinguish them; None: they are counted in this process."""
 
     @abstractmethod
     def snapshot(self) -> dict[str, dict[str, Any]]:

@@ -201,10 +201,6 @@ GOOD = revision("")
         ),
         (f"revisions: [{revision('', source='process: {command: [x], readiness: {http_get: x}}')}]", "begins with /"),
         (f"revisions: [{revision('', source='process: {command: [x], environment: {A=B: x}}')}]", "names of variables"),
-        (
-            f"workers: auto\nmetrics: {{knative: {{protocol: prometheus}}}}\nrevisions: [{GOOD}]",
-            "a:2: metrics.knative: these metrics require `workers: 1`",
-        ),
         (f"metrics: {{knative: {{protocol: grpc}}}}\nrevisions: [{GOOD}]", "metrics.knative.protocol: found"),
         (f"metrics: {{knative: {{endpoint: here}}}}\nrevisions: [{GOOD}]", "an address such as 0.0.0.0:9090"),
         (

@@ -8,10 +8,12 @@ import random
 import signal
 import threading
 import time
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.counting_pods import CountingPods
@@ -486,3 +488,60 @@ def test_one_request_after_the_other_goes_to_another_pod_whichever_worker_has_it
 def known(activator: Activator) -> list[int]:
     """The requests that each worker knows of."""
     return [sum(slot["in_flight"] + slot["elsewhere"] for slot in slots_of(activator, worker)) for worker in range(3)]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_knatives_metrics_are_those_of_one_worker(run_activator: RunActivator, count: int) -> None:
+    knative = {"protocol": "prometheus", "endpoint": "127.0.0.1:0"}
+    with CountingPods(2, 0.0) as pods:
+        activator = run_activator(configured([limited(pods.addresses, 5)], workers=count, metrics={"knative": knative}))
+        activator.may_log_errors = True
+        (address,) = eventually(lambda: activator.logged(r"Knative's metrics on (\S+)"))
+        for number in range(30):
+            assert ask(activator.address, request("/", host="a.test" if number % 3 else "b.test")).status == 200
+        eventually(lambda: requests_counted(address) == {"a.test": 20.0, "b.test": 10.0})
+        names = {(name, tuple(sorted(labels))) for name, labels, _ in samples(address)}
+        labels = ("k8s_namespace_name", "kn_revision_name")
+        all_labels = ("k8s_namespace_name", "kn_configuration_name", "kn_revision_name", "kn_service_name")
+        of_requests = (
+            *("http_request_method", "http_response_status_code", *all_labels, "network_protocol_name"),
+            *("network_protocol_version", "server_address", "url_scheme"),
+        )
+        expected = {
+            ("kn_revision_request_active", labels),
+            ("kn_revision_request_queued", labels),
+            ("kn_revision_request_concurrency", all_labels),
+        }
+        for name in (
+            "http_server_request_duration_seconds",
+            "http_server_request_body_size_bytes",
+            "http_server_response_body_size_bytes",
+        ):
+            expected |= {(f"{name}_count", of_requests), (f"{name}_sum", of_requests)}
+            expected.add((f"{name}_bucket", tuple(sorted((*of_requests, "le")))))
+        assert names == expected
+        if count > 1:
+            os.kill(pids(activator)[0], signal.SIGKILL)
+            eventually(lambda: workers(activator)[0]["restarts"] == 1 and pids(activator))
+            assert requests_counted(address) == {"a.test": 20.0, "b.test": 10.0}, "what it had sent stays"
+            assert ask(activator.address, request("/", host="a.test")).status == 200
+            eventually(lambda: requests_counted(address) == {"a.test": 21.0, "b.test": 10.0})
+
+
+def samples(address: str) -> list[tuple[str, dict[str, str], float]]:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=10.0) as answer:
+        text = answer.read().decode()
+    return [
+        (sample.name, sample.labels, sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]
+
+
+def requests_counted(address: str) -> dict[str, float]:
+    """By host."""
+    return {
+        labels["server_address"]: value
+        for name, labels, value in samples(address)
+        if name == "http_server_request_duration_seconds_count"
+    }

@@ -178,6 +178,10 @@ class Collector(HttpCollector):
         return 200, {}
 
 
+async def gathered() -> None:
+    """There is nobody to ask."""
+
+
 def check(batch: Any) -> None:
     (resource,) = batch.resource_metrics
     assert {one.key: one.value.string_value for one in resource.resource.attributes}["service.name"] == "activator"
@@ -213,8 +217,9 @@ def test_what_a_collector_is_sent() -> None:
     heard: list[object] = []  # who hears of requests while these metrics are wanted, and when they are not
 
     async def scenario() -> None:
+        requests = cast("KnativeRequests", metrics.requests)
         tasks = TaskGroupOwner(lambda name, error: None)
-        exporter = KnativeExporter(metrics, world.proxy, tasks, lambda: 7)
+        exporter = KnativeExporter(metrics, world.proxy, requests, tasks, lambda: 7, gathered)
         exporter.set(KnativeExport("http/protobuf", f"{collector.url}/v1/metrics", Duration(0.01)))
         assert await asyncio.to_thread(collector.arrived.wait, 60.0)
         heard.append(world.proxy.measurer)
@@ -241,8 +246,9 @@ def test_the_port_and_its_changes() -> None:
             return str(answer.read().decode())
 
     async def scenario() -> None:
+        requests = cast("KnativeRequests", metrics.requests)
         tasks = TaskGroupOwner(lambda name, error: problems.append(name))
-        exporter = KnativeExporter(metrics, world.proxy, tasks, lambda: 7)
+        exporter = KnativeExporter(metrics, world.proxy, requests, tasks, lambda: 7, gathered)
         exporter.set(KnativeExport("prometheus", "127.0.0.1:0"))
         async with asyncio.timeout(60.0):
             await exporter.listening.wait()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from aiohttp import web
@@ -14,6 +14,7 @@ from activator.runtime.errors import StartError
 from activator.runtime.sockets import address_of, bind
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.telemetry.metrics.knative_metrics import KnativeMetrics, otlp_data
+from activator.telemetry.metrics.knative_requests import KnativeRequests
 from activator.telemetry.metrics.sliced_answer import answer_in_slices
 from activator.telemetry.request_hooks import RequestHooks
 
@@ -26,13 +27,23 @@ OFF: Final = KnativeExport()
 
 
 class KnativeExporter:
-    """`wall_ns`: the time of day in nanoseconds since 1970."""
+    """`requests`: who is told of requests while the metrics are wanted; None: others count them. `gather` asks those
+    for what they have counted. `wall_ns`: the time of day in nanoseconds since 1970.
+    """
 
     def __init__(
-        self, metrics: KnativeMetrics, proxy: RequestHooks, tasks: TaskGroupOwner, wall_ns: Callable[[], int]
+        self,
+        metrics: KnativeMetrics,
+        proxy: RequestHooks,
+        requests: KnativeRequests | None,
+        tasks: TaskGroupOwner,
+        wall_ns: Callable[[], int],
+        gather: Callable[[], Awaitable[None]],
     ) -> None:
         self._metrics = metrics
         self._proxy = proxy
+        self._requests = requests
+        self._gather = gather
         self._tasks = tasks
         self._wall_ns = wall_ns
         self._started_ns = wall_ns()
@@ -47,7 +58,7 @@ class KnativeExporter:
         if wanted == self._wanted:
             return
         self._wanted = wanted
-        self._proxy.measurer = None if wanted.protocol == "none" else self._metrics.requests
+        self._proxy.measurer = None if wanted.protocol == "none" else self._requests
         self.listening.clear()
         former = self._task
         self._task = None
@@ -82,6 +93,7 @@ class KnativeExporter:
             sock.close()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
+        await self._gather()
         slices, content_type = self._metrics.render()
         return await answer_in_slices(request, slices, content_type)
 
@@ -96,6 +108,7 @@ class KnativeExporter:
         try:
             while True:
                 await pause(float(wanted.export_interval))
+                await self._gather()
                 reading = self._metrics.begin()
                 for _ in reading.fill():
                     await pause(0.0)

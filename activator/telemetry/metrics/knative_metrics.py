@@ -2,7 +2,8 @@
 
 Rules
   1. Where possible, values are read from the same plain counters as our own metrics; requests are distinguished by
-     method, host, status and so on in knative_requests.py, which receives them only while these metrics are wanted.
+     method, host, status and so on in knative_requests.py, which receives them only while these metrics are wanted; of
+     several workers request_counts.py adds up.
   2. One list of metrics, two ways out: Prometheus' text, and the data of OpenTelemetry's SDK for its exporters.
   3. What cannot be bounded is left out: Knative's http.client metrics have the address of every pod there ever was.
 
@@ -24,8 +25,9 @@ from activator.telemetry.metrics import METRICS_REVISIONS_MAX
 from activator.telemetry.metrics.cluster_families import ClusterView
 from activator.telemetry.metrics.exposition import READ_PER_SLICE, SAMPLES_PER_SLICE, Only
 from activator.telemetry.metrics.families import add
-from activator.telemetry.metrics.knative_requests import OTHER, KnativeRequests
+from activator.telemetry.metrics.knative_requests import OTHER
 from activator.telemetry.metrics.named import Roster, labels_of
+from activator.telemetry.metrics.request_counts import RequestReader
 
 Attributes = dict[str, str | int]
 Number = int | float
@@ -134,7 +136,7 @@ class KnativeMetrics:
     def __init__(
         self,
         revisions: Callable[[], Iterable[RevisionStatistics]],
-        requests: KnativeRequests,
+        requests: RequestReader,
         cluster: Callable[[], ClusterView | None],
         named_max: int = METRICS_REVISIONS_MAX,
     ) -> None:
@@ -180,7 +182,7 @@ class KnativeReading:
         self,
         revisions: Callable[[], Iterable[RevisionStatistics]],
         roster: Roster,
-        requests: KnativeRequests,
+        requests: RequestReader,
         cluster: ClusterView | None,
     ) -> None:
         self._revisions = revisions
@@ -228,7 +230,8 @@ class KnativeReading:
         """Of requests that no revision was found for, none of a revision's attributes."""
         for key, series in self._requests.read(self._attributes.keys()):
             of = _other_attributes(True) if key == OTHER else self._attributes.get(key, {})
-            yield {**series.attributes(), **of}, Distribution.of(measure.read(series))
+            value = measure.read(series)
+            yield {**series.attributes(), **of}, value if isinstance(value, Distribution) else Distribution.of(value)
 
 
 def _revision_attributes(revision: RevisionStatistics, full: bool) -> Attributes:

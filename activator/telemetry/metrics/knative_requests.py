@@ -47,24 +47,11 @@ class RequestSeries:
         self.duration = Histogram(DURATION_BOUNDS_S)
         self.request_size = Histogram(SIZE_BOUNDS)
         self.response_size = Histogram(SIZE_BOUNDS)
+        self.has_changed: bool = False  # since `take_changed`
 
     def attributes(self) -> dict[str, str | int]:
         """By OpenTelemetry's names; the default port is left out."""
-        method, secure, authority, protocol, status = self.combination
-        host, port = _host_and_port(printable(authority))
-        name, _, version = protocol.partition("/")
-        found: dict[str, str | int] = {
-            "http.request.method": method.decode("ascii"),
-            "url.scheme": "https" if secure else "http",
-            "server.address": host,
-            "network.protocol.name": name.lower(),
-            "network.protocol.version": version,
-        }
-        if port and port != (443 if secure else 80):
-            found["server.port"] = port
-        if status:
-            found["http.response.status_code"] = status
-        return found
+        return attributes_of(self.combination)
 
 
 class KnativeRequests(ExchangeObserver):
@@ -89,6 +76,7 @@ class KnativeRequests(ExchangeObserver):
             series.duration.observe(exchange.done_s - exchange.arrived_s)
             series.request_size.observe(float(exchange.request_bytes))
             series.response_size.observe(float(exchange.response_bytes))
+            series.has_changed = True
         except Exception as error:
             self._failed(error)
 
@@ -97,11 +85,25 @@ class KnativeRequests(ExchangeObserver):
 
         `revisions`: the keys of those that there are; what was counted of others is deleted.
         """
-        for key in [key for key in self._revisions if key and key != OTHER and key not in revisions]:
-            del self._revisions[key]
+        self.forget_others(revisions)
         for key, by_combination in list(self._revisions.items()):
             for series in list(by_combination.values()):
                 yield key, series
+
+    def take_changed(self) -> list[tuple[str, RequestSeries]]:
+        """Every series that has counted a request since this was last called, with its revision's key as in `read`."""
+        found: list[tuple[str, RequestSeries]] = []
+        for key, by_combination in self._revisions.items():
+            for series in by_combination.values():
+                if series.has_changed:
+                    series.has_changed = False
+                    found.append((key, series))
+        return found
+
+    def forget_others(self, revisions: AbstractSet[str]) -> None:
+        """There are these revisions, and no others."""
+        for key in [key for key in self._revisions if key and key != OTHER and key not in revisions]:
+            del self._revisions[key]
 
     def _series(self, exchange: ProxiedExchange, client: ClientStream) -> RequestSeries:
         key = exchange.revision_key()
@@ -117,11 +119,36 @@ class KnativeRequests(ExchangeObserver):
         combination = (method, secure, head.authority, protocol, status)
         found = of.get(combination)
         if found is None and len(of) >= self._series_max:
-            combination = (_OTHER_METHOD, secure, OTHER.encode(), protocol, status // 100 * 100)
+            combination = less_distinguished(combination)
             found = of.get(combination)
         if found is None:
             found = of[combination] = RequestSeries(combination)
         return found
+
+
+def attributes_of(combination: Combination) -> dict[str, str | int]:
+    """By OpenTelemetry's names; the default port is left out."""
+    method, secure, authority, protocol, status = combination
+    host, port = _host_and_port(printable(authority))
+    name, _, version = protocol.partition("/")
+    found: dict[str, str | int] = {
+        "http.request.method": method.decode("ascii"),
+        "url.scheme": "https" if secure else "http",
+        "server.address": host,
+        "network.protocol.name": name.lower(),
+        "network.protocol.version": version,
+    }
+    if port and port != (443 if secure else 80):
+        found["server.port"] = port
+    if status:
+        found["http.response.status_code"] = status
+    return found
+
+
+def less_distinguished(combination: Combination) -> Combination:
+    """What it counts as beyond the cap."""
+    _, secure, _, protocol, status = combination
+    return _OTHER_METHOD, secure, OTHER.encode(), protocol, status // 100 * 100
 
 
 def _host_and_port(authority: str) -> tuple[str, int]:
