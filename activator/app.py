@@ -196,6 +196,8 @@ class App:
     async def close(self) -> int:
         """Drain, stop every process, end every task."""
         self.draining = True
+        if self._membership is not None:
+            self._membership.drain_begins()
         shutdown = self.config.shutdown
         if shutdown.delay > 0.0:
             log.info("not ready from now on; draining begins in %g s", shutdown.delay)

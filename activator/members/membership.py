@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from activator.config.model import Members
 from activator.data_plane.ownership.view import MemberName, View
@@ -99,6 +100,8 @@ class Membership(GroupSide):
         self._addresses_of: dict[int, str] = {}  # of replicas that were met
         self._watches: dict[int, EndOfProcesses] = {}  # by replica
         self._is_closing = False
+        self._is_draining = False
+        self._names: tuple[DataPlaneName, ...] = ()
         self._formed = asyncio.Event()
         self._mesh = Mesh(key, config.group, self._party, self._accepts, self._met, now, tasks)
         self._plane_links = PlaneLinks(
@@ -146,7 +149,13 @@ class Membership(GroupSide):
     def set_data_planes(self, names: tuple[DataPlaneName, ...]) -> None:
         """Those of this replica; what is not named any more has ended."""
         self._plane_links.own = {name.number for name in names}
-        self.group.set_data_planes(names)
+        self._names = names
+        self.group.set_data_planes(tuple([replace(name, drains=self._is_draining) for name in names]))
+
+    def drain_begins(self) -> None:
+        """From the next view on others own what this replica owns; it goes on as a borrower, until its end."""
+        self._is_draining = True
+        self.set_data_planes(self._names)
 
     def lives_changed(self) -> None:
         if self.lives.changes != self._lives_told:
@@ -240,7 +249,11 @@ class Membership(GroupSide):
         unproven = sorted({seat_of(number) for number in view.unproven})
         shown = f"; not known to have ended: {unproven}" if unproven else ""
         log.info("view %d of the group: members %s%s", view.epoch >> EPOCH_SHIFT, seats, shown)
-        names = [MemberName(one.number, one.place) for replica in view.replicas for one in replica.data_planes]
+        names = [
+            MemberName(one.number, one.place, not one.drains)
+            for replica in view.replicas
+            for one in replica.data_planes
+        ]
         follows = follows_on(self._epoch, view.epoch) or self._config.on_silence != "prompt"
         self._epoch = view.epoch
         self._data_planes.adopt_view(View(view.epoch, tuple(names), frozenset(), frozenset(view.unproven), follows))

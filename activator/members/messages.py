@@ -13,12 +13,15 @@ import msgspec
 
 
 class DataPlaneName(msgspec.Struct, frozen=True, array_like=True):
-    """A data plane of a replica, as `data_plane.ownership.view.MemberName` has it, and its process (proof.py)."""
+    """A data plane of a replica, as `data_plane.ownership.view.MemberName` has it, and its process (proof.py).
+    `drains`: it takes no new clients, and is to own nothing.
+    """
 
     number: int
     place: int
     process: int = 0
     started: int = 0
+    drains: bool = False
 
 
 class Replica(msgspec.Struct, frozen=True, array_like=True):

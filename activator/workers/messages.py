@@ -38,6 +38,7 @@ class MemberPlace(msgspec.Struct, frozen=True):
 
     number: int
     place: int
+    owns: bool = True
 
 
 class Members(Message, frozen=True, tag=True):

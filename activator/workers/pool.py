@@ -213,7 +213,7 @@ class WorkerPool(Workers, ForkListener):
         self._fan_out.use(group.lives)
 
     def adopt_view(self, view: View) -> None:
-        members = tuple([MemberPlace(member.number, member.place) for member in view.members])
+        members = tuple([MemberPlace(member.number, member.place, member.owns) for member in view.members])
         self._tell(Members(view.epoch, members, tuple(view.unproven_replicas), view.follows))
 
     def link_member(self, own: int, other: int, sock: socket.socket, keys: SessionKeys) -> None:

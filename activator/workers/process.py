@@ -281,7 +281,7 @@ class Serving:
 
     def adopt(self, message: Members) -> None:
         """The workers are these from now on."""
-        names = tuple([MemberName(one.number, one.place) for one in message.workers])
+        names = tuple([MemberName(one.number, one.place, one.owns) for one in message.workers])
         unproven = frozenset(message.unproven_replicas)
         view = View(message.epoch, names, frozenset(), unproven, message.follows)
         if self.peers.recorder is not None:

@@ -330,3 +330,43 @@ def known(replicas: Replicas) -> list[int]:
     return [
         sum(slot["in_flight"] + slot["elsewhere"] for slot in one.slots("app")) for one in replicas.running.values()
     ]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_replica_that_drains_hands_over_what_it_owns_at_once(
+    run_activator: RunActivator, tmp_path: Path, workers: int
+) -> None:
+    """Others grant while it still has requests; those that wait there are granted by the next owner."""
+    with CountingPods(2, 0.02) as pods:
+        replicas = Replicas(run_activator, tmp_path, 3, [limited(pods.addresses, 1)], workers=workers)
+        replicas.start_all()
+        owner = replicas.owner()
+        drains = replicas.running[owner]
+        pods.takes_s = 5.0
+        first = Client(drains.address)
+        first.send(request())
+        eventually(lambda: pods.most == 1)
+        pods.takes_s = 0.02
+        second = Client(drains.address)
+        second.send(request())
+        assert second.answer().status == 200
+        pods.takes_s = 0.5
+        waiting = [Client(drains.address) for _ in range(4)]
+        for client in waiting:
+            client.send(request())
+        eventually(lambda: drains.revision("app")["queued"] == 3)
+        drains.signal(signal.SIGTERM)
+        others = [one for index, one in replicas.running.items() if index != owner]
+        eventually(lambda: any(one.revision("app")["owner"] for one in others), "one of the others owns it")
+        pods.takes_s = 0.02
+        load = Tally([one.address for one in others], 4)
+        load.run(lambda: load.goes_on(50))
+        assert (load.cut, load.other) == (0, [])
+        assert load.longest_s < 2.5, "nobody waited for the end of the first request"
+        assert [client.answer().status for client in waiting] == [200] * 4
+        assert drains.process.poll() is None, "it still has its first request"
+        assert first.answer().status == 200
+        assert drains.wait_end() == 0
+        assert pods.most == 1
+        for client in (first, second, *waiting):
+            client.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from activator.members.group import GroupRules
 from activator.members.numbers import seat_of
@@ -82,6 +83,18 @@ def test_a_member_that_ends_leaves_the_view_when_that_is_proven() -> None:
     world.run(1.0)
     assert members(world, 1) == [1, 2]
     assert unproven(world, 1) == []
+
+
+def test_that_a_member_drains_is_a_new_view_of_the_same_members() -> None:
+    world = formed(3)
+    before = world.processes[1].view
+    group = world.processes[0].group
+    group.set_data_planes(tuple([replace(one, drains=True) for one in group.replica.data_planes]))
+    world.run(1.0)
+    view = world.processes[1].view
+    assert view.epoch > before.epoch and members(world, 1) == [0, 1, 2]
+    assert [one.drains for replica in view.replicas for one in replica.data_planes] == [True, False, False]
+    world.check_calm()
 
 
 def test_a_member_that_stands_still_stays_unproven_and_comes_back() -> None:

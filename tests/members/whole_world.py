@@ -235,7 +235,11 @@ class WholeNode(Node):
     def _adopt_view(self, view: GroupView) -> None:
         former, self.epoch = self.epoch, view.epoch
         self.world.views_total += 1
-        names = [MemberName(one.number, one.place) for replica in view.replicas for one in replica.data_planes]
+        names = [
+            MemberName(one.number, one.place, not one.drains)
+            for replica in view.replicas
+            for one in replica.data_planes
+        ]
         planes = {
             one.number: seat_of(replica.number)
             for replica in view.replicas
@@ -428,9 +432,10 @@ class WholeWorld(World):
             waiting.pop(node, None)
 
     def leave_seat(self, seat: int) -> None:
-        """In order: it gets no more requests, and goes when its last one has ended."""
+        """In order: it owns nothing any more and gets no more requests, and goes when its last one has ended."""
         node = self.at[seat]
         node.leaves = True
+        node.group.set_data_planes((DataPlaneName(node.plane, node.name.place, drains=True),))
 
         def gone() -> None:
             if any(request.node is node for request in self.open):

@@ -25,6 +25,7 @@ BY_HAND: Final = (
         "_score(hashed, member.place)",
         "_score(hashed, member.number)",
     ),
+    ByHand("who drains goes on owning", "view.View.owner_of", "if member.owns", "if member.owns or True"),
     ByHand("unproven members are not waited for", "member.Member._complete", " | self.view.unproven", ""),
     ByHand(
         "a registration of any epoch is one",

@@ -403,6 +403,53 @@ def before_the_first_view_nothing_is_granted(seed: int) -> None:
     expect(throttler.source is None and NAME in fresh.owned, "it does not grant in its view")
 
 
+def an_owner_that_drains_hands_over_at_once(seed: int) -> None:
+    """It goes on as a borrower with what it has, and with what waits there; nobody waits for its end."""
+    world, owner, borrower = two(seed, 1, 2)
+    held = world.ask(owner, KEY, 5.0)
+    world.run(0.1)
+    expect(held.pod is not None, "one pod has its request")
+    waiting = [world.ask(owner, KEY, 0.05) for _ in range(5)]
+    world.drain(owner, 60.0)
+    world.run(0.3)
+    expect(NAME in borrower.member.owned and borrower.member.owned[NAME].complete, "the other one grants")
+    expect(NAME in owner.member.borrowed and not owner.member.owned, "and this one borrows")
+    began_s = world.now()
+    later = [world.ask(node, KEY, 0.05) for node in (owner, borrower, owner, borrower)]
+    while not all(one.end for one in (*waiting, *later)):
+        expect(world.now() - began_s < 2.0, "they are served by the pod that is free")
+        world.run(0.01)
+    expect(all(one.end == "served" for one in (*waiting, *later)), f"{world.ends}")
+    expect(max(one.ended_s for one in waiting) < min(one.ended_s for one in later), "in their order")
+    expect(not held.end, "all of that while it has its first request")
+    calm(world)
+
+
+def requests_flow_while_one_after_the_other_drains(seed: int) -> None:
+    world = World(seed, 4, {KEY: (1, 4)})
+    world.run(0.2)
+    for node in world.live()[:3]:
+        ask_everywhere(world, 0.3)
+        world.drain(node, 0.5)
+        for _ in range(70):
+            world.ask(world.random.choice(world.serving()), KEY, 0.02)
+            world.run(0.01)
+            world.check_idle(0.2)  # the view reaches all within 50 ms, and then they register
+    calm(world)
+    expect(world.ends.keys() == {"served"}, f"{world.ends}")
+
+
+def where_all_drain_they_go_on_as_before(seed: int) -> None:
+    world, owner, borrower = two(seed, 1, 1)
+    world.drain(owner, 60.0)
+    world.drain(borrower, 60.0)
+    world.run(0.3)
+    expect(NAME in owner.member.owned and owner.member.owned[NAME].complete, "there is nobody else")
+    ask_everywhere(world, 0.2)
+    calm(world)
+    expect(world.ends.keys() == {"served"}, f"{world.ends}")
+
+
 SCENARIOS: list[Callable[[int], None]] = [
     a_limit_goes_and_comes_back,
     slots_are_lent_where_much_is_free,
@@ -425,4 +472,7 @@ SCENARIOS: list[Callable[[int], None]] = [
     an_owner_that_may_not_grant_grants_nothing_until_it_may,
     who_begins_to_own_while_it_may_not_grant_waits_as_well,
     before_the_first_view_nothing_is_granted,
+    an_owner_that_drains_hands_over_at_once,
+    requests_flow_while_one_after_the_other_drains,
+    where_all_drain_they_go_on_as_before,
 ]

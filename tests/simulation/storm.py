@@ -16,7 +16,9 @@ KINDS: Final = (
 )
 REVISIONS_COME: Final = (*KINDS, "drop")  # requests of those that go are refused
 LIMITS_COME: Final = (*KINDS, "limit")
+DRAINS_COME: Final = (*KINDS, "drain", "drain")
 IN_ORDER: Final = ("join", "leave", "pod")  # through these, the order of the line is kept
+DRAINS_IN_ORDER: Final = (*IN_ORDER, "drain", "drain")
 
 
 class Faults(NamedTuple):
@@ -53,7 +55,7 @@ def storm_of(world: World, seed: int, seconds: float, faults: Faults, suspicions
     """The same in a world that is there."""
     world.suspicions = suspicions
     world.run(0.2)
-    if set(IN_ORDER).issuperset(faults.kinds):
+    if set(DRAINS_IN_ORDER).issuperset(faults.kinds):
         world.order_bound_s = 4.0 * world.network.slowest_s + 0.15
     chance = world.random
     rates = {"ns/one": chance.choice([10.0, 55.0, 70.0]), "ns/three": 100.0, "ns/many": chance.choice([100.0, 700.0])}
@@ -138,6 +140,8 @@ class _Fault:
             world.join()
         elif kind == "leave" and len(world.serving()) > 1 and not node.leaves:
             world.leave(node)
+        elif kind == "drain" and node.name.owns and not node.leaves:
+            world.drain(node, chance.random())
         elif kind == "pod":
             world.add_pod(key)
             world.remove_pod(key)

@@ -8,7 +8,16 @@ import pytest
 
 from tests.simulation.night import plan_of, run_seed, shrunk
 from tests.simulation.scenarios import SCENARIOS
-from tests.simulation.storm import IN_ORDER, KINDS, LIMITS_COME, REVISIONS_COME, Faults, storm
+from tests.simulation.storm import (
+    DRAINS_COME,
+    DRAINS_IN_ORDER,
+    IN_ORDER,
+    KINDS,
+    LIMITS_COME,
+    REVISIONS_COME,
+    Faults,
+    storm,
+)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -48,6 +57,18 @@ def test_limits_that_go_and_come_back_hold_again(seed: int) -> None:
     assert world.ends.keys() <= {"served", "left", "killed"}
 
 
+@pytest.mark.parametrize("seed", range(400, 408))
+def test_the_line_keeps_its_order_while_members_drain(seed: int) -> None:
+    world = storm(seed, 4, 4.0, 5.0, DRAINS_IN_ORDER)
+    assert world.ends.keys() <= {"served", "left"}
+
+
+@pytest.mark.parametrize("seed", range(500, 512))
+def test_limits_are_kept_while_members_drain_and_fail(seed: int) -> None:
+    world = storm(seed, 2 + seed % 4, 4.0, 6.0, DRAINS_COME)
+    assert world.ends.keys() <= {"served", "left", "killed"}
+
+
 def test_seeds_of_the_night() -> None:
     """A slice of `make night`."""
     failed = [outcome for outcome in map(run_seed, range(20)) if outcome.failed]
@@ -82,6 +103,7 @@ def test_scenarios(scenario: Callable[[int], None]) -> None:
         KINDS,
         REVISIONS_COME,
         LIMITS_COME,
+        DRAINS_COME,
         ("rebuild", "kill"),
         IN_ORDER,
         ("kill",),

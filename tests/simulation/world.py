@@ -548,6 +548,20 @@ class World:
         self._publish()
         self.connect_all()
 
+    def drain(self, node: Node, seconds: float) -> None:
+        """It owns nothing from now on, and leaves after so long; until then clients come to it as before."""
+        place = self._names.index(node.name)
+        node.name = self._names[place] = node.name._replace(owns=False)
+        self._publish()
+        self.timeline.later(seconds, lambda: self._drained(node))
+
+    def _drained(self, node: Node) -> None:
+        if node.alive and not node.leaves:
+            if len(self.serving()) > 1:
+                self.leave(node)
+            else:
+                self.timeline.later(0.1, lambda: self._drained(node))
+
     def leave(self, node: Node) -> None:
         """A member ends in order: it gets no more requests, and goes when its last one has ended."""
         self._names.remove(node.name)

@@ -6,6 +6,8 @@ Rules
      member comes or goes, only the revisions move that it gets or had.
   3. Scores are of a member's *place*, not of its number: a worker that takes the place of another one takes over its
      revisions and no others.
+  4. A member that drains owns nothing, from the first view that says so: it goes on as a borrower, and the next owner
+     grants as soon as all have registered. Where all members drain, they own what they would own otherwise.
 """
 
 from __future__ import annotations
@@ -19,10 +21,11 @@ _MASK_64: Final = (1 << 64) - 1
 
 
 class MemberName(NamedTuple):
-    """`number` is given once, to one life of one process; `place` is its index, 0 … n - 1."""
+    """`number` is given once, to one life of a process; `place` is its index, 0 … n - 1. `owns`: it does not drain."""
 
     number: int
     place: int
+    owns: bool = True
 
 
 @final
@@ -53,7 +56,8 @@ class View:
     def owner_of(self, key: str) -> int:
         """The number of the member that owns this revision. Raises ValueError where there is no member."""
         hashed = _hash(key)
-        scores = [(_score(hashed, member.place), member.number) for member in self.members]
+        owners = [member for member in self.members if member.owns] or self.members
+        scores = [(_score(hashed, member.place), member.number) for member in owners]
         return max(scores)[1]
 
     def has(self, number: int) -> bool:
