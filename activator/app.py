@@ -15,7 +15,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -299,14 +299,15 @@ class App:
         return self._exposition.render(accept)
 
     def snapshot(self) -> object:
-        from activator.admin.snapshot import joined
-
-        return joined(self.workers.snapshot(), *self.control.snapshot(), self.workers.describe())
+        return self._joined(self.workers.snapshot())
 
     async def snapshot_of(self, worker: int) -> object:
+        return self._joined(await self.workers.snapshot_of(worker))
+
+    def _joined(self, shown: dict[str, dict[str, Any]]) -> object:
         from activator.admin.snapshot import joined
 
-        return joined(await self.workers.snapshot_of(worker), *self.control.snapshot(), self.workers.describe())
+        return joined(shown, *self.control.snapshot(), self.workers.describe(), self.workers.counts().data)
 
     async def tasks_of(self, worker: int) -> object:
         return await self.workers.tasks_of(worker)

@@ -78,7 +78,8 @@ function curves(key, revision) {
 function shown(revision) {
   const made = element('section'), key = revision.namespace + '/' + revision.name;
   const title = element('h2', '', key + ' ');
-  title.append(element('span', 'soft', revision.policy + ', ' + revision.hosts.join(' ')));
+  title.append(element('span', 'soft', revision.policy + ', ' +
+    (revision.protocol === 'h1' ? '' : revision.protocol + ', ') + revision.hosts.join(' ')));
   const figures = element('div', 'figures'), failed = Object.values(revision.failed).reduce((a, b) => a + b, 0);
   figures.append(
     figure('in flight', revision.in_flight, 'ready'), figure('queued', revision.queued, revision.queued ? 'busy' : ''),
@@ -107,7 +108,10 @@ async function look() {
       if (!answer.ok) throw new Error('status ' + answer.status);
       const all = await answer.json();
       main.replaceChildren(...all.revisions.map(shown));
-      told.textContent = all.revisions.length + ' revisions, ' + new Date().toLocaleTimeString();
+      const clients = all.clients, streams = clients.http2_connections ?
+        ' (' + clients.http2_connections + ' HTTP/2 with ' + clients.streams + ' streams)' : '';
+      told.textContent = all.revisions.length + ' revisions, ' + clients.connections + ' client connections' +
+        streams + ', ' + new Date().toLocaleTimeString();
       told.className = 'soft';
     } catch (error) {
       told.textContent = 'no answer: ' + error.message;

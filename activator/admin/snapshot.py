@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from activator.messages import DataPlaneStatistics
 from lb.tracker import QUARANTINED, RECOVERING, STATE_NAMES
 
 _WITH_REASON: Final = (STATE_NAMES[QUARANTINED], STATE_NAMES[RECOVERING])
@@ -14,12 +15,19 @@ def joined(
     control: dict[str, dict[str, Any]],
     state_worker: dict[str, Any],
     workers: list[dict[str, Any]],
+    counts: DataPlaneStatistics,
 ) -> dict[str, Any]:
     """`data`: of `data_plane.snapshot`; `control`, `state_worker`: of `control_plane.snapshot`. Both by key. `workers`:
-    the processes that serve, if there are several.
+    the processes that serve, if there are several; `counts`: of all of them.
     """
     revisions = [_revision(shown, control.get(key, {})) for key, shown in data.items()]
-    return {"revisions": revisions, "state_worker": state_worker, **({"workers": workers} if workers else {})}
+    clients = {
+        "connections": counts.client_connections,
+        "http2_connections": counts.http2.connections,
+        "streams": counts.http2.streams,
+    }
+    made = {"revisions": revisions, "clients": clients, "state_worker": state_worker}
+    return {**made, "workers": workers} if workers else made
 
 
 def _revision(shown: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:

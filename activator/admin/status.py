@@ -37,6 +37,12 @@ def shown(answer: bytes) -> Group | Text:
         parts.append(_revision(revision))
         if revision["slots"] or revision["without_slot"]:
             parts.append(_slots(revision["slots"], revision["without_slot"]))
+    clients = snapshot["clients"]
+    if clients["http2_connections"]:
+        parts.append(
+            Text(f"clients: {clients['connections']} connections, {clients['http2_connections']} of them HTTP/2 with "
+                 f"{clients['streams']} streams")
+        )  # fmt: skip
     return Group(*parts) if parts else Text("no revisions")
 
 
@@ -44,7 +50,8 @@ def _revision(revision: dict[str, Any]) -> Text:
     line = Text(f"{revision['namespace']}/{revision['name']}", style="bold")
     line.append(
         f"  in flight {revision['in_flight']}  queued {revision['queued']}  requests {revision['requests']}"
-        f"  policy {revision['policy']}",
+        f"  policy {revision['policy']}"
+        f"{'' if revision['protocol'] == 'h1' else '  pods speak ' + revision['protocol']}",
         style="not bold",
     )
     if revision["gathering"] or revision["delivering"]:

@@ -10,7 +10,14 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from activator.config.model import ALPN_PROTOCOLS, FORWARDED_HEADERS, KUBERNETES_MODES, SHARINGS, TLS_VERSIONS
+from activator.config.model import (
+    ALPN_PROTOCOLS,
+    FORWARDED_HEADERS,
+    KUBERNETES_MODES,
+    POD_PROTOCOLS,
+    SHARINGS,
+    TLS_VERSIONS,
+)
 from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 
@@ -91,6 +98,7 @@ class EdgeChecker:
 
     def check_revision(self, item: Item, values: Values, path: str) -> None:
         self._check_each(item, values, f"{path}.upgrades", _is_token, "a protocol such as websocket")
+        self._check_protocol(item, values, path)
         tls = values.get("tls")
         if tls is not None and tls is not UNREADABLE:
             self._check_pod_tls(item_at(item, "tls"), tls, f"{path}.tls", "process" in values)
@@ -119,11 +127,28 @@ class EdgeChecker:
             if text is not UNREADABLE and not fits(text):
                 self._reader.found(element_at(listed, place), f"{path}[{place}]", expected)
 
+    def _check_protocol(self, item: Item, values: Values, path: str) -> None:
+        """What is spoken with the pods."""
+        protocol = values.get("protocol", "auto")
+        if protocol is UNREADABLE:
+            return
+        where, at = item_at(item, "protocol"), f"{path}.protocol"
+        tls = values.get("tls")
+        if protocol not in POD_PROTOCOLS:
+            self._reader.found(where, at, "one of " + ", ".join(POD_PROTOCOLS))
+        elif protocol == "h2" and tls is None:
+            self._reader.advise(where, at, "`h2` is HTTP/2 over TLS and requires `tls`; without TLS it is `h2c`")
+        elif protocol == "h2c" and tls is not None:
+            self._reader.advise(where, at, "`h2c` is HTTP/2 without TLS; with `tls` it is `h2`")
+        elif protocol in {"h2c", "h2"} and values.get("lenient_pods") is True:
+            advice = "`lenient_pods` is about HTTP/1.1, and `protocol` is " + protocol
+            self._reader.advise(item_at(item, "lenient_pods"), f"{path}.lenient_pods", advice)
+
     def _check_alpn(self, item: Item, values: Values, path: str) -> None:
         known = " or ".join(ALPN_PROTOCOLS)
         self._check_each(item, values, f"{path}.alpn", ALPN_PROTOCOLS.__contains__, known)
         if values.get("alpn", ALPN_PROTOCOLS) == []:
-            self._reader.found(item_at(item, "alpn"), f"{path}.alpn", f"at least one of {known}")
+            self._reader.found(item_at(item, "alpn"), f"{path}.alpn", f"at least one of {known}", "an empty list")
 
     def _check_version(self, item: Item, values: Values, path: str) -> None:
         version = values.get("min_version", "1.2")

@@ -17,7 +17,7 @@ import msgspec
 from msgspec import inspect
 
 from activator.config.checks import Checker, canonical_host
-from activator.config.model import PROBE_HTTP, PROBE_TCP, Config, Duration, HashOn, Probe, Queue, Revision
+from activator.config.model import PROBE_GRPC, PROBE_HTTP, PROBE_TCP, Config, Duration, HashOn, Probe, Queue, Revision
 from activator.config.reader import UNREADABLE, Reader, build
 from activator.config.schema import make_schema
 from activator.config.specs import DisciplineSpec, ProbeSpec, RevisionSpec, RuleSpec, resolve_buffer, resolve_process
@@ -115,7 +115,7 @@ def _resolve_revision(
         strikes=_or(revision.health.strikes, config.health.strikes),
         ejection_share=_or(revision.health.ejection_share, config.health.ejection_share),
         stale_after_s=float(_or(revision.health.stale_after, config.health.stale_after)),
-        probe=_resolve_probe(revision.probe, revision.lenient_pods),
+        probe=_resolve_probe(revision.probe, revision),
         lenient_pods=revision.lenient_pods,
         protocol="h1" if revision.protocol == "auto" else revision.protocol,
         server_timing=revision.server_timing,
@@ -158,11 +158,35 @@ def _or(own: T | None, general: T) -> T:
     return general if own is None else own
 
 
-def _resolve_probe(probe: Probe | None, lenient: bool) -> ProbeSpec:
+def _resolve_probe(probe: Probe | None, revision: Revision) -> ProbeSpec:
+    lenient = revision.lenient_pods
     if probe is None:
         return ProbeSpec(lenient=lenient)
-    kind = probe.kind or (PROBE_HTTP if probe.path or probe.identity_header else PROBE_TCP)
-    return ProbeSpec(kind, probe.path, probe.host, lenient=lenient, identity_header=probe.identity_header)
+    return ProbeSpec(
+        probe.kind or (PROBE_HTTP if probe.path or probe.identity_header else PROBE_TCP),
+        probe.path,
+        probe.host,
+        lenient=lenient,
+        identity_header=probe.identity_header,
+        http2=speaks_http2(revision),
+        service=probe.service,
+    )
+
+
+def speaks_http2(revision: Revision) -> bool:
+    """With its pods."""
+    return revision.protocol in {"h2c", "h2"}
+
+
+def readiness_probe(revision: Revision) -> ProbeSpec:
+    """How a process of the revision is asked whether it is ready."""
+    assert revision.process is not None
+    readiness = revision.process.readiness
+    if readiness.grpc is not None:
+        return ProbeSpec(PROBE_GRPC, http2=True, service=readiness.grpc)
+    if readiness.http_get:
+        return ProbeSpec(PROBE_HTTP, readiness.http_get, lenient=revision.lenient_pods, http2=speaks_http2(revision))
+    return ProbeSpec()
 
 
 def _seconds(duration: Duration | None) -> float | None:

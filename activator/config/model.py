@@ -64,7 +64,8 @@ ALPN_PROTOCOLS: Final = ("h2", "http/1.1")
 POD_PROTOCOLS: Final = ("auto", "h1", "h2c", "h2")
 ADMISSIONS: Final = ("off", "predictive")
 DISCIPLINES: Final = ("fifo", "priority", "fair")
-PROBE_KINDS: Final = (PROBE_TCP, PROBE_HTTP, PROBE_QUEUE_PROXY)
+PROBE_GRPC: Final = "grpc"
+PROBE_KINDS: Final = (PROBE_TCP, PROBE_HTTP, PROBE_GRPC, PROBE_QUEUE_PROXY)
 FORWARDED_HEADERS: Final = ("x-forwarded", "forwarded", "both", "x-forwarded-for", "none")
 KUBERNETES_MODES: Final = (KNATIVE,)
 SHARINGS: Final = (SHARING_NONE, SHARING_KNATIVE, SHARING_EXACT)
@@ -366,6 +367,14 @@ class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     http_get: Annotated[
         str, doc("A path that must be answered with 2xx or 3xx. Empty: the port must accept connections.", "/health")
     ] = ""
+    grpc: Annotated[
+        str | None,
+        doc(
+            "The service that gRPC's health service must call SERVING; empty: the server as a whole. Not set: it is "
+            "not asked.",
+            "",
+        ),
+    ] = None
     interval: Annotated[
         Duration, doc("The longest time between two probes while the process starts. The first steps are 2 ms.", "1s")
     ] = Duration(0.1)
@@ -437,13 +446,17 @@ class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Annotated[
         str,
         doc(
-            "`tcp`: the port accepts connections. `http`: `path` is answered with 2xx or 3xx. `queue-proxy`: the probe "
-            "of Knative. Empty: `http` if `path` or `identity_header` is set, else `tcp`.",
+            "`tcp`: the port accepts connections. `http`: `path` is answered with 2xx or 3xx. `grpc`: gRPC's health "
+            "service says SERVING. `queue-proxy`: the probe of Knative. Empty: `http` if `path` or `identity_header` "
+            "is set, else `tcp`.",
             "http",
             words=("", *PROBE_KINDS),
         ),
     ] = ""
     path: Annotated[str, doc("With `http`: the path of the probe. Empty: `/`.", "/ready")] = ""
+    service: Annotated[
+        str, doc("With `grpc`: the service that is asked about. Empty: the server as a whole.", "model.Inference")
+    ] = ""
     host: Annotated[
         str, doc("With `http`: the `Host` of the probe. Empty: the address of the pod.", "model.internal")
     ] = ""

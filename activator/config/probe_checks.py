@@ -9,12 +9,14 @@ import re
 from typing import Final
 
 from activator.config.edge_checks import item_at
-from activator.config.model import PROBE_HTTP, PROBE_KINDS
+from activator.config.model import PROBE_GRPC, PROBE_HTTP, PROBE_KINDS
 from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 
 _PATH: Final = re.compile(r"/[!-~]*")  # visible ASCII, as it goes over the wire
 _HOST: Final = re.compile(r"[A-Za-z0-9._:\[\]-]+")
+SERVICE_BYTES_MAX: Final = 120  # of a gRPC service's name: so its length is one byte on the wire
+
 _HTTP_KEYS: Final = ("path", "host", "identity_header")
 
 
@@ -35,6 +37,12 @@ def check_probe(reader: Reader, revision: Item, values: Values, path: str) -> No
         if kind not in ("", PROBE_HTTP) and probe.get(key, ""):
             reader.advise(item_at(item, key), f"{path}.{key}", f"`{key}` requires `kind: http`, and it is {kind}")
             return
+    if probe.get("service", "") and kind != PROBE_GRPC:
+        advice = f"`service` requires `kind: grpc`{', and it is ' + kind if kind else ''}"
+        reader.advise(item_at(item, "service"), f"{path}.service", advice)
+        return
+    if len(probe.get("service", "").encode()) > SERVICE_BYTES_MAX:
+        reader.found(item_at(item, "service"), f"{path}.service", f"a name of at most {SERVICE_BYTES_MAX} bytes")
     _check_texts(reader, item, probe, path)
     if probe.get("identity_header") and values.get("pods"):
         advice = (

@@ -56,7 +56,8 @@ class RuleSpec(msgspec.Struct, frozen=True):
 class ProbeSpec(msgspec.Struct, frozen=True):
     """How a pod is asked whether it takes requests."""
 
-    kind: str = PROBE_TCP  # tcp: the port accepts; http: `path` answers 2xx or 3xx; queue-proxy: Knative's probe
+    # tcp: the port accepts; http: `path` answers 2xx or 3xx; grpc: gRPC's health service; queue-proxy: Knative's probe
+    kind: str = PROBE_TCP
     path: str = ""  # empty: / for http, /healthz for queue-proxy
     host: str = ""  # empty: the pod's address
     headers: tuple[tuple[str, str], ...] = ()  # beside those that the kind has
@@ -65,6 +66,8 @@ class ProbeSpec(msgspec.Struct, frozen=True):
     port_suffices: bool = False  # queue-proxy itself looks for no more than that this port takes connections
     lenient: bool = False  # the answer's head may have the shapes of old servers
     identity_header: str = ""  # the answer's header that must hold the pod's identity; empty: it is not asked for
+    http2: bool = False  # http: over HTTP/2, since the pod may speak nothing else
+    service: str = ""  # grpc: the service asked about; empty: the server as a whole
 
 
 class RevisionSpec(msgspec.Struct, frozen=True):

@@ -27,6 +27,7 @@ def revision(throttler: RevisionThrottler) -> dict[str, Any]:
         "name": name,
         "hosts": list(throttler.spec.hosts),
         "policy": throttler.spec.policy,
+        "protocol": throttler.spec.protocol,
         "owner": throttler.lending is not None or throttler.source is None,
         "container_concurrency": throttler.spec.container_concurrency,
         "requests": throttler.requests_total,

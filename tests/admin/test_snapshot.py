@@ -5,12 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from activator.admin.snapshot import joined as joined_snapshot
 from activator.admin.status import table
 from activator.control_plane import snapshot as control_snapshot
 from activator.data_plane import snapshot as data_snapshot
-from activator.messages import PodGone, PodStatus, PodUnplaced, Probed, RevisionSet
+from activator.messages import (
+    DataPlaneStatistics,
+    Http2Statistics,
+    PodGone,
+    PodStatus,
+    PodUnplaced,
+    Probed,
+    RevisionSet,
+)
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
 
 REFUSED = "refused a connection: connect_failed"
@@ -20,7 +29,8 @@ NO_SLOT = "every slot of the table is held"
 def answer(joined: Joined) -> bytes:
     worker = joined.worker
     control = control_snapshot.revisions(worker.model, {}), control_snapshot.state_worker(worker, joined.clock.now())
-    return msgspec.json.encode(joined_snapshot(data_snapshot.revisions(joined.tables), *control, []))
+    counts = DataPlaneStatistics(client_connections=7, http2=Http2Statistics(connections=2, streams=5))
+    return msgspec.json.encode(joined_snapshot(data_snapshot.revisions(joined.tables), *control, [], counts))
 
 
 def shown(joined: Joined) -> dict[str, Any]:
@@ -78,3 +88,14 @@ def test_a_pod_whose_address_another_one_has_is_shown_with_that_one() -> None:
     (pod,) = shown(joined)["without_slot"]
     assert pod == {"pod": "p1", "address": "10.0.0.1:80", "state": "draining", "reason": "uid-1 has its address"}
     assert "uid-1 has its address" in table(answer(joined))
+
+
+def test_what_clients_have_open() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(replace(SPEC, protocol="h2c")), seen("p1"))
+    told = msgspec.json.decode(answer(joined))
+    assert told["clients"] == {"connections": 7, "http2_connections": 2, "streams": 5}
+    assert told["revisions"][0]["protocol"] == "h2c"
+    text = table(answer(joined))
+    assert "clients: 7 connections, 2 of them HTTP/2 with 5 streams" in text
+    assert "pods speak h2c" in text

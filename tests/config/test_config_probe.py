@@ -42,7 +42,10 @@ def test_what_is_fine(probe: str, spec: ProbeSpec) -> None:
 @pytest.mark.parametrize(
     ("probe", "problem"),
     [
-        ("{kind: grpc}", 'f:5: revisions[0].probe.kind: found "grpc", expected one of tcp, http, queue-proxy'),
+        ("{kind: ping}", 'f:5: revisions[0].probe.kind: found "ping", expected one of tcp, http, grpc, queue-proxy'),
+        ("{service: a.B}", "f:5: revisions[0].probe.service: `service` requires `kind: grpc`"),
+        ("{kind: tcp, service: a}", "f:5: revisions[0].probe.service: `service` requires `kind: grpc`, and it is tcp"),
+        ("{kind: grpc, path: /}", "f:5: revisions[0].probe.path: `path` requires `kind: http`, and it is grpc"),
         ("{path: up}", 'f:5: revisions[0].probe.path: found "up", expected a path that begins with /, without spaces'),
         ("{path: '/a b'}", 'f:5: revisions[0].probe.path: found "/a b", expected a path that begins with /, without'),
         ("{path: '/ä'}", "f:5: revisions[0].probe.path: found"),

@@ -192,7 +192,7 @@ def test_a_name_that_is_not_ascii_ends_with_an_alert_and_fills_no_log(
 ) -> None:
     told: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", told.append)
-    context = listening_context([pair_of(tmp_path, "a.test")], "1.2")
+    context = listening_context([pair_of(tmp_path, "a.test")], "1.2", ["http/1.1"])
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     hello = hello_of([])
     record = b"\x16\x03\x01" + len(hello).to_bytes(2) + hello.replace(b"a.test", b"\xff.test")
@@ -209,7 +209,7 @@ def test_a_name_that_is_not_ascii_ends_with_an_alert_and_fills_no_log(
 def test_names_and_protocols_are_judged_after_a_second_hello_too(tmp_path: Path) -> None:
     """The server asks for another group (HelloRetryRequest, RFC 8446 section 4.1.4)."""
     pairs = [pair_of(tmp_path, "a.test"), pair_of(tmp_path, "b.test")]
-    context = listening_context(pairs, "1.3")
+    context = listening_context(pairs, "1.3", ["http/1.1"])
     context.set_ecdh_curve("secp384r1")
     assert served_by(context, "b.test") == der_of(pairs[1])
 

@@ -17,7 +17,7 @@ from activator.control_plane.state.worker import TURN_BOUNDS_S
 from activator.data_plane import statistics
 from activator.data_plane.throttle.traffic import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
 from activator.data_plane.upstream.http1_pool import Http1Pool
-from activator.messages import DataPlaneStatistics
+from activator.messages import DataPlaneStatistics, Http2Statistics
 from activator.runtime.distribution import Distribution
 from activator.runtime.errors import Reason
 from activator.runtime.histogram import Histogram
@@ -75,6 +75,7 @@ def a_program() -> Program:
             refused_requests={"no_route": 5, "bad_request": 6},
             transitions={(READY, DRAINING): 28, (DRAINING, EMPTY): 29},
             errors_total=36,
+            http2=Http2Statistics(81, 82, 83, 84, 85, 86, 87, {"PROTOCOL_ERROR": 88}),
         ),
         worker=Of(
             queue=Queue(),
@@ -117,6 +118,12 @@ PROGRAM: dict[str, float | Figures] = {
     "activator_client_handshakes_closed": 52.0,
     "activator_client_connections_accepted": 2.0,
     "activator_client_connections_shed": 3.0,
+    "activator_http2_connections": 81.0,
+    "activator_http2_streams": 82.0,
+    "activator_http2_connections_accepted": 83.0,
+    "activator_http2_requests": 84.0,
+    "activator_http2_streams_reset": {("client",): 85.0, ("malformed",): 86.0, ("too_many",): 87.0},
+    "activator_http2_connection_errors": {("PROTOCOL_ERROR",): 88.0},
     "activator_exchanges": 4.0,
     "activator_refused_requests": {("no_route",): 5.0, ("bad_request",): 6.0},
     "activator_held_bytes": 7.0,

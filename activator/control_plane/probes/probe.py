@@ -24,8 +24,10 @@ from activator.codec.http1.response import ResponseParser, ResponseSink
 from activator.codec.http1.serialise import request_bytes
 from activator.codec.message import Headers, ResponseHead
 from activator.codec.probe_request import names, probe_head
-from activator.config.model import PROBE_HTTP, PROBE_QUEUE_PROXY, PROBE_TCP, PodTls
+from activator.config.model import PROBE_GRPC, PROBE_QUEUE_PROXY, PROBE_TCP, PodTls
 from activator.config.specs import ProbeSpec
+from activator.control_plane.probes.grpc_health import check_request, problem_with
+from activator.control_plane.probes.http2_exchange import exchange
 from activator.runtime.certificates import TLS_CONTEXTS_MAX
 from activator.runtime.local_listeners import LOOPBACK_4, LOOPBACK_6, Listening, is_loopback, listening
 from activator.runtime.sockets import join_address, split_address
@@ -69,12 +71,6 @@ class Question(msgspec.Struct, frozen=True):
     causes: list[str] = []  # why it did not answer, the last one last: added by `ask`
 
 
-async def answers(address: str, http_get: str, timeout_s: float, lenient: bool = False) -> bool:
-    """Whether the pod takes a connection, and answers `http_get` well if that is not empty."""
-    probe = ProbeSpec(PROBE_HTTP, http_get, lenient=lenient) if http_get else ProbeSpec()
-    return await ask(Question(address, probe), timeout_s) is Ask.ANSWERED
-
-
 async def ask(question: Question, timeout_s: float) -> Ask:
     """Ask the pod once."""
     writer: asyncio.StreamWriter | None = None
@@ -88,10 +84,13 @@ async def ask(question: Question, timeout_s: float) -> Ask:
                     return known
                 _, writer = await asyncio.open_connection(host, port)
                 return Ask.ANSWERED
-            context = _context(question.tls)
+            http2 = question.probe.kind == PROBE_GRPC or question.probe.http2
+            context = _context(question.tls, http2)
             name = _server_name(question.tls, host)
             reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
             where = "answering the probe"
+            if http2:
+                return await _ask_over_http2(reader, writer, question)
             writer.write(request_bytes(probe_head(question.probe, question.address)))
             return await _read(reader, question)
     except TimeoutError as error:
@@ -107,6 +106,26 @@ async def ask(question: Question, timeout_s: float) -> Ask:
     finally:
         if writer is not None:
             writer.transport.abort()  # do not wait for the rest of its answer
+
+
+async def _ask_over_http2(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, question: Question) -> Ask:
+    probe = question.probe
+    secure = question.tls is not None
+    if probe.kind == PROBE_GRPC:
+        head, message = check_request(question.address, probe.service)
+        problem = problem_with(await exchange(reader, writer, head, message, secure, PROBE_ANSWER_BYTES_MAX))
+    else:
+        head = probe_head(probe, question.address, keep_alive=True)
+        answer = await exchange(reader, writer, head, b"", secure, PROBE_ANSWER_BYTES_MAX)
+        found = _Answer()
+        found.head = answer.head
+        problem = ""
+        if not _is_good(found, question):
+            status = "nothing" if answer.head is None else str(answer.head.status)
+            problem = answer.problem or f"it answered the probe with {status}"
+    if problem:
+        question.causes.append(problem)
+    return Ask.REFUSED if problem else Ask.ANSWERED
 
 
 def _known_to_kernel(question: Question, host: str, port: int) -> Ask | None:
@@ -205,14 +224,14 @@ def _is_good(answer: _Answer, question: Question) -> bool:
 
 
 @functools.lru_cache(maxsize=TLS_CONTEXTS_MAX)  # in a cluster, one for each namespace
-def _made_context(tls: PodTls) -> ssl.SSLContext:
+def _made_context(tls: PodTls, protocol: str) -> ssl.SSLContext:
     from activator.runtime.certificates import pod_context  # ssl: only where pods use TLS
 
-    return pod_context(tls)
+    return pod_context(tls, protocol)
 
 
-def _context(tls: PodTls | None) -> ssl.SSLContext | None:
-    return None if tls is None else _made_context(tls)
+def _context(tls: PodTls | None, http2: bool) -> ssl.SSLContext | None:
+    return None if tls is None else _made_context(tls, "h2" if http2 else "http/1.1")
 
 
 def _server_name(tls: PodTls | None, host: str) -> str | None:

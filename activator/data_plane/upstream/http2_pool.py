@@ -69,6 +69,10 @@ class Http2Pool(PodPool):
                 return True
         return False
 
+    def statistics(self) -> dict[str, int]:
+        streams = sum(len(one.codec.streams) for one in self._open if isinstance(one, Http2PodConnection))
+        return {**super().statistics(), "streams": streams}
+
     # --- what connections report ---
 
     def finished(self, connection: PooledConnection, reusable: bool) -> None:

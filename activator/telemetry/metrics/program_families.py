@@ -108,7 +108,7 @@ CLIENTS: tuple[Family[Program], ...] = (
             (("malformed",), float(it.data.http2.failed_total)),
             (("too_many",), float(it.data.http2.refused_total)),
         ],
-        ("cause",),
+        ("reason",),
         (("client", "malformed", "too_many"),),
     ),
     Family(
@@ -116,7 +116,7 @@ CLIENTS: tuple[Family[Program], ...] = (
         Kind.COUNTER,
         "HTTP/2 connections that ended for an error of the client's, by the code of RFC 9113.",
         lambda it: [((code,), float(count)) for code, count in it.data.http2.errors.items()],
-        ("code",),
+        ("reason",),
         (CODE_NAMES,),
     ),
     gauge("activator_exchanges", "Requests begun and not ended.", lambda it: it.data.exchanges),

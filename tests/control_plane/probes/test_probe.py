@@ -13,7 +13,7 @@ import pytest
 
 from activator.config.model import PodTls
 from activator.config.specs import ProbeSpec
-from activator.control_plane.probes.probe import Ask, Question, answers, ask
+from activator.control_plane.probes.probe import Ask, Question, ask
 
 LONG_S = 30.0  # never waited for
 
@@ -96,7 +96,7 @@ def test_a_port_that_accepts_is_an_answer_and_a_closed_one_is_known_at_once() ->
     async def scenario() -> None:
         async with Pod(saying(b"")) as pod:
             assert await ask(Question(pod.address), LONG_S) is Ask.ANSWERED
-            assert await answers(pod.address, "", LONG_S)
+            assert await ask(Question(pod.address), LONG_S) is Ask.ANSWERED
         with socket.socket() as taken:
             taken.bind(("127.0.0.1", 0))  # bound and not listening
             assert await ask(Question(f"127.0.0.1:{taken.getsockname()[1]}"), LONG_S) is Ask.REFUSED
@@ -124,7 +124,7 @@ def test_a_path_that_is_asked_for(answer: bytes, found: Ask) -> None:
             (head,) = pod.heads
             assert head.startswith(b"GET /up?a=b HTTP/1.1\r\nHost: pod.test\r\n")
             assert b"\r\nX-Key: secret\r\n" in head
-            assert await answers(pod.address, "/", LONG_S) is (found is Ask.ANSWERED)
+            assert await ask(Question(pod.address, ProbeSpec("http", "/")), LONG_S) is found
             assert pod.heads[1].startswith(b"GET / HTTP/1.1\r\nHost: %b\r\n" % pod.address.encode())
 
     run(scenario)

@@ -26,9 +26,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from activator.config.file import readiness_probe
 from activator.config.model import Revision
 from activator.config.specs import DRAIN_TIMEOUT_S
-from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, answers
+from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
 from activator.control_plane.sources.process.reaper import MARK
 from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Listed, PodGone, PodSeen, PodStatus, RevisionFailed, RevisionRecovered
@@ -347,11 +348,11 @@ class ProcessSupervisor:
         settings = fleet.revision.process
         assert settings is not None
         interval_s = float(settings.readiness.interval)
+        probe = readiness_probe(fleet.revision)
         began_s = self._now()
         waited_s = 0.0
         while waited_s < float(fleet.revision.timeouts.startup):
-            lenient = fleet.revision.lenient_pods
-            if await answers(process.address, settings.readiness.http_get, PROBE_TIMEOUT_S, lenient):
+            if await ask(Question(process.address, probe), PROBE_TIMEOUT_S) is Ask.ANSWERED:
                 return True
             process.address = _address_of(process.port)
             # In proportion to what has passed: the wait for the next look never adds more than that share to a start.

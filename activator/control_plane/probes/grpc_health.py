@@ -1,0 +1,47 @@
+"""gRPC's health-checking protocol (the gRPC project's health-checking.md): `grpc.health.v1.Health/Check`, by hand.
+
+A request and an answer of one field each do not need a code generator: the service's name as field 1, with one byte of
+length (config/probe_checks.py bounds it), and the status as field 1, a varint that is 1 for SERVING.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from activator.codec.message import Fields, Headers, RequestHead
+from activator.control_plane.probes.http2_exchange import Http2Answer
+
+_PATH: Final = b"/grpc.health.v1.Health/Check"
+_SERVING: Final = b"\x08\x01"
+_PREFIX_BYTES: Final = 5
+_STATUS_NAMES: Final = {b"\x08\x02": "NOT_SERVING", b"\x08\x03": "SERVICE_UNKNOWN"}
+
+
+def check_request(address: str, service: str) -> tuple[RequestHead, bytes]:
+    """The request and its message; `service` empty: the server as a whole."""
+    name = service.encode()
+    message = b"\x0a%c%b" % (len(name), name) if name else b""
+    body = b"\0" + len(message).to_bytes(4, "big") + message
+    fields: Headers = [
+        (b"content-type", b"application/grpc"),
+        (b"te", b"trailers"),
+        (b"user-agent", b"activator-probe"),
+    ]
+    return RequestHead(b"POST", _PATH, address.encode(), Fields.from_pairs(fields), len(body), True), body
+
+
+def problem_with(answer: Http2Answer) -> str:
+    """Why the answer does not say SERVING; empty if it does."""
+    if answer.problem:
+        return answer.problem
+    head = answer.head
+    if head is None or head.status != 200:
+        return f"it answered the probe with {'nothing' if head is None else head.status}"
+    trailers: dict[bytes, bytes] = dict(answer.trailers)
+    status = trailers.get(b"grpc-status") or head.headers.get(b"grpc-status") or b"2"
+    if status != b"0":
+        words = (trailers.get(b"grpc-message") or head.headers.get(b"grpc-message") or b"").decode("latin-1")
+        known = " (it has no health service)" if status == b"12" else ""
+        return f"grpc-status {status.decode('latin-1')}{known}{': ' + words if words else ''}"
+    serving = answer.body[_PREFIX_BYTES:]
+    return "" if serving == _SERVING else f"it is {_STATUS_NAMES.get(serving, 'not SERVING')}"
