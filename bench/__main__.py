@@ -81,6 +81,7 @@ def _parser() -> argparse.ArgumentParser:
 
     crowd = commands.add_parser("crowd", help="thousands of clients that wait, and then hear the same at once")
     crowd.add_argument("--clients", type=_positive, default=5_000, help="how many (default: 5,000)")
+    crowd.add_argument("--h2", action="store_true", help="over HTTP/2, many requests on each connection")
     crowd.set_defaults(handler=_crowd)
 
     slow = commands.add_parser("slow", help="pods that answer slowly, with and without keep-alive, beside haproxy")
@@ -225,7 +226,7 @@ def _trace(options: argparse.Namespace) -> int:
 def _crowd(options: argparse.Namespace) -> int:
     from bench import crowd
 
-    return crowd.run(options.clients, options.json)
+    return crowd.run(options.clients, options.h2, options.json)
 
 
 def _slow(options: argparse.Namespace) -> int:

@@ -2,6 +2,8 @@
 
 Measured on the running program: memory per connection and per waiting request, CPU while they wait, and how long the
 event loop stalls (the slowest answer of the admin port, asked all the while) when all of them run out of time together.
+
+`--h2`: the same over HTTP/2, STREAMS_PER_CONNECTION requests on each connection.
 """
 
 from __future__ import annotations
@@ -20,9 +22,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from activator.codec.http2.field import Field
+from activator.codec.http2.frames import HEADER_BYTES, HEADERS, PREFACE, header_frames, settings_frame
+from activator.codec.http2.hpack.decoder import HpackDecoder
+from activator.codec.http2.hpack.encoder import HpackEncoder
 from bench import header, results
-from bench.processes import ROOT, BenchError
-from bench.results import Document, Result
+from bench.processes import ROOT, BenchError, UsageError
+from bench.results import Document, Result, Value
 
 WAIT_S = 12.0  # queue.timeout: all arrive well before the first runs out of time, and all run out of time together
 UNITS = {
@@ -32,6 +38,8 @@ UNITS = {
     "slowest_answer_waiting": "ms",
     "slowest_answer_telling": "ms",
 }
+UNITS_H2 = {"waiting_request": "bytes, beside its connection", "connection": "bytes, of HTTP/2, settings exchanged"}
+STREAMS_PER_CONNECTION = 10
 REQUEST = b"POST /x HTTP/1.1\r\nHost: a.test\r\nUser-Agent: crowd\r\nAccept: */*\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -101,18 +109,56 @@ class Program:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def _measure(program: Program, count: int) -> dict[str, float]:
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def _h1_statuses(reader: asyncio.StreamReader) -> list[str]:
+    answer = await reader.readuntil(b"\r\n\r\n")
+    return [answer.split(b" ", 2)[1].decode()]
+
+
+async def _h2_statuses(reader: asyncio.StreamReader) -> list[str]:
+    """Of as many streams as were opened: each HEADERS frame is one, and no table is needed for their statuses."""
+    decoder = HpackDecoder()
+    statuses: list[str] = []
+    while len(statuses) < STREAMS_PER_CONNECTION:
+        head = await reader.readexactly(HEADER_BYTES)
+        payload = await reader.readexactly(int.from_bytes(head[:3], "big"))
+        if head[3] == HEADERS:
+            fields: list[Field] = []
+            decoder.decode(payload, 0, len(payload), fields, 1 << 20, 100)
+            statuses.append(fields[0].value.decode())
+    return statuses
+
+
+def _h2_requests() -> bytes:
+    """One POST without a body on each of the streams."""
+    encoder = HpackEncoder()
+    frames = []
+    for number in range(STREAMS_PER_CONNECTION):
+        encoder.add_request_line(b"POST", b"http", b"a.test", b"/x")
+        encoder.add_lines(b"\r\nUser-Agent: crowd\r\nAccept: */*")
+        frames.append(header_frames((2 * number + 1).to_bytes(4, "big"), encoder.finish(), True))
+    return b"".join(frames)
+
+
+async def _measure(program: Program, count: int, h2: bool) -> dict[str, float]:
     host, _, port = program.address.rpartition(":")
     found: dict[str, float] = {}
     before = program.resident_bytes()
-    streams: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-    for _ in range(0, count, 100):
-        opened = (asyncio.open_connection(host, int(port)) for _ in range(min(100, count - len(streams))))
+    connections = count // STREAMS_PER_CONNECTION if h2 else count
+    streams: list[Stream] = []
+    for _ in range(0, connections, 100):
+        opened = (asyncio.open_connection(host, int(port)) for _ in range(min(100, connections - len(streams))))
         streams += await asyncio.gather(*opened)
+    if h2:
+        for _, writer in streams:
+            writer.write(PREFACE + settings_frame([]))
     await asyncio.sleep(0.5)
     connected = program.resident_bytes()
+    requests = _h2_requests() if h2 else REQUEST
     for _, writer in streams:
-        writer.write(REQUEST)
+        writer.write(requests)
     await asyncio.sleep(2.0)
     waiting = program.resident_bytes()
     watch = Watch(program.admin)
@@ -120,37 +166,44 @@ async def _measure(program: Program, count: int) -> dict[str, float]:
     await asyncio.sleep(3.0)
     found["slowest_answer_waiting"] = watch.reset() * 1e3
     found["cpu_waiting"] = (program.cpu_s() - cpu_s) / (time.perf_counter() - began_s)
-    answers = await asyncio.gather(*(reader.readuntil(b"\r\n\r\n") for reader, _ in streams))
+    told = await asyncio.gather(*((_h2_statuses if h2 else _h1_statuses)(reader) for reader, _ in streams))
     found["slowest_answer_telling"] = watch.reset() * 1e3
     watch.close()
-    reasons = Counter(answer.split(b" ", 2)[1].decode() for answer in answers)
+    reasons = Counter(status for statuses in told for status in statuses)
     if reasons != {"504": count}:
         raise BenchError(f"expected {count} answers with 504, got {dict(reasons)}")
-    found["connection"] = (connected - before) / count
+    found["connection"] = (connected - before) / connections
     found["waiting_request"] = (waiting - connected) / count
     for _, writer in streams:
         writer.close()
     return found
 
 
-def run(count: int, json_path: str | None) -> int:
+def run(count: int, h2: bool, json_path: str | None) -> int:
     """The whole of `python -m bench crowd`. Raises BenchError."""
     head = header.collect([])
     print(header.one_line(head), flush=True)
     if warning := header.warning(head):
         print(warning, file=sys.stderr)
+    if h2 and count % STREAMS_PER_CONNECTION:
+        raise UsageError(f"--clients: with --h2 a multiple of {STREAMS_PER_CONNECTION}")
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         program = Program(Path(name))
         try:
-            found = asyncio.run(_measure(program, count))
+            found = asyncio.run(_measure(program, count, h2))
         finally:
             program.process.terminate()
             program.process.communicate(timeout=60)
-    rows = [[what, results.figure(value, 3), UNITS[what]] for what, value in found.items()]
+    units = {**UNITS, **(UNITS_H2 if h2 else {})}
+    rows = [[what, results.figure(value, 3), units[what]] for what, value in found.items()]
     print("\n" + results.table([f"{count:,} clients", "figure", "unit"], rows))
     print("\nslowest_answer: of the admin port, asked every 2 ms; an answer takes several turns of the loop.")
     print("cpu_waiting includes what that asking costs.")
     if json_path is not None:
-        measured = [Result(f"crowd.{what}", found[what], UNITS[what], True, {"clients": count}) for what in found]
+        params: dict[str, Value] = {"clients": count}
+        name = "crowd.h2" if h2 else "crowd"
+        measured = [Result(f"{name}.{what}", found[what], units[what], True, params) for what in found]
+            Result(f"crowd{'.h2' if h2 else ''}.{what}", found[what], units[what], True, params) for what in found
+        ]
         results.write(json_path, Document(head, measured))
     return 0

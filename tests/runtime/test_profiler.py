@@ -98,12 +98,13 @@ def snapshot(in_flight: int) -> bytes:
         "delivering": 4,
         "requests": 7,
         "policy": "random",
+        "protocol": "h1",
         "waits_for": "",
         "failure": None,
         "slots": [slot],
         "without_slot": [],
     }
-    return msgspec.json.encode({"revisions": [revision] if in_flight >= 0 else []})
+    return msgspec.json.encode({"revisions": [revision] if in_flight >= 0 else [], "clients": {"http2_connections": 0}})
 
 
 def test_the_table() -> None:
