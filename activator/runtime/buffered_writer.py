@@ -68,7 +68,7 @@ class BufferedWriter:
         """Send at the end of the turn, after what was written before."""
         count = len(data)
         if count >= WRITE_AT_ONCE_BYTES:
-            self.flush()
+            self._send_pending()
             self._send(data)
             return
         if count == 0:
@@ -79,7 +79,7 @@ class BufferedWriter:
         pending.append(data)
         self._size += count
         if self._size >= WRITE_AT_ONCE_BYTES:
-            self.flush()
+            self._send_pending()
 
     def touch(self) -> None:
         """Have `flush` called at the end of the turn, also if nothing is written until then."""
@@ -88,6 +88,9 @@ class BufferedWriter:
 
     def flush(self) -> None:
         """Send now."""
+        self._send_pending()
+
+    def _send_pending(self) -> None:
         pending = self._pending
         if pending:
             data = pending[0] if len(pending) == 1 else b"".join(pending)
@@ -125,7 +128,10 @@ class BufferedWriter:
 
 
 class GatheringWriter(BufferedWriter):
-    """One connection's whose protocol gathers, too: `gather` writes what it has, before each flush."""
+    """One connection's whose protocol gathers, too: `gather` writes what it has, before each flush.
+
+    A piece that goes out at once is no reason to gather: the protocol is writing, and what it gathers comes behind it.
+    """
 
     def __init__(self, turn: WriteBatcher, transport: Transport, gather: Callable[[], None]) -> None:
         super().__init__(turn, transport)
@@ -133,7 +139,7 @@ class GatheringWriter(BufferedWriter):
 
     def flush(self) -> None:
         self._gather()
-        super().flush()
+        self._send_pending()
 
     def stop(self) -> None:
         """The connection is gone: no cycle is left for the collector."""
