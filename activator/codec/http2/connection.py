@@ -568,12 +568,17 @@ class Http2Connection:
         if self._settled:
             self._spend(2 + len(self.streams) // 4)  # each stream may get another window
         self._settled = True
+        window_before = self._first_send_window
         while begin < end:
             self._setting((data[begin] << 8) | data[begin + 1], int.from_bytes(data[begin + 2 : begin + 6], "big"))
             if self.error is not None:
                 return
             begin += 6
-        self._events.write(frames.settings_ack())
+        self._events.write(frames.settings_ack())  # before anything that they allow: peers act on it (6.5.3)
+        if self._first_send_window > window_before:
+            for stream in list(self.streams.values()):
+                if stream.unsent_bytes > 0 and not stream.is_closed:
+                    self._pump(stream)
         self._events.peer_settings()
 
     def _setting(self, number: i64, value: i64) -> None:
@@ -606,10 +611,6 @@ class Http2Connection:
             if stream.send_window > WINDOW_MAX:
                 self.fail(FLOW_CONTROL_ERROR, "INITIAL_WINDOW_SIZE makes a window too large")
                 return
-        if difference > 0:
-            for stream in list(self.streams.values()):
-                if stream.unsent_bytes > 0 and not stream.is_closed:
-                    self._pump(stream)
 
     def _ping(self, flags: i64, stream_id: i64, data: bytes, begin: i64, end: i64) -> None:
         if stream_id != 0:
