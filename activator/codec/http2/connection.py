@@ -155,7 +155,7 @@ class Http2Connection:
         self.streams: dict[int, Stream] = {}
         self.error: Http2Error | None = None
         self.needs_turn: bool = False
-        self.frames_total: i64 = 0  # that have come whole
+        self.frames_total: i64 = 0  # that have come whole; of a field section, the first
         self.last_id: i64 = 0  # the highest stream that the peer has opened; as a client, that we have
         self._reset_by_us: dict[int, None] = {}  # of late
         # what is parsed
@@ -438,6 +438,7 @@ class Http2Connection:
         if self._block_id == 0:
             self.fail(PROTOCOL_ERROR, "CONTINUATION without HEADERS")
             return
+        self.frames_total -= 1
         self._block_bytes += end - begin
         if self._block_bytes > self.block_bytes_max:
             self.fail(ENHANCE_YOUR_CALM, "a field section is too long")
