@@ -60,6 +60,8 @@ class Http2ClientStream(ClientStream):
         if head.upgrade:
             self.tunnel = True
             self._codec.send_response(self.stream, head, False)
+            if self.stream.remote_ended:
+                self.exchange.request_end([])  # the client has ended its side of the tunnel before it stood
             return
         if self.exchange.head.upgrade and 200 <= head.status < 300:
             head.status = 502  # RFC 8441 5: any 2xx would say that the WebSocket is open, and the pod has not switched

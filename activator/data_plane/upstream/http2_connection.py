@@ -93,8 +93,10 @@ class Http2PodStream(PodStream):
         return True
 
     def finish(self) -> None:
-        """A tunnel has ended both ways; what was sent is on its way."""
+        """A tunnel has ended both ways; what was sent is on its way, and the end of the stream behind it."""
         self.exchange = None
+        if self.stream is not None:
+            self.connection.codec.send_end(self.stream, [])
 
     def pause_response(self) -> None:
         stream = self.stream
