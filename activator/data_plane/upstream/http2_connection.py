@@ -50,6 +50,8 @@ class Http2PodStream(PodStream):
     def send_request(self, head: RequestHead, body: list[bytes]) -> None:
         connection = self.connection
         codec = connection.codec
+        if head.upgrade:  # HTTP/2 has no other upgrade than this one
+            head.upgrade = b"websocket" if b"websocket" in head.upgrade.split(b", ") else b""
         if head.upgrade and not codec.is_settled() and not connection.is_closed:
             connection.when_settled(self, head, body)  # RFC 8441 3: whether it takes WebSockets is not known before
             return
