@@ -60,7 +60,7 @@ class Http2PodStream(PodStream):
         if connection.is_closed or codec.room() == 0:  # it went away between the hand-over and now
             connection.refuse_soon(self)
             return
-        if head.upgrade == b"websocket" and not codec.peer_takes_websockets:
+        if head.upgrade and not codec.peer_takes_websockets:
             connection.turn.defer(_NoWebSockets(self).say)
             return
         stream = self.stream = codec.open(self)
@@ -179,7 +179,7 @@ class Http2PodConnection(PooledConnection):
     def place_given_back(self) -> None:
         """An exchange that had a place has not used it."""
         self.promised -= 1
-        self._room_changed()
+        self.room_changed()
 
     def when_settled(self, stream: Http2PodStream, head: RequestHead, body: list[bytes]) -> None:
         """Send this request when the pod has said what it takes."""
@@ -204,6 +204,7 @@ class Http2PodConnection(PooledConnection):
             stream.exchange = None
             if exchange is not None:
                 exchange.pod_refused(Reason.POD_CLOSED, "")
+        self.room_changed()  # their places were not used
 
     # --- asyncio protocol ---
 
@@ -258,16 +259,19 @@ class Http2PodConnection(PooledConnection):
             self._reading.pause(UNPARSED)
             self._reading.wait_for_turn()
 
-    def eof_received(self) -> bool | None:
+    def _parse_all(self) -> None:
+        """Nothing more comes: parse what is left of the last read, in as many shares as it takes."""
         while self.codec.needs_turn and not self.is_closed:
-            self.codec.resume()
+            self._turn_came()
+
+    def eof_received(self) -> bool | None:
+        self._parse_all()
         if not self.is_closed:
             self._ended()
         return None  # the transport closes, and `connection_lost` follows
 
     def connection_lost(self, error: Exception | None) -> None:
-        while self.codec.needs_turn and not self.is_closed:
-            self.codec.resume()
+        self._parse_all()
         if not self.is_closed:
             self._ended()
         self._forget()
@@ -304,7 +308,7 @@ class Http2PodConnection(PooledConnection):
         for stream, head, body in unsettled:
             if stream.exchange is not None:
                 stream.send_request(head, body)
-        self._room_changed()
+        self.room_changed()
 
     def _ended(self) -> None:
         """The pod sends no more: what it has not answered ends here."""
@@ -323,7 +327,11 @@ class Http2PodConnection(PooledConnection):
         if self.is_closed:
             return
         users: list[object] = [stream.user for stream in self.codec.streams.values()]
-        users += [one[0] for one in self._unsettled]
+        for unsettled, _, _ in self._unsettled:
+            if unsettled.has_place:
+                unsettled.has_place = False
+                self.promised -= 1
+                users.append(unsettled)
         self._unsettled = []
         self._gone()
         writer = self._writer
@@ -358,7 +366,7 @@ class Http2PodConnection(PooledConnection):
         self._transport = None
         self._writer = None
 
-    def _room_changed(self) -> None:
+    def room_changed(self) -> None:
         if not self.is_closed:
             self._owner.room_changed(self)
 
@@ -379,6 +387,7 @@ class _NoWebSockets:
         self._stream.exchange = None
         if exchange is not None:
             exchange.pod_failed(Reason.BAD_RESPONSE, "the pod takes no WebSockets over HTTP/2 (RFC 8441)", False)
+        self._stream.connection.room_changed()  # its place was not used
 
 
 class _Events(ClientEvents):
@@ -470,7 +479,7 @@ class _Events(ClientEvents):
         codec = connection.codec
         codec.going_away = True
         for stream in list(codec.streams.values()):
-            if stream.id > last_id:
+            if stream.id > last_id and not stream.is_closed:
                 codec.drop(stream)
                 user = stream.user
                 stream.user = None
