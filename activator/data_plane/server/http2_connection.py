@@ -263,8 +263,9 @@ class Http2ClientConnection(ClientConnection):
         late = (
             rate > 0
             and received < rate * (now_s - one.seen_s)
-            and not (stream.remote_ended or stream.paused or one.answered or one.awaits_continue())
+            and not (stream.remote_ended or one.waited or one.answered or one.awaits_continue())
         )
+        one.waited = stream.paused
         one.seen_received = stream.received_bytes
         one.seen_sent = stream.sent_bytes
         one.seen_s = now_s

@@ -35,6 +35,7 @@ class Http2ClientStream(ClientStream):
         self.answered: bool = False
         self.tunnel: bool = False
         self._continued: bool = False
+        self.waited: bool = False  # the client had to wait with its body, since the connection last looked
         # when the connection last looked
         self.seen_received: i64 = 0
         self.seen_sent: i64 = 0
@@ -44,7 +45,7 @@ class Http2ClientStream(ClientStream):
         if head.status == 100:
             if self._continued:
                 return  # it was asked to go on before a pod was
-            self._continued = True
+            self._continued = self.waited = True
         self._codec.send_response(self.stream, head, False)
 
     def ask_for_body(self) -> None:
@@ -85,6 +86,7 @@ class Http2ClientStream(ClientStream):
         self._codec.reset(self.stream, CANCEL if self.tunnel else INTERNAL_ERROR)
 
     def pause_request(self) -> None:
+        self.waited = True
         self._codec.pause(self.stream, True)
 
     def resume_request(self) -> None:
