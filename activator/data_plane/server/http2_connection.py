@@ -3,7 +3,8 @@
 Rules
   1. Requests that came in one read begin when all of it has been parsed, in their order: a short body is there by then.
   2. What the codec leaves for another turn is parsed in one, and nothing is read meanwhile. Streams are bounded by
-     `limits.streams`, what a stream may have on its way by its window.
+     `limits.streams`, what a stream may have on its way by its window. What no window bounds, heads and answers to
+     PING and SETTINGS, is: from a client that has left UNTAKEN_BYTES_MAX untaken nothing is read.
   3. The end of the connection, in whichever way, is the end of the clients of all its streams.
   4. While there are streams, a look is taken every LOOK_S: at bodies that come too slowly, at answers that the client
      takes nothing of, at a frame that does not end.
@@ -31,15 +32,16 @@ from activator.data_plane.server.http2_stream import Http2ClientStream
 from activator.data_plane.server.registry import ConnectionRegistry
 from activator.runtime.buffered_writer import GatheringWriter
 from activator.runtime.errors import Reason, WireError
-from activator.runtime.reading import UNPARSED
+from activator.runtime.reading import SLOW_READER, UNPARSED
 from activator.runtime.transport import FLUSH_S, WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
+from activator.runtime.units import KIB
 
 LOOK_S: Final = 5.0  # between two looks at the streams; the rate of a body is the mean of so long
 FRAME_TIMEOUT_S: Final = 60.0  # of a frame that is there in part; DATA counts for the rate of its body instead
+UNTAKEN_BYTES_MAX: Final = 256 * KIB  # of heads and control frames: a client that takes no more is not read either
 DRAIN_PING_S: Final = 1.0  # a client that does not answer PING is told the last stream after so long
 
 _DRAIN_PING: Final = b"draining"
-_REFUSED: Final = object()  # the user of a stream whose request was refused at once
 
 
 class Http2ClientConnection(ClientConnection):
@@ -95,6 +97,8 @@ class Http2ClientConnection(ClientConnection):
         self._codec.hold(True)
 
     def resume_writing(self) -> None:
+        self._reading.resume(SLOW_READER)
+        self._registry.note_paused(self, False)
         self._codec.hold(False)
         if self._codec.needs_turn:
             self._reading.wait_for_turn()
@@ -168,9 +172,14 @@ class Http2ClientConnection(ClientConnection):
                 self._registry.count_http2_error(error.code)
                 self._client_gone()
                 self._close_in_order(True, False, True)
-        elif codec.needs_turn:
-            self._reading.pause(UNPARSED)
-            self._reading.wait_for_turn()
+        else:
+            if codec.needs_turn:
+                self._reading.pause(UNPARSED)
+                self._reading.wait_for_turn()
+            transport = self._transport
+            if transport is not None and transport.get_write_buffer_size() > UNTAKEN_BYTES_MAX:
+                self._reading.pause(SLOW_READER)  # until `resume_writing`
+                self._registry.note_paused(self, True)
 
     def _turn(self) -> None:
         self._reading.resume(UNPARSED)
@@ -180,7 +189,8 @@ class Http2ClientConnection(ClientConnection):
 
     def _update_reading(self) -> None:
         if self._phase == LINGERING:
-            self._reading.resume(UNPARSED)
+            self._reading.resume(SLOW_READER | UNPARSED)
+            self._registry.note_paused(self, False)
 
     def _client_gone(self) -> None:
         if self._ended:
@@ -226,8 +236,11 @@ class Http2ClientConnection(ClientConnection):
         if codec.streams or self._frame_since_s > 0.0:
             for stream in list(codec.streams.values()):
                 user = stream.user
-                if isinstance(user, Http2ClientStream) and now_s - user.seen_s >= LOOK_S:
-                    self._look(user, now_s)
+                if isinstance(user, Http2ClientStream):
+                    if now_s - user.seen_s >= LOOK_S:
+                        self._look(user, now_s)
+                elif isinstance(user, _Refused) and now_s - user.since_s >= FLUSH_S:
+                    codec.reset(stream, CANCEL)
             self._look_again(now_s)
             return
         idle_s = self._registry.idle_s
@@ -273,6 +286,13 @@ class Http2ClientConnection(ClientConnection):
             one.exchange.request_failed(Reason.REQUEST_TIMEOUT, "")
 
 
+class _Refused:
+    """The user of a stream whose request was refused at once, and answered so."""
+
+    def __init__(self, since_s: float) -> None:
+        self.since_s = since_s
+
+
 class _Events(ServerEvents):
     """What the codec finds, for the connection and the exchanges of its streams."""
 
@@ -302,7 +322,7 @@ class _Events(ServerEvents):
         connection = self._connection
         registry = connection._registry
         registry.streams += 1
-        stream.user = _REFUSED
+        stream.user = _Refused(registry.now())
         registry.proxy.count_refused(error.reason)
         body = refusal_text(error.reason, error.detail)
         codec = connection._codec
@@ -310,6 +330,8 @@ class _Events(ServerEvents):
         codec.send_response(stream, refusal_head(error.reason, body, 0), False)
         codec.send_body(stream, body)
         codec.send_end(stream, [])
+        if not connection._looking:
+            connection._look_again(registry.now())
 
     def stream_body(self, stream: Stream, data: bytes) -> None:
         user = stream.user
