@@ -202,8 +202,6 @@ def run(count: int, h2: bool, json_path: str | None) -> int:
     if json_path is not None:
         params: dict[str, Value] = {"clients": count}
         name = "crowd.h2" if h2 else "crowd"
-        measured = [Result(f"{name}.{what}", found[what], units[what], True, params) for what in found]
-            Result(f"crowd{'.h2' if h2 else ''}.{what}", found[what], units[what], True, params) for what in found
-        ]
+        measured = [Result(f"{name}.{what}", value, units[what], True, params) for what, value in found.items()]
         results.write(json_path, Document(head, measured))
     return 0

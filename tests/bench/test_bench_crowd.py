@@ -14,7 +14,9 @@ from tests.sources import ROOT
 
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    "words", [["crowd", "--clients", "50"], ["crowd", "--clients", "50", "--h2"], ["trace", "--events", "2000"]]
+    "words",
+    [["crowd", "--clients", "50"], ["crowd", "--clients", "50", "--h2"], ["trace", "--events", "2000"]],
+    ids=" ".join,
 )
 def test_it_measures_and_writes_its_figures(words: list[str], tmp_path: Path) -> None:
     written = tmp_path / "figures.json"
