@@ -259,6 +259,7 @@ class Http1PodConnection(PodStream, PooledConnection):
         trailers = self._trailers
         self._trailers = []
         if self._request_ended and not self._blocked:
+            self._reading.resume(SLOW_READER)  # the client of this answer was slow; that of the next one need not be
             self._owner.finished(self, self._parser.keep_alive and not self._last and self.is_usable())
         else:
             self.abort()
