@@ -19,7 +19,7 @@ from mypy_extensions import i64
 from activator.codec.http2.client import ClientEvents, Http2Client
 from activator.codec.http2.frames import CANCEL, HTTP_1_1_REQUIRED, NO_ERROR, REFUSED_STREAM, code_name
 from activator.codec.http2.stream import Stream
-from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
+from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
 from activator.data_plane.exchange import Exchange, PodStream
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
 from activator.data_plane.upstream.websockets import accept_of
@@ -503,6 +503,6 @@ def _switched(request: RequestHead, head: ResponseHead) -> ResponseHead:
     key = request.headers.get(b"sec-websocket-key")
     if key:
         lines += b"\r\nSec-WebSocket-Accept: " + accept_of(key)
-    switched = ResponseHead(101, b"Switching Protocols", Fields(lines), -1, True)
+    switched = ResponseHead(101, b"Switching Protocols", Fields(lines), UNKNOWN_LENGTH, False)
     switched.upgrade = b"websocket"
     return switched
