@@ -105,7 +105,9 @@ class Http2Pool(PodPool):
 
     def _new_connection(self) -> PooledConnection:
         address = self._address
-        return Http2PodConnection(self, self._now, self._context.turn, address.authority, address.tls is not None)
+        connection = Http2PodConnection(self, self._now, self._context.turn, address.authority, address.tls is not None)
+        connection.codec.peer_streams_max = self._streams_expected  # as the last one said, until it says how many
+        return connection
 
     def _next(self, connection: PooledConnection) -> None:
         """Give the connection to exchanges that wait, as many as it has room for, or park it."""
