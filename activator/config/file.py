@@ -117,7 +117,7 @@ def _resolve_revision(
         stale_after_s=float(_or(revision.health.stale_after, config.health.stale_after)),
         probe=_resolve_probe(revision.probe, revision),
         lenient_pods=revision.lenient_pods,
-        protocol="h1" if revision.protocol == "auto" else revision.protocol,
+        protocol=_pod_protocol(revision),
         server_timing=revision.server_timing,
         max_scale=revision.max_scale or most,
         trailing_fragmentation_threshold=config.trailing_fragmentation_threshold if threshold is None else threshold,
@@ -171,6 +171,12 @@ def _resolve_probe(probe: Probe | None, revision: Revision) -> ProbeSpec:
         http2=speaks_http2(revision),
         service=probe.service,
     )
+
+
+def _pod_protocol(revision: Revision) -> str:
+    if revision.protocol != "auto":
+        return revision.protocol
+    return "h1" if revision.tls is None else "alpn"
 
 
 def speaks_http2(revision: Revision) -> bool:

@@ -572,7 +572,8 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         doc(
             "What is spoken with the pods. `h1`: HTTP/1.1. `h2c`: HTTP/2 without TLS, as gRPC servers do. `h2`: HTTP/2 "
-            "over TLS. `auto`: HTTP/1.1, unless Kubernetes says otherwise by the name of a port.",
+            "over TLS. `auto`: over TLS what the pod prefers (ALPN), else HTTP/1.1, unless Kubernetes says otherwise "
+            "by the name of a port.",
             "h2c",
             words=POD_PROTOCOLS,
         ),

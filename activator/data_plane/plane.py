@@ -38,6 +38,7 @@ from activator.data_plane.snapshot import revisions
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
+from activator.data_plane.upstream.alpn_pool import AlpnPool
 from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.http2_pool import Http2Pool
@@ -81,6 +82,13 @@ HELD_BODY_BYTES: Final = 64 * KIB  # of a request body read before its pod is kn
 LOAD_REPORT_INTERVAL_S: Final = 0.1  # how often the data plane reports what it carries
 
 log = logging.getLogger("activator.data")
+
+# What pods are offered by ALPN, and the pool for each `protocol` of a revision.
+_HTTP1: Final = ("http/1.1",)
+_HTTP2: Final = ("h2",)
+_EITHER: Final = ("h2", "http/1.1")
+_POOLS: Final[dict[str, type[PodPool]]] = {"h1": Http1Pool, "h2c": Http2Pool, "h2": Http2Pool, "alpn": AlpnPool}
+
 
 Send = Callable[[FromData], None]
 
@@ -330,7 +338,7 @@ class _Hooks(TableHooks):
         self._now = now
         self._rng = rng
         self._send = send
-        self._contexts: dict[tuple[PodTls, str], ssl.SSLContext] = {}
+        self._contexts: dict[tuple[PodTls, tuple[str, ...]], ssl.SSLContext] = {}
         self._talks: dict[str, tuple[str, PodTls | None, bool]] = {}  # how, to the pods of each revision
 
     def make_policy(self, name: str) -> Policy:
@@ -380,27 +388,32 @@ class _Hooks(TableHooks):
             self._data.loads.pod_placed(throttler, tracker)
 
     def _pool_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodPool:
-        pool = Http1Pool if spec.protocol == "h1" else Http2Pool
+        pool = _POOLS[spec.protocol]
         address = self._address_of(tracker, spec)
         return pool(self._dials, self._now, address, spec.connect_timeout_s, _expected_identity(spec.probe, tracker))
 
     def _address_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodAddress:
         host, port = split_address(tracker.address)
         server_name = "" if spec.tls is None else spec.tls.server_name
-        alpn = "" if spec.protocol == "h1" else "h2"
-        return PodAddress(host, port, self._context_of(spec.tls, alpn), server_name, spec.lenient_pods, alpn)
+        lenient = spec.lenient_pods
+        if spec.protocol == "h1":
+            return PodAddress(host, port, self._context_of(spec.tls, _HTTP1), server_name, lenient)
+        if spec.protocol != "alpn":
+            return PodAddress(host, port, self._context_of(spec.tls, _HTTP2), server_name, lenient, "h2")
+        http1 = PodAddress(host, port, self._context_of(spec.tls, _HTTP1), server_name, lenient)
+        return PodAddress(host, port, self._context_of(spec.tls, _EITHER), server_name, lenient, "h2", http1)
 
-    def _context_of(self, tls: PodTls | None, alpn: str) -> ssl.SSLContext | None:
+    def _context_of(self, tls: PodTls | None, protocols: tuple[str, ...]) -> ssl.SSLContext | None:
         """One context for all pods with the same settings."""
         if tls is None:
             return None
-        context = self._contexts.get((tls, alpn))
+        context = self._contexts.get((tls, protocols))
         if context is None:
             from activator.runtime.certificates import pod_context
 
             if len(self._contexts) >= TLS_CONTEXTS_MAX:  # of authorities that were replaced meanwhile, most of them
                 self._contexts.clear()
-            context = self._contexts[tls, alpn] = pod_context(tls, alpn or "http/1.1")
+            context = self._contexts[tls, protocols] = pod_context(tls, protocols)
         return context
 
     def pod_withdrawn(self, attachment: object) -> None:

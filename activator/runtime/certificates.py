@@ -177,8 +177,8 @@ def problem_with_authorities(path: str) -> str:
     return ""
 
 
-def pod_context(tls: ClientTls, protocol: str = "http/1.1") -> ssl.SSLContext:
-    """For connections to pods; `protocol` is what they are offered (ALPN).
+def pod_context(tls: ClientTls, protocols: Sequence[str] = ("http/1.1",)) -> ssl.SSLContext:
+    """For connections to pods; `protocols` are what they are offered (ALPN), the preferred one first.
 
     Raises OSError or ssl.SSLError where the files have gone since they were checked.
     """
@@ -196,7 +196,7 @@ def pod_context(tls: ClientTls, protocol: str = "http/1.1") -> ssl.SSLContext:
     if tls.certificate:
         context.load_cert_chain(tls.certificate, tls.key, password=no_password)
     context.minimum_version = MINIMUM[tls.min_version]
-    context.set_alpn_protocols([protocol])
+    context.set_alpn_protocols([*protocols])
     return context
 
 

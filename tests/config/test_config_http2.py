@@ -28,6 +28,8 @@ def revision(keys: str) -> str:
         ("protocol: h1", "h1"),
         ("protocol: h2c", "h2c"),
         ("protocol: h2, tls: {}", "h2"),
+        ("tls: {}", "alpn"),
+        ("protocol: h1, tls: {}", "h1"),
     ],
 )
 def test_what_is_spoken_with_pods(keys: str, protocol: str) -> None:

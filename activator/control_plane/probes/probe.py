@@ -227,7 +227,7 @@ def _is_good(answer: _Answer, question: Question) -> bool:
 def _made_context(tls: PodTls, protocol: str) -> ssl.SSLContext:
     from activator.runtime.certificates import pod_context  # ssl: only where pods use TLS
 
-    return pod_context(tls, protocol)
+    return pod_context(tls, [protocol])
 
 
 def _context(tls: PodTls | None, http2: bool) -> ssl.SSLContext | None:

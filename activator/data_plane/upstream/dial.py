@@ -42,7 +42,7 @@ class PodAddress:
     """Where a pod is, and how to talk to it: in the clear, or over TLS with this context and server name.
 
     `lenient`: its heads may have the shapes of old servers (codec/http1/lenient.py). `alpn`: the protocol that it must
-    agree on over TLS; empty: whichever.
+    agree on over TLS; empty: whichever. `http1`: how to talk to it in HTTP/1.1, where it may agree on that instead.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class PodAddress:
         server_name: str = "",
         lenient: bool = False,
         alpn: str = "",
+        http1: PodAddress | None = None,
     ) -> None:
         self.host = host  # an IP address; names are resolved by discovery
         self.port = port
@@ -60,6 +61,7 @@ class PodAddress:
         self.server_name = server_name or host
         self.lenient = lenient
         self.alpn = alpn
+        self.http1 = http1
         self.authority: bytes = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
         self.told: bool = False  # why TLS fails has been logged, since it last went well
 
@@ -125,6 +127,7 @@ class Dial(Deadline):
         self._attempt: Any = None  # the task that opens the socket
         self._handshake: Handshake | None = None
         self._over: bool = False
+        self.wants_http1: bool = False  # it has failed for that, and may be dialled as the address's `http1`
 
     def start(self, address: PodAddress, timeout_s: float, now_s: float) -> None:
         """Begin; nothing is called before this returns."""
@@ -204,6 +207,9 @@ class Dial(Deadline):
             error = ConnectionError(f"it does not speak {address.alpn} (ALPN)")
             transport.abort()
             transport = None
+            if address.http1 is not None:
+                self.wants_http1 = True
+                error = None
         if self._over:
             if transport is not None:
                 transport.abort()  # given up in the moment in which it was ready
