@@ -59,6 +59,9 @@ class IdentityCheck(Exchange):
         if not self.over:
             self._on_failed(self, Reason.CONNECT_FAILED)
 
+    def pod_refused(self, reason: Reason, detail: str) -> None:
+        self.pod_failed(reason, detail, False)
+
     def pod_blocked(self) -> None:
         pass
 
