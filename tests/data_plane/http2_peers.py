@@ -15,6 +15,7 @@ from h2.config import H2Configuration
 from activator.codec.http1.request import RequestLimits
 from activator.codec.http2 import frames
 from activator.data_plane.headers.forwarding import Origins
+from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.server.client_connection import ClientConnection
 from activator.data_plane.server.http1_connection import Http1Connection
 from activator.data_plane.server.http2_connection import Http2ClientConnection
@@ -234,6 +235,7 @@ class Http2World:
             streams_max=streams_max,
         )
         self.clients: list[Line] = []
+        self.exchanges: list[ProxiedExchange] = []  # of clients that are no connections
         self.pools: list[ManualPool] = []
         for number in range(pods):
             pool = ManualPool(world, self.turn, naming)
@@ -304,6 +306,8 @@ class Http2World:
 
     def end(self) -> None:
         """Every connection is lost; nothing is left of anything."""
+        for exchange in self.exchanges:
+            exchange.client_gone()
         for line in self.lines():
             line.lose()
         for _ in range(20):
