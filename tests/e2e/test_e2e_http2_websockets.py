@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 import h2.settings
 import pytest
 from websockets import Subprotocol
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.sync.server import Server, ServerConnection, serve
 

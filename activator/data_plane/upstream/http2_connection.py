@@ -130,6 +130,7 @@ class Http2PodConnection(PooledConnection):
         self.is_closed: bool = False
         self.promised: int = 0  # exchanges that have been given a place, and have not sent their request
         self._served: bool = False  # it has been given to an exchange before
+        self.streams_before_settings: int = 1  # that it carries until the pod has said how many it takes
         self.retiring: bool = False  # it takes no new ones
         self.is_ready: bool = False  # the pool has it among those with room
         self.idle_since_s: float = 0.0
@@ -152,7 +153,10 @@ class Http2PodConnection(PooledConnection):
         transport = self._transport
         if self.is_closed or self.retiring or transport is None or transport.is_closing():
             return 0
-        return max(self.codec.room() - self.promised, 0)
+        room = self.codec.room()
+        if not self.codec.is_settled():
+            room = min(room, self.streams_before_settings - len(self.codec.streams))
+        return max(room - self.promised, 0)
 
     def is_idle(self) -> bool:
         """It carries nothing."""

@@ -3,7 +3,9 @@
 Rules
   1. The connection that was ready last is used until it is full; the next one is dialled only then. So there are few,
      and those that are not needed any more become idle and are closed after HTTP2_POD_IDLE_S.
-  2. A connection that is going away, or is not wanted any more, ends with its last stream; what waits is given to
+  2. A pod may take few streams, and says how many when a connection opens: the first one carries one request until
+     then, another one as many as the last one took.
+  3. A connection that is going away, or is not wanted any more, ends with its last stream; what waits is given to
      another one.
 """
 
@@ -43,6 +45,8 @@ class Http2Pool(PodPool):
         super().__init__(context, now, address, connect_timeout_s, naming)
         self._ready: list[Http2PodConnection] = []  # that have room
         self._streams_expected: int = STREAMS_BEFORE_SETTINGS  # of a connection that is being made
+        self._known: bool = False  # the pod has said how many it takes
+        self._unsettled: dict[Http2PodConnection, None] = {}  # open, and the pod has said nothing on it
         self._sweeping: bool = False
         self._told: bool = False  # that the pod speaks another protocol
 
@@ -106,13 +110,18 @@ class Http2Pool(PodPool):
     def _new_connection(self) -> PooledConnection:
         address = self._address
         connection = Http2PodConnection(self, self._now, self._context.turn, address.authority, address.tls is not None)
-        connection.codec.peer_streams_max = self._streams_expected  # as the last one said, until it says how many
+        if self._known:
+            connection.streams_before_settings = self._streams_expected
         return connection
 
     def _next(self, connection: PooledConnection) -> None:
         """Give the connection to exchanges that wait, as many as it has room for, or park it."""
         assert isinstance(connection, Http2PodConnection)
-        if connection.codec.is_settled():
+        if not connection.codec.is_settled():
+            self._unsettled[connection] = None
+        else:
+            self._unsettled.pop(connection, None)
+            self._known = True
             self._told = False
             self._streams_expected = max(int(connection.codec.peer_streams_max), 1)
         room = connection.room()
@@ -136,7 +145,11 @@ class Http2Pool(PodPool):
             self._ready.append(connection)
 
     def _coming(self) -> int:
-        return (len(self._dials) + len(self._identifying)) * self._streams_expected
+        coming = len(self._dials) + len(self._identifying)
+        if self._unsettled:
+            now_s = self._now()
+            coming += sum(now_s - one.last_read_s < self.window.age_s for one in self._unsettled)
+        return coming * self._streams_expected
 
     def _idle_count(self) -> int:
         return sum(isinstance(one, Http2PodConnection) and one.is_idle() for one in self._open)
@@ -166,6 +179,7 @@ class Http2Pool(PodPool):
 
     def _gone(self, connection: PooledConnection) -> None:
         assert isinstance(connection, Http2PodConnection)
+        self._unsettled.pop(connection, None)
         if connection.is_ready:
             connection.is_ready = False
             self._ready.remove(connection)
