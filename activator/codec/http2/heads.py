@@ -324,7 +324,8 @@ def write_request(encoder: HpackEncoder, head: RequestHead, default_authority: b
     if head.upgrade == b"websocket":
         method = b"CONNECT"
         block = _without(block, b"sec-websocket-key")
-    encoder.add_request_line(method, b"https" if secure else b"http", head.authority or default_authority, head.target)
+    authority = head.pod_host or head.authority or default_authority
+    encoder.add_request_line(method, b"https" if secure else b"http", authority, head.target)
     if head.upgrade == b"websocket":
         encoder.add(b":protocol", b"websocket")
     if head.content_length >= 0:

@@ -188,11 +188,17 @@ class KnativeDialect:
 
     def addressed(self, block: bytes, address: str, key: str) -> bytes:
         """The same with the Host that is right for the pod at `address`; `key` is the revision's."""
+        host = self.host_at(address, key)
+        if self.passes_through:
+            return b"\r\nHost: %b%b\r\nK-Passthrough-Lb: true" % (host, block)
+        return b"\r\nHost: %b%b" % (host, block)
+
+    def host_at(self, address: str, key: str) -> bytes:
+        """The Host that is right for the pod at `address`."""
         if self.passes_through:
             namespace, _, name = key.partition("/")
-            host = private_service(name).encode()
-            return b"\r\nHost: %b.%b%b\r\nK-Passthrough-Lb: true" % (host, namespace.encode(), block)
-        return b"\r\nHost: %b%b" % (address.encode(), block)
+            return f"{private_service(name)}.{namespace}".encode()
+        return address.encode()
 
     # --- refusals ---
 

@@ -260,6 +260,7 @@ class ProxiedExchange(RequestRecord):
         lease = self.lease
         if dialect is not None and lease is not None:
             head.headers.block = dialect.addressed(self._for_pods, lease.address, throttler.key)
+            head.pod_host = dialect.host_at(lease.address, throttler.key)
         if self.grpc_timeout_s > 0.0 and self.connected_s - self.arrived_s >= TOLD_LATE_S:
             grpc.tell_rest(head, self.grpc_timeout_s - (self.connected_s - self.arrived_s))
         body = self._body
