@@ -150,7 +150,7 @@ Handler = Callable[[PodStream], Awaitable[None]]
 
 
 class PodConnection(asyncio.Protocol):
-    def __init__(self, pod: Http2Pod) -> None:
+    def __init__(self, pod: PodRecords) -> None:
         self.pod = pod
         self.streams: dict[int, PodStream] = {}
         self.transport: asyncio.Transport | None = None
@@ -237,20 +237,14 @@ class PodConnection(asyncio.Protocol):
             self.pod.goaways.append(int(event.error_code or 0))
 
 
-class Http2Pod:
-    """Use as a context; it listens on a free port from the start, and runs in a thread of its own.
+class PodRecords:
+    """What connections of one pod share: its handler, and what it has seen. On the loop that runs now.
 
-    `most`: how many requests it has had at a time; `opened`: how many connections.
+    `most`: how many requests it has had at a time.
     """
 
-    def __init__(
-        self,
-        handler: Handler | None = None,
-        *,
-        settings: dict[int, int] | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        self.handler: Handler = handler or mirror
+    def __init__(self, handler: Handler, settings: dict[int, int] | None = None) -> None:
+        self.handler = handler
         codes = h2.settings.SettingCodes
         self.settings: dict[Any, int] = {codes.MAX_CONCURRENT_STREAMS: 1_000, codes.MAX_HEADER_LIST_SIZE: 131_072}
         self.settings.update(settings or {})
@@ -262,8 +256,51 @@ class Http2Pod:
         self.most = 0
         self.records = True
         self.released = threading.Event()
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    def begins(self, stream: PodStream) -> None:
+        if self.records:
+            self.requests.append(stream)
+        self.working += 1
+        self.most = max(self.most, self.working)
+        task = asyncio.get_running_loop().create_task(self._serve(stream))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def abort(self) -> None:
+        """All connections, as when a process is killed."""
+        for connection in list(self.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    async def _serve(self, stream: PodStream) -> None:
+        try:
+            await self.handler(stream)
+        except ResetError:
+            pass
+        except h2.exceptions.ProtocolError as error:
+            if stream.code is None and stream.connection.transport is not None:
+                self.errors.append(f"{stream}: {error!r}")
+        except Exception as error:
+            self.errors.append(f"{stream}: {error!r}")
+        finally:
+            self.working -= 1
+            if stream.complete:
+                stream.connection.streams.pop(stream.number, None)
+
+
+class Http2Pod(PodRecords):
+    """Use as a context; it listens on a free port from the start, and runs in a thread of its own."""
+
+    def __init__(
+        self,
+        handler: Handler | None = None,
+        *,
+        settings: dict[int, int] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        super().__init__(handler or mirror, settings)
         self._tls = tls
-        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -294,12 +331,7 @@ class Http2Pod:
     def close_connections(self) -> None:
         """As a process that is killed."""
 
-        def cut() -> None:
-            for one in list(self.connections):
-                if one.transport is not None:
-                    one.transport.abort()
-
-        self.call(cut)
+        self.call(self.abort)
 
     def close(self) -> None:
         self.released.set()
@@ -309,43 +341,17 @@ class Http2Pod:
         self._loop.close()
         assert self.errors == [], self.errors
 
-    def begins(self, stream: PodStream) -> None:
-        if self.records:
-            self.requests.append(stream)
-        self.working += 1
-        self.most = max(self.most, self.working)
-        task = self._loop.create_task(self._serve(stream))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, stream: PodStream) -> None:
-        try:
-            await self.handler(stream)
-        except ResetError:
-            pass
-        except h2.exceptions.ProtocolError as error:
-            if stream.code is None and stream.connection.transport is not None:
-                self.errors.append(f"{stream}: {error!r}")
-        except Exception as error:
-            self.errors.append(f"{stream}: {error!r}")
-        finally:
-            self.working -= 1
-            if stream.complete:
-                stream.connection.streams.pop(stream.number, None)
-
     async def _listen(self) -> asyncio.Server:
         loop = asyncio.get_running_loop()
         return await loop.create_server(lambda: PodConnection(self), "127.0.0.1", 0, ssl=self._tls, backlog=1_024)
 
     async def _stop(self) -> None:
         self._server.close()
-        for connection in list(self.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
-        for task in list(self._tasks):
+        self.abort()
+        for task in list(self.tasks):
             task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
+        if self.tasks:
+            await asyncio.wait(self.tasks)
 
 
 async def mirror(stream: PodStream) -> None:  # noqa: C901, PLR0912 - a table

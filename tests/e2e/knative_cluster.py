@@ -3,6 +3,7 @@
 Everything lives on an event loop in a thread of its own; the activator under test is a real process that knows it only
 by its environment. What stands in for others keeps to what they say on the wire:
   - the autoscaler (`Autoscaler`) decodes what it is sent and makes pods for a revision that carries something;
+  - a pod (`QueueProxy`) of a revision whose port is named h2c listens on 8013, and is a gRPC server that echoes;
   - a pod (`QueueProxy`) answers probes as queue-proxy does (503 until its program listens), refuses to be asked more
     than its limit, and answers requests with who it is and what it was sent.
 """
@@ -25,10 +26,12 @@ from websockets.exceptions import ConnectionClosed
 
 from activator.control_plane.scaling.statistics_pb2 import WireStatMessages
 from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
+from tests.e2e.http2_pods import PodConnection, PodRecords, PodStream
 from tests.e2e.running import PATIENCE_S, Activator, eventually
 
 NAMESPACE = "default"
 SYSTEM = "knative-serving"
+HTTP2_PORT = 8013
 
 T = TypeVar("T")
 
@@ -53,13 +56,19 @@ class QueueProxy:
         self.tls: ssl.SSLContext | None = None  # serves TLS beside, on Knative's port for it
         self.secure_requests = 0
         self._runner: web.AppRunner | None = None
+        self.grpc: PodRecords | None = PodRecords(self._echo_grpc) if revision in cluster.http2 else None
+        self._both: asyncio.Server | None = None  # HTTP/1.1 and HTTP/2 on one port, as queue-proxy has it
 
     async def start(self) -> None:
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self._answer)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        await web.TCPSite(self._runner, self.host, self.cluster.pod_port).start()
+        if self.grpc is None:
+            await web.TCPSite(self._runner, self.host, self.cluster.pod_port).start()
+        else:
+            loop = asyncio.get_running_loop()
+            self._both = await loop.create_server(lambda: _FirstBytes(self), self.host, HTTP2_PORT)
         if self.tls is not None:
             await web.TCPSite(self._runner, self.host, 8112, ssl_context=self.tls).start()
         self._looking = asyncio.get_running_loop().create_task(self._look())  # a kubelet asks as soon as it runs
@@ -91,9 +100,27 @@ class QueueProxy:
             self._looking.cancel()
         if self._program is not None:
             self._program.close()
+        if self._both is not None:
+            self._both.close()
+        if self.grpc is not None:
+            self.grpc.abort()
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
+
+    def speaks_http1(self) -> asyncio.Protocol:
+        assert self._runner is not None and self._runner.server is not None
+        return self._runner.server()
+
+    async def _echo_grpc(self, stream: PodStream) -> None:
+        """A call of any kind: each message goes back as it comes."""
+        if not self.listens:
+            stream.head(502, end=True)
+            return
+        stream.head(200, [("content-type", "application/grpc")])
+        while (data := await stream.chunk()) is not None:
+            await stream.send(data)
+        stream.end([("grpc-status", "0")])
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get("User-Agent", "").startswith("Knative-Activator-Probe"):
@@ -125,6 +152,26 @@ class QueueProxy:
         return web.json_response(shown)
 
 
+class _FirstBytes(asyncio.Protocol):
+    """Hands a connection to what its first bytes speak."""
+
+    def __init__(self, pod: QueueProxy) -> None:
+        self._pod = pod
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        assert self._transport is not None and self._pod.grpc is not None
+        is_http2 = data.startswith(b"PRI ")
+        protocol = PodConnection(self._pod.grpc) if is_http2 else self._pod.speaks_http1()
+        self._transport.set_protocol(protocol)
+        protocol.connection_made(self._transport)
+        protocol.data_received(data)
+
+
 async def _echo(request: web.Request) -> web.StreamResponse:
     """Sends each piece back as it comes, before the request has ended."""
     response = web.StreamResponse()
@@ -147,6 +194,7 @@ class Cluster:
         self.stats: list[tuple[float, str, float, float]] = []  # (when, key, average, count)
         self.autoscaler_port = 0
         self.limits: dict[str, int] = {}
+        self.http2: set[str] = set()  # revisions whose port is named h2c
         self.scales_to = 1  # pods that a poke brings
         self.pod_tls: ssl.SSLContext | None = None
         self.released = False  # until then pods do not answer what is `held`
@@ -212,6 +260,10 @@ class Cluster:
     def revision(self, name: str, limit: int = 0, **spec: Any) -> str:
         """Make one; its key."""
         self.limits[name] = limit
+        containers = spec.get("containers") or [{}]
+        if [port.get("name") for port in containers[0].get("ports", [])][:1] == ["h2c"]:
+            self.http2.add(name)
+        port = self._port(name)
         thing = {
             "metadata": {"name": name, "labels": {"serving.knative.dev/service": name.rpartition("-")[0] or name}},
             "spec": {
@@ -229,7 +281,7 @@ class Cluster:
         }
         service = {
             "metadata": {"name": f"{name}-private", "labels": labels("Private", name)},
-            "spec": {"clusterIP": "", "ports": [{"name": "http", "port": 80, "targetPort": 8012}]},
+            "spec": {"clusterIP": "", "ports": [{"name": port["name"], "port": 80, "targetPort": port["port"]}]},
         }
 
         def make() -> None:
@@ -329,6 +381,12 @@ class Cluster:
     def _tell(self, name: str) -> None:
         self.api.update("endpointslices", f"{name}-private-x", self._slice(name), NAMESPACE)
 
+    def _port(self, name: str) -> dict[str, Any]:
+        """The one of the pods that requests go to."""
+        if name in self.http2:
+            return {"name": "http2", "port": HTTP2_PORT}
+        return {"name": "http", "port": self.pod_port}
+
     def _slice(self, name: str) -> dict[str, Any]:
         return {
             "metadata": {"name": f"{name}-private-x", "labels": labels("Private", name)},
@@ -342,7 +400,7 @@ class Cluster:
                 for pod in self.pods.get(name, [])
             ]
             or None,
-            "ports": [{"name": "http", "port": self.pod_port}, {"name": "http-autometric", "port": 9090}],
+            "ports": [self._port(name), {"name": "http-autometric", "port": 9090}],
         }
 
 

@@ -18,6 +18,8 @@ import trustme
 
 from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
 from tests.e2e.conftest import one_worker
+from tests.e2e.grpc_calls import Outcome, begin, framed, outcome
+from tests.e2e.http2_client import Http2Client
 from tests.e2e.knative_cluster import SYSTEM, Cluster, ask, labels, request, wait_kubelet
 from tests.e2e.running import PATIENCE_S, Activator, eventually
 
@@ -241,12 +243,51 @@ def test_pods_behind_a_mesh_by_their_service(cluster: Cluster, activator: Activa
     cluster.do(gateway.stop())
 
 
-def test_http2_revisions_are_refused_visibly(cluster: Cluster, activator: Activator) -> None:
-    cluster.revision("grpc-00001", containers=[{"name": "c", "ports": [{"name": "h2c", "containerPort": 8080}]}])
+H2C = [{"name": "c", "ports": [{"name": "h2c", "containerPort": 8080}]}]
+
+
+def grpc_call(client: Http2Client, name: str, *sent: bytes, timeout: str = "") -> Outcome:
+    """As the ingress sends it."""
+    client.authority = f"{name}.default.example.com"
+    more = {"knative-serving-namespace": "default", "knative-serving-revision": name}
+    number = begin(client, "Duplex", timeout, **more)
+    client.send(number, b"".join(framed(one) for one in sent), end=True)
+    return outcome(client, number)
+
+
+def test_a_grpc_revision(cluster: Cluster, activator: Activator) -> None:
+    """A revision whose port is named h2c: from zero, in HTTP/2 to queue-proxy's port 8013, with its limit."""
+    name = "grpc-00001"
+    key = cluster.revision(name, limit=1, containers=H2C)
+    cluster.start_seconds = 0.3
     wait_kubelet(activator)
-    eventually(lambda: "grpc-00001" in activator.revisions())
-    status, body = request(activator, "grpc-00001")
-    assert status == 503 and b"HTTP/2" in body
+    eventually(lambda: name in activator.revisions())
+    with Http2Client(activator.address) as client:
+        found = grpc_call(client, name, b"one", b"two", timeout="20S")
+        assert (found.code, found.answers) == (0, [b"one", b"two"])
+        (pod,) = cluster.pods[name]
+        assert pod.grpc is not None
+        (stream,) = pod.grpc.requests
+        assert stream.header(":authority") == f"{pod.host}:8013"
+        assert stream.header("k-original-host") == f"{name}.default.example.com"
+        assert stream.header("k-proxy-request") == "activator"
+        assert stream.header("te") == "trailers"
+        assert not {"knative-serving-namespace", "knative-serving-revision"} & {one for one, _ in stream.headers}
+        told = stream.header("grpc-timeout")
+        assert told is not None and told.endswith("u") and int(told[:-1]) < 20e6 - 0.3e6
+        numbers = [
+            begin(client, "Duplex", **{"knative-serving-namespace": "default", "knative-serving-revision": name})
+            for _ in range(20)
+        ]
+        for number in numbers:
+            client.send(number, framed(b"x" * 2_000), end=True)
+        assert [outcome(client, number).code for number in numbers] == [0] * 20
+        assert pod.grpc.most == 1 and pod.probes >= 1
+        missing = grpc_call(client, "missing-00001", b"")
+        assert (missing.code, missing.is_trailers_only) == (12, True)
+    assert any(told_key == key and average > 0.0 for _, told_key, average, _ in cluster.stats)
+    status, _, headers = ask(activator, Knative_Serving_Namespace="default", Knative_Serving_Revision=name)
+    assert (status, headers["content-type"]) == (200, "application/grpc"), "a client that speaks HTTP/1.1"
 
 
 def test_a_revision_that_cannot_start_refuses_with_the_cause_and_is_tried_again_all_the_same(

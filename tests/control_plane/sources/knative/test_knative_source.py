@@ -152,15 +152,16 @@ def test_a_clusters_new_default_reaches_every_revision() -> None:
     assert {cluster.joined.throttler(key).spec.max_scale for key in (KEY, "default/other")} == {12}
 
 
-def test_http2_is_refused_visibly_until_it_is_spoken() -> None:
+def test_the_protocol_is_that_of_the_programs_first_port() -> None:
     cluster = Cluster()
     first = revision(ports=[{"name": "h2c", "containerPort": 8080}])
     assert protocol_of(first) == "http2"
     cluster.see(first)
-    assert "HTTP/2" in (cluster.joined.throttler(KEY).failure or "")
-    assert any(isinstance(change, RevisionFailed) for change in cluster.told)
+    throttler = cluster.joined.throttler(KEY)
+    assert (throttler.spec.protocol, throttler.failure) == ("h2c", None)
+    assert not any(isinstance(change, RevisionFailed) for change in cluster.told)
     cluster.see(revision(), old=first)
-    assert cluster.joined.throttler(KEY).failure is None
+    assert cluster.joined.throttler(KEY).spec.protocol == "h1"
 
 
 @pytest.mark.parametrize(
