@@ -27,7 +27,7 @@ from tests.e2e.http_client import Client, chunked, request
 from tests.e2e.origin import pattern
 from tests.e2e.pods import PodSide, Request, ScriptedPod
 from tests.e2e.pods import serve as serve1
-from tests.e2e.running import Activator, configured, eventually
+from tests.e2e.running import WORKERS, Activator, configured, eventually
 from tests.http2.raw_client import MAX_WINDOW, Code, Frame, Type, data_frame, ping_frame
 
 CLIENTS = ["h1", "h2", "h2 over TLS"]
@@ -529,6 +529,24 @@ def test_the_access_log_names_the_protocol_of_the_client(run_activator: RunActiv
         assert [first.get(name) for name in shown] == ["POST", "a.test", "/two?x=1", "HTTP/2", 200, 4, 4, "me"]
         assert (second["protocol"], second["status"], second["reason"]) == ("HTTP/2", 499, "client_gone")
         assert (third["protocol"], third["target"]) == ("HTTP/1.1", "/one")
+
+
+def test_knatives_log_and_metrics_name_the_protocol_as_go_does(run_activator: RunActivator, tmp_path: Path) -> None:
+    with Http2Pod() as pod:
+        log, path = tmp_path / "access.log", tmp_path / "logged.yaml"
+        metrics = {"knative": {"protocol": "prometheus", "endpoint": "127.0.0.1:0"}}
+        path.write_text(json.dumps(configured([revision(pod.address)], access_log="knative", metrics=metrics)))
+        activator = run_activator(arguments=["-c", str(path)], prefix=["sh", "-c", 'exec "$@" > "$0"', str(log)])
+        activator.wait_ready_pods("a")
+        with Http2Client(activator.address) as client:
+            assert client.ask("/").status == 200
+        (line,) = eventually(lambda: log.read_text().splitlines())
+        assert json.loads(line)["httpRequest"]["protocol"] == "HTTP/2.0"
+        if WORKERS == 1:
+            where = activator.wait_log(r"Knative's metrics on (\S+)")
+            with Client(where) as reader:
+                text = reader.ask(request("/metrics", headers="Connection: close\r\n")).body.decode()
+            assert 'network_protocol_version="2.0"' in text
 
 
 def test_what_the_pod_is_told_of_the_client(here: World) -> None:

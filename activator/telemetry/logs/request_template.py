@@ -117,6 +117,7 @@ def _empty(exchange: ProxiedExchange, client: ClientStream) -> str:
     return ""
 
 
+_GO_PROTOCOLS: Final = {"HTTP/2": "HTTP/2.0"}  # that Go's net/http spells otherwise
 _FIELDS: Final[dict[str, Read]] = {
     "Request.Method": lambda exchange, client: printable(exchange.head.method),
     "Request.Host": lambda exchange, client: printable(exchange.head.authority),
@@ -124,7 +125,7 @@ _FIELDS: Final[dict[str, Read]] = {
     "Request.URL": lambda exchange, client: printable(exchange.head.target),
     "Request.URL.Path": lambda exchange, client: printable(exchange.head.target.partition(b"?")[0]),
     "Request.ContentLength": lambda exchange, client: str(_length(exchange)),
-    "Request.Proto": lambda exchange, client: client.protocol(),
+    "Request.Proto": lambda exchange, client: _GO_PROTOCOLS.get(client.protocol(), client.protocol()),
     "Request.RemoteAddr": lambda exchange, client: without_zone(client.client_ip()),
     "Request.UserAgent": _header("User-Agent"),
     "Request.Referer": _header("Referer"),

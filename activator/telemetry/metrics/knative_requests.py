@@ -136,7 +136,7 @@ def attributes_of(combination: Combination) -> dict[str, str | int]:
         "url.scheme": "https" if secure else "http",
         "server.address": host,
         "network.protocol.name": name.lower(),
-        "network.protocol.version": version,
+        "network.protocol.version": "2.0" if version == "2" else version,  # as that instrumentation says it
     }
     if port and port != (443 if secure else 80):
         found["server.port"] = port

@@ -3,6 +3,7 @@ comes back, which is told by `answered`; at the end of the input the stream ends
 
 import sys
 import time
+from collections.abc import Iterator
 
 import grpc  # type: ignore[import-untyped]
 
@@ -10,7 +11,7 @@ from tests.http2.grpc_service import DUPLEX, message, path
 
 
 def main() -> None:
-    def requests():  # type: ignore[no-untyped-def]
+    def requests() -> Iterator[bytes]:
         for _ in sys.stdin:
             yield message(10, answers=[20])
 
