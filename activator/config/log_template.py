@@ -16,8 +16,8 @@ FIELDS: Final[dict[str, str]] = {
     "host": "the host of the request",
     "target": "path and query",
     "protocol": "the protocol of the client: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2`",
-    "status": "the status of the response; 499: the client left before there was one; of a gRPC call that is refused, the "
-    "HTTP status of its reason",
+    "status": "the status of the response; 499: the client left before there was one; of a gRPC call that is refused, "
+    "the HTTP status of its reason",
     "reason": "the word in Activator-Reason, if the response is not that of the pod",
     "namespace": "of the revision",
     "revision": "its name",
