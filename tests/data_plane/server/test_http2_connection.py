@@ -10,7 +10,6 @@ from activator.codec.http1.request import RequestLimits
 from activator.codec.http2 import frames
 from activator.codec.http2.frames import (
     CANCEL,
-    ENHANCE_YOUR_CALM,
     INTERNAL_ERROR,
     NO_ERROR,
     PREFACE,
@@ -490,7 +489,7 @@ def test_one_connection_too_many_is_told_to_calm_down() -> None:
     connection.connection_made(transport)
     it.world.clock.turn()
     assert b"as many connections" in transport.sent and transport.eof
-    assert it.registry.http2_errors == {ENHANCE_YOUR_CALM: 1}
+    assert it.registry.http2_errors == {"ENHANCE_YOUR_CALM": 1}
     connection.data_received(PREFACE)
     connection.connection_lost(None)
     it.end()

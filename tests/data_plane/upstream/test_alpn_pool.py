@@ -31,12 +31,12 @@ class TlsPod(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)  # uvloop's is none by its type
-        self.protocol = transport.get_extra_info("ssl_object").selected_alpn_protocol()
+        self.protocol = self.transport.get_extra_info("ssl_object").selected_alpn_protocol()
         self.agreed.append(self.protocol)
         self.http2 = H2Connection(H2Configuration(client_side=False))
         if self.protocol == "h2":
             self.http2.initiate_connection()
-            transport.write(self.http2.data_to_send())
+            self.transport.write(self.http2.data_to_send())
 
     def data_received(self, data: bytes) -> None:
         if self.protocol != "h2":
