@@ -25,6 +25,7 @@ from activator.data_plane.upstream.http2_connection import Http2PodConnection
 from activator.data_plane.upstream.http2_pool import Http2Pool
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
 from activator.runtime.buffered_writer import WriteBatcher
+from activator.runtime.transport import FLUSH_S
 from lb.tracker import READY
 from tests.data_plane.proxy.proxy_fakes import World
 from tests.written_transport import WrittenTransport
@@ -319,4 +320,5 @@ class Http2World:
             if not pool.is_closed():
                 pool.close()
         self.world.clock.turn()
+        self.world.clock.pass_time(2 * FLUSH_S)  # for those that have not taken what was left for them
         self.world.check_idle()

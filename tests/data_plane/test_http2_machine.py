@@ -82,10 +82,10 @@ class Storm(RuleBasedStateMachine):
                 peer.send(stream_id, b"c" * size, ends)
         peer.of(stream_id)
 
-    @rule(number=numbers, length=st.sampled_from([-1, 0, 10]), upgrade=st.sampled_from([b"", b"", b"websocket"]))
-    def a_request_over_http_1(self, number: int, length: int, upgrade: bytes) -> None:
-        head = request_head("PUT" if length >= 0 else "GET", length=length)
-        head.upgrade = upgrade if length < 0 else b""
+    @rule(has_body=st.booleans(), upgrade=st.sampled_from([b"", b"", b"websocket"]))
+    def a_request_over_http_1(self, has_body: bool, upgrade: bytes) -> None:
+        head = request_head("PUT" if has_body else "GET", chunked=has_body)
+        head.upgrade = b"" if has_body else upgrade
         self.plain.append(self.it.world.begin(head))
 
     @rule(number=numbers, what=st.sampled_from(["body", "end", "gone", "full", "drained"]))
