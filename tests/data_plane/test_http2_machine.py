@@ -173,7 +173,7 @@ class Storm(RuleBasedStateMachine):
 
     # --- pods ---
 
-    @rule(number=numbers, settings_of=st.sampled_from([{}, CONNECTS, {INITIAL_WINDOW_SIZE: 5, **CONNECTS}]))
+    @rule(number=numbers, settings_of=st.sampled_from([{}, CONNECTS]))
     def a_dial_succeeds(self, number: int, settings_of: dict[int, int]) -> None:
         pools = [pool for pool in self.it.pools if pool.dialled]
         if pools:
