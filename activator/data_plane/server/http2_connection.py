@@ -204,7 +204,8 @@ class Http2ClientConnection(ClientConnection):
 
     def _forget(self) -> None:
         self._registry.http2_connections -= 1
-        self._registry.streams -= len(self._codec.streams)
+        # One whose malformed head used up a budget has no user, and was never counted.
+        self._registry.streams -= sum(one.user is not None for one in self._codec.streams.values())
         super()._forget()
         if self._gathering_writer is not None:
             self._gathering_writer.stop()
