@@ -65,20 +65,32 @@ def one_of(
 
 
 any_frame = st.one_of(
-    one_of(HEADERS, [END_HEADERS, END_HEADERS | END_STREAM, END_HEADERS, 0, END_STREAM, END_HEADERS | PADDED], stream_ids, blocks),
-    one_of(HEADERS, [END_HEADERS | HAS_PRIORITY], stream_ids, blocks.map(lambda found: b"\x00\x00\x00\x01\x10" + found)),
+    one_of(
+        HEADERS,
+        [END_HEADERS, END_HEADERS | END_STREAM, END_HEADERS, 0, END_STREAM, END_HEADERS | PADDED],
+        stream_ids,
+        blocks,
+    ),
+    one_of(
+        HEADERS, [END_HEADERS | HAS_PRIORITY], stream_ids, blocks.map(lambda found: b"\x00\x00\x00\x01\x10" + found)
+    ),
     one_of(DATA, [0, 0, END_STREAM, PADDED, PADDED | END_STREAM], stream_ids, bodies),
     one_of(CONTINUATION, [0, END_HEADERS], stream_ids, blocks),
     one_of(RST_STREAM, [0], stream_ids, st.sampled_from([b"\0\0\0\x08", b"\0\0\0\0", b"\0\0\0"])),
     one_of(PRIORITY, [0], stream_ids, st.sampled_from([b"\0\0\0\0\x10", b"\0\0\0\x01\x10", b"\0\0"])),
     one_of(SETTINGS, [0, 0, ACK], st.sampled_from([0, 0, 0, 1]), st.sampled_from([b"", b"\0" * 5])),
-    st.lists(setting, max_size=2).map(lambda found: frames.settings_frame(found)),
+    st.lists(setting, max_size=2).map(frames.settings_frame),
     one_of(PING, [0, ACK], st.sampled_from([0, 0, 0, 1]), st.sampled_from([b"12345678", b"1234567"])),
-    one_of(GOAWAY, [0], st.sampled_from([0, 0, 1]), st.sampled_from([b"\0" * 8, b"\0" * 7, b"\x7f\xff\xff\xff\0\0\0\x02words"])),
+    one_of(
+        GOAWAY,
+        [0],
+        st.sampled_from([0, 0, 1]),
+        st.sampled_from([b"\0" * 8, b"\0" * 7, b"\x7f\xff\xff\xff\0\0\0\x02words"]),
+    ),
     one_of(WINDOW_UPDATE, [0], stream_ids, small),
     one_of(PUSH_PROMISE, [END_HEADERS], stream_ids, st.just(b"\0\0\0\x02" + HEAD)),
     one_of(11, [0, 255], stream_ids, bodies),
-)  # fmt: skip
+)
 sequences = st.lists(any_frame, max_size=12)
 START = PREFACE + frames.settings_frame([])
 

@@ -8,6 +8,7 @@ import pytest
 
 from activator.codec.http1.request import RequestLimits
 from activator.codec.http2 import frames
+from activator.codec.http2.budgets import RESETS_BURST
 from activator.codec.http2.frames import (
     CANCEL,
     INTERNAL_ERROR,
@@ -642,6 +643,16 @@ def test_a_malformed_request_resets_its_stream_and_is_counted() -> None:
     client.connection.data_received(frames.frame(0, 1, stream_id, b"234567"))
     it.run()
     assert heard.code == PROTOCOL_ERROR and pod.peer.of(1).code == CANCEL
+    it.end()
+
+
+def test_a_malformed_request_that_is_one_too_many_is_not_counted() -> None:
+    it = Http2World()
+    client = it.client()
+    for number in range(RESETS_BURST + 1):
+        client.connection.data_received(frames.frame(frames.HEADERS, 5, 2 * number + 1, b"\x82"))
+        it.world.clock.turn()
+    assert it.registry.http2_errors == {ENHANCE_YOUR_CALM: 1}
     it.end()
 
 
