@@ -189,8 +189,8 @@ class ManualPool(Http2Pool):
             self.window.dialled()
             self.dialled.append(cast("Http2PodConnection", self._new_connection()))
 
-    def _coming(self) -> int:
-        return (len(self.dialled) + len(self._identifying)) * self._streams_expected
+    def _under_way(self) -> int:
+        return len(self.dialled) + len(self._identifying)
 
     def open_one(self, settings: dict[int, int] | None = None) -> Line:
         """The oldest dial succeeds."""

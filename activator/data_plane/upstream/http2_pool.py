@@ -145,11 +145,15 @@ class Http2Pool(PodPool):
             self._ready.append(connection)
 
     def _coming(self) -> int:
-        coming = len(self._dials) + len(self._identifying)
+        coming = self._under_way()
         if self._unsettled:
             now_s = self._now()
             coming += sum(now_s - one.last_read_s < self.window.age_s for one in self._unsettled)
         return coming * self._streams_expected
+
+    def _under_way(self) -> int:
+        """Connections that are being made."""
+        return len(self._dials) + len(self._identifying)
 
     def _idle_count(self) -> int:
         return sum(isinstance(one, Http2PodConnection) and one.is_idle() for one in self._open)

@@ -652,7 +652,7 @@ def test_a_malformed_request_that_is_one_too_many_is_not_counted() -> None:
     for number in range(RESETS_BURST + 1):
         client.connection.data_received(frames.frame(frames.HEADERS, 5, 2 * number + 1, b"\x82"))
         it.world.clock.turn()
-    assert it.registry.http2_errors == {ENHANCE_YOUR_CALM: 1}
+    assert it.registry.http2_errors == {"ENHANCE_YOUR_CALM": 1}
     it.end()
 
 
