@@ -78,7 +78,7 @@ class Ends(RuleBasedStateMachine):
                 self.server.server.pause(stream, True)
             elif plan == "reset at head":
                 self.reset(ear, stream)
-        elif what == "body" and plan == "echo" and said.head:
+        elif what == "body" and plan == "echo" and said.head and len(said.body) < 300_000:
             self.send(ear, stream, 20_000)
         elif what == "body" and plan == "reset in body":
             self.reset(ear, stream)
@@ -290,12 +290,14 @@ class Ends(RuleBasedStateMachine):
                 assert not came.words, came.words
 
     def teardown(self) -> None:
-        for _ in range(50):
+        for round_number in range(500):
+            if round_number and not self.client.client.streams and not self.server.server.streams:
+                break
             for ear in (self.client, self.server):
                 codec = ear.codec
                 assert codec is not None
                 codec.hold(False)
-                if _ == 0:
+                if round_number == 0:
                     ear.write(frames.settings_frame([(INITIAL_WINDOW_SIZE, 65_535)]))
                 for stream in list(codec.streams.values()):
                     codec.pause(stream, False)
@@ -306,6 +308,9 @@ class Ends(RuleBasedStateMachine):
             for to_client in (True, False):
                 self.arrives(to_client, 1 << 30, 1 << 20)
                 self.no_bound_is_broken()
+        for to_client in (True, False, True, False):  # what is still on its way, and the answers to it
+            self.ear(not to_client).end_turn()
+            self.arrives(to_client, 1 << 30, 1 << 20)
         self.what_came_was_sent()
         for ear, other in ((self.client, self.server), (self.server, self.client)):
             codec = ear.codec
@@ -328,4 +333,4 @@ class Ends(RuleBasedStateMachine):
 
 
 TestEnds = Ends.TestCase
-TestEnds.settings = settings(max_examples=1500 if DEEP else 150, stateful_step_count=100 if DEEP else 50)
+TestEnds.settings = settings(max_examples=1500 if DEEP else 60, stateful_step_count=100 if DEEP else 50)
