@@ -123,7 +123,7 @@ def test_what_is_agreed_upon(run_activator: RunActivator, files: Files, pod: Scr
         socket.create_connection((activator.host, activator.port), timeout=20) as sock,
         context.wrap_socket(sock, server_hostname="localhost") as secured,
     ):
-        assert secured.selected_alpn_protocol() == "http/1.1"
+        assert secured.selected_alpn_protocol() == "h2"
         assert secured.version() == "TLSv1.3"
     old = trusting()
     old.maximum_version = ssl.TLSVersion.TLSv1_2
@@ -209,7 +209,7 @@ def test_a_client_of_http_2_alone_is_refused_by_an_alert(
     run_activator: RunActivator, files: Files, pod: ScriptedPod, version: ssl.TLSVersion
 ) -> None:
     """And so is one whose versions are too old: without an alert both would wait, or guess."""
-    activator = run_activator(configured([revision(pod.address)], listen=files.listener()))
+    activator = run_activator(configured([revision(pod.address)], listen={**files.listener(), "alpn": ["http/1.1"]}))
     context = trusting()
     context.maximum_version = version
     context.set_alpn_protocols(["h2"])

@@ -3,8 +3,8 @@
 Rules
   1. The connection that was ready last is used until it is full; the next one is dialled only then. So there are few,
      and those that are not needed any more become idle and are closed after HTTP2_POD_IDLE_S.
-  2. A pod may take few streams, and says how many when a connection opens: the first one carries one request until
-     then, another one as many as the last one took.
+  2. A pod may take few streams, and says how many when a connection opens: until then the first one carries one
+     request, later ones as many as the last one took. Where it is silent for SETTINGS_PATIENCE_S, another is dialled.
   3. A connection that is going away, or is not wanted any more, ends with its last stream; what waits is given to
      another one.
 """
@@ -26,6 +26,8 @@ from activator.data_plane.upstream.pooled_connection import PooledConnection
 from activator.runtime.clock import Now
 
 HTTP2_POD_IDLE_S: Final = 30.0  # a connection without streams; a server that closes one says so before (GOAWAY)
+
+SETTINGS_PATIENCE_S: Final = 1.0  # a pod that says nothing on a connection for longer gets another one
 
 log = logging.getLogger("activator.upstream")
 
@@ -119,6 +121,9 @@ class Http2Pool(PodPool):
         assert isinstance(connection, Http2PodConnection)
         if not connection.codec.is_settled():
             self._unsettled[connection] = None
+            if not self._sweeping:
+                self._sweeping = True
+                self._context.wheel.arm(self._sweep, connection.last_read_s + SETTINGS_PATIENCE_S)
         else:
             self._unsettled.pop(connection, None)
             self._known = True
@@ -148,7 +153,7 @@ class Http2Pool(PodPool):
         coming = self._under_way()
         if self._unsettled:
             now_s = self._now()
-            coming += sum(now_s - one.last_read_s < self.window.age_s for one in self._unsettled)
+            coming += sum(now_s - one.last_read_s < SETTINGS_PATIENCE_S for one in self._unsettled)
         return coming * self._streams_expected
 
     def _under_way(self) -> int:
@@ -180,6 +185,7 @@ class Http2Pool(PodPool):
         if oldest_s > 0.0:
             self._sweeping = True
             self._context.wheel.arm(self._sweep, oldest_s + HTTP2_POD_IDLE_S)
+        self._fill()
 
     def _gone(self, connection: PooledConnection) -> None:
         assert isinstance(connection, Http2PodConnection)
