@@ -15,6 +15,7 @@ server.on("stream", (stream, headers) => {
   const [, what, size] = headers[":path"].split("/");
   if (what === "down") {
     let left = Number(size);
+    stream.resume();
     stream.respond({ ":status": 200, "content-length": size });
     const go = () => {
       while (left > 0 && !stream.destroyed) {
