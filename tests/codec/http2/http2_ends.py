@@ -182,6 +182,9 @@ class ServerEar(Ear, ServerEvents):
         came.refused = error
         self.react(stream, "refused")
 
+    def stream_refused(self) -> None:
+        pass  # RST_STREAM says it
+
 
 class ClientEar(Ear, ClientEvents):
     def __init__(self) -> None:
