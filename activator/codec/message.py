@@ -21,6 +21,7 @@ UNKNOWN_LENGTH: Final = -1
 
 Headers = list[tuple[bytes, bytes]]
 
+_NO_LINES: Final[frozenset[bytes]] = frozenset()
 _NO_CLAIMS: Final[list[bytes]] = []
 
 
@@ -32,10 +33,13 @@ class Fields:
     The notation does not depend on HTTP/1: `from_pairs` makes a block of pairs, `pairs` makes pairs of a block.
     Neither a name nor a value may hold CR, LF or NUL: the parsers let none through, and code that adds a field must
     not either.
+
+    `never_indexed`: lines, each with its CRLF, that no hop may put into a compression table (RFC 7541 6.2.3).
     """
 
     def __init__(self, block: bytes) -> None:
         self.block = block
+        self.never_indexed: frozenset[bytes] = _NO_LINES
 
     @staticmethod
     def from_pairs(pairs: Headers) -> Fields:

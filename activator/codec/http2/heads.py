@@ -7,7 +7,8 @@ Rules
   2. A head that leaves here is the one that `codec/http1` would have made of the same request in HTTP/1.1: `Host` is
      among the fields, crumbs of cookies are one field (RFC 9113 8.2.3), claims and framing are taken out. So it may be
      sent on in either version.
-  3. A WebSocket that is asked for by extended CONNECT (RFC 8441) becomes a GET with `upgrade`, and back. The key that
+  3. What was received as a literal that is never indexed is sent on as one (RFC 7541 6.2.3).
+  4. A WebSocket that is asked for by extended CONNECT (RFC 8441) becomes a GET with `upgrade`, and back. The key that
      HTTP/1.1 wants for it is made here.
 """
 
@@ -83,6 +84,10 @@ class RequestReader:
         self._lines: list[bytes] = []
         self._forget()
 
+    def is_head(self) -> bool:
+        """The request that was read last, also if it was refused, is a HEAD."""
+        return self._method == b"HEAD"
+
     def _forget(self) -> None:
         """Of the request before."""
         self._method = self._scheme = self._path = self._authority = self._protocol = b""
@@ -98,6 +103,7 @@ class RequestReader:
         """The request. `ended`: no body follows. Raises WireError; of BAD_REQUEST where it is malformed."""
         self._forget()
         lines = self._lines = [b""]  # in the first place, the one of Host
+        never_indexed: list[bytes] = []
         seen: i64 = 0  # pseudo-header fields, as bits
         regular = False
         for field in fields:
@@ -105,6 +111,8 @@ class RequestReader:
             if kind == ORDINARY:
                 lines.append(field.line)
                 regular = True
+                if field.never_indexed:
+                    never_indexed.append(field.line)
             elif kind <= PSEUDO_MAX:
                 if regular or seen & (1 << kind):
                     raise WireError(_BAD, "a pseudo-header field in the wrong place, or twice")
@@ -128,7 +136,7 @@ class RequestReader:
         has_body = False if upgrades else self._judge_length(ended)
         length = UNKNOWN_LENGTH if upgrades else self._length
         head = RequestHead(
-            self._method, self._known_target, self._known_authority, Fields(b"".join(lines)), length, has_body
+            self._method, self._known_target, self._known_authority, _fields_of(lines, never_indexed), length, has_body
         )
         if upgrades:
             head.upgrade = b"websocket"
@@ -248,12 +256,15 @@ class ResponseReader:
         lines: list[bytes] = []
         status = b""
         length: int = UNKNOWN_LENGTH
+        never_indexed: list[bytes] = []
         regular = False
         for field in fields:
             kind = field.kind
             if kind == ORDINARY or kind in _KEPT_IN_RESPONSES:
                 lines.append(field.line)
                 regular = True
+                if field.never_indexed:
+                    never_indexed.append(field.line)
             elif kind == STATUS:
                 if regular or status:
                     raise WireError(_BAD_ANSWER, ":status in the wrong place, or twice")
@@ -267,21 +278,26 @@ class ResponseReader:
         number = _STATUS_NUMBERS.get(status, 0)
         if number == 0:
             raise WireError(_BAD_ANSWER, ":status is not a number from 100 to 999")
-        headers = Fields(b"".join(lines))
+        headers = _fields_of(lines, never_indexed)
         if number < 200:
             if number == 101 or ended:
                 raise WireError(_BAD_ANSWER, "a 101 in HTTP/2, or a 1xx response that ends the stream")
             return ResponseHead(number, PHRASES.get(number, b""), headers, UNKNOWN_LENGTH, False)
-        has_body = False
-        if number == 204:
-            length = UNKNOWN_LENGTH
-        elif number != 304 and not head_request:
-            has_body = not ended and length != 0
-            if ended and length > 0:
+        if number == 204 or number == 304 or head_request:
+            length = UNKNOWN_LENGTH if number == 204 else length
+            return ResponseHead(number, PHRASES.get(number, b""), headers, length, False)
+        if ended:
+            if length > 0:
                 raise WireError(_BAD_ANSWER, "content-length is not the length of the body")
-            if ended:
-                length = 0
-        return ResponseHead(number, PHRASES.get(number, b""), headers, length, has_body)
+            length = 0
+        return ResponseHead(number, PHRASES.get(number, b""), headers, length, not ended and length != 0)
+
+
+def _fields_of(lines: list[bytes], never_indexed: list[bytes]) -> Fields:
+    fields = Fields(b"".join(lines))
+    if never_indexed:
+        fields.never_indexed = frozenset(never_indexed)
+    return fields
 
 
 def _same_length(length: int, value: bytes) -> int:
@@ -332,10 +348,11 @@ def write_request(encoder: HpackEncoder, head: RequestHead, default_authority: b
         encoder.add(b"content-length", _length(head.content_length))
     # The last line is most often an id of the request's own (X-Request-Id): what stands before it comes again.
     last = block.rfind(b"\r\n")
+    never_indexed = head.headers.never_indexed
     if last > 0:
-        encoder.add_lines(block[:last])
+        encoder.add_lines(block[:last], never_indexed)
         block = block[last:]
-    encoder.add_lines(block)
+    encoder.add_lines(block, never_indexed)
     return encoder.finish()
 
 
@@ -344,9 +361,10 @@ def write_response(encoder: HpackEncoder, head: ResponseHead) -> bytes:
     encoder.add_status(200 if head.status == 101 else head.status)
     if head.content_length >= 0 and (head.has_body or head.content_length > 0):
         encoder.add(b"content-length", _length(head.content_length))
-    encoder.add_lines(
-        _without(head.headers.block, b"sec-websocket-accept") if head.status == 101 else head.headers.block
-    )
+    block = head.headers.block
+    if head.status == 101:
+        block = _without(block, b"sec-websocket-accept")
+    encoder.add_lines(block, head.headers.never_indexed)
     return encoder.finish()
 
 

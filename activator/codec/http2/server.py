@@ -157,6 +157,7 @@ class Http2Server(Http2Connection):
                 self._stream_error(stream, PROTOCOL_ERROR, error.detail)
                 return
             stream.remote_ended = ends
+            stream.head_request = whole and self._reader.is_head()
             self._server_events.request_refused(stream, error)
             return
         stream.has_head = True

@@ -39,7 +39,7 @@ class Stream:
         self.received_bytes: i64 = 0
         self.is_refused: bool = False  # its body is too large, which was said
         self.has_body: bool = True  # DATA with something in it may come
-        self.head_request: bool = False  # as a client: it was a HEAD, whose answer has no body
+        self.head_request: bool = False  # it is a HEAD, whose answer has no body; as a server, of refused ones only
         self.interims: i64 = 0  # as a client: 1xx responses that have come
         # sent
         self.send_window: i64 = send_window

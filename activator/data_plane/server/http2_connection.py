@@ -328,7 +328,7 @@ class _Events(ServerEvents):
         body = refusal_text(error.reason, error.detail)
         codec = connection._codec
         stream.wants_no_more = True
-        codec.send_response(stream, refusal_head(error.reason, body, 0), False)
+        codec.send_response(stream, refusal_head(error.reason, body, 0), stream.head_request)
         codec.send_body(stream, body)
         codec.send_end(stream, [])
         if not connection._looking:

@@ -341,3 +341,34 @@ def test_trailers() -> None:
             trailers_of([field_of(name, b"1")], True, True)
     with pytest.raises(WireError):
         trailers_of([], False, True)
+
+
+def test_what_is_never_indexed_stays_so() -> None:
+    """RFC 7541 6.2.3: from hop to hop; in either direction, also when it comes again."""
+    secret = field_of(b"x-api-key", b"abc", True)
+    plain = field_of(b"accept", b"*/*")
+    pseudo = [field_of(b":method", b"GET"), field_of(b":scheme", b"http"), field_of(b":path", b"/")]
+    request = RequestReader(RequestLimits()).read([*pseudo, field_of(b"host", b"a"), secret, plain], True)
+    answer = ResponseReader().read([field_of(b":status", b"200"), secret, plain], False, False)
+    to_pod, to_client = HpackEncoder(NOT_IN_REQUESTS), HpackEncoder(NOT_IN_RESPONSES)
+    for blocks in (
+        [write_request(to_pod, request, b"", False) for _ in range(4)],
+        [write_response(to_client, answer) for _ in range(4)],
+    ):
+        decoder = HpackDecoder()
+        for block in blocks:
+            read: list[Field] = []
+            assert decoder.decode(block, 0, len(block), read, 1 << 20, 100)
+            (found,) = [field for field in read if field.name == b"x-api-key"]
+            assert found.never_indexed and found.value == b"abc"
+        assert [field.name for field in decoder.table()].count(b"x-api-key") == 0
+        assert b"accept" in [field.name for field in decoder.table()]
+
+
+@pytest.mark.parametrize(("method", "is_head"), [(b"HEAD", True), (b"GET", False)])
+def test_a_refused_head_is_known(method: bytes, is_head: bool) -> None:
+    reader = RequestReader(RequestLimits(target_bytes=10))
+    pseudo = [field_of(b":method", method), field_of(b":scheme", b"http"), field_of(b":path", b"/" + b"a" * 20)]
+    with pytest.raises(WireError):
+        reader.read([*pseudo, field_of(b":authority", b"a")], True)
+    assert reader.is_head() is is_head
