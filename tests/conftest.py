@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import shutil
 import warnings
 from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from bench.processes import find_program
 from tests.shuffled_loop import ShuffledLoop
 
 DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
@@ -88,7 +88,7 @@ def need_program(need: Need) -> Callable[[str], str]:
     """`need_program(name)`: the path of a program, found as `need` does."""
 
     def find(name: str) -> str:
-        path = shutil.which(name)
+        path = find_program(name)
         need(path is not None, name)
         assert path is not None
         return path

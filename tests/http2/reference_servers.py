@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import http.server
-import shutil
 import socket
 import subprocess
 import threading
@@ -15,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import trustme
+
+from bench.processes import find_program
 
 HOST = "127.0.0.1"
 PATIENCE_S = 10.0
@@ -104,7 +105,17 @@ def nghttpd(folder: Path, certificate: Certificate | None = None) -> Iterator[Ru
     port = free_port()
     tls = ["--no-tls"] if certificate is None else []
     files_of_tls = [] if certificate is None else [str(certificate.key), str(certificate.chain)]
-    command = ["nghttpd", *tls, "--echo-upload", "-a", HOST, "-d", str(files(folder)), str(port), *files_of_tls]
+    command = [
+        find_program("nghttpd") or "nghttpd",
+        *tls,
+        "--echo-upload",
+        "-a",
+        HOST,
+        "-d",
+        str(files(folder)),
+        str(port),
+        *files_of_tls,
+    ]
     with running(command, port, folder / "nghttpd.log") as one:
         yield one
 
@@ -126,7 +137,9 @@ def nginx(folder: Path) -> Iterator[Running]:
     port = free_port()
     configuration = folder / "nginx.conf"
     configuration.write_text(NGINX.format(folder=folder, host=HOST, port=port, root=files(folder)))
-    with running(["nginx", "-p", str(folder), "-c", str(configuration)], port, folder / "nginx.log") as one:
+    with running(
+        [find_program("nginx") or "nginx", "-p", str(folder), "-c", str(configuration)], port, folder / "nginx.log"
+    ) as one:
         yield one
 
 
@@ -169,7 +182,9 @@ def haproxy(folder: Path, certificate: Certificate | None = None) -> Iterator[Ru
     with plain_server() as backend:
         configuration = folder / "haproxy.cfg"
         configuration.write_text(HAPROXY.format(host=HOST, port=port, backend=backend, how=how))
-        with running(["haproxy", "-db", "-f", str(configuration)], port, folder / "haproxy.log") as one:
+        with running(
+            [find_program("haproxy") or "haproxy", "-db", "-f", str(configuration)], port, folder / "haproxy.log"
+        ) as one:
             yield one
 
 
@@ -179,7 +194,9 @@ def haproxy_for_grpc(folder: Path, backend: int) -> Iterator[Running]:
     port = free_port()
     configuration = folder / "haproxy.cfg"
     configuration.write_text(HAPROXY_GRPC.format(host=HOST, port=port, backend=backend))
-    with running(["haproxy", "-db", "-f", str(configuration)], port, folder / "haproxy.log") as one:
+    with running(
+        [find_program("haproxy") or "haproxy", "-db", "-f", str(configuration)], port, folder / "haproxy.log"
+    ) as one:
         yield one
 
 
@@ -239,4 +256,4 @@ SERVERS: dict[str, Server] = {"nghttpd": nghttpd, "nginx": nginx, "haproxy": hap
 
 
 def is_installed(name: str) -> bool:
-    return shutil.which(name) is not None
+    return find_program(name) is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +18,13 @@ from activator.control_plane.probes.grpc_health import check_request, problem_wi
 from activator.control_plane.probes.http2_exchange import NOT_HTTP2, Http2Answer
 from activator.control_plane.probes.probe import Ask, Question, ask
 from activator.runtime.local_listeners import Listening, listening
+from bench.processes import find_program
 from tests.control_plane.probes.test_probe import Pod
 
 grpc = pytest.importorskip("grpc", reason="grpcio is not installed")
 
 LONG_S = 30.0
+NGHTTPD = find_program("nghttpd")
 SERVING, NOT_SERVING = b"\x08\x01", b"\x08\x02"
 STATUSES = {b"": SERVING, b"\x0a\x05ready": SERVING, b"\x0a\x04busy": NOT_SERVING}
 
@@ -85,7 +86,7 @@ def test_a_pod_that_speaks_http_1_1() -> None:
     assert asyncio.run(main()) == (Ask.REFUSED, [NOT_HTTP2])
 
 
-@pytest.mark.skipif(shutil.which("nghttpd") is None, reason="nghttpd is not installed")
+@pytest.mark.skipif(NGHTTPD is None, reason="nghttpd is not installed")
 def test_a_path_of_a_pod_that_speaks_http_2_only(tmp_path: Path) -> None:
     (tmp_path / "ready").write_text("yes")
     import socket
@@ -93,7 +94,8 @@ def test_a_path_of_a_pod_that_speaks_http_2_only(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = ["nghttpd", "--no-tls", "-a", "127.0.0.1", "-d", str(tmp_path), str(port)]
+    assert NGHTTPD is not None
+    command = [NGHTTPD, "--no-tls", "-a", "127.0.0.1", "-d", str(tmp_path), str(port)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as server:
         try:
             while listening("127.0.0.1", port) is not Listening.YES:
