@@ -5,8 +5,10 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import importlib.util
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -117,6 +119,15 @@ def nghttpd(folder: Path, certificate: Certificate | None = None) -> Iterator[Ru
         *files_of_tls,
     ]
     with running(command, port, folder / "nghttpd.log") as one:
+        yield one
+
+
+@contextlib.contextmanager
+def hyper(folder: Path) -> Iterator[Running]:
+    """hyper (Rust), as httpunk has it for Python."""
+    port = free_port()
+    program = Path(__file__).parent / "programs" / "hyper_server.py"
+    with running([sys.executable, str(program), str(port), str(files(folder))], port, folder / "hyper.log") as one:
         yield one
 
 
@@ -252,8 +263,8 @@ def plain_server() -> Iterator[int]:
             server.shutdown()
 
 
-SERVERS: dict[str, Server] = {"nghttpd": nghttpd, "nginx": nginx, "haproxy": haproxy}
+SERVERS: dict[str, Server] = {"hyper": hyper, "nghttpd": nghttpd, "nginx": nginx, "haproxy": haproxy}
 
 
 def is_installed(name: str) -> bool:
-    return find_program(name) is not None
+    return importlib.util.find_spec("httpunk") is not None if name == "hyper" else find_program(name) is not None

@@ -30,6 +30,15 @@ KNOWN_STIMULI: dict[str, dict[str, str]] = {
         "table: an index that was thrown away": "only that stream is reset (2.6)",
         "table: a size of 2^70": "ignored (2.6)",
     },
+    "hyper": dict.fromkeys(
+        (
+            "SETTINGS that move the windows of a hundred streams",
+            "a hundred large answers, no window",
+            "a hundred large answers, nothing read",
+            "fifty streams too many",
+        ),
+        "the program here makes its answers whole, 3 MB each (httpunk 0.4.5)",
+    ),
     "nginx": {
         "rapid reset": "has no limit of its own (1.22)",
         "rapid reset of requests without an end": "has no limit of its own (1.22)",
@@ -43,6 +52,29 @@ USERINFO = {"':authority': 'user@a.test'", "':authority': 'user:password@a.test'
 # nginx is no reference here: it answers POST to a file with 405, and leaves fields of HTTP/1.1 to its modules.
 KNOWN_MESSAGES: dict[str, set[str]] = {
     "nghttpd": USERINFO,
+    # What pseudo-header fields mean, and how they fit together (RFC 9113 8.3), hyper leaves to the program above it.
+    "hyper": USERINFO
+    | {
+        "content-length twice, different",
+        "no :method",
+        "no :scheme",
+        "':status': '200'",
+        "':protocol': 'websocket'",
+        "host twice, no :authority",
+        "':authority': ''",
+        "':authority': 'a.test b'",
+        "':authority': 'a.test/path'",
+        "':authority': 'a.test\\r\\nx-a: b'",
+        "':authority': 'a.test\\x00'",
+        "':path': '/?a=b&c=%00'",
+        "':scheme': ''",
+        "':scheme': 'http\\r\\nx-a: b'",
+        "':scheme': 'http://b.test/?'",
+        "CONNECT with :path",
+        "extended CONNECT that was not offered",
+        "trailer ':path': '/other'",
+        "trailer ':status': '200'",
+    },
     "haproxy": USERINFO
     | {
         "content-length '4', DATA none",
@@ -66,13 +98,16 @@ def test_names_are_unique() -> None:
         assert names <= {message.name for message in MESSAGES}
 
 
-@pytest.fixture(scope="module", params=["nghttpd", "haproxy", pytest.param("nginx", marks=pytest.mark.deep)])
+@pytest.fixture(scope="module", params=["nghttpd", "haproxy", "hyper", pytest.param("nginx", marks=pytest.mark.deep)])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, need_program: Callable[[str], str]
 ) -> Iterator[tuple[str, Target]]:
     """(name, address)"""
     name = request.param
-    need_program(name)
+    if name == "hyper":
+        pytest.importorskip("httpunk", reason="httpunk is not installed")
+    else:
+        need_program(name)
     with SERVERS[name](tmp_path_factory.mktemp(name)) as running:
         yield name, Target(HOST, running.port, pid=running.pid)
 
