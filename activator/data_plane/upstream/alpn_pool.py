@@ -1,8 +1,8 @@
 """The connections of a pod over TLS that may speak either version of HTTP: ALPN says which, on its first connection.
 
 Rules
-  1. It is an HTTP/2 pool until a pod agrees on HTTP/1.1. Then the exchanges that wait are given to an HTTP/1.1 pool,
-     which does everything from then on; that first handshake is lost.
+  1. It is an HTTP/2 pool until a pod agrees on HTTP/1.1. Then the connection, and the exchanges that wait, are given to
+     an HTTP/1.1 pool, which does everything from then on.
   2. What a pod has agreed on holds until it leaves, or until its address changes.
 """
 
@@ -15,7 +15,7 @@ from activator.data_plane.upstream.dial import Dial, DialContext, PodAddress
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.http2_pool import Http2Pool
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
-from activator.runtime.clock import Now
+from activator.runtime.clock import NEVER, Now
 from activator.runtime.errors import Reason
 
 
@@ -41,11 +41,16 @@ class AlpnPool(Http2Pool):
 
     def _dial_failed(self, dial: Dial, reason: Reason) -> None:
         address = self._address.http1
-        if not dial.wants_http1 or address is None:
+        transport, dial.http1 = dial.http1, None
+        if transport is None or address is None:
             super()._dial_failed(dial, reason)
             return
         self._end_dial(dial)
-        if self._closed or self._http1 is not None:
+        if self._closed:
+            transport.abort()
+            return
+        if self._http1 is not None:
+            self._http1.adopt(transport, dial.bare)
             return
         pool = self._http1 = Http1Pool(
             self._context, self._now, address, self._connect_timeout_s, self._expected_identity
@@ -53,8 +58,11 @@ class AlpnPool(Http2Pool):
         waiting = self._waiting
         self._waiting = {}
         now_s = self._now()
+        pool.adopt(transport, dial.bare)
         for exchange in waiting:
-            pool.checkout(exchange, 0.0, now_s)
+            pod = pool.checkout(exchange, NEVER, now_s)
+            if pod is not None:
+                exchange.connected(pod)
 
     def forget(self, exchange: Exchange) -> None:
         if self._http1 is not None:

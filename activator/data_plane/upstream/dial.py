@@ -127,7 +127,8 @@ class Dial(Deadline):
         self._attempt: Any = None  # the task that opens the socket
         self._handshake: Handshake | None = None
         self._over: bool = False
-        self.wants_http1: bool = False  # it has failed for that, and may be dialled as the address's `http1`
+        self.http1: Transport | None = None  # it has failed since the pod has agreed on HTTP/1.1, on this connection …
+        self.bare: Transport | None = None  # … and the one beneath it: whoever is told has them
 
     def start(self, address: PodAddress, timeout_s: float, now_s: float) -> None:
         """Begin; nothing is called before this returns."""
@@ -204,12 +205,14 @@ class Dial(Deadline):
         address = self._address
         assert address is not None
         if transport is not None and not self._over and not _agrees(transport, address.alpn):
+            if address.http1 is not None:
+                self.http1 = transport
+                self.bare = handshake.bare
+                self._fail_with(Reason.TLS_FAILED)
+                return
             error = ConnectionError(f"it does not speak {address.alpn} (ALPN)")
             transport.abort()
             transport = None
-            if address.http1 is not None:
-                self.wants_http1 = True
-                error = None
         if self._over:
             if transport is not None:
                 transport.abort()  # given up in the moment in which it was ready

@@ -19,6 +19,7 @@ from activator.data_plane.upstream.identity_check import ExpectedIdentity
 from activator.data_plane.upstream.pool import PodPool
 from activator.data_plane.upstream.pooled_connection import PooledConnection
 from activator.runtime.clock import Now
+from activator.runtime.transport import Transport
 
 POD_IDLE_S: Final = 4.0  # a pooled connection; below the 5 s after which common servers close theirs
 
@@ -59,6 +60,15 @@ class Http1Pool(PodPool):
         self._waiting[exchange] = fresh
         self._fill()
         return None
+
+    def adopt(self, transport: Transport, bare: Transport | None) -> None:
+        """A connection that was dialled elsewhere, over TLS, and carries nothing yet."""
+        self._context.connections += 1
+        self.window.dialled()
+        connection = self._new_connection()
+        transport.set_protocol(connection)
+        connection.bare = bare
+        connection.connection_made(transport)
 
     def close_idle_one(self) -> bool:
         if not self._idle:
