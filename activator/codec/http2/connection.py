@@ -6,12 +6,9 @@ Rules
   2. One call parses a bounded number of frames; `needs_turn` says that something is left, which `resume` goes on with.
      A frame is parsed when it is there whole, except DATA, which is handed on as it comes. So at most one frame and a
      field section (`block_bytes_max`) are kept.
-  3. What was sent goes out in the order in which the encoder made it: a field section is encoded when it is written.
-  4. Bodies are sent at the end of the turn (`flush`), when 16 KiB are there, or with their end; so a short answer is
-     one DATA frame that carries the end of its stream.
-  5. The connection's receive window is given back as bytes are handed on, a stream's only while it is not paused: a
+  3. The connection's receive window is given back as bytes are handed on, a stream's only while it is not paused: a
      stream whose reader is slow stops no other one.
-  6. Streams that wait for the connection's window or for the transport take turns, 16 KiB each.
+  4. What goes out is `sending.py`'s.
 """
 
 from __future__ import annotations
@@ -21,7 +18,8 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from activator.codec.http2 import frames
-from activator.codec.http2.budgets import FRAMES_PER_DATA, PeerBudgets
+from activator.codec.http2.budgets import FRAMES_PER_DATA
+from activator.codec.http2.events import ConnectionEvents
 from activator.codec.http2.field import Field
 from activator.codec.http2.frames import (
     ACK,
@@ -39,8 +37,6 @@ from activator.codec.http2.frames import (
     HAS_PRIORITY,
     HEADER_BYTES,
     HEADERS,
-    INTERNAL_ERROR,
-    NO_ERROR,
     PADDED,
     PING,
     PRIORITY,
@@ -51,12 +47,10 @@ from activator.codec.http2.frames import (
     STREAM_CLOSED,
     WINDOW_MAX,
     WINDOW_UPDATE,
-    data_start,
-    header_frames,
 )
-from activator.codec.http2.heads import trailers_of, write_trailers
+from activator.codec.http2.heads import trailers_of
 from activator.codec.http2.hpack.decoder import HpackDecoder, HpackError
-from activator.codec.http2.hpack.encoder import HpackEncoder
+from activator.codec.http2.sending import Http2Sender
 from activator.codec.http2.stream import Stream
 from activator.codec.message import Headers
 from activator.runtime.errors import Reason, WireError
@@ -66,98 +60,24 @@ SHARE: Final = 1536  # of a turn: a request takes 16, any other frame 1
 REQUEST_SHARE: Final = 16
 CONNECTION_WINDOW_BYTES: Final = 1 * MIB  # that may be on their way to us on one connection
 LARGE_WINDOW_BYTES: Final = 256 * KIB  # of a stream that has brought as much; before, it is FIRST_WINDOW
-GATHER_BYTES: Final = 16 * KIB  # of a stream: so much is sent before the turn ends
-UNSENT_HIGH_BYTES: Final = 64 * KIB  # of a stream: above it, its user is told to wait …
-UNSENT_LOW_BYTES: Final = 16 * KIB  # … until no more than this is left
-SENT_PER_TURN_BYTES: Final = 1 * MIB  # of all streams that have waited
-RESET_REMEMBERED: Final = 1024  # streams that we have reset: what is on its way for them is ignored
 STREAMS_BEFORE_SETTINGS: Final = 100  # that a peer is thought to allow until it says how many
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class ConnectionEvents:
-    """What the codec asks of its connection, and tells it."""
-
-    def write(self, data: bytes) -> None:
-        """Bytes for the peer, in order."""
-        raise NotImplementedError
-
-    def wants_flush(self) -> None:
-        """Call `flush` at the end of this turn."""
-        raise NotImplementedError
-
-    def stream_body(self, stream: Stream, data: bytes) -> None:
-        raise NotImplementedError
-
-    def stream_ended(self, stream: Stream, trailers: Headers) -> None:
-        """The peer sends no more on it."""
-        raise NotImplementedError
-
-    def stream_failed(self, stream: Stream, error: WireError) -> None:
-        """What came on it broke a bound of ours (its body is too large): it is for the user to answer, or to reset."""
-        raise NotImplementedError
-
-    def stream_reset(self, stream: Stream, code: i64, words: str) -> None:
-        """It is over before its end: the peer has reset it (`words` is empty), or we have, for an error of the peer."""
-        raise NotImplementedError
-
-    def stream_closed(self, stream: Stream) -> None:
-        """It has ended in both directions; or its user has reset it."""
-        raise NotImplementedError
-
-    def stream_full(self, stream: Stream) -> None:
-        """The peer takes less than is sent on it."""
-        raise NotImplementedError
-
-    def stream_drained(self, stream: Stream) -> None:
-        """It takes more again."""
-        raise NotImplementedError
-
-    def peer_goes_away(self, last_id: i64, code: i64) -> None:
-        """GOAWAY: streams of ours above `last_id` were not processed, and no new one may be opened."""
-        raise NotImplementedError
-
-    def peer_settings(self) -> None:
-        """SETTINGS have come, and are in force."""
-        raise NotImplementedError
-
-    def ping_answered(self, payload: bytes) -> None:
-        raise NotImplementedError
-
-
-_NOBODY: Final = ConnectionEvents()
-
-
-class Http2Error:
-    """Why a connection ended: an error code of RFC 9113 section 7, and words for people."""
-
-    def __init__(self, code: i64, words: str) -> None:
-        self.code = code
-        self.words = words
-
-
-@mypyc_attr(allow_interpreted_subclasses=True)
-class Http2Connection:
+class Http2Connection(Http2Sender):
     """What both roles share; `server.py` and `client.py` derive from it."""
 
     def __init__(
         self, events: ConnectionEvents, header_bytes_max: int, fields_max: int, not_sent: frozenset[bytes]
     ) -> None:
         """`not_sent`: names of fields that heads in this direction do not have."""
-        self._events = events
+        super().__init__(events, not_sent)
         self._header_bytes_max: i64 = header_bytes_max
         self._fields_max: i64 = fields_max
         self._body_bytes_max: i64 = 0  # of a stream, to us; 0: no limit
         self.block_bytes_max: i64 = header_bytes_max + FRAME_BYTES_MAX  # of a field section, as it is sent
         self._decoder = HpackDecoder()
-        self.encoder = HpackEncoder(not_sent)
-        self.budgets = PeerBudgets()
-        self.streams: dict[int, Stream] = {}
-        self.error: Http2Error | None = None
-        self.needs_turn: bool = False
         self.frames_total: i64 = 0  # that have come whole; of a field section, the first
-        self.last_id: i64 = 0  # the highest stream that the peer has opened; as a client, that we have
-        self._reset_by_us: dict[int, None] = {}  # of late
         # what is parsed
         self._kept: bytes = b""
         self._pos: i64 = 0
@@ -173,11 +93,6 @@ class Http2Connection:
         # flow control
         self._receive_window: i64 = FIRST_WINDOW
         self._owed: i64 = 0
-        self._send_window: i64 = FIRST_WINDOW
-        self._first_send_window: i64 = FIRST_WINDOW  # of new streams, as the peer wants it
-        self._held: bool = False  # the transport takes nothing for now
-        self._gathered: list[Stream] = []  # to be sent at the end of the turn
-        self._waiting: dict[Stream, None] = {}  # for the connection's window or the transport; each has a window
         # the peer's settings
         self.peer_streams_max: i64 = STREAMS_BEFORE_SETTINGS
         self.peer_takes_websockets: bool = False
@@ -674,55 +589,18 @@ class Http2Connection:
             self._spend(1)
             self._events.peer_goes_away(_id_at(data, begin), int.from_bytes(data[begin + 4 : begin + 8], "big"))
 
-    # --- sent ---
+    # --- asked for ---
 
-    def send_head(self, stream: Stream, block: bytes, last: bool) -> None:
-        """A head, encoded just now. `last`: no body follows."""
-        if stream.is_closed or stream.local_ended:
-            return
-        self._events.write(header_frames(stream.id_bytes, block, last))
-        if last:
-            self._local_ended(stream)
+    def fail(self, code: i64, words: str) -> None:
+        if self.error is None:
+            self._kept = b""
+            self._block = []
+        super().fail(code, words)
 
-    def send_body(self, stream: Stream, data: bytes) -> None:
-        """Gathered until the turn ends (`flush`), 16 KiB are there, or `send_end`; kept while a window is closed."""
-        if stream.is_closed or stream.local_ended or len(data) == 0:
-            return
-        if stream.unsent_bytes == 0 and not stream.is_waiting:
-            if not self._gathered:
-                self._events.wants_flush()
-            self._gathered.append(stream)
-        stream.queue(data)
-        if stream.unsent_bytes >= GATHER_BYTES:
-            self._pump(stream)
-
-    def send_end(self, stream: Stream, trailers: Headers) -> None:
-        """The stream ends when what was sent on it is out."""
-        if stream.is_closed or stream.local_ended or stream.end_wanted:
-            return
-        stream.end_wanted = True
-        stream.trailers = trailers
-        self._pump(stream)
-
-    def flush(self) -> None:
-        """Send what was gathered."""
-        gathered = self._gathered
-        if gathered:
-            self._gathered = []
-            for stream in gathered:
-                if stream.unsent_bytes > 0 and not stream.is_waiting:
-                    self._pump(stream)
-
-    def flush_stream(self, stream: Stream) -> None:
-        """Send what was gathered for this one."""
-        if stream.unsent_bytes > 0:
-            self._pump(stream)
-
-    def hold(self, held: bool) -> None:
-        """The transport takes no more for now; or takes more again."""
-        self._held = held
-        if not held:
-            self._pump_waiting()
+    def retire(self) -> None:
+        super().retire()
+        self._kept = b""
+        self._block = []
 
     def pause(self, stream: Stream, paused: bool) -> None:
         """Whether the peer may go on sending on this stream, beyond the window that it has."""
@@ -730,142 +608,7 @@ class Http2Connection:
         if not paused and not stream.is_closed and self.error is None:
             self._credit(stream)
 
-    def reset(self, stream: Stream, code: i64) -> None:
-        """End it at once, in both directions."""
-        if stream.is_closed:
-            return
-        self._reset(stream, code)
-        self._events.stream_closed(stream)
-
-    def fail(self, code: i64, words: str) -> None:
-        """An error of the connection: say so, and do nothing more."""
-        if self.error is None:
-            self.error = Http2Error(code, words)
-            self._kept = b""
-            self._block = []
-            self._events.write(frames.go_away(self._last_processed(), code, words))
-
-    def retire(self) -> None:
-        """The connection is gone: refer to nothing any more, so that no cycle is left for the collector."""
-        if self.error is None:
-            self.error = Http2Error(INTERNAL_ERROR, "the connection is closed")
-        self._events = _NOBODY
-        self._kept = b""
-        self._block = []
-        self._gathered = []
-        self._waiting = {}
-        for stream in self.streams.values():
-            stream.is_closed = True
-            stream.user = None
-            stream.drop_unsent()
-        self.streams = {}
-
-    def unsent_bytes(self) -> int:
-        """Of all streams, for statistics."""
-        return sum(stream.unsent_bytes for stream in self.streams.values())
-
     # --- within ---
-
-    def _last_processed(self) -> i64:
-        return self.last_id
-
-    def _pump(self, stream: Stream) -> None:
-        """Send what the windows let out of it; the rest waits."""
-        if stream.is_closed:
-            return
-        self._send_some(stream, WINDOW_MAX)
-        if stream.unsent_bytes > UNSENT_HIGH_BYTES and not stream.is_full:
-            stream.is_full = True
-            self._events.stream_full(stream)
-
-    def _send_some(self, stream: Stream, most: i64) -> i64:
-        """At most so many bytes; gives how many it was."""
-        sent = self._send_data(stream, most)
-        if stream.unsent_bytes == 0:
-            if stream.is_waiting:
-                self._wait(stream, False)
-            if stream.local_ended:
-                self._local_ended(stream)
-            elif stream.end_wanted:
-                self._end(stream)
-        else:
-            self._wait(stream, stream.send_window > 0)
-        if stream.is_full and stream.unsent_bytes <= UNSENT_LOW_BYTES:
-            stream.is_full = False
-            self._events.stream_drained(stream)
-        return sent
-
-    def _send_data(self, stream: Stream, most: i64) -> i64:
-        """What the windows and the transport let out of it, in DATA frames; the last of all ends the stream."""
-        room: i64 = stream.send_window
-        if room > self._send_window:
-            room = self._send_window
-        if room > most:
-            room = most
-        if self._held or room <= 0:
-            return 0
-        sent: i64 = 0
-        out: list[bytes] = []
-        while stream.unsent_bytes > 0 and sent < room:
-            count: i64 = room - sent  # (min of three arguments is not native)
-            if count > stream.unsent_bytes:
-                count = stream.unsent_bytes
-            if count > FRAME_BYTES_MAX:
-                count = FRAME_BYTES_MAX
-            last = stream.end_wanted and count == stream.unsent_bytes and not stream.trailers
-            out.append(data_start(count, last))
-            out.append(stream.id_bytes)
-            stream.move(count, out)
-            sent += count
-            if last:
-                stream.local_ended = True
-        if sent > 0:
-            stream.send_window -= sent
-            self._send_window -= sent
-            stream.sent_bytes += sent
-            self.budgets.useful(FRAMES_PER_DATA)
-            self._events.write(b"%b%b%b" % (out[0], out[1], out[2]) if len(out) == 3 else b"".join(out))
-        return sent
-
-    def _wait(self, stream: Stream, waits: bool) -> None:
-        """Whether it waits for the connection, behind the others that do."""
-        if waits and not stream.is_waiting:
-            self._waiting[stream] = None
-        elif not waits and stream.is_waiting:
-            self._waiting.pop(stream, None)
-        stream.is_waiting = waits
-
-    def _end(self, stream: Stream) -> None:
-        """Nothing but the end is left to be sent."""
-        if stream.trailers:
-            self._events.write(header_frames(stream.id_bytes, write_trailers(self.encoder, stream.trailers), True))
-        else:
-            self._events.write(data_start(0, True) + stream.id_bytes)
-        self._local_ended(stream)
-
-    def _pump_waiting(self) -> None:
-        """Streams that wait for the connection take turns."""
-        left: i64 = SENT_PER_TURN_BYTES
-        waiting = self._waiting
-        while waiting and self._send_window > 0 and not self._held and self.error is None:
-            if left <= 0:
-                self.needs_turn = True
-                return
-            stream = next(iter(waiting))
-            del waiting[stream]
-            stream.is_waiting = False
-            left -= max(self._send_some(stream, GATHER_BYTES), 1)
-
-    def _local_ended(self, stream: Stream) -> None:
-        stream.local_ended = True
-        if stream.is_closed:
-            return
-        if stream.remote_ended:
-            self._forget(stream)
-            self.budgets.stream_ended()
-            self._events.stream_closed(stream)
-        elif stream.wants_no_more:
-            self.reset(stream, NO_ERROR)
 
     def _is_over(self, stream_id: i64, what: str) -> bool:
         """Of a frame for a stream that is not in the table: True where it may be ignored; else the connection fails."""
@@ -885,26 +628,6 @@ class Http2Connection:
         if self.error is None:
             self._reset(stream, code)
             self._events.stream_reset(stream, code, words)
-
-    def _reset(self, stream: Stream, code: i64) -> None:
-        self._forget(stream)
-        self._remember_reset(stream.id)
-        self._events.write(frames.reset_stream(stream.id, code))
-
-    def _remember_reset(self, stream_id: i64) -> None:
-        reset = self._reset_by_us
-        reset[stream_id] = None
-        if len(reset) > RESET_REMEMBERED:
-            del reset[next(iter(reset))]
-
-    def _forget(self, stream: Stream) -> None:
-        """Take it out of the table."""
-        stream.is_closed = True
-        stream.drop_unsent()
-        del self.streams[stream.id]
-        if stream.is_waiting:
-            stream.is_waiting = False
-            self._waiting.pop(stream, None)
 
     def _spend(self, count: i64) -> None:
         budgets = self.budgets

@@ -18,7 +18,8 @@ from mypy_extensions import i64, mypyc_attr
 from activator.codec.http1.request import RequestLimits
 from activator.codec.http2 import frames
 from activator.codec.http2.budgets import FRAMES_PER_REQUEST
-from activator.codec.http2.connection import CONNECTION_WINDOW_BYTES, ConnectionEvents, Http2Connection
+from activator.codec.http2.connection import CONNECTION_WINDOW_BYTES, Http2Connection
+from activator.codec.http2.events import ConnectionEvents
 from activator.codec.http2.field import Field
 from activator.codec.http2.frames import (
     ENABLE_CONNECT_PROTOCOL,

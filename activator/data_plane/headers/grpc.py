@@ -18,7 +18,6 @@ from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead
 from activator.runtime.errors import Reason
 
 CANCELLED: Final = 1
-UNKNOWN: Final = 2
 DEADLINE_EXCEEDED: Final = 4
 RESOURCE_EXHAUSTED: Final = 8
 UNIMPLEMENTED: Final = 12
@@ -107,11 +106,11 @@ def refusal(reason: Reason, message: bytes, retry_after_s: int) -> ResponseHead:
     """An answer of trailers only. `message`: for people; `retry_after_s` 0: coming again would not help."""
     fields: Headers = [
         (b"content-type", _CONTENT_TYPE),
-        (b"grpc-status", b"%d" % _STATUS[reason]),
+        (b"grpc-status", b"%d" % status_of(reason)),
         (b"grpc-message", _percent_encoded(message.strip())),
         (b"activator-reason", reason.value.encode()),
     ]
-    if retry_after_s > 0 and _STATUS[reason] == UNAVAILABLE:
+    if retry_after_s > 0 and status_of(reason) == UNAVAILABLE:
         fields.append((b"grpc-retry-pushback-ms", b"%d" % (retry_after_s * 1000)))
     return ResponseHead(200, b"OK", Fields.from_pairs(fields), UNKNOWN_LENGTH, False)
 

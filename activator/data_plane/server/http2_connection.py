@@ -135,9 +135,6 @@ class Http2ClientConnection(ClientConnection):
         if writer is not None and self._phase <= LINGERING and self._enter(ABORTED):
             writer.abort()
 
-    def streams(self) -> int:
-        return len(self._codec.streams)
-
     # --- within ---
 
     def _begin(self, transport: Transport, origin: Origin | None) -> None:

@@ -14,7 +14,7 @@ from activator.codec.http2.budgets import (
     RESETS_BURST,
     RESETS_PER_S,
 )
-from activator.codec.http2.connection import RESET_REMEMBERED, SHARE
+from activator.codec.http2.connection import SHARE
 from activator.codec.http2.frames import (
     ACK,
     CANCEL,
@@ -33,6 +33,7 @@ from activator.codec.http2.frames import (
     WINDOW_UPDATE,
     frame,
 )
+from activator.codec.http2.sending import RESET_REMEMBERED
 from tests.codec.http2.http2_ends import ServerEar
 
 HEAD = b"\x82\x86\x84\x41\x08app.test"
