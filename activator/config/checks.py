@@ -148,17 +148,26 @@ class Checker:
                     self._reader.advise(one, path, f'"{value}" is in the list already: use each address once')
                 seen.add(value)
 
+    def check_declared(self, item: Item, values: Values, path: str) -> None:
+        """A revision that a cluster declares: it has its name, its pods and possibly its hosts from elsewhere."""
+        self._check_hosts(item, values, path, trusts_headers=True)
+        self._check_keys(item, values, path)
+
     def _check_revision(self, item: Item, values: Values, path: str, trusts_headers: bool) -> None:
         self._check_name(item, values, path)
         self._check_hosts(item, values, path, trusts_headers)
         self._check_pods(item, values, path)
+        self._check_keys(item, values, path)
+        if values.get("process") is not None:
+            self._check_process(item_at(item, "process"), values["process"], f"{path}.process")
+
+    def _check_keys(self, item: Item, values: Values, path: str) -> None:
+        """Those that a revision has wherever it is declared."""
         self._edge.check_revision(item, values, path)
         self._policies.check_revision(item, values, path)
         check_probe(self._reader, item, values, f"{path}.probe")
         check_queue(self._reader, item_at(item, "queue"), values.get("queue", {}), f"{path}.queue")
         self._check_positive(item, values, "timeouts", f"{path}.timeouts", ("connect", "startup"))
-        if values.get("process") is not None:
-            self._check_process(item_at(item, "process"), values["process"], f"{path}.process")
 
     def _check_name(self, item: Item, values: Values, path: str) -> None:
         readable = True

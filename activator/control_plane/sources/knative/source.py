@@ -36,6 +36,7 @@ from activator.control_plane.sources.knative.pod_answers import PodAnswers
 from activator.control_plane.sources.knative.revision_backends import RevisionBackends
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.kubernetes.objects import Revision
+from activator.control_plane.sources.kubernetes.passes import Passes
 from activator.messages import (
     Change,
     DropRevision,
@@ -47,7 +48,7 @@ from activator.messages import (
     SetPod,
     WithdrawPod,
 )
-from activator.runtime.clock import NEVER, Defer, Later, Timer
+from activator.runtime.clock import NEVER, Defer, Later
 from lb.tracker import NOT_READY, PENDING
 
 log = logging.getLogger("activator.knative")
@@ -86,12 +87,10 @@ class KnativeSource:
         self._maker = maker
         self._shares = shares
         self._submit = submit
-        self._defer = defer
         self._settled = settled
         self._tls_of = tls_of
         self._controllers = controllers
         self._panicked = panicked
-        self._later = later
         for name in (_REVISION, _ENDPOINTS):
             controllers.register(name)
         self.settings = ClusterSettings()
@@ -99,9 +98,7 @@ class KnativeSource:
         self.answers = PodAnswers(self._turned)
         self.revisions: dict[str, RevisionBackends] = {}
         self._maps: dict[str, Mapping[str, str]] = {}  # ConfigMaps by name
-        self._dirty: dict[str, tuple[str, float]] = {}  # by revision: what changed of it first, and when
-        self._again: dict[str, Timer] = {}  # by revision that is worked out again by itself: when
-        self._deferred = False
+        self.passes = Passes(self._work_out, self._failed, defer, later, controllers)
         self.revision_objects = RevisionObjects(partial(self.of, controller=_REVISION), self.revision_gone)
         self.slice_objects = SliceObjects(self.of, self.forget_if_empty)
         self.endpoints_objects = EndpointsObjects(self.of, self.forget_if_empty)
@@ -118,14 +115,9 @@ class KnativeSource:
         self.mark(key, controller)
         return found
 
-    def mark(self, key: str, controller: str = _ENDPOINTS, again: bool = False) -> None:
-        """Something of this revision may have changed; `again`: it could not be worked out before."""
-        if key not in self._dirty:
-            self._dirty[key] = (controller, self._controllers.now())
-            self._controllers.added(controller, again)
-        if not self._deferred:
-            self._deferred = True
-            self._defer(self.flush)
+    def mark(self, key: str, controller: str = _ENDPOINTS) -> None:
+        """Something of this revision may have changed."""
+        self.passes.mark(key, controller)
 
     def mark_all(self) -> None:
         for key in self.revisions:
@@ -138,7 +130,7 @@ class KnativeSource:
 
     def is_behind(self) -> bool:
         """Something was filed whose changes have not been worked out."""
-        return bool(self._dirty)
+        return self.passes.is_behind()
 
     def relist(self, key: str) -> None:
         """Changes of this revision were lost: submit everything of it again."""
@@ -153,7 +145,7 @@ class KnativeSource:
         backends = self.revisions.get(key)
         if backends is not None:
             backends.gone()
-        self._no_more(key)
+        self.passes.forget(key)
         self._submit(RevisionGone(key))
         self.forget_if_empty(key)
         self.worked_out(key)
@@ -163,7 +155,7 @@ class KnativeSource:
         backends = self.revisions.get(key)
         if backends is not None and backends.is_empty():
             del self.revisions[key]
-            self._no_more(key)
+            self.passes.forget(key)
 
     def configured(self, name: str, data: Mapping[str, str]) -> None:
         """A ConfigMap says this now."""
@@ -208,49 +200,25 @@ class KnativeSource:
 
     # --- changes ---
 
-    def flush(self) -> None:
-        """Work out what has to be submitted."""
-        self._deferred = False
-        dirty, self._dirty = self._dirty, {}
-        for key, (controller, since_s) in dirty.items():
-            self._controllers.taken(controller, self._controllers.now() - since_s)
-            backends = self.revisions.get(key)
-            if backends is None:
-                continue
-            try:
-                with self._controllers.reconcile(controller):
-                    mode, now_s = self.settings.mesh_mode, self._controllers.now()
-                    for change in backends.changes(self._make, mode, self.answers, now_s):
-                        self._submit(change)
-            except Exception as error:  # a defect: of this revision only
-                backends.forget_submitted()  # some of it may have been worked out, and not been submitted
-                self._try_again(key, controller, error)
-            else:
-                self._no_more(key)
-                if backends.due_s != NEVER:
-                    due_s = max(backends.due_s - self._controllers.now(), 0.0)
-                    self._again[key] = self._later(due_s, partial(self._look_when_due, key))
-            self.worked_out(key)
+    def _work_out(self, key: str) -> float:
+        """Submit what has changed of this revision; when to look again by itself."""
+        backends = self.revisions.get(key)
+        if backends is None:
+            return NEVER
+        mode, now_s = self.settings.mesh_mode, self._controllers.now()
+        for change in backends.changes(self._make, mode, self.answers, now_s):
+            self._submit(change)
+        self.worked_out(key)
+        return backends.due_s
 
-    def _try_again(self, key: str, controller: str, error: Exception) -> None:
-        self._no_more(key)
+    def _failed(self, key: str, error: Exception) -> float:
+        backends = self.revisions.get(key)
+        if backends is not None:
+            backends.forget_submitted()  # some of it may have been worked out, and not been submitted
         backoff_s = self._panicked(key, "what the cluster says of it", error, self._controllers.now())
         log.error("could not work out what changed in %s; again in %.1f s", key, backoff_s, exc_info=error)
-        self._again[key] = self._later(backoff_s, partial(self._look_again, key, controller))
-
-    def _look_again(self, key: str, controller: str) -> None:
-        del self._again[key]
-        self.mark(key, controller, again=True)
-
-    def _look_when_due(self, key: str) -> None:
-        del self._again[key]
-        self.mark(key)
-
-    def _no_more(self, key: str) -> None:
-        """It is not to be worked out again by itself."""
-        timer = self._again.pop(key, None)
-        if timer is not None:
-            timer.cancel()
+        self.worked_out(key)
+        return backoff_s
 
     def _turned(self, key: str) -> None:
         """The first pod of a revision answers, or the last one that did no longer does."""

@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from activator.config.model import Health, PodTls
 from activator.control_plane.controller_counts import Controllers
-from activator.control_plane.sources.knative.backends import of_endpoints, of_slices
+from activator.control_plane.sources.kubernetes.backends import of_endpoints, of_slices
 from activator.control_plane.sources.knative.cluster_settings import MESH_ENABLED
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.revision_specs import SpecMaker, believes_queue_proxy, protocol_of
@@ -287,7 +287,7 @@ class PodsByEvents(RuleBasedStateMachine):
     @rule()
     @precondition(lambda self: self.source.is_behind())
     def look(self) -> None:
-        expected = self._expected() if KEY in self.source._dirty else None
+        expected = self._expected()
         before = dict(self.pods)
         while self.deferred:
             self.deferred.pop(0)()

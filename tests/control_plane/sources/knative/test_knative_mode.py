@@ -58,7 +58,7 @@ class World:
     def settle(self) -> None:
         """The source and the state worker do what there is to do."""
         while self.mode.source.is_behind() or len(self.worker.queue):
-            self.mode.source.flush()
+            self.mode.source.passes.flush()
             self.worker.turn()
 
     def limits(self) -> list[int]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.control_plane.sources.knative.backends import Backend, of_endpoints, of_slices
+from activator.control_plane.sources.kubernetes.backends import Backend, of_endpoints, of_slices
 from activator.control_plane.sources.knative.shared_pods import SharedPods
 from activator.control_plane.sources.knative.sharing import (
     SHARE_PATIENCE_S,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from activator.control_plane.sources.knative.backends import Backend, of_endpoints, of_slices
+from activator.control_plane.sources.kubernetes.backends import Backend, of_endpoints, of_slices
 from activator.control_plane.sources.knative.cluster_settings import MESH_DISABLED, MESH_ENABLED
 from activator.control_plane.sources.knative.sharing import (
     SHARE_PATIENCE_S,

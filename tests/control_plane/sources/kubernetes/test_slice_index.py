@@ -5,9 +5,9 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from activator.control_plane.sources.knative.backends import Backend, of_slices
+from activator.control_plane.sources.kubernetes.backends import Backend, of_slices
 from activator.control_plane.sources.knative.service_backends import ServiceBackends
-from activator.control_plane.sources.knative.slice_index import SliceIndex
+from activator.control_plane.sources.kubernetes.slice_index import SliceIndex
 from activator.control_plane.sources.kubernetes.objects import EndpointSlice
 from tests.control_plane.sources.knative.knative_fakes import endpoint, endpoint_slice, endpoints
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from activator.control_plane.sources.knative.backends import Backend, agreed, by_family, of_slice
+from activator.control_plane.sources.kubernetes.backends import Backend, agreed, by_family, of_slice
 from activator.control_plane.sources.kubernetes.objects import EndpointSlice
 
 

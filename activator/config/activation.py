@@ -1,0 +1,221 @@
+"""An `Activation`, the object that declares a revision in a cluster: the keys of a revision in the file, spelled as
+Kubernetes spells them.
+
+Rules
+  1. There is one description of the keys: the structs of `model.py`. Here stands only what differs in a cluster: the
+     target in place of `pods` and `process`, and the spelling (`container_concurrency` is `containerConcurrency`).
+  2. An object is read and checked by the code that reads and checks the file, so a mistake is told in the same way,
+     with the keys spelled as its author spelled them.
+  3. Text that is not a key is never respelled: names of headers, of environment variables, values.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import inspect as types
+
+from activator.config.checks import Checker
+from activator.config.model import Duration, Revision, doc
+from activator.config.reader import UNREADABLE, Reader, Values, build
+from activator.config.tree import Item
+
+GROUP: Final = "activator.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+KIND: Final = "Activation"
+
+PORT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")  # RFC 6335 service name, as Kubernetes takes it
+PATIENCE_S: Final = 60.0
+
+# What a revision has in the file only: a cluster says it by other means, or cannot have it.
+_FILE_ONLY: Final = frozenset({"name", "namespace", "pods", "process", "tls", "max_scale"})
+
+
+class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is scaled: an object of the same namespace with a scale subresource."""
+
+    name: Annotated[str, doc("The name of the object.", "model")]
+    kind: Annotated[str, doc("Its kind.", "StatefulSet")] = "Deployment"
+    api_version: Annotated[str, doc("Its group and version.", "apps/v1")] = "apps/v1"
+
+
+class Activation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an Activation has beside the keys of a revision."""
+
+    target: Annotated[Target, doc("The object whose pods serve the requests, and which is scaled.")]
+    port: Annotated[
+        int | str, doc("The port of the pods: its number, or its name in the pod template.", 8080, "http")
+    ] = 8080
+    patience: Annotated[
+        Duration,
+        doc(
+            "Pods cannot come for a cause that may pass by itself (no node has room, a quota is used up): requests "
+            "wait for this time before they are refused with the cause.",
+            "5m",
+        ),
+    ] = Duration(PATIENCE_S)
+    external_scaler: Annotated[
+        bool, doc("Somebody else scales the target, such as KEDA or an HPA: the activator never does.", True)
+    ] = False
+
+
+class Declared(msgspec.Struct, frozen=True):
+    """A revision that an object of the cluster declares."""
+
+    revision: Revision
+    activation: Activation
+
+
+def _kind() -> types.StructType:
+    """All keys of a spec, as the file spells them."""
+    revision, own = types.type_info(Revision), types.type_info(Activation)
+    assert isinstance(revision, types.StructType) and isinstance(own, types.StructType)
+    fields = [*own.fields, *(field for field in revision.fields if field.name not in _FILE_ONLY)]
+    return types.StructType(Activation, tuple(fields), forbid_unknown_fields=True)
+
+
+KIND_OF_SPEC: Final = _kind()
+_REVISION: Final = types.type_info(Revision)
+_OWN: Final = types.type_info(Activation)
+_OWN_KEYS: Final = frozenset(Activation.__struct_fields__)
+
+
+def read_spec(
+    spec: Item, namespace: str, name: str, policy_names: AbstractSet[str] | None, problems: list[str]
+) -> Declared | None:
+    """The declaration in `spec`; its mistakes are added to `problems`, and then there is None."""
+    found: list[str] = []
+    spelling: list[str] = []
+    reader = Reader(found)
+    item = _as_in_the_file(spec, KIND_OF_SPEC, Reader(spelling), "spec")
+    values = reader.read(item, KIND_OF_SPEC, "spec")
+    if values is not UNREADABLE:
+        _check(item, values, reader, policy_names)
+    if found or spelling:
+        problems += spelling + [respelled(problem) for problem in found]
+        return None
+    own = {key: value for key, value in values.items() if key in _OWN_KEYS}
+    rest = {key: value for key, value in values.items() if key not in _OWN_KEYS}
+    revision = build(_REVISION, {**rest, "name": name, "namespace": namespace})
+    return Declared(revision, build(_OWN, own))
+
+
+def _check(item: Item, values: Values, reader: Reader, policy_names: AbstractSet[str] | None) -> None:
+    Checker(reader, policy_names).check_declared(item, values, "spec")
+    port = values.get("port", UNREADABLE)
+    place = (item.entries or {}).get("port", item)
+    if isinstance(port, int) and not 1 <= port <= 65_535:
+        reader.found(place, "spec.port", "a port from 1 to 65535, or the name of a port")
+    elif isinstance(port, str) and (PORT_NAME.fullmatch(port) is None or port.isdecimal()):
+        reader.found(place, "spec.port", "a port from 1 to 65535, or the name of a port such as http")
+
+
+def item_of(value: Any, where: str) -> Item:
+    """What somebody would have written for a value of JSON; `where` names the object."""
+    match value:
+        case dict():
+            return Item(where, entries={str(key): item_of(one, where) for key, one in value.items()})
+        case list():
+            return Item(where, elements=[item_of(one, where) for one in value])
+        case None:
+            return Item(where)
+        case bool():
+            return Item(where, text=str(value).lower())
+    return Item(where, text=str(value))
+
+
+# --- the spelling ---------------------------------------------------------------------------------------------------
+
+
+def camel(name: str) -> str:
+    """`container_concurrency` → `containerConcurrency`."""
+    head, *others = name.split("_")
+    return head + "".join(other[:1].upper() + other[1:] for other in others)
+
+
+def _names_of(kind: types.Type, found: dict[str, str]) -> None:
+    """Every key below, by its spelling in a cluster."""
+    match kind:
+        case types.Metadata():
+            _names_of(kind.type, found)
+        case types.UnionType():
+            for member in kind.types:
+                _names_of(member, found)
+        case types.StructType():
+            for field in kind.fields:
+                found[camel(field.encode_name)] = field.encode_name
+                _names_of(field.type, found)
+        case types.ListType():
+            _names_of(kind.item_type, found)
+        case types.DictType():
+            _names_of(kind.value_type, found)
+
+
+def _respellings() -> Mapping[str, str]:
+    names: dict[str, str] = {}
+    _names_of(KIND_OF_SPEC, names)
+    return {name: spelled for spelled, name in names.items() if name != spelled}
+
+
+_RESPELLINGS: Final = _respellings()
+_KEY: Final = re.compile(r"(?<![\w-])[a-z0-9]+(?:_[a-z0-9]+)+(?![\w-])")
+
+
+def respelled(problem: str) -> str:
+    """A message of the file's checks, with the keys as a cluster spells them."""
+    return _KEY.sub(lambda match: _RESPELLINGS.get(match[0], match[0]), problem)
+
+
+def _as_in_the_file(item: Item, kind: types.Type, reader: Reader, path: str) -> Item:
+    """`item` with the keys of structs spelled as in the file. A key in the file's own spelling is a mistake."""
+    match kind:
+        case types.Metadata():
+            return _as_in_the_file(item, kind.type, reader, path)
+        case types.UnionType():
+            fitting = types.ListType if item.elements is not None else types.StructType | types.DictType
+            members = [member for member in kind.types if isinstance(_bare(member), fitting)]
+            return _as_in_the_file(item, members[0], reader, path) if members else item
+        case types.StructType() if item.entries is not None:
+            return _struct_as_in_the_file(item, kind, reader, path)
+        case types.ListType() if item.elements is not None:
+            elements = [
+                _as_in_the_file(one, kind.item_type, reader, f"{path}[{place}]")
+                for place, one in enumerate(item.elements)
+            ]
+            return _copy(item, elements=elements)
+        case types.DictType() if item.entries is not None:
+            values = {
+                key: _as_in_the_file(one, kind.value_type, reader, f"{path}.{key}") for key, one in item.entries.items()
+            }
+            return _copy(item, entries=values)
+    return item
+
+
+def _struct_as_in_the_file(item: Item, kind: types.StructType, reader: Reader, path: str) -> Item:
+    by_spelling = {camel(field.encode_name): field for field in kind.fields}
+    names = {field.encode_name for field in kind.fields}
+    entries: dict[str, Item] = {}
+    for key, one in (item.entries or {}).items():
+        field = by_spelling.get(key)
+        if field is not None:
+            entries[field.encode_name] = _as_in_the_file(one, field.type, reader, f"{path}.{key}")
+        elif key in names:
+            reader.found(one, path, f'"{camel(key)}"', f'the key "{key}" of the file', one.key_where)
+        else:
+            entries[key] = one  # which the reader does not know either
+    return _copy(item, entries=entries)
+
+
+def _bare(kind: types.Type) -> types.Type:
+    return kind.type if isinstance(kind, types.Metadata) else kind
+
+
+def _copy(item: Item, entries: dict[str, Item] | None = None, elements: list[Item] | None = None) -> Item:
+    copy = Item(item.where, entries=entries, elements=elements)
+    copy.key_where = item.key_where
+    return copy

@@ -1,0 +1,216 @@
+"""The CustomResourceDefinition of `Activation`, out of the same structs that read it.
+
+Rules
+  1. The schema is structural, as Kubernetes requires: every level has a type, and what may be of several types is said
+     by Kubernetes' own extensions (`x-kubernetes-int-or-string`, `x-kubernetes-preserve-unknown-fields`).
+  2. What an API server can refuse it refuses, so that a mistake is told to whoever makes it. What it cannot check is
+     checked when the object is read, and stands in its status (`activation.py`).
+  3. A default stands in the schema where the object alone determines it. What follows from other keys, such as the
+     policy, is left out: it would be stored with the object and outlive the key that it followed from.
+
+Source: Kubernetes' documentation, "Extend the Kubernetes API with CustomResourceDefinitions" (apiextensions.k8s.io/v1).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from msgspec import inspect as types
+
+from activator.config.activation import GROUP, KIND, KIND_OF_SPEC, VERSION, camel, respelled
+from activator.config.model import Duration, Size
+from activator.config.reader import SIZE_PATTERN
+from activator.runtime.durations import DURATION_PATTERN
+
+PLURAL: Final = "activations"
+CONDITIONS: Final = ("Ready", "Active", "ScaledToZero", "Degraded")
+
+Schema = dict[str, Any]
+
+_PATTERNS: Final[dict[type, str]] = {Duration: DURATION_PATTERN, Size: SIZE_PATTERN}
+
+# What types cannot say, in the Common Expression Language; (rule, message).
+_RULES: Final = (
+    (
+        "type(self.port) != int || (self.port >= 1 && self.port <= 65535)",
+        "port: expected a port from 1 to 65535, or the name of a port such as http",
+    ),
+    (
+        "!has(self.hashOn) || (has(self.policy) && self.policy == 'consistent-hash')",
+        "hashOn: it requires `policy: consistent-hash`",
+    ),
+)
+
+
+def make_definition() -> Schema:
+    """The object that teaches an API server the kind."""
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{PLURAL}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": KIND,
+                "listKind": f"{KIND}List",
+                "plural": PLURAL,
+                "singular": KIND.lower(),
+                "shortNames": ["act"],
+                "categories": ["all"],
+            },
+            "versions": [
+                {
+                    "name": VERSION,
+                    "served": True,
+                    "storage": True,
+                    "subresources": {"status": {}},
+                    "additionalPrinterColumns": _columns(),
+                    "schema": {"openAPIV3Schema": _object_schema()},
+                }
+            ],
+        },
+    }
+
+
+def _columns() -> list[Schema]:
+    def column(name: str, path: str, kind: str = "string", priority: int = 0) -> Schema:
+        return {"name": name, "type": kind, "jsonPath": path, "priority": priority}
+
+    def of(condition: str, field: str) -> str:
+        return f'.status.conditions[?(@.type=="{condition}")].{field}'
+
+    return [
+        column("Target", ".spec.target.name"),
+        column("Ready", of("Ready", "status")),
+        column("Reason", of("Ready", "reason")),
+        column("Pods", ".status.ready", "integer"),
+        column("Wanted", ".status.wanted", "integer"),
+        column("Hosts", ".status.hosts", priority=1),
+        column("Message", of("Ready", "message"), priority=1),
+        column("Age", ".metadata.creationTimestamp", "date"),
+    ]
+
+
+def _object_schema() -> Schema:
+    spec = _schema_of(KIND_OF_SPEC)
+    spec["x-kubernetes-validations"] = [{"rule": rule, "message": message} for rule, message in _RULES]
+    return {
+        "type": "object",
+        "description": "A workload that the activator serves and scales, from zero and back.",
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {"type": "object"},
+            "spec": spec,
+            "status": _status_schema(),
+        },
+    }
+
+
+def _status_schema() -> Schema:
+    condition = {
+        "type": "object",
+        "required": ["type", "status", "reason", "message", "lastTransitionTime"],
+        "properties": {
+            "type": {"type": "string", "enum": list(CONDITIONS)},
+            "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+            "reason": {"type": "string", "maxLength": 1024},
+            "message": {"type": "string", "maxLength": 32768},
+            "lastTransitionTime": {"type": "string", "format": "date-time"},
+            "observedGeneration": {"type": "integer", "format": "int64"},
+        },
+    }
+    count: Schema = {"type": "integer", "format": "int32", "minimum": 0}
+    return {
+        "type": "object",
+        "description": "What the activator makes of it.",
+        "properties": {
+            "observedGeneration": {
+                "type": "integer",
+                "format": "int64",
+                "description": "The generation of the spec that this status is about.",
+            },
+            "hosts": {
+                "type": "array",
+                "description": "The hosts that lead here.",
+                "items": {"type": "string"},
+            },
+            "ready": {**count, "description": "The pods that answer."},
+            "replicas": {**count, "description": "The replicas that the target has been given."},
+            "wanted": {**count, "description": "The replicas that the load asks for."},
+            "conditions": {
+                "type": "array",
+                "items": condition,
+                "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["type"],
+            },
+        },
+    }
+
+
+def _schema_of(kind: types.Type) -> Schema:
+    match kind:
+        case types.Metadata():
+            extra = kind.extra_json_schema or {}
+            described = {"description": respelled(extra["description"])} if "description" in extra else {}
+            words = {"enum": extra["enum"]} if "enum" in extra else {}
+            return {**described, **_schema_of(kind.type), **words}
+        case types.UnionType():
+            members = [member for member in kind.types if not isinstance(member, types.NoneType)]
+            return _schema_of(members[0]) if len(members) == 1 else _several(members)
+        case types.StructType():
+            return _struct_schema(kind)
+        case types.ListType():
+            return {"type": "array", "items": _schema_of(kind.item_type)}
+        case types.DictType():
+            return {"type": "object", "additionalProperties": _schema_of(kind.value_type)}
+        case types.CustomType():
+            return {**_int_or_string(), "pattern": f"^({_PATTERNS[kind.cls]})$"}
+        case types.IntType() | types.FloatType():
+            name = "integer" if isinstance(kind, types.IntType) else "number"
+            bounds = {"minimum": kind.ge, "maximum": kind.le}
+            return {"type": name} | {key: bound for key, bound in bounds.items() if bound is not None}
+        case types.BoolType():
+            return {"type": "boolean"}
+        case types.LiteralType():
+            return {"type": "string", "enum": list(kind.values)}
+    assert isinstance(kind, types.StrType), kind
+    return {"type": "string"}
+
+
+def _int_or_string() -> Schema:
+    return {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
+
+
+def _several(members: list[types.Type]) -> Schema:
+    """Of one of these types: a structural schema knows that of whole numbers and texts only."""
+    bare = {type(member.type if isinstance(member, types.Metadata) else member) for member in members}
+    if bare == {types.IntType, types.StrType}:
+        return _int_or_string()
+    return {"x-kubernetes-preserve-unknown-fields": True}
+
+
+def _struct_schema(kind: types.StructType) -> Schema:
+    properties: dict[str, Schema] = {}
+    for field in kind.fields:
+        found = properties[camel(field.encode_name)] = _schema_of(field.type)
+        default = _plain(field.default)
+        if default is not None:
+            found["default"] = default
+    schema: Schema = {"type": "object", "properties": properties}
+    required = [camel(field.encode_name) for field in kind.fields if field.required]
+    return {**schema, "required": required} if required else schema
+
+
+def _plain(default: Any) -> Any:
+    """A default as an API server stores it; None: the object says it better by saying nothing."""
+    match default:
+        case Duration():
+            return f"{float(default):g}s" if default else None
+        case Size():
+            return int(default) or None
+        case bool() | int() | float() | str():
+            return default or None
+    return None
