@@ -11,10 +11,13 @@ from collections.abc import Callable
 from typing import Final
 
 from activator.config.model import (
+    ACTIVATIONS,
     ALPN_PROTOCOLS,
     FORWARDED_HEADERS,
+    KNATIVE,
     KUBERNETES_MODES,
     POD_PROTOCOLS,
+    SHARING_KNATIVE,
     SHARINGS,
     TLS_VERSIONS,
 )
@@ -73,9 +76,25 @@ class EdgeChecker:
         if interval is not UNREADABLE and interval <= 0.0:
             place = item_at(item, "reconcile_interval")
             self._reader.found(place, "kubernetes.reconcile_interval", "a duration above 0, such as 30s")
+        self._check_mode(item, kubernetes)
         url = kubernetes.get("autoscaler", "")
         if url and not url.startswith(("ws://", "wss://")):
             self._reader.found(item_at(item, "autoscaler"), "kubernetes.autoscaler", "ws://host:port")
+
+    def _check_mode(self, item: Item, values: Values) -> None:
+        """Keys that only one of the modes has."""
+        mode = values.get("mode", KNATIVE)
+        others = {KNATIVE: ("namespace", "service"), ACTIVATIONS: ("autoscaler", "scale_fallback")}.get(mode, ())
+        for key in others:
+            if values.get(key):
+                other = ACTIVATIONS if mode == KNATIVE else KNATIVE
+                self._reader.advise(item_at(item, key), f"kubernetes.{key}", f"`{key}` requires `mode: {other}`")
+        if mode == ACTIVATIONS and values.get("sharing") == SHARING_KNATIVE:
+            advice = f"`sharing: {SHARING_KNATIVE}` requires `mode: {KNATIVE}`; use `exact`, with `members`"
+            self._reader.advise(item_at(item, "sharing"), "kubernetes.sharing", advice)
+        service = values.get("service", "")
+        if service not in ("", UNREADABLE) and (service.count("/") != 1 or not all(service.split("/"))):
+            self._reader.found(item_at(item, "service"), "kubernetes.service", "namespace/name")
 
     def _check_choice(self, item: Item, values: Values, name: str, choices: tuple[str, ...]) -> None:
         found = values.get(name, choices[0])

@@ -95,12 +95,13 @@ def _line_of(problem: str, name: str) -> float:
 
 def resolve(config: Config, default_policy: Callable[[int], str], processors: int | None = None) -> list[RevisionSpec]:
     """The revisions with every default settled. `default_policy(container_concurrency)` names a policy."""
-    return [_resolve_revision(config, revision, default_policy, processors) for revision in config.revisions]
+    return [resolve_revision(config, revision, default_policy, processors) for revision in config.revisions]
 
 
-def _resolve_revision(
-    config: Config, revision: Revision, default_policy: Callable[[int], str], processors: int | None
+def resolve_revision(
+    config: Config, revision: Revision, default_policy: Callable[[int], str], processors: int | None = None
 ) -> RevisionSpec:
+    """One revision, whoever declares it; `config` has what holds for all of them."""
     threshold = revision.trailing_fragmentation_threshold
     queue = revision.queue
     buffer_request, buffer_response, buffer_file = resolve_buffer(revision.buffer, revision.container_concurrency)

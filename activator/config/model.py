@@ -50,6 +50,7 @@ WORKERS_MAX: Final = 256
 AUTO: Final = "auto"
 HASH_ON_CLIENT_IP: Final = "client_ip"
 KNATIVE: Final = "knative"
+ACTIVATIONS: Final = "activations"
 SHARING_NONE: Final = "none"
 SHARING_KNATIVE: Final = "knative"
 SHARING_EXACT: Final = "exact"
@@ -67,7 +68,7 @@ DISCIPLINES: Final = ("fifo", "priority", "fair")
 PROBE_GRPC: Final = "grpc"
 PROBE_KINDS: Final = (PROBE_TCP, PROBE_HTTP, PROBE_GRPC, PROBE_QUEUE_PROXY)
 FORWARDED_HEADERS: Final = ("x-forwarded", "forwarded", "both", "x-forwarded-for", "none")
-KUBERNETES_MODES: Final = (KNATIVE,)
+KUBERNETES_MODES: Final = (KNATIVE, ACTIVATIONS)
 SHARINGS: Final = (SHARING_NONE, SHARING_KNATIVE, SHARING_EXACT)
 PROOFS: Final = (STRICT, PROMPT)
 LOG_FORMATS: Final = ("console", "json")
@@ -715,8 +716,25 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Revisions and pods come from a cluster, not from the file."""
 
     mode: Annotated[
-        str, doc("`knative`: this program replaces the activator of Knative.", KNATIVE, words=KUBERNETES_MODES)
+        str,
+        doc(
+            "`knative`: this program replaces the activator of Knative. `activations`: a cluster without Knative; "
+            "objects of the kind Activation, or annotated Services, declare which workloads are served and scaled.",
+            ACTIVATIONS,
+            words=KUBERNETES_MODES,
+        ),
     ] = KNATIVE
+    namespace: Annotated[
+        str, doc("With `activations`: the only namespace that is looked at. Empty: all of them.", "models")
+    ] = ""
+    service: Annotated[
+        str,
+        doc(
+            "With `activations`: the Service of this program, as namespace/name. HTTPRoutes that lead to it are read "
+            "for their hosts. Empty: none are.",
+            "activator/activator",
+        ),
+    ] = ""
     sharing: Annotated[
         str,
         doc(

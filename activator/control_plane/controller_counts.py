@@ -23,7 +23,7 @@ from typing import Final, Self
 from activator.runtime.clock import Now
 from activator.runtime.histogram import Histogram
 
-CONTROLLERS: Final = ("revision", "endpoints", "membership")
+CONTROLLERS: Final = ("revision", "endpoints", "membership", "declaration")
 RESULTS: Final = ("success", "error", "requeue", "requeue_after")
 TARGET_KINDS: Final = ("member_row", "status", "scale")
 VERBS: Final = ("get", "list", "watch", "create", "update", "patch", "delete", "other")

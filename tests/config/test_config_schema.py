@@ -103,6 +103,8 @@ def test_the_examples_of_the_file_itself_pass_the_checks(key: Key) -> None:
         tree: Any = example
         for name in reversed(key.path.split(".")):
             tree = {name: tree}
+        if key.path in {"kubernetes.namespace", "kubernetes.service"}:
+            tree["kubernetes"]["mode"] = "activations"
         if "members" in tree:
             tree["members"] = {**MEMBERS, **tree["members"]}
         problems: list[str] = []

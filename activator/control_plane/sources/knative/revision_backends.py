@@ -33,7 +33,6 @@ from activator.control_plane.sources.knative import sharing
 from activator.control_plane.sources.knative.cluster_settings import MESH_ENABLED
 from activator.control_plane.sources.knative.conditions import failure_of
 from activator.control_plane.sources.knative.known_pods import KnownPods, with_port
-from activator.control_plane.sources.knative.pod_answers import PodAnswers, cluster_pod
 from activator.control_plane.sources.knative.pod_report import (
     EVERY,
     NONE,
@@ -48,6 +47,7 @@ from activator.control_plane.sources.knative.service_backends import REVISION_UI
 from activator.control_plane.sources.knative.shared_pods import SharedPods
 from activator.control_plane.sources.kubernetes.backends import of_endpoints, of_slices
 from activator.control_plane.sources.kubernetes.objects import Endpoints, EndpointSlice, Revision, Service
+from activator.control_plane.sources.pod_answers import PodAnswers, cluster_pod
 from activator.messages import Change, PodSeen, PodStatus, RevisionFailed, RevisionRecovered, RevisionSet
 from activator.runtime.clock import NEVER
 

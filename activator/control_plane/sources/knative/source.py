@@ -32,11 +32,11 @@ from activator.control_plane.sources.knative.object_handlers import (
     ServiceObjects,
     SliceObjects,
 )
-from activator.control_plane.sources.knative.pod_answers import PodAnswers
 from activator.control_plane.sources.knative.revision_backends import RevisionBackends
 from activator.control_plane.sources.knative.revision_specs import SpecMaker
 from activator.control_plane.sources.kubernetes.objects import Revision
 from activator.control_plane.sources.kubernetes.passes import Passes
+from activator.control_plane.sources.pod_answers import PodAnswers
 from activator.messages import (
     Change,
     DropRevision,

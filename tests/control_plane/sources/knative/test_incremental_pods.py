@@ -13,11 +13,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from activator.config.model import Health, PodTls
 from activator.control_plane.controller_counts import Controllers
-from activator.control_plane.sources.kubernetes.backends import of_endpoints, of_slices
 from activator.control_plane.sources.knative.cluster_settings import MESH_ENABLED
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.revision_specs import SpecMaker, believes_queue_proxy, protocol_of
 from activator.control_plane.sources.knative.source import KnativeSource
+from activator.control_plane.sources.kubernetes.backends import of_endpoints, of_slices
 from activator.control_plane.sources.kubernetes.objects import Endpoints, EndpointSlice, Revision
 from activator.control_plane.state.model import Model, commit
 from activator.control_plane.state.reduce import reduce

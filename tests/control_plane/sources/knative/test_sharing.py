@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.control_plane.sources.kubernetes.backends import Backend, of_endpoints, of_slices
 from activator.control_plane.sources.knative.shared_pods import SharedPods
 from activator.control_plane.sources.knative.sharing import (
     SHARE_PATIENCE_S,
@@ -17,6 +16,7 @@ from activator.control_plane.sources.knative.sharing import (
     pick_indices,
     share_of,
 )
+from activator.control_plane.sources.kubernetes.backends import Backend, of_endpoints, of_slices
 from activator.runtime.clock import NEVER
 from tests.control_plane.sources.knative.knative_fakes import endpoint, endpoint_slice, endpoints
 from tests.control_plane.sources.knative.whole_reading import WholeSharedPods, ready_ips

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from activator.control_plane.sources.kubernetes.backends import Backend, of_endpoints, of_slices
 from activator.control_plane.sources.knative.cluster_settings import MESH_DISABLED, MESH_ENABLED
 from activator.control_plane.sources.knative.sharing import (
     SHARE_PATIENCE_S,
@@ -18,6 +17,7 @@ from activator.control_plane.sources.knative.sharing import (
     infer_index,
     share_of,
 )
+from activator.control_plane.sources.kubernetes.backends import Backend, of_endpoints, of_slices
 from activator.messages import PodSeen, PodStatus
 from activator.runtime.clock import NEVER
 from activator.runtime.sockets import split_address

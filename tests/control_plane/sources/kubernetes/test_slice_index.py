@@ -5,10 +5,10 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from activator.control_plane.sources.kubernetes.backends import Backend, of_slices
 from activator.control_plane.sources.knative.service_backends import ServiceBackends
-from activator.control_plane.sources.kubernetes.slice_index import SliceIndex
+from activator.control_plane.sources.kubernetes.backends import Backend, of_slices
 from activator.control_plane.sources.kubernetes.objects import EndpointSlice
+from activator.control_plane.sources.kubernetes.slice_index import SliceIndex
 from tests.control_plane.sources.knative.knative_fakes import endpoint, endpoint_slice, endpoints
 
 NAMES = ["a", "b", "c"]

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activator.config.specs import RevisionSpec
-from activator.control_plane.sources.knative.pod_answers import PodAnswers, cluster_pod
+from activator.control_plane.sources.pod_answers import PodAnswers, cluster_pod
 from activator.messages import (
     DropRevision,
     PlacePod,

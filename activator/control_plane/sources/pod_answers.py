@@ -85,6 +85,11 @@ class PodAnswers:
         known = self._known.get(key)
         return known is not None and bool(known.up)
 
+    def count(self, key: str) -> int:
+        """How many pods may be picked."""
+        known = self._known.get(key)
+        return 0 if known is None else len(known.up)
+
     def proven(self, key: str) -> AbstractSet[str]:
         """The pods that have answered, also those in quarantine: other activators know nothing of ours."""
         known = self._known.get(key)

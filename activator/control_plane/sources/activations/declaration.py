@@ -1,0 +1,147 @@
+"""What an object says about a revision: an Activation by its spec, a Service by its annotations.
+
+Rules
+  1. Both are read into one `Declaration`; nothing behind this module knows which of the two it was, but for where its
+     status goes.
+  2. A mistake is one line that names the object and the key as its author spelled it. All are told, not only the first.
+  3. An annotation is a key of an Activation's spec in the notation of annotations: `containerConcurrency` is
+     `activator.dev/container-concurrency`. What is not a scalar is written as YAML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from typing import Final, NamedTuple
+
+from activator.config.activation import GROUP, KIND, Declared, Target, camel, item_of, read_spec
+from activator.config.tree import Item, read_tree
+from activator.control_plane.sources.activations.objects import Activation, AnnotatedService
+from activator.control_plane.sources.kubernetes.objects import KubeObject
+
+PREFIX: Final = f"{GROUP}/"
+ENABLED: Final = f"{PREFIX}enabled"
+SERVICE: Final = "Service"
+PROBLEMS_MAX: Final = 20  # of one object that are told
+ANNOTATION_ITEMS_MAX: Final = 1_000  # values in one annotation
+
+# Annotations of ours that are no keys of a spec.
+_OTHERS: Final = frozenset({ENABLED, f"{PREFIX}reconcile-trigger", f"{PREFIX}activation"})
+_LISTS: Final = frozenset({"hosts", "upgrades"})  # may be written with commas
+_HTTP2_PROTOCOLS: Final = frozenset({"kubernetes.io/h2c", "h2c", "grpc"})
+_HTTP2_NAMES: Final = frozenset({"h2c", "http2", "grpc"})
+
+
+class Declaration(NamedTuple):
+    """`declared` None: it has `problems`. `created`: RFC 3339. `is_http2`: a port says that HTTP/2 is spoken there."""
+
+    kind: str
+    key: str
+    uid: str
+    created: str
+    generation: int
+    declared: Declared | None
+    problems: tuple[str, ...]
+    is_http2: bool = False
+
+    @property
+    def namespace(self) -> str:
+        return self.key.partition("/")[0]
+
+    @property
+    def name(self) -> str:
+        return self.key.partition("/")[2]
+
+
+def of_activation(one: Activation, policy_names: AbstractSet[str]) -> Declaration:
+    metadata = one.metadata
+    where = f"{KIND} {metadata.namespace}/{metadata.name}"
+    return _read(KIND, one, item_of(one.spec, where), policy_names, False)
+
+
+def of_service(one: AnnotatedService, policy_names: AbstractSet[str]) -> Declaration | None:
+    """None: it does not declare a revision."""
+    annotations = one.metadata.annotations
+    if annotations.get(ENABLED) != "true":
+        return None
+    metadata = one.metadata
+    where = f"{SERVICE} {metadata.namespace}/{metadata.name}"
+    problems: list[str] = []
+    entries = _spec_of(annotations, where, problems)
+    entries.setdefault("target", item_of({"name": metadata.name}, where))
+    port = one.spec.ports[0] if one.spec.ports else None
+    if port is not None:
+        entries.setdefault("port", item_of(port.target_port or port.port, where))
+    is_http2 = port is not None and (port.app_protocol in _HTTP2_PROTOCOLS or port.name in _HTTP2_NAMES)
+    return _read(SERVICE, one, Item(where, entries=entries), policy_names, is_http2, problems)
+
+
+def names_http2(port_name: str) -> bool:
+    """By the name of a port, as Knative and service meshes read it."""
+    return port_name in _HTTP2_NAMES or port_name.startswith(("h2c-", "http2-", "grpc-"))
+
+
+def _read(
+    kind: str,
+    one: KubeObject,
+    spec: Item,
+    policy_names: AbstractSet[str],
+    is_http2: bool,
+    problems: list[str] | None = None,
+) -> Declaration:
+    metadata = one.metadata
+    found = [] if problems is None else problems
+    declared = read_spec(spec, metadata.namespace, metadata.name, policy_names, found)
+    if len(found) > PROBLEMS_MAX:
+        found = [*found[:PROBLEMS_MAX], f"and {len(found) - PROBLEMS_MAX} more"]
+    if found:
+        declared = None
+    elif declared:
+        is_http2 = is_http2 or names_http2(str(declared.activation.port))
+    key = f"{metadata.namespace}/{metadata.name}"
+    return Declaration(
+        kind,
+        key,
+        metadata.uid,
+        metadata.creation_timestamp,
+        metadata.generation,
+        declared,
+        tuple(found),
+        is_http2,
+    )
+
+
+def _spec_of(annotations: Mapping[str, str], where: str, problems: list[str]) -> dict[str, Item]:
+    """What the annotations would be as the spec of an Activation."""
+    entries: dict[str, Item] = {}
+    for name in sorted(annotations):
+        if not name.startswith(PREFIX) or name in _OTHERS:
+            continue
+        key = camel(name.removeprefix(PREFIX).replace("-", "_"))
+        text = annotations[name]
+        if key == "target":
+            entries[key] = _target(text, where, problems)
+        elif key in _LISTS and not text.lstrip().startswith("["):
+            entries[key] = item_of([one.strip() for one in text.split(",") if one.strip()], where)
+        elif text.lstrip()[:1] in ("{", "["):
+            item = read_tree(text, f"{where}: {name}", {}, problems, ANNOTATION_ITEMS_MAX)
+            if item is not None:
+                entries[key] = item
+        else:
+            entries[key] = item_of(text, where)
+    return entries
+
+
+def _target(text: str, where: str, problems: list[str]) -> Item:
+    """`NAME`, `KIND/NAME` or `GROUP/VERSION/KIND/NAME`."""
+    default = Target(name="")
+    parts = text.split("/")
+    if not 1 <= len(parts) <= 4 or len(parts) == 3 or not all(parts):
+        problems.append(
+            f'{where}: {PREFIX}target: found "{text[:100]}", expected a name, '
+            "or a kind and a name such as StatefulSet/db"
+        )
+        return item_of({"name": text}, where)
+    kind = parts[-2] if len(parts) > 1 else default.kind
+    version = "/".join(parts[:2]) if len(parts) == 4 else default.api_version
+    return item_of({"name": parts[-1], "kind": kind, "apiVersion": version}, where)

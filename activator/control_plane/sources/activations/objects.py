@@ -1,0 +1,169 @@
+"""The objects that declare revisions in a cluster without Knative, and those that say why pods do not come.
+
+By the rules of `sources/kubernetes/objects.py`. Field meanings: Kubernetes' API reference (core/v1, apps/v1) and the
+Gateway API's (gateway.networking.k8s.io/v1).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from activator.config.activation import API_VERSION
+from activator.config.crd import PLURAL
+from activator.control_plane.sources.kubernetes.objects import Condition, ContainerPort, KubeObject, KubeStruct
+from activator.control_plane.sources.kubernetes.resources import Resource
+
+# --- what declares a revision ---------------------------------------------------------------------------------------
+
+
+class Activation(KubeObject, frozen=True, gc=False):
+    """activator.dev/v1alpha1. The spec is read as a configuration is (`config/activation.py`). The status is ours."""
+
+    spec: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class ServicePort(KubeStruct, frozen=True, gc=False):
+    """`target_port`: a number, or the name of a port of the pods; 0: `port`."""
+
+    name: str = ""
+    port: int = 0
+    target_port: int | str = 0
+    app_protocol: str = ""
+
+
+class ServiceSpec(KubeStruct, frozen=True, gc=False):
+    ports: list[ServicePort] | None = None
+    selector: dict[str, str] | None = None
+
+
+class AnnotatedService(KubeObject, frozen=True, gc=False):
+    """core/v1 Service; its annotations may declare a revision."""
+
+    spec: ServiceSpec = ServiceSpec()
+
+
+# --- what is scaled -------------------------------------------------------------------------------------------------
+
+
+class Container(KubeStruct, frozen=True, gc=False):
+    name: str = ""
+    ports: list[ContainerPort] | None = None
+
+
+class PodSpec(KubeStruct, frozen=True, gc=False):
+    containers: list[Container] | None = None
+
+
+class PodTemplate(KubeStruct, frozen=True, gc=False):
+    spec: PodSpec = PodSpec()
+
+
+class Selector(KubeStruct, frozen=True, gc=False):
+    """LabelSelector."""
+
+    match_labels: dict[str, str] | None = None
+    match_expressions: list[dict[str, Any]] | None = None
+
+
+class WorkloadSpec(KubeStruct, frozen=True, gc=False):
+    """`replicas` None: one."""
+
+    replicas: int | None = None
+    selector: Selector = Selector()
+    template: PodTemplate = PodTemplate()
+
+
+class WorkloadStatus(KubeStruct, frozen=True, gc=False):
+    replicas: int | None = None
+    conditions: list[Condition] | None = None
+
+
+class Workload(KubeObject, frozen=True, gc=False):
+    """apps/v1 Deployment or StatefulSet. Its controller stamps each rollout into an annotation: they do not count."""
+
+    annotations_count: ClassVar[bool] = False
+
+    spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
+
+
+# --- hosts that routes tell -----------------------------------------------------------------------------------------
+
+
+class BackendRef(KubeStruct, frozen=True, gc=False):
+    """Empty group and kind: a Service; no namespace: that of the route."""
+
+    group: str = ""
+    kind: str = "Service"
+    name: str = ""
+    namespace: str = ""
+
+
+class RouteRule(KubeStruct, frozen=True, gc=False):
+    backend_refs: list[BackendRef] | None = None
+
+
+class RouteSpec(KubeStruct, frozen=True, gc=False):
+    hostnames: list[str] | None = None
+    rules: list[RouteRule] | None = None
+
+
+class HttpRoute(KubeObject, frozen=True, gc=False):
+    """gateway.networking.k8s.io/v1 HTTPRoute."""
+
+    spec: RouteSpec = RouteSpec()
+
+
+# --- why pods do not come -------------------------------------------------------------------------------------------
+
+
+class Waiting(KubeStruct, frozen=True, gc=False):
+    reason: str = ""
+    message: str = ""
+
+
+class Terminated(KubeStruct, frozen=True, gc=False):
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(KubeStruct, frozen=True, gc=False):
+    """One of them is set."""
+
+    waiting: Waiting | None = None
+    running: dict[str, Any] | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(KubeStruct, frozen=True, gc=False):
+    name: str = ""
+    ready: bool = False
+    restart_count: int = 0
+    state: ContainerState = ContainerState()
+    last_state: ContainerState = ContainerState()
+
+
+class PodStatus(KubeStruct, frozen=True, gc=False):
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    conditions: list[Condition] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    container_statuses: list[ContainerStatus] | None = None
+
+
+class StartingPod(KubeObject, frozen=True, gc=False):
+    """core/v1 Pod, as far as it says why it does not serve."""
+
+    status: PodStatus = PodStatus()
+
+
+ACTIVATIONS: Final = Resource(PLURAL, f"/apis/{API_VERSION}", Activation)
+ANNOTATED_SERVICES: Final = Resource("services", "/api/v1", AnnotatedService)
+DEPLOYMENTS: Final = Resource("deployments", "/apis/apps/v1", Workload)
+STATEFUL_SETS: Final = Resource("statefulsets", "/apis/apps/v1", Workload)
+HTTP_ROUTES: Final = Resource("httproutes", "/apis/gateway.networking.k8s.io/v1", HttpRoute)
+STARTING_PODS: Final = Resource("pods", "/api/v1", StartingPod)

@@ -1,0 +1,114 @@
+"""Why the pods of a workload do not come, in one line: for the requests that wait, and for the object's status.
+
+Rules
+  1. Only while no pod of the workload answers. One pod that may still come is enough: there is no failure then.
+  2. A failure is *certain* where nothing will change without somebody's help: the image cannot be pulled, a container
+     cannot be made, or it has exited so often that Kubernetes waits before it starts it again.
+  3. It is not certain where it may pass by itself: no node has room, a quota is used up. Then requests wait for the
+     patience of the object first.
+  4. Of several pods, a certain failure goes before one that is not; among equals the first by name, so that two looks
+     at the same pods tell the same.
+
+Sources: Kubernetes' documentation, "Pod Lifecycle" (container states, conditions) and "Deployments" (conditions
+Progressing and ReplicaFailure); pkg/kubelet/images/types.go and pkg/kubelet/container/sync_result.go (reasons).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from activator.control_plane.sources.activations.objects import ContainerStatus, StartingPod, Terminated
+from activator.control_plane.sources.kubernetes.objects import Condition
+
+TEXT_MAX: Final = 300  # characters of another component's message that are told
+
+_IMAGE: Final = frozenset(
+    {"ErrImageNeverPull", "ImageInspectError", "ImagePullBackOff", "InvalidImageName", "SignatureValidationFailed"}
+)
+_IMAGE_AT_FIRST: Final = frozenset({"ErrImagePull", "RegistryUnavailable"})  # the kubelet tries it again at once
+_NOT_MADE: Final = frozenset(
+    {"CreateContainerConfigError", "CreateContainerError", "PostStartHookError", "PreCreateHookError"}
+    | {"RunContainerError"}
+)
+_EXITS: Final = "CrashLoopBackOff"
+
+
+class Failure(NamedTuple):
+    """`reason`: Kubernetes' word for it; `cause`: one line for clients and for the status."""
+
+    reason: str
+    cause: str
+    is_certain: bool
+
+
+def failure_of(pods: Iterable[StartingPod], conditions: Iterable[Condition]) -> Failure | None:
+    """`pods`: those of the workload; `conditions`: the workload's own. None: its pods may come."""
+    found: list[Failure] = []
+    alive = sorted((pod for pod in pods if pod.metadata.deletion_timestamp is None), key=lambda pod: pod.metadata.name)
+    for pod in alive:
+        failure = _of_pod(pod)
+        if failure is None:
+            return None
+        found.append(failure)
+    if not alive:
+        found = [failure for one in conditions if (failure := _of_workload(one)) is not None]
+    return min(found, key=lambda failure: not failure.is_certain, default=None)
+
+
+def _of_pod(pod: StartingPod) -> Failure | None:
+    status = pod.status
+    if status.phase == "Failed":
+        reason = status.reason or "Failed"
+        return _made(reason, "its pod has failed", status.message, True)
+    for one in status.conditions or []:
+        if one.type == "PodScheduled" and one.status == "False":
+            return _made(one.reason or "Unschedulable", "no node takes its pod", one.message, False)
+    for container in status.init_container_statuses or []:
+        failure = _of_container(container, "init container")
+        if failure is not None:
+            return failure
+    for container in status.container_statuses or []:
+        failure = _of_container(container, "container")
+        if failure is not None:
+            return failure
+    return None
+
+
+def _of_container(container: ContainerStatus, kind: str) -> Failure | None:
+    waiting = container.state.waiting
+    if waiting is None:
+        return None
+    name = f"its {kind} {container.name}"
+    if waiting.reason in _IMAGE or waiting.reason in _IMAGE_AT_FIRST:
+        said = f"the image of {name} cannot be pulled"
+        return _made(waiting.reason, said, waiting.message, waiting.reason in _IMAGE)
+    if waiting.reason in _NOT_MADE:
+        return _made(waiting.reason, f"{name} cannot be made", waiting.message, True)
+    if waiting.reason == _EXITS:
+        last = container.last_state.terminated
+        return _made(_EXITS, f"{name} exits again and again{_how(last)}", last.message if last else "", True)
+    return None
+
+
+def _how(last: Terminated | None) -> str:
+    if last is None:
+        return ""
+    word = f", {last.reason}" if last.reason not in ("", "Error") else ""
+    return f" (exit code {last.exit_code}{word})"
+
+
+def _of_workload(condition: Condition) -> Failure | None:
+    if condition.type == "ReplicaFailure" and condition.status == "True":
+        return _made(condition.reason or "FailedCreate", "its pods cannot be made", condition.message, False)
+    if condition.type == "Progressing" and condition.status == "False":
+        return _made(condition.reason or "NotProgressing", "its pods were not ready in time", condition.message, True)
+    return None
+
+
+def _made(reason: str, said: str, message: str, is_certain: bool) -> Failure:
+    """The last lines of a container's output may be long: what is kept is the end, where the cause stands."""
+    words = " ".join("".join(one if one.isprintable() else " " for one in message).split())
+    if len(words) > TEXT_MAX:
+        words = "… " + words[2 - TEXT_MAX :]
+    return Failure(reason, f"{said}: {words}" if words else said, is_certain)

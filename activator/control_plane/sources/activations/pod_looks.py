@@ -1,0 +1,118 @@
+"""Looks at the pods of revisions that have none which answers, to find out why.
+
+Rules
+  1. Only while pods are wanted and none answers: a revision that serves, or sleeps, costs no call.
+  2. At most POD_LOOKS_PER_S revisions a second, the one that waits longest first; one revision at most every
+     POD_LOOK_INTERVAL_S, and less and less often up to POD_LOOK_INTERVAL_MAX_S.
+  3. One page of POD_LOOK_PODS_MAX pods tells enough: pods of one template fail for the same reason.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from activator.control_plane.sources.activations.objects import STARTING_PODS, StartingPod
+from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.decoding import Decoding
+from activator.control_plane.sources.kubernetes.errors import KubeError
+from activator.control_plane.sources.kubernetes.listing import Pause
+from activator.runtime.clock import Now
+
+POD_LOOKS_PER_S: Final = 20.0
+POD_LOOK_INTERVAL_S: Final = 1.0
+POD_LOOK_INTERVAL_MAX_S: Final = 10.0
+POD_LOOK_GROWTH: Final = 1.5
+POD_LOOK_PODS_MAX: Final = 50
+
+log = logging.getLogger("activator.kubernetes")
+
+Looked = Callable[[str, list[StartingPod], float], None]
+
+
+class _Look:
+    def __init__(self, labels: Mapping[str, str], due_s: float) -> None:
+        self.labels = labels
+        self.due_s = due_s
+        self.interval_s = POD_LOOK_INTERVAL_S
+
+
+class PodLooks:
+    """`looked(key, pods, now_s)` is called with what was found."""
+
+    def __init__(self, client: KubeClient, looked: Looked, now: Now, pause: Pause) -> None:
+        self._client = client
+        self._looked = looked
+        self._now = now
+        self._pause = pause
+        self._decoding = Decoding(StartingPod)
+        self._looks: dict[str, _Look] = {}
+        self._due: list[tuple[float, str]] = []  # a heap; what is outdated in it is passed over
+        self.looks_total = 0
+        self.errors_total = 0
+
+    def set(self, key: str, labels: Mapping[str, str] | None) -> None:
+        """Look at the pods with these labels in its namespace; None: no more."""
+        known = self._looks.get(key)
+        if labels is None:
+            self._looks.pop(key, None)
+        elif known is None or known.labels != labels:
+            self._begin(key, labels, self._now() + POD_LOOK_INTERVAL_S)
+
+    def hurry(self, key: str) -> None:
+        """Requests have come."""
+        known = self._looks.get(key)
+        if known is not None and known.interval_s > POD_LOOK_INTERVAL_S:
+            known.interval_s = POD_LOOK_INTERVAL_S
+            self._plan(key, known, min(known.due_s, self._now() + POD_LOOK_INTERVAL_S))
+
+    def __len__(self) -> int:
+        return len(self._looks)
+
+    async def run(self) -> None:
+        """Ends by cancellation only."""
+        while True:
+            await self._pause(1.0 / POD_LOOKS_PER_S)
+            key = self._next()
+            if key:
+                await self._look(key)
+
+    def _begin(self, key: str, labels: Mapping[str, str], due_s: float) -> None:
+        look = self._looks[key] = _Look(labels, due_s)
+        self._plan(key, look, due_s)
+
+    def _plan(self, key: str, look: _Look, due_s: float) -> None:
+        look.due_s = due_s
+        heapq.heappush(self._due, (due_s, key))
+
+    def _next(self) -> str:
+        """The revision whose look is due and has waited longest; empty: none."""
+        while self._due and self._due[0][0] <= self._now():
+            due_s, key = heapq.heappop(self._due)
+            look = self._looks.get(key)
+            if look is not None and look.due_s == due_s:
+                return key
+        return ""
+
+    async def _look(self, key: str) -> None:
+        look = self._looks[key]
+        namespace = key.partition("/")[0]
+        query = {
+            "labelSelector": ",".join(f"{name}={value}" for name, value in look.labels.items()),
+            "limit": str(POD_LOOK_PODS_MAX),
+        }
+        self.looks_total += 1
+        try:
+            pods = self._decoding.list(await self._client.list_page(STARTING_PODS.collection(namespace), query)).items
+        except KubeError as error:
+            self.errors_total += 1
+            log.warning("the pods of %s could not be looked at: %s", key, error)
+            pods = None
+        if self._looks.get(key) is not look:
+            return  # it serves, or is gone, meanwhile
+        self._plan(key, look, self._now() + look.interval_s)
+        look.interval_s = min(look.interval_s * POD_LOOK_GROWTH, POD_LOOK_INTERVAL_MAX_S)
+        if pods is not None:
+            self._looked(key, pods, self._now())

@@ -1,0 +1,316 @@
+"""One declared revision: from what the cluster shows of it to changes for the state worker and to what is written back.
+
+Rules
+  1. Pure but for its own memory: no clock, no I/O. `work_out` is called once per turn in which something of it changed.
+  2. What was submitted before is remembered, and only what is new is submitted: a slice costs what it holds.
+  3. A pod that is ready for Kubernetes is probed before it gets requests, since Kubernetes calls a container ready
+     when it has started if no readiness probe says otherwise. A pod that is not ready is probed only where the object
+     says how (`probe`): then the first answer counts, and the kubelet's interval does not.
+  4. A spec that is not valid does not end a revision that is served: the last valid one stays in force.
+  5. A failure ends when a pod answers, when the pods no longer fail, and at zero: the next request tries again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from activator.config.activation import Declared
+from activator.config.specs import RevisionSpec
+from activator.control_plane.reconcile.desired import (
+    ConditionSpec,
+    Desired,
+    EventSpec,
+    Observed,
+    PodsService,
+    ScaleSeen,
+    TargetReference,
+)
+from activator.control_plane.sources.activations.conditions import Situation, Taken, conditions_of
+from activator.control_plane.sources.activations.declaration import Declaration, names_http2
+from activator.control_plane.sources.activations.objects import Workload
+from activator.control_plane.sources.activations.pod_failures import Failure
+from activator.control_plane.sources.kubernetes.backends import Backend
+from activator.control_plane.sources.kubernetes.objects import EndpointSlice
+from activator.control_plane.sources.kubernetes.slice_index import SliceIndex
+from activator.messages import (
+    Change,
+    PodGone,
+    PodSeen,
+    PodStatus,
+    RevisionFailed,
+    RevisionGone,
+    RevisionRecovered,
+    RevisionSet,
+)
+from activator.runtime.child_name import child_name
+from activator.runtime.clock import NEVER
+
+SOURCE: Final = "kubernetes"
+PORT_NAME: Final = "pods"  # of the one port of the private Service
+WATCHED_KINDS: Final = frozenset({("apps/v1", "Deployment"), ("apps/v1", "StatefulSet")})
+
+
+def pods_service(name: str) -> str:
+    """The name of the private Service of the revision of this name."""
+    return child_name(name, "-pods")
+
+
+class Surroundings(NamedTuple):
+    """What is known of the revision beside its own object.
+
+    `workload` None: there is none of this name. `is_known`: the workloads have been listed. `ready`: pods that may be
+    picked. `wanted`: by the autoscaler; -1: it has not decided, or somebody else scales.
+    """
+
+    workload: Workload | None
+    is_known: bool
+    hosts: tuple[str, ...]
+    taken: tuple[Taken, ...]
+    ready: int
+    wanted: int
+    notes: tuple[ConditionSpec, ...] = ()
+
+
+class Outcome(NamedTuple):
+    """`due_s`: when to look again though nothing has changed, monotonic seconds."""
+
+    changes: list[Change]
+    desired: Desired | None
+    due_s: float
+
+
+Make = Callable[[Declared, tuple[str, ...], bool], RevisionSpec]  # with these hosts; True: its pods speak HTTP/2
+
+
+class DeclaredRevision:
+    """Filled in by the handlers of watches; `work_out` says what follows."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.declaration: Declaration | None = None
+        self.served: Declared | None = None  # the last valid declaration
+        self.failure: Failure | None = None  # of its pods, as they were last looked at
+        self.failing_since_s = NEVER
+        self.events: tuple[EventSpec, ...] = ()
+        self._index = SliceIndex(PORT_NAME)
+        self._changed: dict[str, EndpointSlice | None] = {}  # slices by name; None: gone
+        self._said: dict[str, PodSeen] = {}
+        self._pods_lost = False  # what was submitted of the pods is not known
+        self._spec: RevisionSpec | None = None
+        self._cause = ""
+        self._desired_last: Desired | None = None
+
+    # --- what handlers file ---
+
+    def declare(self, declaration: Declaration) -> None:
+        if self.declaration is None or self.declaration.uid != declaration.uid:
+            self.served = None  # another object of this name
+        self.declaration = declaration
+        if declaration.declared is not None:
+            self.served = declaration.declared
+
+    def put_slice(self, name: str, one: EndpointSlice | None) -> None:
+        """None: it is gone."""
+        self._changed[name] = one
+
+    def looked(self, failure: Failure | None, now_s: float) -> None:
+        """Its pods have been looked at."""
+        if failure is None:
+            self.failing_since_s = NEVER
+        elif self.failure is None or self.failing_since_s == NEVER:
+            self.failing_since_s = now_s
+        self.failure = failure
+
+    def forget_submitted(self) -> None:
+        """Some of it was lost: all of it is submitted again."""
+        self._spec = None
+        self._cause = ""
+        self._pods_lost = True
+
+    def is_empty(self) -> bool:
+        """Nothing is known of it any more."""
+        return self.declaration is None and not len(self._index) and not any(self._changed.values())
+
+    # --- what follows ---
+
+    def work_out(self, around: Surroundings, make: Make, now_s: float) -> Outcome:
+        declaration, served = self.declaration, self.served
+        if declaration is None:
+            last, self._desired_last = self._desired_last, None
+            removal = None if last is None else replace(last, present=False, replicas=None, service=None, events=())
+            return Outcome(self._end(), removal, NEVER)
+        failure, due_s = self._failure(around, now_s)
+        changes: list[Change] = []
+        if served is not None:
+            is_http2 = declaration.is_http2 or _template_names_http2(served, around.workload)
+            spec = make(served, around.hosts, is_http2)
+            if spec != self._spec:
+                self._spec = spec
+                changes.append(RevisionSet(spec))
+            cause = "" if failure is None or due_s != NEVER else failure.cause
+            if cause != self._cause:
+                self._cause = cause
+                changes.append(RevisionFailed(self.key, cause) if cause else RevisionRecovered(self.key))
+            changes += self._pod_changes(served)
+        elif self._spec is not None:
+            changes += self._end()
+        desired = self._desired_last = self._desired(declaration, served, around, failure)
+        return Outcome(changes, desired, due_s)
+
+    def _end(self) -> list[Change]:
+        was = self._spec is not None
+        self._spec, self._cause, self._said, self._pods_lost = None, "", {}, False
+        self.failure, self.failing_since_s = None, NEVER
+        self._index.read(self._changed)
+        self._changed = {}
+        return [RevisionGone(self.key)] if was else []
+
+    # --- pods ---
+
+    def _pod_changes(self, served: Declared) -> list[Change]:
+        changed, self._changed = self._changed, {}
+        news = self._index.read(changed)
+        is_probed = served.revision.probe is not None
+        if self._pods_lost:
+            gone = [identity for identity in self._said if identity not in self._index.pods]
+            news = {**dict.fromkeys(gone), **self._index.pods}
+            self._said, self._pods_lost = {}, False
+            left: list[Change] = [PodGone(self.key, SOURCE, identity) for identity in gone]
+        else:
+            left = []
+        came: list[Change] = []
+        for identity, one in news.items():
+            if one is None:
+                if self._said.pop(identity, None) is not None:
+                    left.append(PodGone(self.key, SOURCE, identity))
+                continue
+            seen = self._seen(one, is_probed)
+            if self._said.get(identity) != seen:
+                self._said[identity] = seen
+                came.append(seen)
+        return left + came
+
+    def _seen(self, one: Backend, is_probed: bool) -> PodSeen:
+        if one.terminating:
+            status, probe = PodStatus.DRAINING, False
+        elif one.ready or is_probed:
+            status, probe = PodStatus.PENDING, True
+        else:
+            status, probe = PodStatus.NOT_READY, False
+        return PodSeen(self.key, SOURCE, one.identity, one.address, status, probe)
+
+    # --- failures ---
+
+    def _failure(self, around: Surroundings, now_s: float) -> tuple[Failure | None, float]:
+        """Why it cannot start, and until when requests wait nevertheless (NEVER: they do not, or there is none)."""
+        served = self.served
+        if served is None or around.ready:
+            return None, NEVER
+        missing = _missing(served, around)
+        if missing is not None:
+            return missing, NEVER
+        if self.failure is None or around.wanted == 0:
+            return None, NEVER
+        until_s = self.failing_since_s + float(served.activation.patience)
+        if self.failure.is_certain or now_s >= until_s:
+            return self.failure, NEVER
+        return self.failure, until_s
+
+    # --- what is written back ---
+
+    def _desired(
+        self, declaration: Declaration, served: Declared | None, around: Surroundings, failure: Failure | None
+    ) -> Desired:
+        workload = around.workload
+        replicas = -1 if workload is None else replicas_of(workload)
+        wanted = max(around.wanted, 0) if around.wanted >= 0 else max(replicas, 0)
+        situation = Situation(
+            declaration.problems,
+            served is not None,
+            around.hosts,
+            around.taken,
+            failure,
+            around.ready,
+            wanted,
+            replicas,
+            around.notes,
+        )
+        events, self.events = self.events, ()
+        return Desired(
+            key=self.key,
+            uid=declaration.uid,
+            generation=declaration.generation,
+            target=_target(served),
+            replicas=around.wanted if around.wanted >= 0 and workload is not None else None,
+            service=None if served is None else self._service(served, workload),
+            conditions=conditions_of(situation),
+            wanted=wanted,
+            ready=around.ready,
+            events=events,
+            observed=Observed(scale=UNSET if workload is None else scale_seen(workload)),
+        )
+
+    def _service(self, served: Declared, workload: Workload | None) -> PodsService | None:
+        if workload is None or not workload.spec.selector.match_labels:
+            return None
+        labels = workload.spec.selector.match_labels
+        return PodsService(pods_service(self.key.partition("/")[2]), labels, PORT_NAME, served.activation.port)
+
+
+def scale_seen(workload: Workload) -> ScaleSeen:
+    metadata = workload.metadata
+    return ScaleSeen(replicas_of(workload), metadata.resource_version, metadata.uid)
+
+
+def replicas_of(workload: Workload) -> int:
+    return 1 if workload.spec.replicas is None else workload.spec.replicas
+
+
+def _target(served: Declared | None) -> TargetReference:
+    if served is None:
+        return TargetReference("", "", "")
+    target = served.activation.target
+    return TargetReference(target.api_version, target.kind, target.name)
+
+
+def _missing(served: Declared, around: Surroundings) -> Failure | None:
+    """What the object names and the cluster does not have."""
+    target = served.activation.target
+    if not around.is_known:
+        return None
+    name = f"{target.kind}/{target.name}"
+    if (target.api_version, target.kind) not in WATCHED_KINDS:
+        said = (
+            f"its target is a {target.kind} of {target.api_version}; expected a Deployment or a StatefulSet of apps/v1"
+        )
+        return Failure("TargetNotSupported", said, True)
+    workload = around.workload
+    if workload is None:
+        return Failure("TargetNotFound", f"its target {name} does not exist", True)
+    selector = workload.spec.selector
+    if not selector.match_labels or selector.match_expressions:
+        said = f"the selector of its target {name} has to consist of matchLabels alone"
+        return Failure("SelectorNotSupported", said, True)
+    port = served.activation.port
+    if isinstance(port, str) and port not in _port_names(workload):
+        return Failure("PortNotFound", f'no container of its target {name} has a port named "{port}"', True)
+    return None
+
+
+def _port_names(workload: Workload) -> set[str]:
+    return {port.name for container in workload.spec.template.spec.containers or [] for port in container.ports or []}
+
+
+def _template_names_http2(served: Declared, workload: Workload | None) -> bool:
+    """Whether the port of the pods has a name that means HTTP/2."""
+    if workload is None or not isinstance(served.activation.port, int):
+        return False
+    return any(
+        port.container_port == served.activation.port and names_http2(port.name)
+        for container in workload.spec.template.spec.containers or []
+        for port in container.ports or []
+    )

@@ -1,0 +1,64 @@
+"""Hosts that HTTPRoutes of the Gateway API name for a revision, so that nothing is told twice.
+
+Rules
+  1. A route counts if one of its backends is the activator's own Service.
+  2. It is for the revision that its annotation `activator.dev/activation` names, in its own namespace; without the
+     annotation for the revision of its own name.
+
+Source: gateway.networking.k8s.io/v1 HTTPRoute: an empty group and no kind of a backend mean a Service.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from activator.control_plane.sources.activations.objects import HttpRoute
+from activator.control_plane.sources.kubernetes.object_store import Key
+
+ACTIVATION: Final = "activator.dev/activation"
+
+
+class RouteHosts:
+    """`routed_to`: the activator's Service, by namespace and name."""
+
+    def __init__(self, routed_to: Key) -> None:
+        self._routed_to = routed_to
+        self._routes: dict[Key, tuple[str, tuple[str, ...]]] = {}  # which revision, and the hosts
+        self._by_revision: dict[str, dict[Key, tuple[str, ...]]] = {}
+
+    def put(self, route: HttpRoute) -> set[str]:
+        """It is like this now. Returns the revisions whose hosts may be others."""
+        touched = self.drop(route)
+        if not self._leads_here(route):
+            return touched
+        namespace, name = route.key
+        revision = f"{namespace}/{route.metadata.annotations.get(ACTIVATION, name)}"
+        hosts = tuple(route.spec.hostnames or ())
+        self._routes[route.key] = (revision, hosts)
+        self._by_revision.setdefault(revision, {})[route.key] = hosts
+        return touched | {revision}
+
+    def drop(self, route: HttpRoute) -> set[str]:
+        """It is gone, or about to be replaced."""
+        revision, _ = self._routes.pop(route.key, ("", ()))
+        if not revision:
+            return set()
+        routes = self._by_revision[revision]
+        del routes[route.key]
+        if not routes:
+            del self._by_revision[revision]
+        return {revision}
+
+    def of(self, revision: str) -> list[str]:
+        """The hosts of all routes for it; routes in the order of their names."""
+        routes = self._by_revision.get(revision, {})
+        return [host for key in sorted(routes) for host in routes[key]]
+
+    def _leads_here(self, route: HttpRoute) -> bool:
+        own = route.metadata.namespace
+        return any(
+            (backend.namespace or own, backend.name) == self._routed_to
+            and (backend.group, backend.kind) == ("", "Service")
+            for rule in route.spec.rules or ()
+            for backend in rule.backend_refs or ()
+        )

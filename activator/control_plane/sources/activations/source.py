@@ -1,0 +1,367 @@
+"""The objects of a cluster as they come, gathered by revision and submitted as changes.
+
+Rules
+  1. A handler of a watch only files what it receives and marks the revisions that it touches. What follows is worked
+     out once per revision and turn (`sources/kubernetes/passes.py`, `revision.py`).
+  2. An Activation and an annotated Service of one name are one revision: the Activation counts.
+  3. Who has a host is decided over all objects (`hosts.py`); an object whose hosts change by that is worked out anew.
+  4. Readiness waits for the first lists of what routing depends on. Afterwards the last known state is served for as
+     long as the API is away.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from activator.config.activation import Declared
+from activator.config.checks import canonical_host
+from activator.config.specs import RevisionSpec
+from activator.control_plane.controller_counts import Controllers
+from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, Desired, EventSpec
+from activator.control_plane.sources.activations.conditions import Taken
+from activator.control_plane.sources.activations.declaration import Declaration, of_activation, of_service
+from activator.control_plane.sources.activations.hosts import HostClaims
+from activator.control_plane.sources.activations.objects import (
+    Activation,
+    AnnotatedService,
+    HttpRoute,
+    StartingPod,
+    Workload,
+)
+from activator.control_plane.sources.activations.pod_failures import failure_of
+from activator.control_plane.sources.activations.revision import DeclaredRevision, Surroundings, replicas_of
+from activator.control_plane.sources.activations.routes import RouteHosts
+from activator.control_plane.sources.kubernetes.object_store import Key
+from activator.control_plane.sources.kubernetes.objects import EndpointSlice, KubeObject
+from activator.control_plane.sources.kubernetes.passes import Passes
+from activator.control_plane.sources.pod_answers import PodAnswers
+from activator.messages import Change, DropRevision, Effect, RevisionGone
+from activator.runtime.clock import NEVER, Defer, Later
+
+CONTROLLER: Final = "declaration"
+EVENTS_KEPT_MAX: Final = 3  # decisions of one turn that are told; more than one is rare
+
+log = logging.getLogger("activator.kubernetes")
+
+
+class ActivationSource:
+    """`make(declared, hosts, is_http2)` resolves a specification; `submit` takes changes for the state worker, `want`
+    what is to be written; `panicked(key, what, error, now_s)` is called with errors of ours and returns how long to
+    wait; `routed_to` is the activator's own Service, by namespace and name.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[Declared, tuple[str, ...], bool], RevisionSpec],
+        policy_names: frozenset[str],
+        routed_to: Key,
+        submit: Callable[[Change], None],
+        want: Callable[[Desired], None],
+        controllers: Controllers,
+        panicked: Callable[[str, object, object, float], float],
+        defer: Defer,
+        later: Later,
+    ) -> None:
+        self._make = make
+        self._policy_names = policy_names
+        self._submit = submit
+        self._want = want
+        self._controllers = controllers
+        self._panicked = panicked
+        controllers.register(CONTROLLER)
+        self.passes = Passes(self._work_out, self._failed, defer, later, controllers)
+        self.revisions: dict[str, DeclaredRevision] = {}
+        self.answers = PodAnswers(self._turned)
+        self.declared: Callable[[str, Declared | None], None] = _nobody  # a revision is as this says; None: it is gone
+        self.worked_out: Callable[[str], None] = _ignore  # what is known of this revision may be other than before
+        self.hosts = HostClaims()
+        self.wanted: dict[str, int] = {}  # by key, as the autoscaler decided last
+        self.workloads_known: Callable[[], bool] = lambda: True
+        self._activations: dict[str, Declaration] = {}  # by key
+        self._services: dict[str, Declaration] = {}
+        self._workloads: dict[tuple[str, str, str], Workload] = {}  # by kind, namespace and name
+        self._users: dict[tuple[str, str, str], set[str]] = {}  # of a workload: revisions that name it as their target
+        self._target_of: dict[str, tuple[str, str, str]] = {}
+        self._routes = RouteHosts(routed_to)
+        self._notes: dict[str, tuple[ConditionSpec, ...]] = {}
+        self.activation_objects = _Handler(self._activation_changed, self._activation_gone)
+        self.service_objects = _Handler(self._service_changed, self._service_gone)
+        self.slice_objects = _Handler(self._slice_changed, self._slice_gone)
+        self.route_objects = _Handler(self._route_changed, self._route_gone)
+
+    def workload_objects(self, kind: str) -> _Handler:
+        """The handler of the workloads of a kind."""
+
+        def changed(one: Workload) -> None:
+            self._workload(kind, one, one)
+
+        def gone(one: Workload) -> None:
+            self._workload(kind, one, None)
+
+        return _Handler(changed, gone)
+
+    # --- what others say ---
+
+    def is_behind(self) -> bool:
+        """Something was filed that has not been worked out."""
+        return self.passes.is_behind()
+
+    def mark(self, key: str) -> None:
+        self.passes.mark(key, CONTROLLER)
+
+    def mark_all(self) -> None:
+        for key in self.revisions:
+            self.mark(key)
+
+    def scaled(self, key: str, wanted: int, why: str = "") -> None:
+        """The autoscaler wants so many pods; `why`: in one sentence, to be told where it is worth it."""
+        if self.wanted.get(key) == wanted:
+            return
+        self.wanted[key] = wanted
+        revision = self.revisions.get(key)
+        if revision is not None and why:
+            reason = "ScaledToZero" if wanted == 0 else "Scaled"
+            revision.events = (*revision.events[-EVENTS_KEPT_MAX:], EventSpec(reason, "Scale", why))
+        self.mark(key)
+
+    def replicas_of(self, key: str) -> int:
+        """Of the target of the revision; -1: it is not known."""
+        workload = self.workload_of(key)
+        return -1 if workload is None else replicas_of(workload)
+
+    def noted(self, key: str, notes: tuple[ConditionSpec, ...]) -> None:
+        """What the writers have met with its objects; empty: nothing."""
+        if self._notes.get(key, ()) != notes:
+            self._notes[key] = notes
+            self.mark(key)
+
+    def looked(self, key: str, pods: Iterable[StartingPod], now_s: float) -> None:
+        """The pods of a revision none of which answers."""
+        revision = self.revisions.get(key)
+        if revision is None:
+            return
+        workload = self.workload_of(key)
+        before = revision.failure
+        found = failure_of(pods, (workload.status.conditions if workload is not None else None) or ())
+        revision.looked(found, now_s)
+        if found != before:
+            if found is not None:
+                log.warning("%s: %s (%s)", key, found.cause, found.reason)
+            self.mark(key)
+
+    def workload_of(self, key: str) -> Workload | None:
+        """The target of a revision."""
+        target = self._target_of.get(key)
+        return None if target is None else self._workloads.get(target)
+
+    def applied(self, effect: Effect) -> None:
+        """The model is as this says."""
+        self.answers.applied(effect)
+        if type(effect) is DropRevision:
+            self.wanted.pop(effect.key, None)
+
+    def relist(self, key: str) -> None:
+        """Changes of this revision were lost: submit everything of it again."""
+        revision = self.revisions.get(key)
+        if revision is None or revision.served is None:
+            self._submit(RevisionGone(key))
+        else:
+            revision.forget_submitted()
+            self.mark(key)
+
+    # --- handlers ---
+
+    def _activation_changed(self, one: Activation) -> None:
+        declaration = of_activation(one, self._policy_names)
+        self._activations[declaration.key] = declaration
+        self._declare(declaration.key)
+
+    def _activation_gone(self, one: Activation) -> None:
+        self._activations.pop(_key(one), None)
+        self._declare(_key(one))
+
+    def _service_changed(self, one: AnnotatedService) -> None:
+        declaration = of_service(one, self._policy_names)
+        key = _key(one)
+        if declaration is None:
+            if self._services.pop(key, None) is not None:
+                self._declare(key)
+            return
+        self._services[key] = declaration
+        self._declare(key)
+
+    def _service_gone(self, one: AnnotatedService) -> None:
+        if self._services.pop(_key(one), None) is not None:
+            self._declare(_key(one))
+
+    def _slice_changed(self, one: EndpointSlice) -> None:
+        key = _owner_key(one)
+        if key:
+            self._of(key).put_slice(one.metadata.name, one)
+
+    def _slice_gone(self, one: EndpointSlice) -> None:
+        key = _owner_key(one)
+        revision = self.revisions.get(key)
+        if revision is not None:
+            revision.put_slice(one.metadata.name, None)
+            self.mark(key)
+
+    def _workload(self, kind: str, one: Workload, now: Workload | None) -> None:
+        place = (kind, one.metadata.namespace, one.metadata.name)
+        if now is None:
+            self._workloads.pop(place, None)
+        else:
+            self._workloads[place] = now
+        for key in self._users.get(place, ()):
+            self.mark(key)
+
+    def _route_changed(self, one: HttpRoute) -> None:
+        for key in self._routes.put(one):
+            self._claim(key)
+
+    def _route_gone(self, one: HttpRoute) -> None:
+        for key in self._routes.drop(one):
+            self._claim(key)
+
+    # --- within ---
+
+    def _of(self, key: str) -> DeclaredRevision:
+        """The revision of this key, made where there is none, and marked."""
+        found = self.revisions.get(key)
+        if found is None:
+            found = self.revisions[key] = DeclaredRevision(key)
+        self.mark(key)
+        return found
+
+    def _declare(self, key: str) -> None:
+        """Its objects are others than before."""
+        declaration = self._activations.get(key) or self._services.get(key)
+        revision = self._of(key)
+        if declaration is None:
+            revision.declaration = revision.served = None
+            self._notes.pop(key, None)
+        else:
+            if declaration.problems:
+                log.warning("%s", "; ".join(declaration.problems[:3]))
+            revision.declare(declaration)
+        self._target(key, revision.served)
+        self._claim(key)
+        self.declared(key, revision.served)
+
+    def _target(self, key: str, served: Declared | None) -> None:
+        old = self._target_of.pop(key, None)
+        if old is not None:
+            self._users[old].discard(key)
+            if not self._users[old]:
+                del self._users[old]
+        if served is not None:
+            target = served.activation.target
+            place = (target.kind, key.partition("/")[0], target.name)
+            self._target_of[key] = place
+            self._users.setdefault(place, set()).add(key)
+
+    def _claim(self, key: str) -> None:
+        """The hosts that it names are others than before."""
+        revision = self.revisions.get(key)
+        named: list[str] = []
+        created = ""
+        if revision is not None and revision.declaration is not None and revision.served is not None:
+            named = self._named(revision.served, key)
+            created = revision.declaration.created
+        for other in self.hosts.name(key, created, named):
+            self.mark(other)
+        self.mark(key)
+
+    def _named(self, served: Declared, key: str) -> list[str]:
+        hosts = [*served.revision.hosts, *self._routes.of(key)]
+        return list(dict.fromkeys(found for host in hosts if (found := canonical_host(host)) is not None))
+
+    def _work_out(self, key: str) -> float:
+        revision = self.revisions.get(key)
+        if revision is None:
+            return NEVER
+        now_s = self._controllers.now()
+        hosts, taken = self._granted(revision)
+        around = Surroundings(
+            self.workload_of(key),
+            self.workloads_known(),
+            hosts,
+            taken,
+            self.answers.count(key),
+            self.wanted.get(key, -1),
+            self._notes.get(key, ()),
+        )
+        changes, desired, due_s = revision.work_out(around, self._make, now_s)
+        for change in changes:
+            self._submit(change)
+        if desired is not None:
+            self._want(desired)
+        if revision.is_empty():
+            del self.revisions[key]
+        self.worked_out(key)
+        return due_s
+
+    def _granted(self, revision: DeclaredRevision) -> tuple[tuple[str, ...], tuple[Taken, ...]]:
+        """The hosts that it has, and those that it names and another one has."""
+        if revision.served is None:
+            return (), ()
+        named = self._named(revision.served, revision.key)
+        holders = {host: self.hosts.holder(host) for host in named}
+        hosts = tuple(host for host, holder in holders.items() if holder == revision.key)
+        taken = tuple(Taken(host, holder) for host, holder in holders.items() if holder != revision.key)
+        return hosts, taken
+
+    def _failed(self, key: str, error: Exception) -> float:
+        revision = self.revisions.get(key)
+        if revision is not None:
+            revision.forget_submitted()  # some of it may have been worked out, and not been submitted
+        backoff_s = self._panicked(key, "what the cluster says of it", error, self._controllers.now())
+        log.error("could not work out what changed in %s; again in %.1f s", key, backoff_s, exc_info=error)
+        return backoff_s
+
+    def _turned(self, key: str) -> None:
+        """The first pod of a revision answers, or the last one that did no longer does."""
+        if key in self.revisions:
+            self.mark(key)
+
+
+class _Handler:
+    """Of a watch; lists need nothing beyond the single calls, and neither do lost events."""
+
+    def __init__(self, changed: Callable[[Any], None], gone: Callable[[Any], None]) -> None:
+        self._changed = changed
+        self._gone = gone
+
+    def changed(self, old: Any, new: Any) -> None:
+        if old is not None and _owner_key(old) != _owner_key(new):
+            self._gone(old)
+        self._changed(new)
+
+    def gone(self, old: Any) -> None:
+        self._gone(old)
+
+    def missed(self, new: Any) -> None:
+        """Its current state has been delivered, and that is enough."""
+
+    def listed(self, objects: Mapping[Key, Any]) -> None:
+        """The differences have been delivered one by one."""
+
+
+def _nobody(key: str, declared: Declared | None) -> None:
+    pass
+
+
+def _ignore(key: str) -> None:
+    pass
+
+
+def _key(one: KubeObject) -> str:
+    return f"{one.metadata.namespace}/{one.metadata.name}"
+
+
+def _owner_key(one: KubeObject) -> str:
+    """The revision that its label names; empty: none."""
+    name = one.metadata.labels.get(ACTIVATION_LABEL, "")
+    return f"{one.metadata.namespace}/{name}" if name else ""

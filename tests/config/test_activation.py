@@ -1,0 +1,95 @@
+"""An Activation is read as a revision of the file is, with the keys spelled as Kubernetes spells them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from activator.config.activation import Declared, camel, item_of, read_spec
+from activator.config.model import Revision
+from lb.registry import names
+
+TARGET = {"name": "model"}
+
+
+def read(**spec: Any) -> tuple[Declared | None, list[str]]:
+    problems: list[str] = []
+    found = read_spec(
+        item_of({"target": TARGET, **spec}, "Activation default/hello"), "default", "hello", set(names()), problems
+    )
+    return found, problems
+
+
+def declared(**spec: Any) -> Declared:
+    found, problems = read(**spec)
+    assert problems == []
+    assert found is not None
+    return found
+
+
+def test_what_is_not_said_is_as_in_the_file() -> None:
+    found = declared()
+    assert found.revision == Revision(name="hello")
+    assert (found.activation.target.name, found.activation.target.kind) == ("model", "Deployment")
+    assert (found.activation.port, found.activation.patience) == (8080, 60.0)
+
+
+def test_keys_are_spelled_as_kubernetes_spells_them() -> None:
+    found = declared(
+        hosts=["model.example.com"],
+        containerConcurrency=3,
+        policy="consistent-hash",
+        hashOn={"header": "X-User"},
+        queue={"depth": 5, "timeout": "5s", "discipline": "fair", "header": "X-Tenant", "weights": {"paid_up": 3}},
+        timeouts={"firstByte": 3, "tunnelIdle": "1m"},
+        port="http",
+        lenientPods=True,
+    )
+    revision = found.revision
+    assert (revision.hosts, revision.container_concurrency) == (["model.example.com"], 3)
+    assert revision.hash_on is not None
+    assert (revision.queue.depth, revision.queue.timeout) == (5, 5.0)
+    assert revision.queue.weights == {"paid_up": 3}, "text that is not a key stays as it is"
+    assert (revision.timeouts.first_byte, revision.timeouts.tunnel_idle) == (3.0, 60.0)
+    assert (found.activation.port, revision.lenient_pods) == ("http", True)
+
+
+@pytest.mark.parametrize(
+    ("spec", "problem"),
+    [
+        (
+            {"container_concurrency": 3},
+            'spec: found the key "container_concurrency" of the file, expected "containerConcurrency"',
+        ),
+        (
+            {"containerConcurency": 3},
+            'spec: found the unknown key "containerConcurency", expected "containerConcurrency"',
+        ),
+        ({"target": {"nam": "x"}}, 'spec.target: found the unknown key "nam", expected "name"'),
+        ({"queue": {"depth": -5}}, 'spec.queue.depth: found "-5", expected a whole number of at least 0'),
+        ({"timeouts": {"firstByte": "soon"}}, "spec.timeouts.firstByte: found"),
+        ({"timeouts": {"first_byte": "3s"}}, 'spec.timeouts: found the key "first_byte" of the file'),
+        ({"port": 0}, "spec.port: found"),
+        ({"port": "8080x_y"}, "spec.port: found"),
+        ({"hosts": ["a b"]}, "spec.hosts[0]: found"),
+        ({"process": {"command": ["x"]}}, 'spec: found the unknown key "process"'),
+        ({"pods": ["127.0.0.1:1"]}, 'spec: found the unknown key "pods"'),
+        ({"policy": "best"}, "spec.policy: found"),
+        ({"target": "model"}, "spec.target: found"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line_with_the_keys_as_they_were_written(spec: dict[str, Any], problem: str) -> None:
+    found, problems = read(**spec)
+    assert found is None
+    assert any(one.startswith(f"Activation default/hello: {problem}") for one in problems), problems
+    assert all("\n" not in one for one in problems)
+
+
+def test_all_mistakes_are_told() -> None:
+    _, problems = read(containerConcurrency="many", queue={"depth": "deep"}, container_concurrency=1, bogus=1)
+    assert len(problems) == 4
+
+
+def test_one_kind_of_spelling() -> None:
+    assert [camel(name) for name in ("port", "first_byte", "a_b_c")] == ["port", "firstByte", "aBC"]
