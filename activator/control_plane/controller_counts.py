@@ -15,6 +15,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from enum import Enum
 from types import TracebackType
@@ -23,9 +24,13 @@ from typing import Final, Self
 from activator.runtime.clock import Now
 from activator.runtime.histogram import Histogram
 
-CONTROLLERS: Final = ("revision", "endpoints", "membership", "declaration")
+CONTROLLERS: Final = ("revision", "endpoints", "membership", "declaration", "activation")
 RESULTS: Final = ("success", "error", "requeue", "requeue_after")
-TARGET_KINDS: Final = ("member_row", "status", "scale")
+TARGET_KINDS: Final = ("member_row", "status", "scale", "service", "event")
+WRITE_COMPONENTS: Final = ("service", "scale", "status", "events")  # parts of what is written for one Activation
+WRITE_OUTCOMES: Final = ("ok", "conflict", "failed", "unchanged")  # the last: compared, and not sent
+# Who else writes the fields that are ours; the last two: none is named, and any other.
+MANAGER_WORDS: Final = ("activator", "kubectl", "helm", "argocd", "flux", "keda", "horizontal", "none", "other")
 VERBS: Final = ("get", "list", "watch", "create", "update", "patch", "delete", "other")
 NO_ANSWER: Final = "error"  # the code of a call that was not answered
 
@@ -101,6 +106,8 @@ class ControllerCounts:
         self.results = dict.fromkeys(RESULTS, 0)
         self.errors = dict.fromkeys(ErrorType, 0)
         self.conflicts = dict.fromkeys(TARGET_KINDS, 0)
+        self.conflict_managers: Counter[tuple[str, str]] = Counter()  # by target kind and manager's word
+        self.writes: Counter[tuple[str, str]] = Counter()  # by component and outcome
         self.reconcile_time = Histogram(RECONCILE_BOUNDS_S)
         self.queue_time = Histogram(QUEUE_BOUNDS_S)
         self.work_time = Histogram(QUEUE_BOUNDS_S)
@@ -175,6 +182,19 @@ class Controllers:
         """A write of this kind was refused since another client had written (409)."""
         _check(target_kind, TARGET_KINDS)
         self.of(controller).conflicts[target_kind] += 1
+
+    def written(self, controller: str, component: str, outcome: str) -> None:
+        """A write of one component ended so, or was not sent since a comparison found nothing to write."""
+        _check(component, WRITE_COMPONENTS)
+        _check(outcome, WRITE_OUTCOMES)
+        self.of(controller).writes[component, outcome] += 1
+
+    def refused_by(self, controller: str, target_kind: str, manager: str) -> None:
+        """A conflict was with this manager, whose name becomes one of MANAGER_WORDS; empty: none was named."""
+        _check(target_kind, TARGET_KINDS)
+        lowered = manager.lower()
+        word = next((one for one in MANAGER_WORDS if lowered.startswith(one)), "other" if manager else "none")
+        self.of(controller).conflict_managers[target_kind, word] += 1
 
     # --- the API ---
 

@@ -22,8 +22,8 @@ BY_HAND: Final = (
     ByHand(
         "scores are of the number",
         "view.View.owner_of",
-        "_score(hashed, member.place)",
-        "_score(hashed, member.number)",
+        "score(hashed, member.place)",
+        "score(hashed, member.number)",
     ),
     ByHand("who drains goes on owning", "view.View.owner_of", "if member.owns", "if member.owns or True"),
     ByHand("unproven members are not waited for", "member.Member._complete", " | self.view.unproven", ""),

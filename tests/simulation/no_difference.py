@@ -32,9 +32,6 @@ NO_DIFFERENCE: Final[dict[str, str]] = _by_reason(
         ),
         "any score that is the same for all members will do: only how many revisions move is another": (
             "view.View.owner_of: hand: scores are of the number",
-            "view._score: leave: x = (x ^ x >> 30) * 13787848793156543929 & _MASK_64",
-            "view._score: leave: x = (x ^ x >> 27) * 10723151780598845931 & _MASK_64",
-            "view._score: leave: return x ^ x >> 31",
         ),
     }
 )

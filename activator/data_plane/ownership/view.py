@@ -12,12 +12,11 @@ Rules
 
 from __future__ import annotations
 
-import zlib
 from typing import Final, NamedTuple, final
 
-WORKER_BITS: Final = 12  # of the number of a member of a group: the number of its replica stands above
+from activator.runtime.rendezvous import hash_of, score
 
-_MASK_64: Final = (1 << 64) - 1
+WORKER_BITS: Final = 12  # of the number of a member of a group: the number of its replica stands above
 
 
 class MemberName(NamedTuple):
@@ -55,23 +54,11 @@ class View:
 
     def owner_of(self, key: str) -> int:
         """The number of the member that owns this revision. Raises ValueError where there is no member."""
-        hashed = _hash(key)
+        hashed = hash_of(key)
         owners = [member for member in self.members if member.owns] or self.members
-        scores = [(_score(hashed, member.place), member.number) for member in owners]
+        scores = [(score(hashed, member.place), member.number) for member in owners]
         return max(scores)[1]
 
     def has(self, number: int) -> bool:
         """Whether this member is in it."""
         return any(member.number == number for member in self.members)
-
-
-def _hash(key: str) -> int:
-    return zlib.crc32(key.encode())
-
-
-def _score(hashed: int, place: int) -> int:
-    """The finalizer of splitmix64 (Steele, Lea and Flood 2014) over both."""
-    x = (hashed + (place + 1) * 0x9E3779B97F4A7C15) & _MASK_64
-    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK_64
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK_64
-    return x ^ (x >> 31)

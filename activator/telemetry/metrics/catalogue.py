@@ -69,9 +69,8 @@ Metrics answer questions about many requests. For one request, use its line in t
 _CONTROL = """\
 These metrics have no names of revisions or pods. Metrics that a controller runtime has keep its names, with the one
 label `controller`; they appear when there are controllers, that is with Kubernetes. For our own metrics, *Adds* gives
-the difference to the nearest metric of a controller runtime. `activator_status_update_conflict_total` and
-`activator_reconcile_errors_total` together are at most 33 series. The duration of the parts of one pass is in the
-traces ([tracing](tracing.md)).
+the difference to the nearest metric of a controller runtime. Our own are together at most 113 series. The duration of
+the parts of one pass is in the traces ([tracing](tracing.md)).
 """
 
 

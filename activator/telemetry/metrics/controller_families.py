@@ -4,7 +4,7 @@ Rules
   1. What a controller runtime has goes by its name there, so that its dashboards show ours too; the one label is
      `controller`, as the queues' label `name` says the same word again. Kubernetes' clients label their calls with the
      host as well: here it would be an address, so it is left out. The verb is that of the API.
-  2. A metric of our own says what it adds to the one nearest to it. Both of ours together are at most 33 series.
+  2. A metric of our own says what it adds to the one nearest to it. All of ours together are at most 113 series.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterable
 
 from activator.control_plane.controller_counts import (
     CONTROLLERS,
+    MANAGER_WORDS,
     NO_ANSWER,
     QUEUE_BOUNDS_S,
     RECONCILE_BOUNDS_S,
     RESULTS,
     TARGET_KINDS,
     VERBS,
+    WRITE_COMPONENTS,
+    WRITE_OUTCOMES,
     ControllerCounts,
     Controllers,
     ErrorType,
@@ -53,6 +56,22 @@ def _conflicts(it: Controllers) -> Iterable[Row]:
 def _errors(it: Controllers) -> Iterable[Row]:
     for name, counts in it.counts.items():
         yield from (((name, kind.value), float(count)) for kind, count in counts.errors.items())
+
+
+def _writes(it: Controllers) -> Iterable[Row]:
+    """Only the controller that writes for Activations has them: where it is registered, each series is there."""
+    counts = it.counts.get("activation")
+    if counts is not None:
+        for component in WRITE_COMPONENTS:
+            for outcome in WRITE_OUTCOMES:
+                yield (component, outcome), float(counts.writes[component, outcome])
+
+
+def _managers(it: Controllers) -> Iterable[Row]:
+    """Those that there were."""
+    counts = it.counts.get("activation")
+    if counts is not None:
+        yield from ((labels, float(count)) for labels, count in sorted(counts.conflict_managers.items()))
 
 
 def _counter(name: str, text: str, read: Callable[[ControllerCounts], float]) -> Family[Controllers]:
@@ -134,5 +153,23 @@ CONTROLLER_FAMILIES: tuple[Family[Controllers], ...] = (
         ("controller", "error_type"),
         (CONTROLLERS, tuple(kind.value for kind in ErrorType)),
         adds='`controller_runtime_reconcile_total{result="error"}` counts failed passes, not whether waiting helps.',
+    ),
+    Family(
+        "activator_reconcile_writes",
+        Kind.COUNTER,
+        "What became of writes for Activations, by part; `unchanged`: compared and not sent.",
+        _writes,
+        ("component", "outcome"),
+        (WRITE_COMPONENTS, WRITE_OUTCOMES),
+        adds="`rest_client_requests_total` counts calls; what a comparison saved is in none of them.",
+    ),
+    Family(
+        "activator_reconcile_conflicts",
+        Kind.COUNTER,
+        "Conflicts of writes for Activations (409), by the other manager of the field; `none`: a precondition failed.",
+        _managers,
+        ("target_kind", "manager"),
+        (TARGET_KINDS, MANAGER_WORDS),
+        adds="`activator_status_update_conflict_total` says what the writers quarrel about, not who the other one is.",
     ),
 )

@@ -1,0 +1,72 @@
+"""The path of a target's scale: by a table for what everybody has, by the API's own catalogue for the rest."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+import msgspec
+
+from activator.control_plane.reconcile.api import Api, not_found
+from activator.control_plane.reconcile.desired import TargetReference
+from activator.control_plane.reconcile.rights import SCALES, Right, scale_right
+from activator.runtime.clock import Now
+
+KINDS_MAX: Final = 256  # other kinds of targets that are remembered
+KINDS_TRUSTED_S: Final = 600.0  # then the catalogue is read again
+KINDS_UNKNOWN_S: Final = 30.0  # … or after so long, if it did not have the kind: its definition may come later
+
+
+class NoScaleError(Exception):
+    """Nothing of this kind can be scaled."""
+
+
+class _Resource(msgspec.Struct, frozen=True):
+    name: str = ""
+    kind: str = ""
+
+
+class _ResourceList(msgspec.Struct, frozen=True):
+    resources: list[_Resource] | None = None
+
+
+_RESOURCES: Final = msgspec.json.Decoder(_ResourceList)
+
+
+@final
+class Kinds:
+    """The catalogue is open to every account that can log in (the role system:discovery), so no right is needed."""
+
+    def __init__(self, api: Api, now: Now) -> None:
+        self._api = api
+        self._now = now
+        self._known: dict[tuple[str, str], tuple[Right | None, float]] = {}
+
+    async def scale_path(self, target: TargetReference, namespace: str) -> str:
+        """Raises NoScaleError, or what the API refuses."""
+        right = SCALES.get((target.api_version, target.kind)) or await self._found(target)
+        if right is None:
+            raise NoScaleError(f"the API has no {target.kind} of {target.api_version} that can be scaled")
+        return right.path(namespace, target.name)
+
+    async def _found(self, target: TargetReference) -> Right | None:
+        key = (target.api_version, target.kind)
+        right, until_s = self._known.get(key, (None, 0.0))
+        if self._now() < until_s:
+            return right
+        right = await self._asked(target)
+        if len(self._known) >= KINDS_MAX:
+            self._known.pop(next(iter(self._known)))
+        self._known[key] = (right, self._now() + (KINDS_UNKNOWN_S if right is None else KINDS_TRUSTED_S))
+        return right
+
+    async def _asked(self, target: TargetReference) -> Right | None:
+        path = f"/apis/{target.api_version}" if "/" in target.api_version else f"/api/{target.api_version}"
+        try:
+            found = _RESOURCES.decode(await self._api.get(path)).resources or []
+        except Exception as error:
+            if not_found(error) or getattr(error, "status", 0) == 404:  # a group that is not there has no Status
+                return None
+            raise
+        scaled = {one.name.removesuffix("/scale") for one in found if one.name.endswith("/scale")}
+        plural = next((one.name for one in found if one.kind == target.kind and one.name in scaled), None)
+        return None if plural is None else scale_right(target.api_version, plural)

@@ -1,0 +1,77 @@
+"""What the API last said of the objects of one Activation, beside what watches show.
+
+Rules
+  1. Of both the newer one counts, by resource version: a watch that has not shown our own write yet changes nothing.
+  2. Where nothing is watched, what the API said counts for REMEMBERED_S, and is read again then.
+  3. A call whose outcome is not known makes it forget what the call was about.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from activator.control_plane.reconcile.desired import Desired, Observed, ScaleSeen, ServiceSeen, StatusSeen
+
+REMEMBERED_S: Final = 30.0  # what the API said of an object that nothing watches
+
+Seen = TypeVar("Seen", ServiceSeen, ScaleSeen, StatusSeen)
+
+
+class Memory:
+    """Of one Activation. UNSET: not known; None: there is none."""
+
+    __slots__ = ("scale", "scale_s", "service", "service_s", "status", "status_s", "taken_at_s", "taken_for", "takes")
+
+    def __init__(self) -> None:
+        self.service: ServiceSeen | UnsetType | None = UNSET
+        self.scale: ScaleSeen | UnsetType | None = UNSET
+        self.status: StatusSeen | UnsetType | None = UNSET
+        self.service_s = self.scale_s = self.status_s = 0.0
+        self.taken_for: int | None = None  # the replicas that were last taken from another manager …
+        self.takes = 0  # … so often in a row
+        self.taken_at_s = 0.0
+
+    def known_service(self, observed: Observed, now_s: float) -> ServiceSeen | UnsetType | None:
+        if observed.service is None:
+            if isinstance(self.service, ServiceSeen) and is_newer(self.service.version, observed.services_version):
+                return self.service
+            return None
+        return _newer(observed.service, self.service, now_s - self.service_s)
+
+    def known_scale(self, observed: Observed, now_s: float) -> ScaleSeen | UnsetType | None:
+        return _newer(observed.scale, self.scale, now_s - self.scale_s)
+
+    def known_status(self, desired: Desired, now_s: float) -> StatusSeen | UnsetType | None:
+        """A status of an Activation with another UID is as good as none known."""
+        known = _newer(desired.observed.status, self.status, now_s - self.status_s)
+        if isinstance(known, StatusSeen) and known.uid != desired.uid:
+            return UNSET
+        return known
+
+    def says_service(self, service: ServiceSeen | UnsetType | None, now_s: float) -> None:
+        self.service, self.service_s = service, now_s
+
+    def says_scale(self, scale: ScaleSeen | UnsetType | None, now_s: float) -> None:
+        self.scale, self.scale_s = scale, now_s
+
+    def says_status(self, status: StatusSeen | UnsetType | None, now_s: float) -> None:
+        self.status, self.status_s = status, now_s
+
+
+def _newer(watched: Seen | UnsetType | None, said: Seen | UnsetType | None, age_s: float) -> Seen | UnsetType | None:
+    if watched is UNSET:
+        return said if age_s < REMEMBERED_S else UNSET
+    if watched is None or said is None or said is UNSET:
+        return watched
+    assert not isinstance(watched, UnsetType)
+    assert not isinstance(said, UnsetType)
+    return said if watched.uid == said.uid and is_newer(said.version, watched.version) else watched
+
+
+def is_newer(version: str, than: str) -> bool:
+    """Whether one resource version is newer than another; where one of them is no number, it is not."""
+    if not (version.isascii() and version.isdigit() and than.isascii() and than.isdigit()):
+        return False
+    return int(version) > int(than)

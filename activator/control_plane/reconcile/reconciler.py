@@ -1,0 +1,227 @@
+"""Makes the cluster what the sources want of each Activation: many at once, one pass per Activation at a time.
+
+Rules
+  1. The latest Desired of a key counts; those between are folded. Events of all of them are told.
+  2. A Desired that finds everything as wanted by what is known costs a comparison: no task, no call, no report.
+  3. A pass that failed is tried again after its key's own pause; its report says when.
+  4. It writes what it is given: which replica of the activator writes for which Activation is decided before
+     (`owner_of` in runtime/rendezvous.py).
+  5. Memory is bounded by KEYS_MAX keys; a key is there from its first Desired until `forget`, or until what was made
+     for it has been removed (`present` False).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from activator.control_plane.controller_counts import Controllers, error_type_of
+from activator.control_plane.reconcile.api import Api
+from activator.control_plane.reconcile.desired import Desired, ScaleSeen
+from activator.control_plane.reconcile.events import EventComponent
+from activator.control_plane.reconcile.groups import IN_ORDER, REMOVAL, Part, one_by_one, run_groups
+from activator.control_plane.reconcile.kinds import Kinds
+from activator.control_plane.reconcile.memory import Memory
+from activator.control_plane.reconcile.reads import Reads
+from activator.control_plane.reconcile.report import GOOD, UNCHANGED, Component, Report, Result
+from activator.control_plane.reconcile.run import Pass
+from activator.control_plane.reconcile.scale import ScaleComponent
+from activator.control_plane.reconcile.service import ServiceComponent
+from activator.control_plane.reconcile.status import StatusComponent
+from activator.control_plane.reconcile.work_queue import WorkQueue
+from activator.control_plane.reconcile.writer import CONTROLLER, Pause, Writer
+from activator.runtime.clock import Later, Now
+from activator.runtime.tasks import OnTaskError, TaskGroupOwner, call_later, pause
+from lb.rng import Rng
+
+RECONCILE_PASSES_MAX: Final = 20  # at once
+RECONCILE_KEYS_MAX: Final = 50_000  # Activations of this replica
+
+
+class Techniques(msgspec.Struct, frozen=True):
+    """What keeps passes cheap; each can be left out, to measure what it is worth."""
+
+    memoised_reads: bool = True
+    groups: bool = True
+    skip_unchanged: bool = True
+
+
+class Reconciler:
+    """`wall_s` is the time of day; `reported` is called after each pass; `instance` names this process on events."""
+
+    def __init__(
+        self,
+        api: Api,
+        controllers: Controllers,
+        now: Now,
+        wall_s: Callable[[], float],
+        rng: Rng,
+        reported: Callable[[Report], None],
+        on_error: OnTaskError,
+        instance: str = "activator",
+        passes_max: int = RECONCILE_PASSES_MAX,
+        keys_max: int = RECONCILE_KEYS_MAX,
+        techniques: Techniques = Techniques(),  # noqa: B008 - frozen
+        call_later: Later = call_later,
+        pause: Pause = pause,
+    ) -> None:
+        self._api = api
+        self._controllers = controllers
+        self._now = now
+        self._wall_s = wall_s
+        self._reported = reported
+        self._passes_max = passes_max
+        self._keys_max = keys_max
+        self._techniques = techniques
+        self._tasks = TaskGroupOwner(on_error)
+        self._writer = Writer(api, controllers, rng, pause)
+        self._events = EventComponent(instance, now, wall_s)
+        self._parts: dict[Component, Part] = {
+            Component.SERVICE: ServiceComponent(),
+            Component.SCALE: ScaleComponent(Kinds(api, now)),
+            Component.STATUS: StatusComponent(),
+            Component.EVENTS: self._events,
+        }
+        self._desired: dict[str, Desired] = {}
+        self._memories: dict[str, Memory] = {}
+        self._active = 0
+        self._closed = False
+        self.refused_total = 0  # Desired beyond KEYS_MAX
+        self.no_pass_total = 0  # Desired that found everything as wanted
+        self._queue = WorkQueue(now, call_later, rng, self._pump, self._added)
+        controllers.register(CONTROLLER, passes_max)
+
+    # --- what a source calls ----------------------------------------------------------------------------------------
+
+    def want(self, desired: Desired) -> bool:
+        """Make it so. False: there are too many keys, or it is closed."""
+        key = desired.key
+        before = self._desired.get(key)
+        if self._closed or (before is None and len(self._desired) >= self._keys_max):
+            self.refused_total += 1
+            return False
+        if before is None or before.uid != desired.uid:
+            self._memories[key] = Memory()
+        self._desired[key] = desired
+        self._events.add(desired)
+        if self._queue.is_free(key) and self._is_done(desired):
+            self.no_pass_total += 1
+            if not desired.present:
+                self.forget(key)
+            return True
+        self._queue.put(key, self._is_urgent(desired, before))
+        return True
+
+    def forget(self, key: str) -> None:
+        """Write no more for this key: the Activation is gone, or another replica writes for it."""
+        desired = self._desired.pop(key, None)
+        self._memories.pop(key, None)
+        self._queue.forget(key)
+        if desired is not None:
+            self._events.forget(key, desired.uid)
+
+    @property
+    def is_quiet(self) -> bool:
+        """No pass runs and none waits for its turn; some may wait for a time to come."""
+        return self._active == 0 and not len(self._queue)
+
+    def __len__(self) -> int:
+        """Keys that it knows."""
+        return len(self._desired)
+
+    @property
+    def dropped_events_total(self) -> int:
+        """Events beyond the budget of their object."""
+        return self._events.dropped_total
+
+    async def close(self) -> None:
+        """No more passes; those that run are cancelled."""
+        self._closed = True
+        self._queue.close()
+        await self._tasks.close()
+
+    # --- passes -----------------------------------------------------------------------------------------------------
+
+    def _is_done(self, desired: Desired) -> bool:
+        if not self._techniques.skip_unchanged:
+            return False
+        run = self._pass(desired)
+        groups = IN_ORDER if desired.present else REMOVAL
+        if any(self._parts[component].has_work(run) for group in groups for component in group):
+            return False
+        for group in groups:
+            for component in group:
+                self._writer.skipped(component)
+        return True
+
+    def _is_urgent(self, desired: Desired, before: Desired | None) -> bool:
+        if desired.urgent:
+            return True
+        if not desired.replicas or (before is not None and before.replicas == desired.replicas):
+            return False
+        known = self._memories[desired.key].known_scale(desired.observed, self._now())
+        return isinstance(known, ScaleSeen) and known.replicas == 0
+
+    def _pass(self, desired: Desired) -> Pass:
+        techniques = self._techniques
+        reads = Reads(self._api, desired, techniques.memoised_reads)
+        memory = self._memories[desired.key]
+        return Pass(desired, memory, reads, self._writer, self._now, self._wall_s, techniques.skip_unchanged)
+
+    def _added(self, again: bool) -> None:
+        self._controllers.added(CONTROLLER, again)
+
+    def _pump(self) -> None:
+        """Begin passes while there are turns to give."""
+        while self._active < self._passes_max and not self._closed:
+            taken = self._queue.take()
+            if taken is None:
+                return
+            key, waited_s = taken
+            self._controllers.taken(CONTROLLER, waited_s)
+            self._active += 1
+            self._tasks.start(f"reconcile {key}", self._turn(key))
+
+    async def _turn(self, key: str) -> None:
+        report: Report | None = None
+        desired = self._desired.get(key)
+        try:
+            if desired is not None:
+                report = await self._reconcile(desired)
+        finally:
+            self._active -= 1
+            failed = report is not None and not report.good
+            again_in_s = None if report is None else _again_in_s(report)
+            retry_in_s = self._queue.done(key, failed, again_in_s)
+            self._pump()
+        if report is not None and desired is not None:
+            self._ended(desired, msgspec.structs.replace(report, retry_in_s=retry_in_s if failed else None))
+
+    async def _reconcile(self, desired: Desired) -> Report:
+        run = self._pass(desired)
+        groups = IN_ORDER if desired.present else REMOVAL
+        with self._controllers.reconcile(CONTROLLER) as counted:
+            outcomes = await run_groups(self._parts, run, groups if self._techniques.groups else one_by_one(groups))
+            for outcome in outcomes.values():
+                if outcome.error is not None:
+                    self._controllers.failed(CONTROLLER, error_type_of(outcome.error))
+            if any(outcome.result not in GOOD for outcome in outcomes.values()):
+                counted.requeue()
+        return Report(desired.key, desired.uid, desired.generation, outcomes)
+
+    def _ended(self, desired: Desired, report: Report) -> None:
+        is_removed = not desired.present and report.good
+        is_gone = report.outcomes.get(Component.STATUS, UNCHANGED).result is Result.NOT_FOUND
+        if (is_removed or is_gone) and self._desired.get(desired.key) is desired:
+            self.forget(desired.key)
+        self._reported(report)
+
+
+def _again_in_s(report: Report) -> float | None:
+    """The earliest time that a component has asked for; None: none has, or one that failed leaves it to the pause."""
+    asked = [outcome.again_in_s for outcome in report.outcomes.values() if outcome.again_in_s is not None]
+    if any(outcome.result not in GOOD and outcome.again_in_s is None for outcome in report.outcomes.values()):
+        return None
+    return min(asked, default=None)

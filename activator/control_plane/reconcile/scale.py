@@ -1,0 +1,117 @@
+"""The replicas of the target, by its scale subresource: nothing else of the target is ever written.
+
+Rules
+  1. Replicas that another manager owns (a manifest with `replicas:` that was applied, an autoscaler) are taken with
+     force, counted and reported, so that the source can say so on the object.
+  2. Who takes them back is fought more and more rarely: taking the same number again waits for a growing, jittered
+     pause. A new number is taken at once: it may be the one that starts the first pod.
+  3. Zero is left out by the API's own writers; whatever is absent is zero.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from msgspec import UNSET
+
+from activator.control_plane.reconcile import wire
+from activator.control_plane.reconcile.api import Json, is_conflict, managers_in, not_found
+from activator.control_plane.reconcile.desired import ScaleSeen
+from activator.control_plane.reconcile.kinds import Kinds, NoScaleError
+from activator.control_plane.reconcile.report import UNCHANGED, Component, Outcome, Result
+from activator.control_plane.reconcile.run import Pass
+
+TAKE_AGAIN_INITIAL_S: Final = 1.0  # before replicas that another manager took back are taken again
+TAKE_AGAIN_MAX_S: Final = 300.0  # … doubling up to this
+TAKES_FORGOTTEN_S: Final = 2 * TAKE_AGAIN_MAX_S  # after so long in peace the pause begins anew
+
+
+@final
+class ScaleComponent:
+    """See above."""
+
+    component = Component.SCALE
+
+    def __init__(self, kinds: Kinds) -> None:
+        self._kinds = kinds
+
+    def has_work(self, run: Pass) -> bool:
+        """False: somebody else scales, or the replicas are as wanted."""
+        replicas = run.desired.replicas
+        if replicas is None:
+            return False
+        known = run.memory.known_scale(run.desired.observed, run.now())
+        return not isinstance(known, ScaleSeen) or known.replicas != replicas
+
+    async def run(self, run: Pass) -> Outcome:
+        """Raises what the API refuses."""
+        desired, replicas = run.desired, run.desired.replicas
+        if replicas is None:
+            return UNCHANGED
+        try:
+            path = await self._kinds.scale_path(desired.target, desired.namespace)
+        except NoScaleError as error:
+            return Outcome(Result.NOT_FOUND, str(error))
+        known = run.memory.known_scale(desired.observed, run.now())
+        if known is UNSET:
+            known = await self._read(run, path)
+        if known is None:
+            return _absent(run)
+        assert isinstance(known, ScaleSeen)
+        if run.skips and known.replicas == replicas:
+            run.writer.skipped(self.component)
+            return UNCHANGED
+        return await self._written(run, path, replicas)
+
+    async def _written(self, run: Pass, path: str, replicas: int) -> Outcome:
+        desired, memory, now_s = run.desired, run.memory, run.now()
+        wait_s = _wait_s(run, replicas)
+
+        async def judge() -> Json | None:
+            run.reads.forget()
+            there = await self._read(run, path)
+            if there is None or there.replicas == replicas:
+                return None
+            return wire.scale_body(desired, replicas)
+
+        memory.says_scale(UNSET, now_s)  # until the answer
+        body = wire.scale_body(desired, replicas)
+        try:
+            applied = await run.writer.apply(self.component, path, body, judge, lambda: wait_s <= 0)
+        except Exception as error:
+            managers = managers_in(error)
+            if is_conflict(error) and managers and wait_s > 0:
+                whose = ", ".join(managers)
+                message = f"{whose} sets the replicas of {desired.target.kind} {desired.target.name} as well"
+                return Outcome(Result.CONTESTED, message, managers, wait_s)
+            if not_found(error):
+                return _absent(run)
+            raise
+        if applied.body is None:
+            return UNCHANGED if memory.scale is not None else _absent(run)
+        if applied.taken_from:
+            memory.takes = memory.takes + 1 if memory.taken_for == replicas else 1
+            memory.taken_for, memory.taken_at_s = replicas, now_s
+        memory.says_scale(wire.scale_seen(applied.body), now_s)
+        return Outcome(Result.WRITTEN, taken_from=applied.taken_from)
+
+    async def _read(self, run: Pass, path: str) -> ScaleSeen | None:
+        body = await run.reads.get(path)
+        scale = None if body is None else wire.scale_seen(body)
+        run.memory.says_scale(scale, run.now())
+        return scale
+
+
+def _wait_s(run: Pass, replicas: int) -> float:
+    """How long the same number is not to be taken yet; 0 or less: it may be taken."""
+    memory, now_s = run.memory, run.now()
+    quiet_s = now_s - memory.taken_at_s
+    if memory.taken_for != replicas or quiet_s >= TAKES_FORGOTTEN_S:
+        return 0.0
+    return min(TAKE_AGAIN_INITIAL_S * 2.0 ** min(memory.takes - 1, 20), TAKE_AGAIN_MAX_S) - quiet_s
+
+
+def _absent(run: Pass) -> Outcome:
+    run.memory.says_scale(UNSET, run.now())
+    target = run.desired.target
+    return Outcome(Result.NOT_FOUND, f"there is no {target.kind} {run.desired.namespace}/{target.name}")

@@ -1,0 +1,168 @@
+"""The private headless Service of an Activation, whose EndpointSlices say where its pods are.
+
+Rules
+  1. It is made by `create`, which takes no name that somebody has: an apply would change a Service that is not ours.
+  2. It is changed and deleted only while its controller owner is this Activation, by UID, as it was last seen; the call
+     names the UID of the Service as well.
+  3. A field that the creation set and that is no longer wanted is removed by a patch of the version that was answered:
+     an apply leaves it, since it belongs to the creation.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from msgspec import UNSET
+
+from activator.control_plane.reconcile import wire
+from activator.control_plane.reconcile.api import Json, already_exists, is_conflict, not_found
+from activator.control_plane.reconcile.desired import PODS_PORT, PodsService, ServiceSeen
+from activator.control_plane.reconcile.report import UNCHANGED, WRITTEN, Component, Outcome, Result
+from activator.control_plane.reconcile.rights import SERVICES
+from activator.control_plane.reconcile.run import Pass
+from activator.control_plane.reconcile.writer import MANAGERS
+
+
+@final
+class ServiceComponent:
+    """See above."""
+
+    component = Component.SERVICE
+
+    def has_work(self, run: Pass) -> bool:
+        """False: it is known to be as wanted."""
+        known = run.memory.known_service(run.desired.observed, run.now())
+        wanted = run.desired.service if run.desired.present else None
+        if known is UNSET:
+            return True
+        if wanted is None:
+            return isinstance(known, ServiceSeen) and known.owner_uid == run.desired.uid
+        return not isinstance(known, ServiceSeen) or not wire.is_service(known, wanted, run.desired)
+
+    async def run(self, run: Pass) -> Outcome:
+        """Make it as wanted. Raises what the API refuses."""
+        wanted = run.desired.service if run.desired.present else None
+        known = await self._known(run, "" if wanted is None else wanted.name)
+        if wanted is None:
+            return await self._deleted(run, known)
+        if known is not None and known.name != wanted.name:
+            await self._deleted(run, known)  # ours under the name that it had before
+            known = None
+        if known is None:
+            return await self._created(run, wanted)
+        if known.owner_uid != run.desired.uid:
+            return not_owned(run, known)
+        if run.skips and wire.is_service(known, wanted, run.desired):
+            run.writer.skipped(self.component)
+            return UNCHANGED
+        return await self._changed(run, wanted, known)
+
+    async def _known(self, run: Pass, name: str) -> ServiceSeen | None:
+        known = run.memory.known_service(run.desired.observed, run.now())
+        if isinstance(known, ServiceSeen) or known is None:
+            return known
+        found = await run.reads.services()
+        ours = [one for one in found if one.owner_uid == run.desired.uid]
+        by_name = [one for one in found if one.name == name]
+        service = next(iter(ours or by_name), None)
+        run.memory.says_service(service, run.now())
+        return service
+
+    async def _created(self, run: Pass, wanted: PodsService) -> Outcome:
+        body = wire.service_body(wanted, run.desired)
+        collection = SERVICES.collection(run.desired.namespace)
+        call = run.writer.api.create(collection, body, MANAGERS[self.component])
+        try:
+            answer = await run.writer.counted(self.component, call)
+        except Exception as error:
+            run.memory.says_service(UNSET, run.now())
+            if not already_exists(error):
+                raise
+            there = await self._read(run, wanted.name)
+            if there is None:
+                raise  # deleted meanwhile: the next attempt makes it
+            if there.owner_uid != run.desired.uid:
+                return not_owned(run, there)
+            if wire.is_service(there, wanted, run.desired):
+                return UNCHANGED
+            return await self._changed(run, wanted, there)
+        run.memory.says_service(wire.service_seen(answer), run.now())
+        return WRITTEN
+
+    async def _changed(self, run: Pass, wanted: PodsService, known: ServiceSeen) -> Outcome:
+        path = SERVICES.path(run.desired.namespace, wanted.name)
+        foreign: list[ServiceSeen] = []
+
+        async def judge() -> Json | None:
+            there = await self._read(run, wanted.name)
+            if there is None:
+                return None
+            if there.owner_uid != run.desired.uid:
+                foreign.append(there)
+                return None
+            return wire.service_body(wanted, run.desired, there.uid)
+
+        run.memory.says_service(UNSET, run.now())  # until the answer
+        body = wire.service_body(wanted, run.desired, known.uid)
+        applied = await run.writer.apply(self.component, path, body, judge)
+        if foreign:
+            return not_owned(run, foreign[0])
+        if applied.body is None:
+            return await self._created(run, wanted)
+        seen = wire.service_seen(applied.body)
+        if not wire.is_service(seen, wanted, run.desired):
+            patch = _rest(seen, wanted)
+            call = run.writer.api.merge_patch(path, patch, MANAGERS[self.component])
+            seen = wire.service_seen(await run.writer.counted(self.component, call))
+        run.memory.says_service(seen, run.now())
+        return Outcome(Result.WRITTEN, taken_from=applied.taken_from)
+
+    async def _deleted(self, run: Pass, known: ServiceSeen | None) -> Outcome:
+        if known is None or known.owner_uid != run.desired.uid:
+            return UNCHANGED
+        path = SERVICES.path(run.desired.namespace, known.name)
+        run.memory.says_service(UNSET, run.now())
+        for _ in range(2):
+            call = run.writer.api.delete(path, known.uid, known.version)
+            try:
+                await run.writer.counted(self.component, call)
+                break
+            except Exception as error:
+                if not_found(error):
+                    break
+                if not is_conflict(error):
+                    raise
+                run.writer.conflict(self.component, error)
+                fresh = await self._read(run, known.name)
+                if fresh is None or fresh.owner_uid != run.desired.uid:
+                    return UNCHANGED  # no longer ours to delete
+                known = fresh
+        else:
+            return Outcome(Result.FAILED, "the Service is written by others while it is to be deleted")
+        run.memory.says_service(None, run.now())
+        return Outcome(Result.DELETED)
+
+    async def _read(self, run: Pass, name: str) -> ServiceSeen | None:
+        run.reads.forget()
+        body = await run.reads.get(SERVICES.path(run.desired.namespace, name))
+        return None if body is None else wire.service_seen(body)
+
+
+def not_owned(run: Pass, there: ServiceSeen) -> Outcome:
+    """It is left alone."""
+    run.memory.says_service(UNSET, run.now())
+    whose = "it has no controller" if not there.owner_uid else f"its controller has UID {there.owner_uid}"
+    message = f"the Service {run.desired.namespace}/{there.name} is not of this Activation: {whose}"
+    return Outcome(Result.NOT_OWNED, message)
+
+
+def _rest(seen: ServiceSeen, wanted: PodsService) -> Json:
+    """A merge patch of what an apply has left: fields of the creation that are no longer wanted."""
+    selector: Json = {name: None for name in seen.selector if name not in wanted.selector}
+    port: Json = {"name": wanted.port_name, "port": PODS_PORT, "protocol": "TCP", "targetPort": wanted.target_port}
+    if wanted.app_protocol:
+        port["appProtocol"] = wanted.app_protocol
+    return {
+        "metadata": {"uid": seen.uid, "resourceVersion": seen.version},
+        "spec": {"selector": {**selector, **wanted.selector}, "ports": [port]},
+    }

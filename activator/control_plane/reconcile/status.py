@@ -1,0 +1,74 @@
+"""The status of the Activation, by its status subresource.
+
+Rules
+  1. It is written only where something else than a time differs from what is there.
+  2. The time of a condition's last transition moves with its status, and stays otherwise.
+  3. The UID is named: the status of one Activation is never written onto another that took its name.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from msgspec import UNSET
+
+from activator.control_plane.reconcile import wire
+from activator.control_plane.reconcile.api import Json, not_found
+from activator.control_plane.reconcile.desired import StatusSeen
+from activator.control_plane.reconcile.report import UNCHANGED, Component, Outcome, Result
+from activator.control_plane.reconcile.rights import STATUSES
+from activator.control_plane.reconcile.run import Pass
+
+
+@final
+class StatusComponent:
+    """See above."""
+
+    component = Component.STATUS
+
+    def has_work(self, run: Pass) -> bool:
+        """False: it says what is wanted, or there is nothing to say it on."""
+        if not run.desired.present:
+            return False
+        known = run.memory.known_status(run.desired, run.now())
+        return not isinstance(known, StatusSeen) or not wire.is_status(known, run.desired)
+
+    async def run(self, run: Pass) -> Outcome:
+        """Raises what the API refuses."""
+        if not run.desired.present:
+            return UNCHANGED
+        known = await run.status()
+        if known is None:
+            return _gone(run)
+        if run.skips and wire.is_status(known, run.desired):
+            run.writer.skipped(self.component)
+            return UNCHANGED
+        return await self._written(run, known)
+
+    async def _written(self, run: Pass, known: StatusSeen) -> Outcome:
+        desired = run.desired
+        now = wire.rfc3339(run.wall_s())
+        path = STATUSES.path(desired.namespace, desired.name)
+
+        async def judge() -> Json | None:
+            run.reads.forget()
+            fresh = await run.status(fresh=True)
+            return None if fresh is None else wire.status_body(desired, fresh.conditions, now)
+
+        run.memory.says_status(UNSET, run.now())  # until the answer
+        body = wire.status_body(desired, known.conditions, now)
+        try:
+            applied = await run.writer.apply(self.component, path, body, judge)
+        except Exception as error:
+            if not_found(error):
+                return _gone(run)
+            raise
+        if applied.body is None:
+            return _gone(run)
+        run.memory.says_status(wire.status_seen(applied.body), run.now())
+        return Outcome(Result.WRITTEN, taken_from=applied.taken_from)
+
+
+def _gone(run: Pass) -> Outcome:
+    run.memory.says_status(UNSET, run.now())
+    return Outcome(Result.NOT_FOUND, f"the Activation {run.desired.key} with UID {run.desired.uid} is gone")

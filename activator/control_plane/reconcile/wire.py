@@ -1,0 +1,272 @@
+"""From what the API answers to what was seen, and from what is wanted to what is sent.
+
+Rules
+  1. What is compared is what is meant, field by field: nobody's defaults, time stamps or additions count, and no hash
+     is kept anywhere.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from activator.control_plane.reconcile.api import Json
+from activator.control_plane.reconcile.desired import (
+    ACTIVATION_KIND,
+    ACTIVATION_LABEL,
+    ACTIVATION_VERSION,
+    PODS_PORT,
+    ConditionSeen,
+    ConditionSpec,
+    Desired,
+    PodsService,
+    ScaleSeen,
+    ServiceSeen,
+    StatusSeen,
+)
+
+_EMPTY: Final[dict[str, str]] = {}
+
+
+class _Struct(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Unknown fields are skipped."""
+
+
+class _Owner(_Struct, frozen=True, gc=False):
+    uid: str = ""
+    controller: bool | None = None
+
+
+class _Metadata(_Struct, frozen=True, gc=False):
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] = _EMPTY
+    owner_references: list[_Owner] | None = None
+
+
+class _Port(_Struct, frozen=True, gc=False):
+    name: str = ""
+    port: int = 0
+    target_port: int | str = 0
+    app_protocol: str = ""
+
+
+class _ServiceSpec(_Struct, frozen=True, gc=False):
+    cluster_ip: str = msgspec.field(name="clusterIP", default="")
+    selector: dict[str, str] = _EMPTY
+    ports: list[_Port] | None = None
+
+
+class _Service(_Struct, frozen=True, gc=False):
+    metadata: _Metadata = _Metadata()
+    spec: _ServiceSpec = _ServiceSpec()
+
+
+class _ServiceList(_Struct, frozen=True, gc=False):
+    items: list[_Service] | None = None
+
+
+class _ScaleSpec(_Struct, frozen=True, gc=False):
+    replicas: int = 0  # the API leaves out a zero
+
+
+class _Scale(_Struct, frozen=True, gc=False):
+    metadata: _Metadata = _Metadata()
+    spec: _ScaleSpec = _ScaleSpec()
+
+
+class _Status(_Struct, frozen=True, gc=False):
+    observed_generation: int = 0
+    replicas: int = 0
+    wanted: int = 0
+    conditions: list[ConditionSeen] | None = None
+
+
+class _Activation(_Struct, frozen=True, gc=False):
+    metadata: _Metadata = _Metadata()
+    status: _Status = _Status()
+
+
+_SERVICE: Final = msgspec.json.Decoder(_Service)
+_SERVICES: Final = msgspec.json.Decoder(_ServiceList)
+_SCALE: Final = msgspec.json.Decoder(_Scale)
+_ACTIVATION: Final = msgspec.json.Decoder(_Activation)
+
+
+# --- seen -----------------------------------------------------------------------------------------------------------
+
+
+def service_seen(body: bytes) -> ServiceSeen:
+    """A Service. Raises msgspec.DecodeError."""
+    return _seen(_SERVICE.decode(body))
+
+
+def services_seen(body: bytes) -> tuple[ServiceSeen, ...]:
+    """A list of Services. Raises msgspec.DecodeError."""
+    return tuple(_seen(one) for one in _SERVICES.decode(body).items or ())
+
+
+def _seen(service: _Service) -> ServiceSeen:
+    metadata, spec = service.metadata, service.spec
+    owner = next((one.uid for one in metadata.owner_references or () if one.controller), "")
+    port = next((one for one in spec.ports or () if one.port == PODS_PORT), _Port())
+    return ServiceSeen(
+        metadata.name,
+        metadata.uid,
+        metadata.resource_version,
+        owner,
+        metadata.labels.get(ACTIVATION_LABEL, ""),
+        spec.selector,
+        spec.cluster_ip == "None",
+        port.name,
+        port.target_port,
+        port.app_protocol,
+    )
+
+
+def scale_seen(body: bytes) -> ScaleSeen:
+    """A scale. Raises msgspec.DecodeError."""
+    scale = _SCALE.decode(body)
+    return ScaleSeen(scale.spec.replicas, scale.metadata.resource_version, scale.metadata.uid)
+
+
+def status_seen(body: bytes) -> StatusSeen:
+    """An Activation. Raises msgspec.DecodeError."""
+    thing = _ACTIVATION.decode(body)
+    metadata, status = thing.metadata, thing.status
+    return StatusSeen(
+        metadata.uid,
+        metadata.resource_version,
+        status.observed_generation,
+        status.replicas,
+        status.wanted,
+        tuple(status.conditions or ()),
+    )
+
+
+# --- compared -------------------------------------------------------------------------------------------------------
+
+
+def is_service(seen: ServiceSeen, service: PodsService, desired: Desired) -> bool:
+    """Whether it is as wanted. Ports and labels that others added do no harm, another selector does."""
+    return (
+        seen.activation == desired.name
+        and seen.owner_uid == desired.uid
+        and seen.port_name == service.port_name
+        and seen.target_port == service.target_port
+        and seen.app_protocol == service.app_protocol
+        and seen.selector == service.selector
+    )
+
+
+def is_status(seen: StatusSeen, desired: Desired) -> bool:
+    """Whether it says what is wanted; times do not count."""
+    if (
+        seen.observed_generation != desired.generation
+        or seen.replicas != desired.ready
+        or seen.wanted != desired.wanted
+        or len(seen.conditions) != len(desired.conditions)
+    ):
+        return False
+    said = {one.type: one for one in seen.conditions}
+    return all(_is_condition(said.get(one.type), one) for one in desired.conditions)
+
+
+def _is_condition(seen: ConditionSeen | None, wanted: ConditionSpec) -> bool:
+    return (
+        seen is not None
+        and seen.status == wanted.status
+        and seen.reason == wanted.reason
+        and seen.message == wanted.message
+    )
+
+
+# --- sent -----------------------------------------------------------------------------------------------------------
+
+
+def owner_reference(desired: Desired) -> Json:
+    return {
+        "apiVersion": ACTIVATION_VERSION,
+        "kind": ACTIVATION_KIND,
+        "name": desired.name,
+        "uid": desired.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,  # True would need a right to the Activation's finalizers
+    }
+
+
+def service_body(service: PodsService, desired: Desired, uid: str = "") -> Json:
+    """`uid`: of the object that is to be changed, and of no other."""
+    metadata: Json = {
+        "name": service.name,
+        "namespace": desired.namespace,
+        "labels": {ACTIVATION_LABEL: desired.name},
+        "ownerReferences": [owner_reference(desired)],
+    }
+    if uid:
+        metadata["uid"] = uid
+    port: Json = {
+        "name": service.port_name,
+        "port": PODS_PORT,
+        "protocol": "TCP",
+        "targetPort": service.target_port,
+    }
+    if service.app_protocol:
+        port["appProtocol"] = service.app_protocol
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata,
+        "spec": {"clusterIP": "None", "selector": dict(service.selector), "ports": [port]},
+    }
+
+
+def scale_body(desired: Desired, replicas: int) -> Json:
+    return {
+        "apiVersion": "autoscaling/v1",
+        "kind": "Scale",
+        "metadata": {"name": desired.target.name, "namespace": desired.namespace},
+        "spec": {"replicas": replicas},
+    }
+
+
+def status_body(desired: Desired, before: Iterable[ConditionSeen], now: str) -> Json:
+    """`before`: the conditions that are there; one whose status stays keeps the time of its last transition."""
+    said = {one.type: one for one in before}
+    return {
+        "apiVersion": ACTIVATION_VERSION,
+        "kind": ACTIVATION_KIND,
+        "metadata": {"name": desired.name, "namespace": desired.namespace, "uid": desired.uid},
+        "status": {
+            "observedGeneration": desired.generation,
+            "replicas": desired.ready,
+            "wanted": desired.wanted,
+            "conditions": [_condition(one, said, now) for one in desired.conditions],
+        },
+    }
+
+
+def _condition(wanted: ConditionSpec, said: Mapping[str, ConditionSeen], now: str) -> Json:
+    old = said.get(wanted.type)
+    stays = old is not None and old.status == wanted.status and old.last_transition_time
+    return {
+        "type": wanted.type,
+        "status": wanted.status,
+        "reason": wanted.reason,
+        "message": wanted.message,
+        "lastTransitionTime": old.last_transition_time if old is not None and stays else now,
+    }
+
+
+def rfc3339(wall_s: float) -> str:
+    """A time as metadata has it, whole seconds."""
+    return dt.datetime.fromtimestamp(wall_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def rfc3339_micro(wall_s: float) -> str:
+    """A time as events have it."""
+    return dt.datetime.fromtimestamp(wall_s, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,116 @@
+"""Writes of one pass: server-side apply with preconditions, conflicts counted, retried on a fresh copy.
+
+Rules
+  1. What is applied names the UID of the object that it is for. So an object that took its name meanwhile is refused by
+     the API (409), never changed.
+  2. After a conflict nothing is sent before the object has been read again and judged anew (`judge`): it may be gone,
+     of another owner, or as wanted already.
+  3. Fields that another manager owns are taken (force) only where the second attempt is still ours to make.
+  4. Attempts are bounded and spaced by a jittered, growing pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final, final
+
+from activator.control_plane.controller_counts import Controllers
+from activator.control_plane.reconcile.api import Api, Json, is_conflict, managers_in
+from activator.control_plane.reconcile.report import Component
+from activator.runtime.tasks import pause
+from lb.rng import Rng
+
+CONTROLLER: Final = "activation"
+CONFLICT_ATTEMPTS_MAX: Final = 4  # of one write in one pass; then the pass ends, and its key is tried again later
+CONFLICT_PAUSE_INITIAL_S: Final = 0.02  # after a conflict: between half of it and all of it …
+CONFLICT_PAUSE_MAX_S: Final = 0.5  # … doubling up to this
+
+MANAGERS: Final = {component: f"activator-{component.value}" for component in Component}
+TARGET_KINDS: Final = {
+    Component.SERVICE: "service",
+    Component.SCALE: "scale",
+    Component.STATUS: "status",
+    Component.EVENTS: "event",
+}
+
+_GRAIN: Final = 1 << 20
+
+Pause = Callable[[float], Awaitable[None]]
+Judge = Callable[[], Awaitable[Json | None]]  # reads anew; the body to send, or None: there is nothing more to write
+
+
+def jitter(rng: Rng) -> float:
+    """A factor between a half and one."""
+    return 0.5 + 0.5 * (rng.below(_GRAIN) / _GRAIN)
+
+
+class Applied:
+    """`body` None: nothing had to be written in the end. `taken_from`: the managers that fields were taken from."""
+
+    __slots__ = ("body", "taken_from")
+
+    def __init__(self, body: bytes | None, taken_from: tuple[str, ...] = ()) -> None:
+        self.body = body
+        self.taken_from = taken_from
+
+
+@final
+class Writer:
+    """What becomes of its writes is counted in `controllers`."""
+
+    def __init__(self, api: Api, controllers: Controllers, rng: Rng, pause: Pause = pause) -> None:
+        self.api = api
+        self._controllers = controllers
+        self._rng = rng
+        self._pause = pause
+
+    async def apply(
+        self, component: Component, path: str, body: Json, judge: Judge, may_take: Callable[[], bool] = lambda: True
+    ) -> Applied:
+        """Apply `body`, or after a conflict what `judge` says. Raises the last conflict, or what else went wrong."""
+        force = False
+        managers: tuple[str, ...] = ()
+        ceiling_s = CONFLICT_PAUSE_INITIAL_S
+        for attempt in range(CONFLICT_ATTEMPTS_MAX):
+            try:
+                answer = await self.counted(component, self.api.apply(path, body, MANAGERS[component], force))
+            except Exception as error:
+                if not is_conflict(error):
+                    raise
+                found = managers_in(error)
+                self._conflict(component, found)
+                if attempt == CONFLICT_ATTEMPTS_MAX - 1 or (found and not may_take()):
+                    raise
+                force, managers = bool(found), found or managers
+            else:
+                return Applied(answer, managers)
+            await self._pause(ceiling_s * jitter(self._rng))
+            ceiling_s = min(2 * ceiling_s, CONFLICT_PAUSE_MAX_S)
+            fresh = await judge()
+            if fresh is None:
+                return Applied(None)
+            body = fresh
+        raise AssertionError("the last attempt returns or raises")
+
+    async def counted(self, component: Component, call: Awaitable[bytes]) -> bytes:
+        """One write, counted by how it ended."""
+        try:
+            answer = await call
+        except Exception as error:
+            self._controllers.written(CONTROLLER, component.value, "conflict" if is_conflict(error) else "failed")
+            raise
+        self._controllers.written(CONTROLLER, component.value, "ok")
+        return answer
+
+    def skipped(self, component: Component) -> None:
+        """A comparison found that there was nothing to send."""
+        self._controllers.written(CONTROLLER, component.value, "unchanged")
+
+    def conflict(self, component: Component, error: Exception) -> None:
+        """A conflict of a write that is none of `apply`'s."""
+        self._conflict(component, managers_in(error))
+
+    def _conflict(self, component: Component, managers: tuple[str, ...]) -> None:
+        self._controllers.conflict(CONTROLLER, TARGET_KINDS[component])
+        for manager in managers or ("",):
+            self._controllers.refused_by(CONTROLLER, TARGET_KINDS[component], manager)
