@@ -9,4 +9,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 CHART: Final = ROOT / "charts" / "activator"
 RULES: Final = CHART / "rules" / "activator.rules.yaml"
 DASHBOARD: Final = CHART / "dashboards" / "activator.json"
+FILES: Final = CHART / "files"
+RULES_FILE: Final = FILES / "kubernetes-rules.yaml"
+CRD_FILE: Final = FILES / "activations-crd.yaml"
 VALUES_SCHEMA: Final = CHART / "values.schema.json"

@@ -20,9 +20,12 @@ from typing import Any, Final
 import helm_python
 import yaml
 
+from activator.config.crd import make_definition
 from activator.config.file import schema
-from tests.charts.chart_files import CHART, DASHBOARD, VALUES_SCHEMA
+from activator.control_plane.sources.activations.rights import all_rules
+from tests.charts.chart_files import CHART, CRD_FILE, DASHBOARD, FILES, RULES_FILE, VALUES_SCHEMA
 
+WRITTEN: Final = "# Written by `make chart-snapshots` from the program's own tables and types; do not edit.\n"
 SNAPSHOTS: Final = Path(__file__).parent / "snapshots"
 WRITTEN_BY_THE_CHART: Final = (
     "listen",
@@ -42,6 +45,7 @@ REVISIONS: Final[Values] = {
     }
 }
 KNATIVE: Final[Values] = {"profile": "knative"}
+CLUSTER: Final[Values] = {"profile": "kubernetes"}
 BESIDE: Final[Values] = {**KNATIVE, "deploymentName": "activator-python"}
 EVERYTHING: Final[Values] = {
     **REVISIONS,
@@ -68,6 +72,8 @@ EVERYTHING: Final[Values] = {
 RENDITIONS: Final[dict[str, tuple[Values, tuple[str, ...]]]] = {
     "standalone": (REVISIONS, ()),
     "knative": (KNATIVE, ()),
+    "kubernetes": (CLUSTER, ("deployment.yaml", "configmap.yaml", "rbac.yaml", "service.yaml")),
+    "kubernetes-one-namespace": ({**CLUSTER, "kubernetes": {"namespace": "models"}}, ("rbac.yaml", "configmap.yaml")),
     "knative-beside": (BESIDE, ()),
     "everything": (EVERYTHING, ("deployment.yaml", "service.yaml", "configmap.yaml", "serviceaccount.yaml")),
     "autoscaling": ({**REVISIONS, "autoscaling": {"enabled": True, "minReplicas": 2}}, ("hpa.yaml", "pdb.yaml")),
@@ -102,6 +108,8 @@ RENDITIONS: Final[dict[str, tuple[Values, tuple[str, ...]]]] = {
     "dashboard": ({**REVISIONS, "dashboard": {"enabled": True}}, ("dashboard.yaml",)),
 }
 
+# host:port, an IPv6 host in brackets; what it cannot say, such as ports above 65535, the program says at its start.
+ADDRESS_PATTERN: Final = r"^(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?):[1-9][0-9]{0,4}$"
 CONFIG_DESCRIPTION = (
     "The configuration of the activator (docs/configuration.md), without `listen`, `admin`, `shutdown` and "
     "`kubernetes`, which the chart writes."
@@ -151,6 +159,12 @@ def values_schema() -> Object:
     found: Object = json.loads(VALUES_SCHEMA.read_text("utf-8"))
     own = schema()
     properties = {key: value for key, value in own["properties"].items() if key not in WRITTEN_BY_THE_CHART}
+    revision = properties["revisions"]["items"]["properties"]
+    del revision["process"]  # a container of the activator has no programs to start
+    revision["hosts"]["uniqueItems"] = True
+    for one in revision["pods"]["items"]["anyOf"]:
+        address = one if one["type"] == "string" else one["properties"]["address"]
+        address["pattern"] = ADDRESS_PATTERN
     found["properties"]["config"] = {
         "description": CONFIG_DESCRIPTION,
         "type": "object",
@@ -164,7 +178,20 @@ def values_schema_text() -> str:
     return json.dumps(values_schema(), indent=2) + "\n"
 
 
+def rules_text() -> str:
+    """The rules of the program's role in a cluster without Knative."""
+    return WRITTEN + yaml.safe_dump(all_rules(), sort_keys=False, default_flow_style=None)
+
+
+def crd_text() -> str:
+    """The CustomResourceDefinition of Activation."""
+    return WRITTEN + yaml.safe_dump(make_definition(), sort_keys=False, width=120)
+
+
 def main() -> None:
+    FILES.mkdir(exist_ok=True)
+    RULES_FILE.write_text(rules_text(), "utf-8")
+    CRD_FILE.write_text(crd_text(), "utf-8")
     VALUES_SCHEMA.write_text(values_schema_text(), "utf-8")  # first: what is rendered is judged by it
     SNAPSHOTS.mkdir(exist_ok=True)
     for path in SNAPSHOTS.glob("*.txt"):

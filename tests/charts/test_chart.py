@@ -90,8 +90,10 @@ def test_objects_of_a_release_are_told_apart_and_stand_in_its_namespace(name: st
     names = [(one["kind"], one["metadata"]["name"]) for one in found]
     assert len(set(names)) == len(names)
     for one in found:
-        is_of_the_cluster = one["kind"].startswith("Cluster")
-        assert one["metadata"].get("namespace") == (None if is_of_the_cluster else "serving")
+        is_of_the_cluster = one["kind"].startswith("Cluster") or one["kind"] == "CustomResourceDefinition"
+        served = RENDITIONS[name][0].get("kubernetes", {}).get("namespace", "serving")
+        place = served if one["kind"] in {"Role", "RoleBinding"} else "serving"
+        assert one["metadata"].get("namespace") == (None if is_of_the_cluster else place)
         assert one["metadata"]["labels"]["app.kubernetes.io/instance"] == "demo"
 
 

@@ -4,6 +4,16 @@
 {{- if eq .Values.profile "knative" }}true{{ end }}
 {{- end }}
 
+{{/* A cluster without Knative, of which revisions are read. */}}
+{{- define "activator.isCluster" -}}
+{{- if eq .Values.profile "kubernetes" }}true{{ end }}
+{{- end }}
+
+{{/* Whether it makes calls to the API server. */}}
+{{- define "activator.callsApi" -}}
+{{- if or (include "activator.isKnative" .) (include "activator.isCluster" .) }}true{{ end }}
+{{- end }}
+
 {{/* The Deployment's name, which others are made of. */}}
 {{- define "activator.name" -}}
 {{- if .Values.deploymentName }}{{ .Values.deploymentName }}
@@ -140,7 +150,7 @@ serving.knative.dev/controller: "true"
 {{- if not (regexMatch "^0+(\\.0+)?(ms|s|m|h)?$" .Values.knative.scaleFallback) }}true{{ end }}
 {{- end }}
 
-{{/* activator.yaml of the profile standalone. */}}
+{{/* activator.yaml of the profiles standalone and kubernetes. */}}
 {{- define "activator.file" -}}
 {{- $listen := list (printf "%s:8012" .Values.bindHost) }}
 {{- if .Values.tls.secretName }}
@@ -149,7 +159,13 @@ serving.knative.dev/controller: "true"
 {{- $drain := printf "%ss" (include "activator.drain" .) }}
 {{- $shutdown := dict "delay" (printf "%ss" (include "activator.delay" .)) "timeout" $drain "tunnels" $drain }}
 {{- $admin := printf "%s:%s" .Values.bindHost (include "activator.metricsPort" .) }}
-{{- toYaml (merge (dict "listen" $listen "admin" $admin "shutdown" $shutdown) .Values.config) }}
+{{- $file := dict "listen" $listen "admin" $admin "shutdown" $shutdown }}
+{{- if include "activator.isCluster" . }}
+{{- $cluster := dict "mode" "activations" "reconcile_interval" .Values.kubernetes.reconcileInterval "service" (printf "%s/%s" .Release.Namespace (include "activator.serviceName" .)) }}
+{{- with .Values.kubernetes.namespace }}{{ $_ := set $cluster "namespace" . }}{{ end }}
+{{- $_ := set $file "kubernetes" $cluster }}
+{{- end }}
+{{- toYaml (merge $file .Values.config) }}
 {{- end }}
 
 {{/* The same for the profile knative, as variables: (list PREFIX MAPPING). */}}
@@ -174,9 +190,25 @@ serving.knative.dev/controller: "true"
 {{- if and (eq .Values.knative.sharing "exact") (not .Values.members.enabled) }}{{ fail "knative.sharing: exact needs members.enabled=true" }}{{ end }}
 {{- if .Values.tls.secretName }}{{ fail "tls.secretName: with profile=knative TLS is switched on by system-internal-tls in config-network" }}{{ end }}
 {{- else }}
+{{- if include "activator.isCluster" . }}
+{{- if .Values.config.revisions }}{{ fail "config.revisions: with profile=kubernetes Activations and annotated Services declare revisions" }}{{ end }}
+{{- if gt (include "activator.floor" . | int) 1 }}{{ fail "replicas: with profile=kubernetes one replica scales and counts; set config.workers to use more processors" }}{{ end }}
+{{- if include "activator.isAutoscaled" . }}{{ fail "autoscaling.enabled: with profile=kubernetes one replica scales and counts; set config.workers to use more processors" }}{{ end }}
+{{- else if .Values.kubernetes.namespace }}{{ fail "kubernetes.namespace: only with profile=kubernetes" }}
+{{- end }}
 {{- if .Values.members.enabled }}{{ fail "members.enabled: only with profile=knative" }}{{ end }}
 {{- if include "activator.scalesItself" . }}{{ fail "knative.scaleFallback: only with profile=knative" }}{{ end }}
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.exposeAdmin) }}{{ fail "serviceMonitor.enabled needs service.exposeAdmin=true, since the Service has no metrics otherwise; a podMonitor needs neither" }}{{ end }}
+{{- end }}
+{{- $hosts := dict }}
+{{- range .Values.config.revisions }}
+{{- $name := .name }}
+{{- if not .match }}
+{{- range .hosts }}
+{{- if hasKey $hosts (lower .) }}{{ fail (printf "config.revisions: the host %s leads to %s and to %s; name it once" . (get $hosts (lower .)) $name) }}{{ end }}
+{{- $_ := set $hosts (lower .) $name }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- if and .Values.serviceMonitor.enabled (not (include "activator.hasService" .)) }}{{ fail "serviceMonitor.enabled: this release has no Service; take podMonitor.enabled" }}{{ end }}
 {{- if and (include "activator.isAutoscaled" .) (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}

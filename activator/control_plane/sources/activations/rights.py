@@ -1,0 +1,36 @@
+"""What this program may do in a cluster without Knative: the rights to read, beside those of the reconciler to write.
+
+The chart's roles are made from this table (`make chart-snapshots`). The tests of `tests/e2e/test_e2e_activations.py` run
+under exactly these rights, so a call without a row here is refused there.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from activator.config.activation import API_VERSION
+from activator.control_plane.reconcile.rights import RIGHTS, Right, rules
+
+_WATCH: Final = ("get", "list", "watch")
+
+READ: Final[tuple[Right, ...]] = (
+    Right(API_VERSION, "activations", _WATCH, "what declares a revision"),
+    Right("v1", "services", _WATCH, "annotated Services that declare a revision"),
+    Right("discovery.k8s.io/v1", "endpointslices", _WATCH, "where pods are, and whether they are ready"),
+    Right("apps/v1", "deployments", _WATCH, "targets: their selector, ports and replicas"),
+    Right("apps/v1", "statefulsets", _WATCH, "targets: their selector, ports and replicas"),
+    Right("v1", "pods", ("list",), "why pods do not come"),
+    Right("gateway.networking.k8s.io/v1", "httproutes", _WATCH, "hosts of routes that lead here"),
+)
+
+
+def all_rules() -> list[dict[str, list[str]]]:
+    """The rules of a role: one for each resource, with the verbs of all who use it."""
+    verbs: dict[tuple[str, str], set[str]] = {}
+    for right in (*READ, *RIGHTS):
+        verbs.setdefault((right.group, right.resource), set()).update(right.verbs)
+    merged = [
+        Right(f"{group}/v1" if group else "v1", name, tuple(sorted(which)), "")
+        for (group, name), which in verbs.items()
+    ]
+    return sorted(rules(merged), key=lambda rule: (rule["apiGroups"], rule["resources"]))

@@ -1,0 +1,108 @@
+"""The profile kubernetes: rights, the kind Activation, and what it excludes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+
+from activator.config.crd import make_definition
+from activator.config.file import parse
+from activator.control_plane.reconcile.rights import RIGHTS
+from activator.control_plane.sources.activations.rights import READ, all_rules
+from tests.charts.chart_files import CRD_FILE, RULES_FILE
+from tests.charts.renditions import CLUSTER, Values, crd_text, objects, of_kind, rules_text
+
+
+def test_what_the_program_says_of_itself_is_what_the_chart_has() -> None:
+    """`make chart-snapshots` writes both files."""
+    assert RULES_FILE.read_text("utf-8") == rules_text()
+    assert CRD_FILE.read_text("utf-8") == crd_text()
+
+
+def test_the_role_has_the_rights_of_the_table_and_no_others() -> None:
+    role = of_kind(objects(CLUSTER), "ClusterRole")
+    assert role["rules"] == all_rules()
+    given = {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert given == {(right.group, right.resource, verb) for right in (*READ, *RIGHTS) for verb in right.verbs}
+    assert not any("*" in part for one in given for part in one)
+    assert not any(resource in {"secrets", "configmaps"} for _, resource, _ in given)
+
+
+def test_one_namespace_needs_no_right_in_the_cluster() -> None:
+    found = objects({**CLUSTER, "kubernetes": {"namespace": "models"}})
+    assert not [one for one in found if one["kind"].startswith("ClusterRole")]
+    role, binding = of_kind(found, "Role"), of_kind(found, "RoleBinding")
+    assert (role["metadata"]["namespace"], binding["metadata"]["namespace"]) == ("models", "models")
+    assert binding["subjects"][0]["namespace"] == "serving"
+
+
+def test_the_kind_is_installed_upgraded_and_kept() -> None:
+    crd = of_kind(objects(CLUSTER), "CustomResourceDefinition")
+    assert crd["spec"] == make_definition()["spec"]
+    assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
+    assert not [one for one in objects({**CLUSTER, "crd": {"install": False}}) if one["kind"] == crd["kind"]]
+    assert not [one for one in objects({}) if one["kind"] == crd["kind"]]
+
+
+def test_the_program_takes_the_file() -> None:
+    found = objects({**CLUSTER, "config": {"workers": 4}, "kubernetes": {"reconcileInterval": "1m"}})
+    config = parse(of_kind(found, "ConfigMap")["data"]["activator.yaml"], "activator.yaml", {})
+    assert config.kubernetes is not None
+    assert (config.kubernetes.mode, config.kubernetes.service) == ("activations", "serving/demo-activator")
+    assert (config.kubernetes.namespace, float(config.kubernetes.reconcile_interval)) == ("", 60.0)
+    assert config.workers == 4
+
+
+def test_its_pods_have_a_token_and_know_their_name() -> None:
+    pod = of_kind(objects(CLUSTER), "Deployment")["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is True
+    assert "POD_NAME" in {one["name"] for one in pod["containers"][0]["env"]}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({**CLUSTER, "replicas": 2}, "one replica scales and counts"),
+        ({**CLUSTER, "autoscaling": {"enabled": True}}, "one replica scales and counts"),
+        (
+            {**CLUSTER, "config": {"revisions": [{"name": "a", "hosts": ["*"], "pods": ["h:1"]}]}},
+            "Activations and annotated Services declare revisions",
+        ),
+        ({**CLUSTER, "members": {"enabled": True}}, "members.enabled: only with profile=knative"),
+        ({"kubernetes": {"namespace": "models"}}, "kubernetes.namespace: only with profile=kubernetes"),
+        (
+            {"config": {"revisions": [{"name": "a", "hosts": ["*"], "process": {"command": ["x"]}}]}},
+            "process",
+        ),
+        ({"config": {"revisions": [{"name": "a", "hosts": ["*"], "pods": ["nowhere"]}]}}, "pattern"),
+        ({"config": {"revisions": [{"name": "a", "hosts": ["x.y", "x.y"], "pods": ["h:1"]}]}}, "are equal"),
+        (
+            {
+                "config": {
+                    "revisions": [
+                        {"name": "a", "hosts": ["x.y"], "pods": ["h:1"]},
+                        {"name": "b", "hosts": ["X.y"], "pods": ["h:2"]},
+                    ]
+                }
+            },
+            "the host X.y leads to a and to b",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(values: Values, message: str) -> None:
+    with pytest.raises(Exception, match=message) as refused:
+        objects(values)
+    assert "panic" not in str(refused.value)
+
+
+def test_the_files_are_yaml() -> None:
+    crd: Any = yaml.safe_load(CRD_FILE.read_text("utf-8"))
+    assert crd == make_definition()
