@@ -123,7 +123,7 @@ class App:
         count = processors() if settings.config.workers == AUTO else int(settings.config.workers)
         data = DataPlane(settings.config, now, channel.send_to_control, rng, self._tasks) if count == 1 else None
         self.data = data  # in this process
-        self.control = ControlPlane(now, channel.send_effects, channel.flush, rng, self._tasks, reaping)
+        self.control = ControlPlane(now, channel.send_effects, channel.flush, rng, self._tasks, reaping, time.time)
         channel.connect_control(self._receive)
         self.workers: Workers
         own_rng = Rng(rng.below(1 << 30))  # whether a request is traced must not change which pod it goes to

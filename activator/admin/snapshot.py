@@ -36,6 +36,8 @@ def _revision(shown: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
     made = {**shown, "slots": slots, "without_slot": known.get("without_slot", [])}
     if known.get("processes") is not None:
         made["processes"] = known["processes"]
+    if known.get("scaling") is not None:
+        made["scaling"] = known["scaling"]
     return made
 
 

@@ -19,6 +19,7 @@ from activator.config.policy_checks import PolicyChecker
 from activator.config.probe_checks import check_probe
 from activator.config.queue_checks import check_queue
 from activator.config.reader import UNREADABLE, Reader, Values
+from activator.config.scaling_checks import check_scaling
 from activator.config.telemetry_checks import check_telemetry
 from activator.config.tree import Item
 
@@ -168,6 +169,7 @@ class Checker:
         check_probe(self._reader, item, values, f"{path}.probe")
         check_queue(self._reader, item_at(item, "queue"), values.get("queue", {}), f"{path}.queue")
         self._check_positive(item, values, "timeouts", f"{path}.timeouts", ("connect", "startup"))
+        check_scaling(self._reader, item, values, f"{path}.scaling")
 
     def _check_name(self, item: Item, values: Values, path: str) -> None:
         readable = True

@@ -61,11 +61,11 @@ def overlay(config: Config, environ: Mapping[str, str], policy_names: AbstractSe
 
 
 def _item_of(value: object) -> Item:
-    """What a user would have written for `value`."""
+    """What a user would have written for `value`: nothing of what is as it is by default."""
     match value:
         case msgspec.Struct():
-            fields = {name: getattr(value, name) for name in value.__struct_fields__}
-            entries = {name: _item_of(one) for name, one in fields.items() if one is not None}
+            fields = {one.encode_name: (one, getattr(value, one.name)) for one in msgspec.structs.fields(value)}
+            entries = {name: _item_of(found) for name, (one, found) in fields.items() if found != _default_of(one)}
             return Item(COMMAND_LINE, entries=entries)
         case dict():
             return Item(COMMAND_LINE, entries={str(name): _item_of(one) for name, one in value.items()})
@@ -74,6 +74,10 @@ def _item_of(value: object) -> Item:
         case bool():
             return Item(COMMAND_LINE, text=str(value).lower())
     return Item(COMMAND_LINE, text=str(value))
+
+
+def _default_of(field: msgspec.structs.FieldInfo) -> object:
+    return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
 def _read(root: Item, name: str, problems: list[str], policy_names: AbstractSet[str] | None) -> Config:

@@ -129,15 +129,25 @@ def resolve_buffer(buffer: Buffer, container_concurrency: int) -> tuple[int, int
 
 
 def resolve_process(revision: Revision, processors: int | None = None) -> Process:
-    """The process of a revision that has one, with its defaults settled; `processors`: how many this machine has."""
+    """The process of a revision that has one, with its defaults settled, from `scaling` where they stand there;
+    `processors`: how many this machine has.
+    """
     assert revision.process is not None
     process = revision.process
+    scaling = revision.scaling
     limit = revision.container_concurrency
-    max_scale = process.max_scale
+    min_scale = process.min_scale or scaling.min
+    max_scale = process.max_scale or scaling.max
     if max_scale == 0:
         # A program that sets no limit handles many requests at once by itself; one with a limit needs company.
         max_scale = 1 if limit == 0 else processors or len(os.sched_getaffinity(0))
-        max_scale = max(max_scale, process.min_scale)
+        least = (min_scale, scaling.initial_scale, scaling.activation_scale, *(one.min for one in scaling.schedule))
+        max_scale = max(max_scale, *least)
+    grace = scaling.scale_to_zero_grace
     return msgspec.structs.replace(
-        process, max_scale=max_scale, target_concurrency=process.target_concurrency or limit or TARGET_CONCURRENCY
+        process,
+        min_scale=min_scale,
+        max_scale=max_scale,
+        target_concurrency=process.target_concurrency or limit or TARGET_CONCURRENCY,
+        idle=process.idle if grace is None else grace,
     )

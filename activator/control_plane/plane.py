@@ -15,6 +15,7 @@ from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.probes.tcp_probe import TcpProber
+from activator.control_plane.scaling.autoscaler import Shown
 from activator.control_plane.snapshot import revisions, state_worker
 from activator.control_plane.sources.file import FileSource
 from activator.control_plane.sources.process.source import ProcessSource
@@ -42,7 +43,7 @@ from lb.rng import Rng
 
 START_SETTLE_S: Final = 10.0  # how long the start waits at the most until the file's revisions are applied
 SWEEP_INTERVAL_S: Final = 1.0  # how often the age of what sources have said is looked at
-SCALE_TICK_S: Final = 0.1
+SCALE_TICK_S: Final = 0.1  # how often it is looked which revisions are to be decided on
 
 log = logging.getLogger("activator.state")
 
@@ -50,7 +51,9 @@ STALLED_AFTER_S = 10.0  # a state worker that has not turned for so long is not 
 
 
 class ControlPlane:
-    """`send` delivers effects to the data plane; `write_out` sends what its requests have written so far."""
+    """`send` delivers effects to the data plane; `write_out` sends what its requests have written so far; `wall_clock`
+    gives Unix seconds.
+    """
 
     def __init__(
         self,
@@ -60,6 +63,7 @@ class ControlPlane:
         rng: Rng,
         tasks: TaskGroupOwner,
         reaping: Reaping,
+        wall_clock: Now,
     ) -> None:
         self._now = now
         self._send = send
@@ -68,7 +72,7 @@ class ControlPlane:
         self.worker = StateWorker(now, self._apply, self.prober.order, self._resubmit, rng=rng, before_batch=write_out)
         self.prober.panicked = self.worker.supervision.panicked
         self.controllers = Controllers(now)
-        self.processes = ProcessSource(tasks, self.submit, now, reaping, self.worker.supervision.panicked)
+        self.processes = ProcessSource(tasks, self.submit, now, wall_clock, reaping, self.worker.supervision.panicked)
         unreachable = UnreachableRevisions(self.submit, self.prober, self.worker.model, now)
         self.file = FileSource(self.submit, self.processes, unreachable)
         # In the order in which they are asked whether a revision is theirs.
@@ -117,7 +121,12 @@ class ControlPlane:
     def snapshot(self) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
         """Plain data for `/debug/revisions`: the revisions by key, and the state worker."""
         worker = self.worker
-        return revisions(worker.model, self.processes.supervisor.statistics()), state_worker(worker, self._now())
+        shown = revisions(worker.model, self.processes.supervisor.statistics(), self.scaling, self._now())
+        return shown, state_worker(worker, self._now())
+
+    def scaling(self, key: str) -> Shown | None:
+        """The last decision about how many pods a revision should have; None: something else decides that."""
+        return self.processes.autoscaler.shown(key)
 
     # --- sources ---
 

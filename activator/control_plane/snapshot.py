@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
+from activator.control_plane.scaling.autoscaler import Shown
+from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.state.model import Model
 from activator.control_plane.state.records import RevisionRecord
 from activator.control_plane.state.worker import StateWorker
@@ -12,9 +15,53 @@ from lb.tracker import DRAINING, STATE_NAMES
 NO_SLOT: Final = "every slot of the table is held"
 
 
-def revisions(model: Model, processes: dict[str, dict[str, int]]) -> dict[str, dict[str, Any]]:
-    """Of each revision, by key: why pods are, or were, in quarantine, pods without a slot, its local processes."""
-    return {key: {**_pods(record), "processes": processes.get(key)} for key, record in model.revisions.items()}
+def revisions(
+    model: Model, processes: dict[str, dict[str, int]], scaling: Callable[[str], Shown | None], now_s: float
+) -> dict[str, dict[str, Any]]:
+    """Of each revision, by key: why pods are, or were, in quarantine, pods without a slot, its local processes, and why
+    so many pods are wanted.
+    """
+    return {
+        key: {**_pods(record), "processes": processes.get(key), "scaling": _scaling(scaling(key), now_s)}
+        for key, record in model.revisions.items()
+    }
+
+
+def _scaling(shown: Shown | None, now_s: float) -> dict[str, Any] | None:
+    """The last decision, and the last one that changed the number; ages in seconds."""
+    if shown is None:
+        return None
+    decision, changed = shown.decision, shown.changed
+    seen = decision.seen
+    return {
+        "wanted": decision.wanted,
+        "reason": decision.reason.value,
+        "explanation": decision.explanation,
+        "panicking": decision.panicking,
+        "age_s": round(now_s - seen.now_s, 3),
+        "asleep": not shown.is_awake,
+        "metric": decision.rule.metric,
+        "target": decision.rule.effective_target,
+        "stable_average": round(seen.stable, 3),
+        "panic_average": round(seen.panic, 3),
+        "ready": seen.ready,
+        "in_flight": seen.in_flight,
+        "queued": seen.queued,
+        "idle_s": round(seen.idle_s, 3),
+        "min": max(decision.rule.min, seen.scheduled),
+        "max": decision.rule.max,
+        "changed": None if changed is None else _change(changed, now_s),
+    }
+
+
+def _change(changed: Decision, now_s: float) -> dict[str, Any]:
+    return {
+        "from": changed.before,
+        "to": changed.wanted,
+        "reason": changed.reason.value,
+        "explanation": changed.explanation,
+        "age_s": round(now_s - changed.seen.now_s, 3),
+    }
 
 
 def _pods(record: RevisionRecord) -> dict[str, Any]:

@@ -112,7 +112,9 @@ class Tasks(TaskGroupOwner):
 def test_it_is_alive_as_long_as_the_worker_turns(busy: bool) -> None:
     async def scenario() -> None:
         clock = ManualClock()
-        control = ControlPlane(clock.now, lambda effects: None, lambda: None, Rng(1), Tasks(), Reaping(None, ""))
+        control = ControlPlane(
+            clock.now, lambda effects: None, lambda: None, Rng(1), Tasks(), Reaping(None, ""), clock.now
+        )
         tasks = TaskGroupOwner(lambda name, error: None)
         assert STALLED_AFTER_S > 5.0 * HEARTBEAT_S, "a worker without work turns often enough"
         clock.pass_time(STALLED_AFTER_S - 0.1)

@@ -28,7 +28,10 @@ NO_SLOT = "every slot of the table is held"
 
 def answer(joined: Joined) -> bytes:
     worker = joined.worker
-    control = control_snapshot.revisions(worker.model, {}), control_snapshot.state_worker(worker, joined.clock.now())
+    control = (
+        control_snapshot.revisions(worker.model, {}, lambda key: None, 0.0),
+        control_snapshot.state_worker(worker, joined.clock.now()),
+    )
     counts = DataPlaneStatistics(client_connections=7, http2=Http2Statistics(connections=2, streams=5))
     return msgspec.json.encode(joined_snapshot(data_snapshot.revisions(joined.tables), *control, [], counts))
 

@@ -79,7 +79,7 @@ class World:
         self.tried: list[Change] = []
         self.losing: set[type] = set()
         self.control = ControlPlane(
-            self.clock.now, lambda effects: None, lambda: None, Rng(1), Tasks(), Reaping(None, "")
+            self.clock.now, lambda effects: None, lambda: None, Rng(1), Tasks(), Reaping(None, ""), self.clock.now
         )
         self.control.worker._reduce = self._reduce
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from activator.config.model import Revision
-from activator.control_plane.scaling.local import LocalAutoscaler
+from activator.control_plane.scaling.autoscaler import Autoscaler
+from activator.control_plane.scaling.decision import Decision
+from activator.control_plane.scaling.rule import process_rule
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor, Reaping
 from activator.control_plane.sources.source import Source
 from activator.messages import Change, Load
@@ -17,18 +19,22 @@ from activator.runtime.tasks import TaskGroupOwner
 
 
 class ProcessSource(Source):
-    """`submit` takes changes; `panicked` is called with errors of ours (`ProcessSupervisor`)."""
+    """`submit` takes changes; `panicked` is called with errors of ours (`ProcessSupervisor`); `wall_clock` is for
+    schedules.
+    """
 
     def __init__(
         self,
         tasks: TaskGroupOwner,
         submit: Callable[[Change], None],
         now: Now,
+        wall_clock: Now,
         reaping: Reaping,
         panicked: Callable[[str, object, object, float], float],
     ) -> None:
         self.supervisor = ProcessSupervisor(tasks, submit, now, reaping, panicked)
-        self._scaler = LocalAutoscaler(now, self.supervisor.scale)
+        self.autoscaler = Autoscaler(now, wall_clock, self._scale)
+        self.supervisor.ready_changed = self.autoscaler.ready
 
     async def close(self) -> None:
         """Stop every process."""
@@ -40,21 +46,24 @@ class ProcessSource(Source):
             self.drop_revision(key)
         else:
             self.supervisor.set_revision(key, revision)
-            self._scaler.set_revision(key, revision)
+            self.autoscaler.set_revision(key, process_rule(revision))
 
     def drop_revision(self, key: str) -> None:
-        self._scaler.drop_revision(key)
+        self.autoscaler.drop_revision(key)
         self.supervisor.drop_revision(key)
 
     def resubmit(self, key: str) -> None:
         self.supervisor.relist(key)
 
     def receive_load(self, load: Load) -> None:
-        self._scaler.load(load)
+        self.autoscaler.load(load)
 
     def receive_drained(self, key: str, identity: str) -> None:
         self.supervisor.drained(key, identity)
 
     def tick(self) -> None:
-        """Look which revisions may have fewer processes."""
-        self._scaler.tick()
+        """Look which revisions are to have another number of processes."""
+        self.autoscaler.tick()
+
+    def _scale(self, key: str, decision: Decision) -> None:
+        self.supervisor.scale(key, decision.wanted)

@@ -144,6 +144,9 @@ class Fleet:
     def starting(self) -> int:
         return sum(not process.ready for process in self.running())
 
+    def ready(self) -> int:
+        return sum(process.ready for process in self.running())
+
 
 class ProcessSupervisor:
     """Keeps as many processes of each revision as are wanted.
@@ -161,6 +164,7 @@ class ProcessSupervisor:
     ) -> None:
         self._tasks = tasks
         self._panicked = panicked
+        self.ready_changed: Callable[[str, int], None] = _nobody  # so many processes of a revision are ready now
         self._submit = submit
         self._now = now
         self._reaping = reaping
@@ -277,6 +281,12 @@ class ProcessSupervisor:
             process.stopping = True
             process.stop_asked.set()
             self._submit(PodGone(process.key, SOURCE, process.identity))
+            self._count_ready(process)
+
+    def _count_ready(self, process: LocalProcess) -> None:
+        fleet = self._fleets.get(process.key)
+        if fleet is not None and process.ready:
+            self.ready_changed(fleet.key, fleet.ready())
 
     # --- one process from start to end ---
 
@@ -370,6 +380,7 @@ class ProcessSupervisor:
             fleet.failure = ""
             self._submit(RevisionRecovered(fleet.key))
         self._submit(PodSeen(fleet.key, SOURCE, process.identity, process.address, PodStatus.READY))
+        self._count_ready(process)
         self._reconcile(fleet)
 
     async def _wind_down(self, process: LocalProcess, exited: asyncio.Future[int]) -> None:
@@ -405,6 +416,7 @@ class ProcessSupervisor:
         self._ports.discard(process.port)
         if not process.stopping:
             self._submit(PodGone(fleet.key, SOURCE, process.identity))
+            self._count_ready(process)
 
     def _crashed(self, fleet: Fleet, process: LocalProcess, cause: str) -> None:
         log.warning("%s: %s", process.identity, cause)
@@ -437,6 +449,10 @@ class ProcessSupervisor:
             if port not in self._ports and listening(LOOPBACK_6, port) in {Listening.NO, None}:
                 self._ports.add(port)
                 return port
+
+
+def _nobody(key: str, count: int) -> None:
+    pass
 
 
 def _address_of(port: int) -> str:

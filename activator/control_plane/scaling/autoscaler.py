@@ -1,0 +1,275 @@
+"""Which revision is decided on when: loads and ready pods come in, numbers of pods go out.
+
+Rules
+  1. A revision that carries something, or has more pods than its minimum, is *awake*: it is decided on every
+     SCALING_INTERVAL_S, and at once when its first request comes or, with `burst`, when more is here than its pods are
+     meant for. All others sleep: a tick does not look at them, and they have no windows.
+  2. A minimum by a schedule wakes its revision at the time of its next change.
+  3. A changed rule takes effect at once and keeps the windows, which are made longer or shorter.
+  4. `scale` is called when the number changes, and never with the same number twice in a row.
+  5. The last decision of each revision is kept, and the last one that changed the number.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+from typing import Final, NamedTuple
+
+from activator.config.model import METRIC_CONCURRENCY
+from activator.control_plane.scaling.decision import Decision, ScalingState, decide
+from activator.control_plane.scaling.explanation import ScalingReason
+from activator.control_plane.scaling.observation import Observation
+from activator.control_plane.scaling.rule import ScalingRule
+from activator.control_plane.scaling.schedule import minimum_at, next_change_s
+from activator.control_plane.scaling.windows import Windows
+from activator.messages import Load
+from activator.runtime.clock import NEVER, Now
+
+SCALING_INTERVAL_S: Final = 2.0  # between two decisions about one revision, as in Knative: rates are per decision
+LOOKS_SPARE: Final = 64  # looks at schedules that may be kept beyond two for each revision
+
+Scale = Callable[[str, Decision], None]
+
+
+class Shown(NamedTuple):
+    """What is known of one revision's scale."""
+
+    key: str
+    decision: Decision
+    changed: Decision | None  # the last one that changed the number
+    is_awake: bool
+
+
+class _Revision:
+    """One revision; without `windows` it sleeps."""
+
+    __slots__ = (
+        "burst_over", "busy_s", "changed", "decision", "due_s", "in_flight", "is_fresh", "look_wall_s", "queued",
+        "ready", "requests_total", "rule", "state", "windows",
+    )  # fmt: skip
+
+    def __init__(self, rule: ScalingRule, state: ScalingState, ready: int) -> None:
+        self.rule = rule
+        self.state = state
+        self.ready = ready
+        self.windows: Windows | None = None
+        self.in_flight = 0
+        self.queued = 0
+        self.requests_total = 0
+        self.busy_s = state.begun_s  # when it last carried something
+        self.due_s = 0.0  # the next decision, while it is awake
+        self.burst_over = NEVER  # requests here: more are decided on at once
+        self.look_wall_s = NEVER  # when the schedule may change
+        self.is_fresh = True  # neither a load nor a number of pods has come
+        self.decision: Decision | None = None
+        self.changed: Decision | None = None
+
+    @property
+    def carried(self) -> int:
+        return self.in_flight + self.queued
+
+    def floor(self, scheduled: int) -> int:
+        """The least that it may have, without load."""
+        initial = 0 if self.state.is_initialized else self.rule.initial_scale
+        return max(self.rule.min, scheduled, initial)
+
+
+class Autoscaler:
+    """`now` is monotonic, `wall_clock` Unix seconds; `scale(key, decision)` sets the number and does not wait."""
+
+    def __init__(self, now: Now, wall_clock: Now, scale: Scale) -> None:
+        self._now = now
+        self._wall_clock = wall_clock
+        self._scale = scale
+        self._revisions: dict[str, _Revision] = {}
+        self._awake: dict[str, _Revision] = {}
+        self._looks: list[tuple[float, str]] = []  # a heap: at which wall clock time whose schedule may change
+        self.decision_totals: dict[ScalingReason, int] = dict.fromkeys(ScalingReason, 0)
+
+    # --- what is said to it ---
+
+    def set_revision(self, key: str, rule: ScalingRule, ready: int = 0) -> None:
+        """A new revision, which so many pods run already, or a changed rule; takes effect at once."""
+        revision = self._revisions.get(key)
+        if revision is None:
+            revision = self._revisions[key] = _Revision(rule, ScalingState.begun(self._now(), ready), ready)
+        elif revision.rule == rule:
+            return
+        else:
+            revision.rule = rule
+            if revision.windows is not None:
+                revision.windows.resize(rule.stable_window_s, rule.panic_window_s)
+        self._schedule_look(key, revision)
+        self._decide(key, revision)
+
+    def drop_revision(self, key: str) -> None:
+        """The revision is gone; `scale` is not called for it any more."""
+        self._revisions.pop(key, None)
+        self._awake.pop(key, None)
+
+    def load(self, load: Load) -> None:
+        """A revision's load now."""
+        revision = self._revisions.get(load.key)
+        if revision is None:
+            return
+        carried = load.in_flight + load.queued
+        revision.in_flight, revision.queued = load.in_flight, load.queued
+        windows = revision.windows
+        if windows is None:
+            if not carried and load.requests_total == revision.requests_total:
+                return
+            windows = self._wake(load, revision)
+        if carried or load.requests_total != revision.requests_total:
+            revision.busy_s = self._now()
+            revision.requests_total = load.requests_total
+        revision.is_fresh = False
+        windows.observe(load)
+        if not carried:  # it may have come to rest in the middle of an interval
+            revision.due_s = min(revision.due_s, revision.busy_s + revision.rule.scale_to_zero_grace_s)
+        if carried > revision.burst_over:
+            self._decide(load.key, revision)
+
+    def ready(self, key: str, count: int) -> None:
+        """So many pods of the revision are ready. Of a new one, the first count is what it runs already."""
+        revision = self._revisions.get(key)
+        if revision is None or count == revision.ready:
+            return
+        revision.ready = count
+        if revision.is_fresh and count > revision.state.wanted:
+            revision.state = ScalingState.begun(self._now(), count)
+            self._decide(key, revision)
+        revision.is_fresh = False
+
+    def tick(self) -> None:
+        """Decide on what is due; to be called several times in SCALING_INTERVAL_S."""
+        if self._looks:
+            self._look_at_schedules()
+        if not self._awake:
+            return
+        now_s = self._now()
+        for key, revision in list(self._awake.items()):
+            if revision.due_s <= now_s:
+                self._decide(key, revision)
+
+    # --- what it knows ---
+
+    def decision(self, key: str) -> Decision | None:
+        """The last one; its `seen.now_s` says when it was made."""
+        revision = self._revisions.get(key)
+        return None if revision is None else revision.decision
+
+    def shown(self, key: str) -> Shown | None:
+        """For `/debug/revisions`."""
+        revision = self._revisions.get(key)
+        return None if revision is None else self._shown(key, revision)
+
+    def all_shown(self) -> Iterator[Shown]:
+        """Of every revision."""
+        for key, revision in self._revisions.items():
+            shown = self._shown(key, revision)
+            if shown is not None:
+                yield shown
+
+    def awake(self) -> int:
+        """How many revisions a tick looks at."""
+        return len(self._awake)
+
+    # --- within ---
+
+    def _shown(self, key: str, revision: _Revision) -> Shown | None:
+        if revision.decision is None:
+            return None
+        return Shown(key, revision.decision, revision.changed, key in self._awake)
+
+    def _wake(self, load: Load, revision: _Revision) -> Windows:
+        rule = revision.rule
+        revision.windows = Windows(
+            rule.stable_window_s, rule.panic_window_s, load.at_s, load.request_seconds, revision.requests_total
+        )
+        self._awake[load.key] = revision
+        revision.due_s = 0.0
+        return revision.windows
+
+    def _decide(self, key: str, revision: _Revision) -> None:
+        now_s = self._now()
+        rule = revision.rule
+        scheduled = minimum_at(rule.schedule, self._wall_clock()) if rule.schedule else 0
+        decision = decide(rule, self._observation(revision, now_s, scheduled), revision.state)
+        revision.decision = decision
+        revision.state = decision.state
+        self.decision_totals[decision.reason] += 1
+        self._plan(key, revision, decision, scheduled)
+        if decision.wanted != decision.before:
+            revision.changed = decision
+            self._scale(key, decision)
+
+    def _observation(self, revision: _Revision, now_s: float, scheduled: int) -> Observation:
+        rule, windows = revision.rule, revision.windows
+        stable = panic = 0.0
+        peak = 0
+        if windows is not None:
+            stable, panic = windows.averages(rule.metric, now_s)
+            peak = windows.peak(now_s)
+        idle_s = 0.0 if revision.carried else max(now_s - revision.busy_s, 0.0)
+        if not revision.carried and now_s >= revision.busy_s + rule.scale_to_zero_grace_s:
+            idle_s = max(idle_s, rule.scale_to_zero_grace_s)  # whatever the rounding: it is due
+        return Observation(
+            now_s, stable, panic, revision.in_flight, revision.queued, peak, revision.ready, idle_s, scheduled
+        )
+
+    def _plan(self, key: str, revision: _Revision, decision: Decision, scheduled: int) -> None:
+        """When it is decided on again, or that it sleeps."""
+        rule, seen = revision.rule, decision.seen
+        if not seen.carried and decision.wanted == revision.floor(scheduled):
+            is_done = decision.wanted == 0 or seen.idle_s >= max(rule.stable_window_s, rule.scale_to_zero_grace_s)
+            if is_done and revision.state.is_initialized:
+                self._sleep(key, revision)
+                return
+        self._awake[key] = revision
+        revision.due_s = seen.now_s + SCALING_INTERVAL_S
+        grace_over_s = revision.busy_s + rule.scale_to_zero_grace_s
+        if not seen.carried and grace_over_s > seen.now_s:
+            revision.due_s = min(revision.due_s, grace_over_s)
+        zero_s = revision.state.zero_s
+        if zero_s is not None and zero_s + rule.last_pod_retention_s > seen.now_s:
+            revision.due_s = min(revision.due_s, zero_s + rule.last_pod_retention_s)
+        revision.burst_over = self._burst_over(rule, decision)
+
+    def _burst_over(self, rule: ScalingRule, decision: Decision) -> float:
+        if decision.wanted == 0:
+            return 0.0
+        if not rule.burst or rule.metric != METRIC_CONCURRENCY or 0 < rule.max <= decision.wanted:
+            return NEVER
+        if decision.reason is ScalingReason.RATE_LIMITED_UP:
+            return NEVER  # until the next interval
+        return decision.wanted * rule.effective_target
+
+    def _sleep(self, key: str, revision: _Revision) -> None:
+        state = revision.state
+        revision.state = ScalingState(state.wanted, state.begun_s, is_initialized=True)
+        revision.windows = None
+        revision.burst_over = 0.0  # the first request is decided on at once
+        self._awake.pop(key, None)
+
+    def _schedule_look(self, key: str, revision: _Revision) -> None:
+        if not revision.rule.schedule:
+            revision.look_wall_s = NEVER
+            return
+        look_s = next_change_s(revision.rule.schedule, self._wall_clock())
+        if look_s != revision.look_wall_s:
+            revision.look_wall_s = look_s
+            if len(self._looks) > 2 * len(self._revisions) + LOOKS_SPARE:  # most are of rules that have been replaced
+                self._looks = [(one.look_wall_s, name) for name, one in self._revisions.items() if one is not revision]
+                self._looks = [look for look in self._looks if look[0] != NEVER]
+                heapq.heapify(self._looks)
+            heapq.heappush(self._looks, (look_s, key))
+
+    def _look_at_schedules(self) -> None:
+        wall_s = self._wall_clock()
+        while self._looks and self._looks[0][0] <= wall_s:
+            look_s, key = heapq.heappop(self._looks)
+            revision = self._revisions.get(key)
+            if revision is not None and revision.look_wall_s == look_s:
+                self._schedule_look(key, revision)
+                self._decide(key, revision)

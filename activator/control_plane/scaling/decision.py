@@ -1,0 +1,223 @@
+"""How many pods a revision should have: Knative's algorithm, as a pure function of what was observed.
+
+Rules
+  1. `decide` reads no clock and does no I/O: equal rules, observations and states give equal decisions. The state that
+     the next decision starts from is part of the decision.
+  2. In this order: what the averages ask for, within the rates; panic; what is here at this moment, where the rule says
+     so (`burst`); zero, once there was no request for the grace; the scale-down delay; the last pod; minimum and
+     maximum. The reason is the last step that changed the number.
+  3. Never to zero while a request is in flight or waits.
+  4. Without a request a revision at zero stays there, whatever the averages of its past are.
+
+`burst`, the grace and the last pod are ours (docs/scaling.md says why); the rest is Knative's.
+
+Source: knative.dev/serving pkg/autoscaler/scaling/autoscaler.go (Scale), pkg/autoscaler/aggregation/max/window.go,
+pkg/reconciler/autoscaling/kpa/scaler.go (scale, handleScaleToZero), v1.23.
+"""
+
+from __future__ import annotations
+
+from math import ceil, floor
+from typing import Final, NamedTuple
+
+from activator.control_plane.scaling.explanation import ScalingReason, explain
+from activator.control_plane.scaling.observation import Observation
+from activator.control_plane.scaling.rule import ScalingRule
+
+INITIAL_SCALE_MAX_S: Final = 600.0  # an initial scale that was not reached after this time counts as reached
+
+# The steps of the scale-down delay: what was wanted within one is one entry, so there are 1,200 at the most.
+_DELAY_STEPS: Final = ((300.0, 0.25), (1200.0, 1.0), (float("inf"), 4.0))
+
+
+class ScalingState(NamedTuple):
+    """What a decision leaves for the next one."""
+
+    wanted: int = 0
+    begun_s: float = 0.0  # when the revision became known
+    panic_s: float | None = None  # when the load was last over the threshold, while it panics
+    panic_pods: int = 0  # the most that was wanted since it panics
+    delayed: tuple[tuple[float, int], ...] = ()  # (when, how many were wanted), falling: for the scale-down delay
+    zero_s: float | None = None  # since when nothing but the last pod's retention keeps it from zero
+    is_initialized: bool = False  # its initial scale was reached
+
+    @classmethod
+    def begun(cls, now_s: float, ready: int) -> ScalingState:
+        """Of a revision that so many pods run already. Nothing is known of its past, so it begins in panic mode."""
+        return cls(ready, now_s, now_s if ready > 1 else None, ready if ready > 1 else 0, is_initialized=ready > 0)
+
+
+class Decision(NamedTuple):
+    """How many pods are wanted, and the figures that it was made from."""
+
+    wanted: int
+    reason: ScalingReason
+    panicking: bool
+    before: int  # what was wanted until now
+    needed: int  # what the load alone asks for, without rates, delay and bounds
+    rule: ScalingRule
+    seen: Observation
+    state: ScalingState
+
+    @property
+    def explanation(self) -> str:
+        """One sentence with the numbers."""
+        return explain(self.reason, self.wanted, self.needed, self.rule, self.seen)
+
+
+class _Course(NamedTuple):
+    """A number on its way, and what gave it."""
+
+    wanted: int
+    reason: ScalingReason
+    needed: int = 0
+    panic_s: float | None = None
+    panic_pods: int = 0
+    delayed: tuple[tuple[float, int], ...] = ()
+
+
+def decide(rule: ScalingRule, seen: Observation, state: ScalingState) -> Decision:
+    """What is wanted from now on."""
+    course = by_load(rule, seen, state)
+    wanted, reason, zero_s = _last_pod(rule, seen, state, course)
+    is_initialized = (
+        state.is_initialized or seen.ready >= rule.initial_scale or seen.now_s - state.begun_s >= INITIAL_SCALE_MAX_S
+    )
+    wanted, reason = _bounded(rule, seen, wanted, reason, is_initialized)
+    if wanted == state.wanted and reason is ScalingReason.STABLE_AVERAGE:
+        reason = ScalingReason.WITHIN_TARGET
+    after = ScalingState(
+        wanted, state.begun_s, course.panic_s, course.panic_pods, course.delayed, zero_s, is_initialized
+    )
+    return Decision(wanted, reason, course.panic_s is not None, state.wanted, course.needed, rule, seen, after)
+
+
+def by_load(rule: ScalingRule, seen: Observation, state: ScalingState) -> _Course:
+    """What the load asks for, before the last pod and the bounds."""
+    course = _by_averages(rule, seen, state)
+    if rule.burst:
+        course = _at_this_moment(rule, seen, state, course)
+    if seen.carried == 0 and seen.idle_s >= rule.scale_to_zero_grace_s:
+        course = _Course(0, ScalingReason.IDLE_TO_ZERO, 0)
+    return _delayed(rule, seen, state, course)
+
+
+# --- Knative's Scale -------------------------------------------------------------------------------------------------
+
+
+def _by_averages(rule: ScalingRule, seen: Observation, state: ScalingState) -> _Course:
+    ready = max(seen.ready, 1)
+    target = rule.effective_target
+    stable_needed, panic_needed = ceil(seen.stable / target), ceil(seen.panic / target)
+    stable_pods, reason = _within_rates(rule, ready, stable_needed)
+    panic_pods, panic_reason = _within_rates(rule, ready, panic_needed)
+    panic_s = state.panic_s
+    if panic_needed / ready >= rule.panic_threshold:
+        panic_s = seen.now_s
+    elif panic_s is not None and panic_s + rule.stable_window_s < seen.now_s:
+        panic_s = None
+    if panic_s is None:
+        return _Course(stable_pods, reason, stable_needed)
+    # Where the stable average is the greater one, it counts.
+    if panic_pods > stable_pods:
+        rated = panic_reason is ScalingReason.RATE_LIMITED_UP
+        stable_pods, reason = panic_pods, panic_reason if rated else ScalingReason.PANIC
+    needed = max(stable_needed, panic_needed)
+    if stable_pods >= state.panic_pods:
+        return _Course(stable_pods, reason, needed, panic_s, stable_pods)
+    return _Course(state.panic_pods, ScalingReason.PANIC_HOLDS, needed, panic_s, state.panic_pods)
+
+
+def _within_rates(rule: ScalingRule, ready: int, needed: int) -> tuple[int, ScalingReason]:
+    most = ceil(rule.scale_up_rate * ready)
+    least = floor(ready / rule.scale_down_rate)
+    if needed > most:
+        pods, reason = most, ScalingReason.RATE_LIMITED_UP
+    elif needed < least:
+        pods, reason = least, ScalingReason.RATE_LIMITED_DOWN
+    else:
+        pods, reason = needed, ScalingReason.STABLE_AVERAGE
+    if needed > 0 and pods < rule.activation_scale:
+        return rule.activation_scale, ScalingReason.ACTIVATION_SCALE
+    return pods, reason
+
+
+def _delayed(rule: ScalingRule, seen: Observation, state: ScalingState, course: _Course) -> _Course:
+    """The most that was wanted within the scale-down delay."""
+    if rule.scale_down_delay_s <= 0.0:
+        return course
+    entries = most_within(state.delayed, seen.now_s, course.wanted, rule.scale_down_delay_s)
+    most = entries[0][1]
+    if most == course.wanted:
+        return course._replace(delayed=entries)
+    return course._replace(wanted=most, reason=ScalingReason.SCALE_DOWN_DELAY, delayed=entries)
+
+
+def most_within(
+    entries: tuple[tuple[float, int], ...], now_s: float, value: int, window_s: float
+) -> tuple[tuple[float, int], ...]:
+    """The entries that can still be the greatest of the window; the greatest is the first."""
+    step_s = next(step_s for most_s, step_s in _DELAY_STEPS if window_s <= most_s)
+    at_s = floor(now_s / step_s) * step_s
+    kept = [entry for entry in entries if at_s - entry[0] < window_s and entry[1] > value]
+    if not kept or kept[-1][0] != at_s:  # else that entry is greater, and as young
+        kept.append((at_s, value))
+    return tuple(kept)
+
+
+# --- ours ------------------------------------------------------------------------------------------------------------
+
+
+def _at_this_moment(rule: ScalingRule, seen: Observation, state: ScalingState, course: _Course) -> _Course:
+    """What is here now, or was here at one moment of the stable window, asks for more than the averages do."""
+    target = rule.effective_target
+    now_needed = ceil(seen.carried / target)
+    needed = max(ceil(seen.peak / target), now_needed)
+    averages_explain = course.reason is not ScalingReason.PANIC_HOLDS and state.wanted > 0
+    if needed < course.wanted or (needed == course.wanted and averages_explain):
+        return course._replace(needed=max(course.needed, needed))
+    # A rate is a bound on growth: pods that were wanted already, and are not ready yet, it does not take away.
+    most = max(ceil(rule.scale_up_rate * max(seen.ready, 1)), state.wanted, course.wanted)
+    if needed > most:
+        return course._replace(wanted=most, reason=ScalingReason.RATE_LIMITED_UP, needed=needed)
+    if needed > now_needed:
+        reason = ScalingReason.RECENT_PEAK
+    else:
+        reason = ScalingReason.WAITING_REQUESTS if seen.queued else ScalingReason.REQUESTS_AT_ONCE
+    return course._replace(wanted=needed, reason=reason, needed=needed)
+
+
+def _last_pod(
+    rule: ScalingRule, seen: Observation, state: ScalingState, course: _Course
+) -> tuple[int, ScalingReason, float | None]:
+    """Between one pod and none: the number, its reason, and since when only the retention keeps the last pod."""
+    wanted, reason = course.wanted, course.reason
+    if seen.carried:
+        if wanted > 0:
+            return wanted, reason, None
+        return max(rule.activation_scale, 1), ScalingReason.REQUESTS_IN_FLIGHT, None
+    if state.wanted == 0:
+        return 0, ScalingReason.ASLEEP, None
+    if wanted > 0:
+        return wanted, reason, None
+    if seen.idle_s < rule.scale_to_zero_grace_s:
+        return 1, ScalingReason.GRACE, None
+    zero_s = seen.now_s if state.zero_s is None else state.zero_s
+    if seen.now_s < zero_s + rule.last_pod_retention_s:
+        return 1, ScalingReason.RETENTION, zero_s
+    return 0, ScalingReason.IDLE_TO_ZERO, zero_s
+
+
+def _bounded(
+    rule: ScalingRule, seen: Observation, wanted: int, reason: ScalingReason, is_initialized: bool
+) -> tuple[int, ScalingReason]:
+    for least, why in (
+        (rule.min, ScalingReason.MIN_SCALE),
+        (seen.scheduled, ScalingReason.SCHEDULE),
+        (0 if is_initialized else rule.initial_scale, ScalingReason.INITIAL_SCALE),
+    ):
+        if wanted < least:
+            wanted, reason = least, why
+    if 0 < rule.max < wanted:
+        return rule.max, ScalingReason.MAX_SCALE
+    return wanted, reason

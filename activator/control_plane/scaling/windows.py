@@ -1,0 +1,179 @@
+"""The averages of one revision over its stable and its panic window, from totals that only grow.
+
+Rules
+  1. Time is cut into buckets of BUCKET_S. A window of n buckets is the current one, as far as it has come, and n - 1
+     before. For the beginning of each bucket the total at that time is kept, so an average is one subtraction and
+     one division, whatever the window; an observation writes the beginnings that it has passed, one a second.
+  2. The average of a concurrency comes from its time integral, so it is exact however rarely a load is reported.
+     Between two observations it is taken as even.
+  3. What is missing is not taken as zero. A window that has begun a moment ago is divided by its age; one whose last
+     observations have not come is divided by the time until the last one; with none in the whole window it is 0.
+     After a silence as long as a window, that window begins anew.
+  4. A revision that was last seen without a request has none until the next observation, which comes at once with its
+     first request: that silence is known, so it counts as zero. (Knative leaves such seconds out of its averages and
+     divides by fewer, until the window is empty.)
+
+Source: knative.dev/serving pkg/autoscaler/aggregation/bucketing.go, pkg/autoscaler/metrics/collector.go (v1.23).
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from math import ceil, floor
+from typing import Final
+
+from activator.config.model import METRIC_RPS
+from activator.messages import Load
+
+BUCKET_S: Final = 1.0
+AVERAGE_DIGITS: Final = 6  # behind the point
+RATE_SPAN_MIN_S: Final = 1.0  # a rate is not divided by less: one request after a millisecond is not 1000 per second
+
+
+class _Window:
+    """Its length, and where it begins at the earliest."""
+
+    def __init__(self, seconds: float, at_s: float) -> None:
+        self.buckets = _buckets(seconds)
+        self.first_s = at_s
+        self.first_total = 0.0
+
+
+class Totals:
+    """A total over time, and its averages per second over two windows.
+
+    `span_min_s`: an average is divided by no less. `counts_first`: what came with the observation that ends a silence
+    belongs to the windows that begin with it.
+    """
+
+    def __init__(self, stable_s: float, panic_s: float, at_s: float, total: float, is_rate: bool) -> None:
+        self._span_min_s = RATE_SPAN_MIN_S if is_rate else 0.0
+        self._counts_first = is_rate
+        self._counted = total  # as last observed
+        self._total = 0.0  # what has been added since the beginning
+        self._last_s = at_s
+        self._stable = _Window(stable_s, at_s)
+        self._panic = _Window(panic_s, at_s)
+        self._beginnings = self._ring()
+
+    def observe(self, at_s: float, total: float, silent_s: float = 0.0) -> None:
+        """The total at this time, after so long a silence. One that has fallen is of somebody who began anew."""
+        added = max(total - self._counted, 0.0)
+        self._counted = total
+        before = self._total
+        if at_s > self._last_s:
+            self._pass(at_s, added)
+        self._total += added
+        for window in (self._stable, self._panic):
+            if silent_s >= window.buckets * BUCKET_S:
+                window.first_s = at_s
+                window.first_total = before if self._counts_first else self._total
+
+    def advance(self, now_s: float) -> None:
+        """Nothing has been added until now."""
+        if now_s > self._last_s:
+            self._pass(now_s, 0.0)
+
+    def average(self, now_s: float, panic: bool) -> float | None:
+        """None: no time has passed since the window began."""
+        window = self._panic if panic else self._stable
+        bucket = floor(now_s / BUCKET_S)
+        if bucket - floor(self._last_s / BUCKET_S) >= window.buckets:
+            return 0.0
+        start = bucket - window.buckets + 1
+        begin_s, before = window.first_s, window.first_total
+        if start * BUCKET_S > begin_s:
+            begin_s, before = start * BUCKET_S, self._beginnings[start % len(self._beginnings)]
+        span_s = max(self._last_s - begin_s, self._span_min_s)
+        # Rounded as in Knative: 40.0000001 at a target of 10 is not five pods.
+        return round((self._total - before) / span_s, AVERAGE_DIGITS) if span_s > 0.0 else None
+
+    def resize(self, stable_s: float, panic_s: float) -> None:
+        """Other windows over the same past. What is older than the longer of the former ones is not known."""
+        old = self._beginnings
+        self._stable.buckets, self._panic.buckets = _buckets(stable_s), _buckets(panic_s)
+        last = floor(self._last_s / BUCKET_S)
+        oldest = last - len(old) + 1
+        for window in (self._stable, self._panic):
+            if window.first_s < oldest * BUCKET_S:
+                window.first_s, window.first_total = oldest * BUCKET_S, old[oldest % len(old)]
+        self._beginnings = self._ring()
+        for bucket in range(max(oldest, last - len(self._beginnings) + 1), last + 1):
+            self._beginnings[bucket % len(self._beginnings)] = old[bucket % len(old)]
+
+    def _ring(self) -> array[float]:
+        return array("d", [0.0]) * (max(self._stable.buckets, self._panic.buckets) + 1)
+
+    def _pass(self, at_s: float, added: float) -> None:
+        """Write the totals at the beginnings that lie between; no more of them than there are places."""
+        ring = self._beginnings
+        last = floor(at_s / BUCKET_S)
+        per_s = added / (at_s - self._last_s)
+        for bucket in range(max(floor(self._last_s / BUCKET_S) + 1, last - len(ring) + 1), last + 1):
+            ring[bucket % len(ring)] = self._total + per_s * (bucket * BUCKET_S - self._last_s)
+        self._last_s = at_s
+
+
+class Windows:
+    """Of one revision: its concurrency, its rate, and the most requests that it had at once."""
+
+    def __init__(self, stable_s: float, panic_s: float, at_s: float, seconds: float, requests: int) -> None:
+        self._concurrency = Totals(stable_s, panic_s, at_s, seconds, is_rate=False)
+        self._rate = Totals(stable_s, panic_s, at_s, float(requests), is_rate=True)
+        self._requests = requests
+        self._here = 0  # as last observed
+        self._quiet_s = at_s  # since when nothing is here, while nothing is
+        self._peak_buckets = _buckets(stable_s)
+        self._peaks: deque[tuple[int, int]] = deque()  # (bucket, the most in it), falling
+
+    def observe(self, load: Load) -> None:
+        """A load of the revision."""
+        at_s = load.at_s
+        here = max(load.concurrency, load.in_flight + load.queued)
+        silent_s = 0.0
+        if self._here == 0 and (here or load.requests_total != self._requests):
+            silent_s = max(at_s - self._quiet_s, 0.0)
+        if not here and (self._here or load.requests_total != self._requests):
+            self._quiet_s = at_s
+        self._concurrency.observe(at_s, load.request_seconds, silent_s)
+        self._rate.observe(at_s, float(load.requests_total), silent_s)
+        self._requests = load.requests_total
+        self._here = here
+        self._peaked(floor(at_s / BUCKET_S), here)
+
+    def averages(self, metric: str, now_s: float) -> tuple[float, float]:
+        """Of this metric: over the stable window, and over the panic window."""
+        totals = self._rate if metric == METRIC_RPS else self._concurrency
+        if self._here == 0:
+            self._concurrency.advance(now_s)
+            self._rate.advance(now_s)
+        instead = 0.0 if metric == METRIC_RPS else float(self._here)
+        stable, panic = totals.average(now_s, panic=False), totals.average(now_s, panic=True)
+        return instead if stable is None else stable, instead if panic is None else panic
+
+    def peak(self, now_s: float) -> int:
+        """The most requests that were here at once, in the stable window."""
+        self._forget(floor(now_s / BUCKET_S))
+        return max(self._here, self._peaks[0][1] if self._peaks else 0)
+
+    def resize(self, stable_s: float, panic_s: float) -> None:
+        """Other windows over the same past."""
+        self._concurrency.resize(stable_s, panic_s)
+        self._rate.resize(stable_s, panic_s)
+        self._peak_buckets = _buckets(stable_s)
+
+    def _peaked(self, bucket: int, here: int) -> None:
+        self._forget(bucket)
+        while self._peaks and self._peaks[-1][1] <= here:
+            self._peaks.pop()
+        if not self._peaks or self._peaks[-1][0] != bucket:
+            self._peaks.append((bucket, here))
+
+    def _forget(self, bucket: int) -> None:
+        while self._peaks and bucket - self._peaks[0][0] > self._peak_buckets:
+            self._peaks.popleft()
+
+
+def _buckets(seconds: float) -> int:
+    return max(ceil(seconds / BUCKET_S), 1)
