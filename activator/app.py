@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from activator.config.model import AUTO, FIXED_KEYS, Config, Tls
+from activator.config.model import ACTIVATIONS, AUTO, FIXED_KEYS, Config, Tls
 from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources import file
@@ -54,6 +54,7 @@ from lb.rng import Rng
 
 if TYPE_CHECKING:
     from activator.admin.server import AdminServer
+    from activator.control_plane.sources.activations.mode import ActivationsMode
     from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
     from activator.control_plane.sources.knative.mode import KnativeMode
     from activator.control_plane.sources.push.source import PushSource
@@ -145,6 +146,7 @@ class App:
         self._health = SetHealth()
         self._push: PushSource | None = None
         self._knative: KnativeMode | None = None
+        self._activations: ActivationsMode | None = None
         self._membership: Membership | None = None
         self._cluster_domain = ""
         self._asked_by_cluster: list[Tls] = []  # listeners that no file names
@@ -245,8 +247,8 @@ class App:
         self.workers.reconfigure(config)
         self.workers.change(listeners)
         self.control.configure(config, specs, lists)
-        if self._knative is not None:
-            self._knative.configure(config)
+        if self._cluster is not None:
+            self._cluster.configure(config)
         fixed = self.needs_restart = [one for one in FIXED_KEYS if getattr(config, one) != getattr(self.config, one)]
         self.config = msgspec.structs.replace(config, **{field: getattr(self.config, field) for field in fixed})
         if fixed:
@@ -293,8 +295,8 @@ class App:
             )
 
             self._exposition = Exposition(self.workers.revision_statistics, self._program)
-        if self._knative is not None:
-            self.control.controllers.rest_totals(self._knative.client.requests_total)
+        if self._cluster is not None:
+            self.control.controllers.rest_totals(self._cluster.client.requests_total)
         self._exposition.histograms = self.config.metrics.histograms
         return self._exposition.render(accept)
 
@@ -350,7 +352,9 @@ class App:
             control.controllers,
             counts.spans,
             None if self._push is None else self._push.intake,
+            self._cluster,
             self._knative,
+            self._activations,
             self._worker_figures(counts),
             None if self._membership is None else self._membership.figures(),
         )
@@ -378,9 +382,13 @@ class App:
 
     async def _start_sources(self) -> None:
         """The sources beside the file: each is a folder, and a line here. Raises StartError."""
-        if self.config.kubernetes is not None:
+        kubernetes = self.config.kubernetes
+        if kubernetes is not None and kubernetes.mode == ACTIVATIONS:
+            self._activations = self._make_activations()
+        elif kubernetes is not None:
             self._knative = self._make_knative()
-            await self.control.start_source(self._knative)
+        if self._cluster is not None:
+            await self.control.start_source(self._cluster)
         if self.config.push.listen:
             self._push = self._make_push()
             await self.control.start_source(self._push)
@@ -403,6 +411,26 @@ class App:
 
         worker = self.control.worker
         return PushSource(self.config.push, worker.submit_with_outcome, worker.model)
+
+    @property
+    def _cluster(self) -> KnativeMode | ActivationsMode | None:
+        return self._knative or self._activations
+
+    def _make_activations(self) -> ActivationsMode:
+        need("kubernetes", "kubernetes mode")
+        from activator.control_plane.sources.activations.mode import ActivationsMode
+
+        control = self.control
+        return ActivationsMode(
+            self.config,
+            control.submit,
+            self._now,
+            time.time,
+            self._rng,
+            self._tasks,
+            control.controllers,
+            control.worker.supervision.panicked,
+        )
 
     def _make_knative(self) -> KnativeMode:
         # Kubernetes' client and protobuf: only where there is a cluster.

@@ -153,6 +153,7 @@ class Checker:
         """A revision that a cluster declares: it has its name, its pods and possibly its hosts from elsewhere."""
         self._check_hosts(item, values, path, trusts_headers=True)
         self._check_keys(item, values, path)
+        check_scaling(self._reader, item, values, f"{path}.scaling", in_cluster=True)
 
     def _check_revision(self, item: Item, values: Values, path: str, trusts_headers: bool) -> None:
         self._check_name(item, values, path)
@@ -161,6 +162,7 @@ class Checker:
         self._check_keys(item, values, path)
         if values.get("process") is not None:
             self._check_process(item_at(item, "process"), values["process"], f"{path}.process")
+        check_scaling(self._reader, item, values, f"{path}.scaling")
 
     def _check_keys(self, item: Item, values: Values, path: str) -> None:
         """Those that a revision has wherever it is declared."""
@@ -169,7 +171,6 @@ class Checker:
         check_probe(self._reader, item, values, f"{path}.probe")
         check_queue(self._reader, item_at(item, "queue"), values.get("queue", {}), f"{path}.queue")
         self._check_positive(item, values, "timeouts", f"{path}.timeouts", ("connect", "startup"))
-        check_scaling(self._reader, item, values, f"{path}.scaling")
 
     def _check_name(self, item: Item, values: Values, path: str) -> None:
         readable = True

@@ -862,7 +862,7 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         doc(
             "With `activations`: the Service of this program, as namespace/name. HTTPRoutes that lead to it are read "
             "for their hosts. Empty: none are.",
-            "activator/activator",
+            "platform/activator",
         ),
     ] = ""
     sharing: Annotated[

@@ -16,6 +16,7 @@ from activator.config.model import (
     SCALING_METRICS,
     SCALING_WINDOW_MAX_S,
     SCHEDULE_MAX,
+    STABLE_WINDOW_S,
     WEEKDAYS,
 )
 from activator.config.reader import UNREADABLE, Reader, Values
@@ -32,10 +33,13 @@ _HOUR: Final = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
 _WINDOW: Final = f"whole seconds from 1s to {SCALING_WINDOW_MAX_S / 3600.0:g}h"
 
 
-def check_scaling(reader: Reader, revision: Item, values: Values, path: str) -> None:
-    """`revision` and `values` of one revision, whose `scaling` stands at `path`."""
+def check_scaling(reader: Reader, revision: Item, values: Values, path: str, in_cluster: bool = False) -> None:
+    """`revision` and `values` of one revision, whose `scaling` stands at `path`; `in_cluster`: a workload is scaled."""
     scaling = values.get("scaling")
     if not isinstance(scaling, dict):
+        return
+    if in_cluster:
+        _check_rule(reader, item_at(revision, "scaling"), scaling, {}, STABLE_WINDOW_S, path)
         return
     item = item_at(revision, "scaling")
     process = values.get("process")
@@ -46,8 +50,12 @@ def check_scaling(reader: Reader, revision: Item, values: Values, path: str) -> 
     if not isinstance(process, dict):
         return
     _check_twins(reader, item, item_at(revision, "process"), path)
+    _check_rule(reader, item, scaling, process, PROCESS_STABLE_WINDOW_S, path)
+
+
+def _check_rule(reader: Reader, item: Item, scaling: Values, process: Values, window_s: float, path: str) -> None:
     _check_metric(reader, item, scaling, path)
-    _check_windows(reader, item, scaling, path)
+    _check_windows(reader, item, scaling, window_s, path)
     _check_bounds(reader, item, scaling, process, path)
     schedule_item = item_at(item, "schedule")
     schedule = scaling.get("schedule", [])
@@ -74,15 +82,16 @@ def _check_metric(reader: Reader, item: Item, scaling: Values, path: str) -> Non
         reader.advise(item_at(item, "burst"), f"{path}.burst", advice)
 
 
-def _check_windows(reader: Reader, item: Item, scaling: Values, path: str) -> None:
+def _check_windows(reader: Reader, item: Item, scaling: Values, window_s: float, path: str) -> None:
+    """`window_s`: the stable window where none is set."""
     for key in ("stable_window", "panic_window"):
         value = scaling.get(key)
         if value is not None and not (1.0 <= value <= SCALING_WINDOW_MAX_S and float(value).is_integer()):
             reader.found(item_at(item, key), f"{path}.{key}", _WINDOW)
             return
     stable_s, panic_s = scaling.get("stable_window"), scaling.get("panic_window")
-    if panic_s is not None and panic_s > (PROCESS_STABLE_WINDOW_S if stable_s is None else stable_s):
-        window = f"{PROCESS_STABLE_WINDOW_S if stable_s is None else stable_s:g}s"
+    if panic_s is not None and panic_s > (window_s if stable_s is None else stable_s):
+        window = f"{window_s if stable_s is None else stable_s:g}s"
         advice = f"{panic_s:g}s is longer than `stable_window`, which is {window}: make it shorter"
         reader.advise(item_at(item, "panic_window"), f"{path}.panic_window", advice)
     for key in ("scale_down_delay", "last_pod_retention"):

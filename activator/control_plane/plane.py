@@ -126,7 +126,8 @@ class ControlPlane:
 
     def scaling(self, key: str) -> Shown | None:
         """The last decision about how many pods a revision should have; None: something else decides that."""
-        return self.processes.autoscaler.shown(key)
+        found = (source.scaling(key) for source in self._sources)
+        return next((shown for shown in found if shown is not None), None)
 
     # --- sources ---
 

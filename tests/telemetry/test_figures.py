@@ -21,7 +21,7 @@ from activator.messages import DataPlaneStatistics, Http2Statistics
 from activator.runtime.distribution import Distribution
 from activator.runtime.errors import Reason
 from activator.runtime.histogram import Histogram
-from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
+from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES, DECLARATION_FAMILIES, KNATIVE_FAMILIES
 from activator.telemetry.metrics.families import Family, Value
 from activator.telemetry.metrics.member_families import MEMBER_FAMILIES, MemberFigures
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
@@ -169,6 +169,9 @@ def a_cluster() -> Any:
         stream=Of(is_connected=True, errors_total=61, sent_total=62, dropped_total=63),
         fallback=Of(fallbacks_total=64),
         scale_fallback=Of(scaled_total=65),
+        declared=lambda: {"serving": 66, "at_zero": 67, "not_ready": 68},
+        contested_hosts=lambda: 69,
+        looks=Of(looks_total=70, errors_total=71),
     )
 
 
@@ -182,12 +185,22 @@ CLUSTER: dict[str, float | Figures] = {
         ("missed_recreate",): 40.0,
         ("version_only",): 50.0,
     },
+}
+KNATIVE: dict[str, float | Figures] = {
     "activator_autoscaler_connected": 1.0,
     "activator_autoscaler_connection_errors": 61.0,
     "activator_autoscaler_batches": 62.0,
     "activator_autoscaler_batches_dropped": 63.0,
     "activator_mesh_fallbacks": 64.0,
     "activator_scale_fallbacks": 65.0,
+}
+
+
+DECLARATIONS: dict[str, float | Figures] = {
+    "activator_declared_revisions": {("serving",): 66.0, ("at_zero",): 67.0, ("starting",): 0.0, ("not_ready",): 68.0},
+    "activator_contested_hosts": 69.0,
+    "activator_pod_looks": 70.0,
+    "activator_pod_look_errors": 71.0,
 }
 
 
@@ -335,11 +348,13 @@ def figure(value: Value) -> float:
     [
         (PROGRAM_FAMILIES, a_program(), PROGRAM),
         (CLUSTER_FAMILIES, a_cluster(), CLUSTER),
+        (KNATIVE_FAMILIES, a_cluster(), KNATIVE),
+        (DECLARATION_FAMILIES, a_cluster(), DECLARATIONS),
         (REVISION_FAMILIES, statistics.revision(a_revision()), REVISION),
         (WORKER_FAMILIES, WorkerFigures({"serving": 2, "waiting": 1}, 3, 4.0, 5), WORKERS),
         (MEMBER_FAMILIES, GROUP, MEMBERS),
     ],
-    ids=("program", "cluster", "revision", "workers", "members"),
+    ids=("program", "cluster", "knative", "declarations", "revision", "workers", "members"),
 )
 def test_each_figure_is_read_from_its_place(
     families: Iterable[Family[Any]], source: Any, expected: dict[str, float | Figures]

@@ -17,7 +17,7 @@ from activator.config.model import Duration, KnativeExport
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.runtime.distribution import Distribution
 from activator.runtime.tasks import TaskGroupOwner
-from activator.telemetry.metrics.cluster_families import ClusterView
+from activator.telemetry.metrics.cluster_families import KnativeView
 from activator.telemetry.metrics.knative_export import KnativeExporter
 from activator.telemetry.metrics.knative_metrics import KnativeMetrics, otlp_data
 from activator.telemetry.metrics.knative_requests import DURATION_BOUNDS_S, SIZE_BOUNDS, KnativeRequests
@@ -53,7 +53,7 @@ def measured(named_max: int = 1000) -> tuple[World, KnativeMetrics]:
     world.begin()
     world.begin()
     stream = SimpleNamespace(is_connected=True, errors_total=4)
-    cluster = cast("ClusterView", SimpleNamespace(stream=stream))
+    cluster = cast("KnativeView", SimpleNamespace(stream=stream))
     return world, KnativeMetrics(of_world(world.throttler), requests, lambda: cluster, named_max)
 
 

@@ -7,6 +7,7 @@ decides.
 
 from __future__ import annotations
 
+from activator.control_plane.scaling.autoscaler import Shown
 from activator.messages import Effect, Load
 
 
@@ -37,6 +38,10 @@ class Source:
 
     def applied(self, effects: list[Effect]) -> None:
         """The model is as these say, and the data plane has received them."""
+
+    def scaling(self, key: str) -> Shown | None:
+        """The last decision about how many pods the revision should have; None: this source does not scale it."""
+        return None
 
     def pending(self) -> list[str]:
         """What this source has to receive before the program is ready to serve; reasons for an operator."""

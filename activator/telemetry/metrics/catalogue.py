@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from activator.telemetry.metrics import METRICS_REVISIONS_MAX
-from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
+from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES, DECLARATION_FAMILIES, KNATIVE_FAMILIES
 from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
 from activator.telemetry.metrics.families import REVISION_LABELS, Family, Kind
 from activator.telemetry.metrics.knative_metrics import METRICS as KNATIVE_METRICS
@@ -94,6 +94,8 @@ def markdown() -> str:
     parts.append(f"## Clients, and what is held\n\n{_list(CLIENTS)}")
     parts.append(f"## The control plane\n\n{_CONTROL}\n{_list(CONTROLLER_FAMILIES)}")
     parts.append(f"## The cluster, with Kubernetes\n\n{_list(CLUSTER_FAMILIES)}")
+    parts.append(f"## The cluster, with Knative\n\n{_list(KNATIVE_FAMILIES)}")
+    parts.append(f"## The cluster, without Knative\n\n{_list(DECLARATION_FAMILIES)}")
     parts.append(f"## The state worker\n\n{_list(CONTROL)}")
     parts.append(f"## The program\n\n{_list(OWN)}")
     parts.append(f"## The workers, where there are several\n\n{_WORKERS}\n{_list(WORKER_FAMILIES)}")
@@ -119,6 +121,8 @@ def _words() -> str:
         *REVISION_FAMILIES,
         *PROGRAM_FAMILIES,
         *CLUSTER_FAMILIES,
+        *KNATIVE_FAMILIES,
+        *DECLARATION_FAMILIES,
         *CONTROLLER_FAMILIES,
         *WORKER_FAMILIES,
     )

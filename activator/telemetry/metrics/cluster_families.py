@@ -1,4 +1,6 @@
-"""What is known of the cluster: how old, how often repaired, and whether the autoscaler is connected."""
+"""What is known of the cluster: how old, how often repaired; with Knative, whether its autoscaler is connected; without
+it, what is declared and what of it can be served.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,15 @@ class WatchesView(Protocol):
 
 
 class ClusterView(Protocol):
-    """What is read of a cluster."""
+    """What is read of any cluster."""
+
+    @property
+    def watches(self) -> WatchesView: ...
+    def view_age_s(self) -> float: ...
+
+
+class KnativeView(ClusterView, Protocol):
+    """What is read beside that where Knative is."""
 
     @property
     def stream(self) -> StreamView: ...
@@ -47,9 +57,20 @@ class ClusterView(Protocol):
     def fallback(self) -> FallbackView: ...
     @property
     def scale_fallback(self) -> ScaleView: ...
+
+
+class LooksView(Protocol):
+    looks_total: int
+    errors_total: int
+
+
+class DeclarationsView(Protocol):
+    """What is read beside that where Activations and annotated Services declare revisions."""
+
     @property
-    def watches(self) -> WatchesView: ...
-    def view_age_s(self) -> float: ...
+    def looks(self) -> LooksView: ...
+    def declared(self) -> dict[str, int]: ...
+    def contested_hosts(self) -> int: ...
 
 
 REPAIRS = ("missed_add", "missed_change", "missed_delete", "missed_recreate", "version_only")
@@ -89,6 +110,41 @@ CLUSTER_FAMILIES: tuple[Family[ClusterView], ...] = (
         (REPAIRS,),
         adds="Nothing near to it: a controller runtime trusts its watches.",
     ),
+)
+
+DECLARED_STATES = ("serving", "at_zero", "starting", "not_ready")
+
+DECLARATION_FAMILIES: tuple[Family[DeclarationsView], ...] = (
+    Family(
+        "activator_declared_revisions",
+        Kind.GAUGE,
+        "Revisions that Activations and annotated Services declare, by what can be served of them.",
+        lambda it: [((state,), float(it.declared().get(state, 0))) for state in DECLARED_STATES],
+        ("state",),
+        (DECLARED_STATES,),
+        adds="`activator_pods` is by revision, and knows nothing of one whose spec is not valid.",
+    ),
+    gauge(
+        "activator_contested_hosts",
+        "Hosts that more than one object names; the oldest of them has it.",
+        lambda it: it.contested_hosts(),
+        adds="Who loses such a host says so in its status only.",
+    ),
+    counter(
+        "activator_pod_looks",
+        "Looks at the pods of a revision none of which answers, to find out why.",
+        lambda it: it.looks.looks_total,
+        adds='`rest_client_requests_total{verb="list"}` counts all lists, those of the watches among them.',
+    ),
+    counter(
+        "activator_pod_look_errors",
+        "Looks at pods that the API server refused or did not answer.",
+        lambda it: it.looks.errors_total,
+        adds="`rest_client_requests_total` does not tell these calls from others of their verb.",
+    ),
+)
+
+KNATIVE_FAMILIES: tuple[Family[KnativeView], ...] = (
     gauge(
         "activator_autoscaler_connected",
         "1 while the autoscaler's WebSocket is there.",

@@ -17,7 +17,7 @@ from prometheus_client.registry import Collector
 
 from activator.messages import RevisionStatistics
 from activator.telemetry.metrics import METRICS_REVISIONS_MAX
-from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
+from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES, DECLARATION_FAMILIES, KNATIVE_FAMILIES
 from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
 from activator.telemetry.metrics.families import REVISION_LABELS, Family, Kind, Source, add
 from activator.telemetry.metrics.member_families import MEMBER_FAMILIES
@@ -89,6 +89,12 @@ class Exposition:
         if cluster is not None:
             for of_cluster in CLUSTER_FAMILIES:
                 yield _read(of_cluster, cluster)
+        if program.knative is not None:
+            for of_knative in KNATIVE_FAMILIES:
+                yield _read(of_knative, program.knative)
+        if program.declarations is not None:
+            for of_declarations in DECLARATION_FAMILIES:
+                yield _read(of_declarations, program.declarations)
         if program.workers is not None:
             for of_workers in WORKER_FAMILIES:
                 yield _read(of_workers, program.workers)

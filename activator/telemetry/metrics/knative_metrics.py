@@ -22,7 +22,7 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from activator.messages import RevisionStatistics
 from activator.runtime.distribution import Distribution
 from activator.telemetry.metrics import METRICS_REVISIONS_MAX
-from activator.telemetry.metrics.cluster_families import ClusterView
+from activator.telemetry.metrics.cluster_families import KnativeView
 from activator.telemetry.metrics.exposition import READ_PER_SLICE, SAMPLES_PER_SLICE, Only
 from activator.telemetry.metrics.families import add
 from activator.telemetry.metrics.knative_requests import OTHER
@@ -137,7 +137,7 @@ class KnativeMetrics:
         self,
         revisions: Callable[[], Iterable[RevisionStatistics]],
         requests: RequestReader,
-        cluster: Callable[[], ClusterView | None],
+        cluster: Callable[[], KnativeView | None],
         named_max: int = METRICS_REVISIONS_MAX,
     ) -> None:
         self.requests = requests
@@ -183,7 +183,7 @@ class KnativeReading:
         revisions: Callable[[], Iterable[RevisionStatistics]],
         roster: Roster,
         requests: RequestReader,
-        cluster: ClusterView | None,
+        cluster: KnativeView | None,
     ) -> None:
         self._revisions = revisions
         self._roster = roster

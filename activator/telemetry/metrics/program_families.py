@@ -18,7 +18,7 @@ from activator.messages import DataPlaneStatistics
 from activator.runtime.clock import Now
 from activator.runtime.distribution import Distribution
 from activator.runtime.histogram import Histogram
-from activator.telemetry.metrics.cluster_families import ClusterView
+from activator.telemetry.metrics.cluster_families import ClusterView, DeclarationsView, KnativeView
 from activator.telemetry.metrics.families import Family, Kind, Row, counter, gauge
 from activator.telemetry.metrics.member_families import MemberFigures
 from activator.telemetry.metrics.revision_families import REASONS
@@ -38,7 +38,9 @@ class Program(NamedTuple):
     controllers: Controllers
     spans: dict[str, int]  # by what became of them
     intake: PushIntake | None = None  # where pods may report themselves
-    cluster: ClusterView | None = None  # where revisions come from a cluster
+    cluster: ClusterView | None = None  # where revisions come from a cluster …
+    knative: KnativeView | None = None  # … with Knative
+    declarations: DeclarationsView | None = None  # … without it
     workers: WorkerFigures | None = None  # where there are several
     members: MemberFigures | None = None  # where there is a group
 

@@ -103,7 +103,7 @@ def _read(
         kind,
         key,
         metadata.uid,
-        metadata.creation_timestamp,
+        metadata.creation_timestamp or "",
         metadata.generation,
         declared,
         tuple(found),

@@ -58,5 +58,10 @@ class HostClaims:
         claims = self._claims.get(host)
         return claims[0].key if claims else ""
 
+    @property
+    def contested(self) -> int:
+        """Hosts that more than one object names."""
+        return sum(len(claims) > 1 for claims in self._claims.values())
+
     def __len__(self) -> int:
         return len(self._claims)

@@ -131,6 +131,15 @@ class DeclaredRevision:
         self._cause = ""
         self._pods_lost = True
 
+    @property
+    def state(self) -> str:
+        """What can be served of it, in one word, as it was last worked out."""
+        if self._desired_last is None:
+            return "not_ready"
+        ready = self._desired_last.conditions[0]
+        words = {"Serving": "serving", "AtZero": "at_zero", "Starting": "starting"}
+        return words.get(ready.reason, "not_ready") if ready.status == "True" else "not_ready"
+
     def is_empty(self) -> bool:
         """Nothing is known of it any more."""
         return self.declaration is None and not len(self._index) and not any(self._changed.values())

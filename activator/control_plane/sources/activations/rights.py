@@ -1,6 +1,6 @@
-"""What this program may do in a cluster without Knative: the rights to read, beside those of the reconciler to write.
+"""What this program may do in a cluster without Knative: the rights to read, beside the reconciler's to write.
 
-The chart's roles are made from this table (`make chart-snapshots`). The tests of `tests/e2e/test_e2e_activations.py` run
+The roles of the chart are made from this table (`make chart-snapshots`). `test_e2e_activations.py` runs the program
 under exactly these rights, so a call without a row here is refused there.
 """
 

@@ -33,7 +33,7 @@ class Metadata(KubeStruct, frozen=True, gc=False):
     resource_version: str = ""
     labels: dict[str, str] = _EMPTY
     annotations: dict[str, str] = _EMPTY
-    creation_timestamp: str = ""  # RFC 3339, in UTC
+    creation_timestamp: str | None = None  # RFC 3339, in UTC; bookmarks have none
     deletion_timestamp: str | None = None
     generation: int = 0
 

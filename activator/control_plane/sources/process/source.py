@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from activator.config.model import Revision
-from activator.control_plane.scaling.autoscaler import Autoscaler
+from activator.control_plane.scaling.autoscaler import Autoscaler, Shown
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.scaling.rule import process_rule
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor, Reaping
@@ -51,6 +51,9 @@ class ProcessSource(Source):
     def drop_revision(self, key: str) -> None:
         self.autoscaler.drop_revision(key)
         self.supervisor.drop_revision(key)
+
+    def scaling(self, key: str) -> Shown | None:
+        return self.autoscaler.shown(key)
 
     def resubmit(self, key: str) -> None:
         self.supervisor.relist(key)

@@ -1,0 +1,285 @@
+"""A cluster without Knative, put together: what declares revisions, where their pods are, how many there should be.
+
+    watches ──► ActivationSource ──► changes ──► state worker
+    loads ──► Autoscaler ──► wanted ──► ActivationSource ──► Desired ──► Reconciler ──► the API
+    (pods are wanted and none answers) ──► PodLooks ──► why ──► ActivationSource
+
+It belongs to the control plane: it exists once, whatever the number of workers. `docs/kubernetes.md` has the contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import structs
+
+from activator.config.activation import Declared
+from activator.config.file import resolve_revision
+from activator.config.model import Config, Kubernetes, Revision
+from activator.config.specs import RevisionSpec
+from activator.control_plane.controller_counts import Controllers
+from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, Desired
+from activator.control_plane.reconcile.reconciler import Reconciler
+from activator.control_plane.reconcile.report import Report
+from activator.control_plane.scaling.autoscaler import Autoscaler, Shown
+from activator.control_plane.scaling.decision import Decision
+from activator.control_plane.scaling.rule import resolve_rule
+from activator.control_plane.sources.activations.conditions import note_of
+from activator.control_plane.sources.activations.objects import (
+    ACTIVATIONS,
+    ANNOTATED_SERVICES,
+    DEPLOYMENTS,
+    HTTP_ROUTES,
+    STATEFUL_SETS,
+)
+from activator.control_plane.sources.activations.pod_looks import PodLooks
+from activator.control_plane.sources.activations.source import ActivationSource
+from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.credentials import Credentials
+from activator.control_plane.sources.kubernetes.object_store import Handler, Key
+from activator.control_plane.sources.kubernetes.objects import Object
+from activator.control_plane.sources.kubernetes.reflector import Reflector
+from activator.control_plane.sources.kubernetes.relister import Relister
+from activator.control_plane.sources.kubernetes.resources import ENDPOINT_SLICES, Resource, Scope, Selection
+from activator.control_plane.sources.kubernetes.watches import KubeWatches
+from activator.control_plane.sources.source import Source
+from activator.messages import Change, Effect, Load
+from activator.runtime.clock import Now
+from activator.runtime.tasks import TaskGroupOwner, pause
+from lb.registry import default_name, names
+from lb.rng import Rng
+
+SCALE_TICK_S: Final = 0.1  # how often it is looked at whether a decision is due
+
+log = logging.getLogger("activator.kubernetes")
+
+_REFUSED: Final = frozenset({"403", "404"})  # kinds of errors: no right to it, or no such kind in this cluster
+_OPTIONAL: Final = frozenset({HTTP_ROUTES.plural, ANNOTATED_SERVICES.plural, STATEFUL_SETS.plural})
+
+
+class ActivationsMode(Source):
+    """`submit` takes changes for the state worker; `wall_s` is the time of day; `panicked` is as for the source."""
+
+    def __init__(
+        self,
+        config: Config,
+        submit: Callable[[Change], None],
+        now: Now,
+        wall_s: Callable[[], float],
+        rng: Rng,
+        tasks: TaskGroupOwner,
+        controllers: Controllers,
+        panicked: Callable[[str, object, object, float], float],
+    ) -> None:
+        kubernetes = config.kubernetes or Kubernetes()
+        self._config = config
+        self._namespace = kubernetes.namespace
+        self._reconcile_interval_s = float(kubernetes.reconcile_interval)
+        self._now = now
+        self._tasks = TaskGroupOwner(tasks.on_error)
+        self.client = KubeClient(Credentials(os.environ, now), "activator")
+        self.watches = KubeWatches(self.client, now, rng, tasks.on_error)
+        loop = asyncio.get_running_loop()
+        self.source = ActivationSource(
+            self._make,
+            frozenset(names()),
+            _service(kubernetes.service),
+            submit,
+            self._want,
+            controllers,
+            panicked,
+            loop.call_soon,
+            loop.call_later,
+        )
+        self.source.declared = self._declared
+        self.source.worked_out = self._worked_out
+        self.autoscaler = Autoscaler(now, wall_s, self._scaled)
+        self.reconciler = Reconciler(
+            self.client,
+            controllers,
+            now,
+            wall_s,
+            rng,
+            self._reported,
+            tasks.on_error,
+            os.environ.get("POD_NAME", "activator"),
+        )
+        self.looks = PodLooks(self.client, self.source.looked, now, pause)
+        self._begun: set[str] = set()  # revisions that the autoscaler knows
+        self._awaited: dict[str, Scope] = {}  # revisions whose requests wait for a pod
+        self._slices: Relister[Any] | None = None
+        self._workloads: list[Reflector[Any]] = []
+
+    # --- life ---
+
+    def configure(self, config: Config) -> None:
+        """What the file says from now on of all revisions; their specifications are made anew."""
+        self._config = config
+        self.source.mark_all()
+
+    async def start(self) -> None:
+        """Begin to watch."""
+        self._watch(ACTIVATIONS, self.source.activation_objects)
+        self._watch(ANNOTATED_SERVICES, self.source.service_objects)
+        self._slices = self._watch(ENDPOINT_SLICES, self.source.slice_objects, ACTIVATION_LABEL)
+        self._watch(DEPLOYMENTS, self.source.workload_objects("Deployment"))
+        self._watch(STATEFUL_SETS, self.source.workload_objects("StatefulSet"))
+        self._workloads = self.watches.reflectors[-2:]
+        self.source.workloads_known = self._are_workloads_known
+        self._watch(HTTP_ROUTES, self.source.route_objects)
+        self._tasks.start("pod looks", self.looks.run())
+        self._tasks.start("scaling", self._scale())
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        await self.reconciler.close()
+        await self.watches.close()
+        await self.client.close()
+
+    def pending(self) -> list[str]:
+        """What routing depends on and has not been received yet."""
+        waiting = [f"the first list of {one.name}" for one in self.watches.reflectors if not _may_do_without(one)]
+        if self.source.is_behind():
+            waiting.append("what was listed has not been submitted yet")
+        return waiting
+
+    # --- from the control plane ---
+
+    def receive_load(self, load: Load) -> None:
+        """A revision's load now."""
+        self.autoscaler.load(load)
+        if load.in_flight or load.queued:
+            self.looks.hurry(load.key)
+        waits = load.queued > 0 and not self.source.answers.has_answer(load.key)
+        if waits != (load.key in self._awaited):
+            self._await_pods(load.key, waits)
+
+    def applied(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self.source.applied(effect)
+
+    def declares(self, key: str) -> bool:
+        return True  # no other source declares it: a revision that the cluster does not know is gone
+
+    def resubmit(self, key: str) -> None:
+        self.source.relist(key)
+
+    def view_age_s(self) -> float:
+        """How old the oldest of the views of the cluster is, seconds."""
+        return self.watches.age_s(self._now())
+
+    # --- what metrics read ---
+
+    def declared(self) -> dict[str, int]:
+        """Revisions by what can be served of them."""
+        return dict(Counter(one.state for one in self.source.revisions.values() if one.declaration is not None))
+
+    def contested_hosts(self) -> int:
+        """Hosts that more than one object names."""
+        return self.source.hosts.contested
+
+    def scaling(self, key: str) -> Shown | None:
+        return self.autoscaler.shown(key)
+
+    # --- within ---
+
+    def _watch(self, resource: Resource[Object], handler: Handler[Object], labels: str = "") -> Relister[Object]:
+        selection = Selection(resource, self._namespace, labels)
+        _, relister = self.watches.add(selection, handler, self._reconcile_interval_s)
+        return relister
+
+    def _make(self, declared: Declared, hosts: tuple[str, ...], is_http2: bool) -> RevisionSpec:
+        revision = declared.revision
+        protocol = "h2c" if is_http2 and revision.protocol == "auto" else revision.protocol
+        made: Revision = structs.replace(
+            revision, hosts=list(hosts), protocol=protocol, max_scale=revision.scaling.max or revision.max_scale
+        )
+        return resolve_revision(self._config, made, default_name)
+
+    def _declared(self, key: str, declared: Declared | None) -> None:
+        """A revision is as this says; None: it is gone."""
+        if declared is None or declared.activation.external_scaler:
+            self._begun.discard(key)
+            self.autoscaler.drop_revision(key)
+        elif key in self._begun:
+            self._set_rule(key, declared, 0)
+        if declared is None:
+            self.looks.set(key, None)
+
+    def _worked_out(self, key: str) -> None:
+        """What is known of this revision may be other than before."""
+        source = self.source
+        revision = source.revisions.get(key)
+        if revision is None or revision.served is None:
+            return
+        replicas = source.replicas_of(key)
+        if key not in self._begun and replicas >= 0 and not revision.served.activation.external_scaler:
+            self._begun.add(key)
+            source.scaled(key, replicas)
+            self._set_rule(key, revision.served, replicas)
+        ready = source.answers.count(key)
+        self.autoscaler.ready(key, ready)
+        workload = source.workload_of(key)
+        is_starting = workload is not None and not ready and source.wanted.get(key, replicas) > 0
+        labels = workload.spec.selector.match_labels if workload is not None and is_starting else None
+        self.looks.set(key, labels or None)
+
+    def _set_rule(self, key: str, declared: Declared, replicas: int) -> None:
+        revision = declared.revision
+        self.autoscaler.set_revision(key, resolve_rule(revision.scaling, revision.container_concurrency), replicas)
+
+    def _scaled(self, key: str, decision: Decision) -> None:
+        log.info("%s: %d pods wanted: %s", key, decision.wanted, decision.explanation)
+        self.source.scaled(key, decision.wanted, decision.explanation)
+
+    def _want(self, desired: Desired) -> None:
+        self.reconciler.want(desired)
+
+    def _reported(self, report: Report) -> None:
+        notes: tuple[ConditionSpec, ...] = ()
+        for component, outcome in report.outcomes.items():
+            note = note_of(component, outcome)
+            if note is not None:
+                notes = (*notes, note)
+        self.source.noted(report.key, notes)
+
+    def _are_workloads_known(self) -> bool:
+        return all(_may_do_without(one) for one in self._workloads)
+
+    def _await_pods(self, key: str, waits: bool) -> None:
+        """Look every second whether the watch has missed a pod that requests wait for."""
+        scope = self._awaited.pop(key, None)
+        if waits:
+            namespace, _, name = key.partition("/")
+            scope = self._awaited[key] = Scope(namespace, ((ACTIVATION_LABEL, name),))
+        if scope is not None and self._slices is not None:
+            if waits:
+                self._slices.hurry(scope)
+            else:
+                self._slices.relax(scope)
+
+    async def _scale(self) -> None:
+        while True:
+            await pause(SCALE_TICK_S)
+            try:
+                self.autoscaler.tick()
+            except Exception as error:  # counted and logged; the next look is a moment away
+                self._tasks.on_error("scaling", error)
+
+
+def _may_do_without(reflector: Reflector[Any]) -> bool:
+    """It is synced; or it is refused to us, or unknown here, and only some clusters have it."""
+    if reflector.synced:
+        return True
+    is_refused = any(kind in _REFUSED for kind in reflector.errors_total)
+    return is_refused and reflector.selection.resource.plural in _OPTIONAL
+
+
+def _service(text: str) -> Key:
+    namespace, _, name = text.partition("/")
+    return (namespace, name)
