@@ -15,6 +15,8 @@ from activator.control_plane.controller_counts import (
     RESULTS,
     TARGET_KINDS,
     VERBS,
+    WRITE_COMPONENTS,
+    WRITE_OUTCOMES,
     Controllers,
     ErrorType,
     error_type_of,
@@ -176,6 +178,27 @@ def test_conflicts_and_calls() -> None:
     }
 
 
+def test_writes_and_who_they_conflict_with() -> None:
+    told = ToControl()
+    controllers = told.controllers
+    controllers.register("revision")
+    assert not told.samples("activator_reconcile_writes_total"), "only the one that writes for Activations has them"
+    controllers.register("activation")
+    assert len(told.samples("activator_reconcile_writes_total")) == len(WRITE_COMPONENTS) * len(WRITE_OUTCOMES)
+    for _ in range(2):
+        controllers.written("activation", "scale", "unchanged")
+    assert told.value("activator_reconcile_writes_total", component="scale", outcome="unchanged") == 2.0
+    for manager in ("kubectl-client-side-apply", "kubectl", "Helm", "somebody@example.com", ""):
+        controllers.refused_by("activation", "scale", manager)
+    found = told.samples("activator_reconcile_conflicts_total")
+    assert {dict(labels)["manager"]: count for (_, labels), count in found.items()} == {
+        "kubectl": 2.0,
+        "helm": 1.0,
+        "other": 1.0,
+        "none": 1.0,
+    }
+
+
 def test_what_is_in_no_set_is_refused() -> None:
     controllers = Controllers(ManualClock().now)
     for wrong in (
@@ -183,6 +206,9 @@ def test_what_is_in_no_set_is_refused() -> None:
         lambda: controllers.reconcile("sync_pods"),
         lambda: controllers.reconciled("revision", "fine", 0.1),
         lambda: controllers.conflict("revision", "pods/10.0.0.1"),
+        lambda: controllers.written("activation", "pods", "ok"),
+        lambda: controllers.written("activation", "scale", "fine"),
+        lambda: controllers.refused_by("activation", "pods", "kubectl"),
     ):
         with pytest.raises(ValueError, match="is none of"):
             wrong()
@@ -195,7 +221,7 @@ def test_the_number_of_series_is_bounded_and_nobody_is_named() -> None:
     for controller in CONTROLLERS:
         told.controllers.register(controller)
     before = set(told.samples(*OWN))
-    assert len(before) == 33
+    assert len(before) == 52
     for _ in range(3000):
         controller = rng.choice(CONTROLLERS)
         told.fail(controller, rng.choice([ApiError(rng.randrange(100, 600), f"r{rng.random()}"), OSError("/a/path")]))
@@ -203,4 +229,4 @@ def test_the_number_of_series_is_bounded_and_nobody_is_named() -> None:
         told.controllers.rest(rng.choice([*VERBS, f"/{rng.random()}"]), rng.choice([200, 201, 404, None]))
     assert set(told.samples(*OWN)) == before
     words = {value for _, labels in told.samples() for name, value in labels if name != "le"}
-    assert words <= {*CONTROLLERS, *RESULTS, *VERBS, "200", "201", "404", "error"}
+    assert words <= {*CONTROLLERS, *RESULTS, *VERBS, *WRITE_COMPONENTS, *WRITE_OUTCOMES, "200", "201", "404", "error"}

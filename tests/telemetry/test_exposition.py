@@ -188,7 +188,8 @@ def test_control_plane_labels_name_nobody() -> None:
         assert set(of_cluster.labels) <= {"kind"}
         assert all(of_cluster.values), "every label is of a closed set"
     for of_controllers in CONTROLLER_FAMILIES:
-        assert set(of_controllers.labels) <= {"controller", "result", "verb", "code", "target_kind", "error_type"}
+        words = {"controller", "result", "verb", "code", "target_kind", "error_type", "component", "outcome", "manager"}
+        assert set(of_controllers.labels) <= words
         assert all(of_controllers.values), "every label is of a closed set"
 
 

@@ -34,7 +34,7 @@ NOTE_LENGTH_MAX: Final = 1_024  # characters that the API takes
 
 REPORTING_CONTROLLER: Final = "activator.dev/activator"
 
-log = logging.getLogger("activator.reconcile")
+log = logging.getLogger("activator.kubernetes")
 
 SeriesKey = tuple[str, str, str, bool]
 

@@ -154,7 +154,8 @@ def status_seen(body: bytes) -> StatusSeen:
 def is_service(seen: ServiceSeen, service: PodsService, desired: Desired) -> bool:
     """Whether it is as wanted. Ports and labels that others added do no harm, another selector does."""
     return (
-        seen.activation == desired.name
+        seen.name == service.name
+        and seen.activation == desired.name
         and seen.owner_uid == desired.uid
         and seen.port_name == service.port_name
         and seen.target_port == service.target_port

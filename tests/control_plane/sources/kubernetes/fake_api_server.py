@@ -1,7 +1,8 @@
 """A Kubernetes API server for tests: the protocol of list, watch and write over a real socket, and faults on demand.
 
-What a client can tell from a real one is a mistake; `test_conformance.py` runs against both. It knows nothing of what
-objects mean: no validation of specs, no defaulting, no controllers.
+What a client can tell from a real one is a mistake; `test_conformance.py` runs against both. Of what objects mean it
+knows what `fake_kinds.py` says: custom resources by their schemas, Services and events by a few rules, no others.
+Nothing happens by itself: `fake_controllers.py` is the controller manager and the nodes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from enum import Enum
 
 from aiohttp import web
 
+from tests.control_plane.sources.kubernetes.fake_kinds import FakeKinds, Kind
 from tests.control_plane.sources.kubernetes.fake_objects import (
     Collection,
     Event,
@@ -25,20 +27,9 @@ from tests.control_plane.sources.kubernetes.fake_objects import (
     expired,
     key_of,
 )
+from tests.control_plane.sources.kubernetes.fake_rights import check_rights
+from tests.control_plane.sources.kubernetes.fake_scale import scale_of, scaled
 from tests.control_plane.sources.kubernetes.fake_selectors import fields_match, labels_match
-
-KINDS = {
-    ("/api/v1", "configmaps"): "ConfigMap",
-    ("/api/v1", "endpoints"): "Endpoints",
-    ("/api/v1", "namespaces"): "Namespace",
-    ("/api/v1", "pods"): "Pod",
-    ("/api/v1", "secrets"): "Secret",
-    ("/api/v1", "services"): "Service",
-    ("/apis/apps/v1", "deployments"): "Deployment",
-    ("/apis/coordination.k8s.io/v1", "leases"): "Lease",
-    ("/apis/discovery.k8s.io/v1", "endpointslices"): "EndpointSlice",
-    ("/apis/serving.knative.dev/v1", "revisions"): "Revision",
-}
 
 
 class Fault(Enum):
@@ -58,13 +49,13 @@ class Target:
         self.prefix = "/" + "/".join(parts[:depth])
         rest = parts[depth:]
         self.namespace = ""
-        if len(rest) > 2 and rest[0] == "namespaces":
+        if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in {"status", "finalize"}:
             self.namespace = rest[1]
             rest = rest[2:]
         self.plural = rest[0] if rest else ""
         self.name = rest[1] if len(rest) > 1 else ""
         self.subresource = rest[2] if len(rest) > 2 else ""
-        self.kind = KINDS.get((self.prefix, self.plural), "")
+        self.group = self.prefix.split("/")[2] if self.prefix.startswith("/apis/") else ""
 
     @property
     def key(self) -> Key:
@@ -120,6 +111,9 @@ class FakeApiServer:
 
     def __init__(self) -> None:
         self.objects = FakeObjects(self._written)
+        self.kinds = FakeKinds(self.objects)
+        self.rules: list[Json] | None = None  # what everybody may do, as the rules of a role; None: everything
+        self.listeners: list[Callable[[Collection, Event], None]] = []  # called after each write: controllers
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.watchers: list[Watcher] = []
         self.token = ""  # what clients must bear
@@ -172,10 +166,7 @@ class FakeApiServer:
     # --- what tests do to it ----------------------------------------------------------------------------------------
 
     def collection(self, plural: str) -> Collection:
-        for (prefix, name), kind in KINDS.items():
-            if name == plural:
-                return self.objects.collection(prefix, plural, kind)
-        raise KeyError(plural)
+        return self.kinds.by_plural(plural)
 
     def create(self, plural: str, thing: Json, namespace: str = "default") -> Json:
         return self.objects.create(self.collection(plural), namespace, thing)
@@ -222,9 +213,15 @@ class FakeApiServer:
     ) -> web.StreamResponse:
         try:
             self._refuse(request, verb)
-            if not target.kind:
+            if not target.plural and request.method == "GET":
+                found = self.kinds.discovery(target.prefix)
+                if found is not None:
+                    return web.json_response(found)
+            kind = self.kinds.get(target.prefix, target.plural)
+            if kind is None or not self._has(kind, target.subresource):
                 return web.Response(status=404, text="404 page not found\n")
-            collection = self.objects.collection(target.prefix, target.plural, target.kind)
+            self._authorize(verb, target)
+            collection = self.kinds.collection(target.prefix, target.plural)
             if verb == "watch":
                 return await self._watch(request, collection, target, query)
             body = await request.read()
@@ -242,6 +239,15 @@ class FakeApiServer:
                 return fault
         return None
 
+    def _has(self, kind: Kind, subresource: str) -> bool:
+        there = {"": True, "status": kind.has_status, "scale": kind.scale is not None}
+        return there.get(subresource, False)
+
+    def _authorize(self, verb: str, target: Target) -> None:
+        if self.rules is not None:
+            resource = f"{target.plural}/{target.subresource}" if target.subresource else target.plural
+            check_rights(self.rules, "test", verb, target.group, resource, target.name, target.namespace)
+
     def _refuse(self, request: web.Request, verb: str) -> None:
         if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             raise RefusalError(401, "Unauthorized", "Unauthorized")
@@ -257,51 +263,54 @@ class FakeApiServer:
         self, verb: str, collection: Collection, target: Target, query: dict[str, str], body: bytes, content_type: str
     ) -> tuple[int, Json]:
         given = json.loads(body) if body else {}
+        manager = query.get("fieldManager", "") or "unknown"
         if target.subresource == "scale":
-            return self._scale(verb, collection, target, given)
+            return self._scale(verb, collection, target, given, query, content_type)
         if verb == "list":
             return 200, self._list(collection, target, query)
         if verb == "get":
             return 200, self._whole(collection, self.objects.get(collection, target.key))
         if verb == "create":
-            return 201, self._whole(collection, self.objects.create(collection, target.namespace, given))
+            return 201, self._whole(collection, self.objects.create(collection, target.namespace, given, manager))
         if verb == "update":
-            manager = query.get("fieldManager", "") or "unknown"
-            return 200, self._whole(collection, self.objects.update(collection, target.key, given, manager))
+            thing = self.objects.update(collection, target.key, given, manager, target.subresource)
+            return 200, self._whole(collection, thing)
         if verb == "delete":
             conditions = given.get("preconditions") or {}
             uid, version = conditions.get("uid", ""), conditions.get("resourceVersion", "")
             return 200, self._whole(collection, self.objects.delete(collection, target.key, uid, version))
         if content_type == "application/json-patch+json":
-            manager = query.get("fieldManager", "") or "unknown"
             return 200, self._whole(collection, self.objects.json_patch(collection, target.key, given, manager))
         if content_type == "application/merge-patch+json":
-            return 200, self._whole(collection, self.objects.merge_patch(collection, target.key, given))
+            thing = self.objects.merge_patch(collection, target.key, given, manager, target.subresource, whole=True)
+            return 200, self._whole(collection, thing)
         if content_type == "application/apply-patch+yaml":
-            manager, force = query.get("fieldManager", ""), query.get("force") == "true"
-            thing, created = self.objects.apply(collection, target.key, given, manager, force)
-            return 201 if created else 200, self._whole(collection, thing)
+            return self._apply(collection, target, given, query)
         raise RefusalError(
             415, "UnsupportedMediaType", f"the body of the request was in an unknown format: {content_type}"
         )
 
+    def _apply(self, collection: Collection, target: Target, given: Json, query: dict[str, str]) -> tuple[int, Json]:
+        manager, force = query.get("fieldManager", ""), query.get("force") == "true"
+        if target.key not in collection.objects and not target.subresource:
+            self._authorize("create", target)  # an apply that creates needs both
+        thing, created = self.objects.apply(collection, target.key, given, manager, force, target.subresource)
+        return 201 if created else 200, self._whole(collection, thing)
+
     def _whole(self, collection: Collection, thing: Json) -> Json:
         return {"kind": collection.kind, "apiVersion": collection.api_version, **thing}
 
-    def _scale(self, verb: str, collection: Collection, target: Target, given: Json) -> tuple[int, Json]:
+    def _scale(
+        self, verb: str, collection: Collection, target: Target, given: Json, query: dict[str, str], content_type: str
+    ) -> tuple[int, Json]:
         """autoscaling/v1 Scale: the replicas of something, and nothing else of it."""
-        old = self.objects.get(collection, target.key)
-        if verb == "patch":
-            metadata = {"resourceVersion": given.get("metadata", {}).get("resourceVersion", "")}
-            change = {"metadata": metadata, "spec": {"replicas": given["spec"]["replicas"]}}
-            old = self.objects.merge_patch(collection, target.key, change)
-        return 200, {
-            "kind": "Scale",
-            "apiVersion": "autoscaling/v1",
-            "metadata": {name: old["metadata"][name] for name in ("name", "namespace", "uid", "resourceVersion")},
-            "spec": {"replicas": old.get("spec", {}).get("replicas", 0)},
-            "status": {"replicas": old.get("status", {}).get("replicas", 0)},
-        }
+        kind = self.kinds.get(target.prefix, target.plural)
+        assert kind is not None
+        assert kind.scale is not None
+        thing = self.objects.get(collection, target.key)
+        if verb in {"patch", "update"}:
+            thing = scaled(self.objects, collection, target.key, kind.scale, given, query, content_type)
+        return 200, scale_of(thing, kind.scale)
 
     # --- list -------------------------------------------------------------------------------------------------------
 
@@ -432,6 +441,8 @@ class FakeApiServer:
 
     def _written(self, collection: Collection) -> None:
         event = collection.events[-1]
+        for listener in self.listeners:
+            listener(collection, event)
         if self.dropped(event):
             return
         for watcher in self.watchers:

@@ -3,8 +3,9 @@
 Faithful where a client can tell: resource versions grow by one per write over all resources; a write that changes
 nothing makes no new version; `generation` grows with the spec only, of slices with all but annotations; UIDs are never
 used twice; deletion waits for finalizers; the history can be compacted, after which what refers to it is 410 Expired.
-Names, labels and annotations have their bounds. Who owns which field (managedFields) is kept of objects that somebody
-has applied: a write of another kind takes over the fields that it changes.
+Names, labels and annotations have their bounds. Who owns which field (managedFields) is kept of all that is written
+with a manager's name: a write that is no apply takes over the fields that it changes. A status subresource has a life
+of its own: writes of the object leave it, and its own writes leave the rest, where the collection `has_status`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ import msgspec
 
 from tests.control_plane.sources.kubernetes.fake_patching import (
     MANAGER_LENGTH_MAX,
+    PLAIN,
     PatchError,
+    Shape,
     apply_owned,
     json_patched,
     merge,
@@ -29,7 +32,8 @@ from tests.control_plane.sources.kubernetes.fake_patching import (
 Json = dict[str, Any]
 Key = tuple[str, str]
 
-WITH_GENERATION = {"revisions", "endpointslices", "deployments"}
+WITH_GENERATION = {"revisions", "endpointslices", "deployments", "statefulsets"}
+WITH_STATUS = {"deployments", "statefulsets", "pods"}
 UNCONDITIONAL_UPDATE_REFUSED = {"leases"}  # their PUT must name a resourceVersion
 NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 NAME_LENGTH_MAX = 253
@@ -75,6 +79,25 @@ class Event(msgspec.Struct):
     after: Json | None
 
 
+Admit = Callable[[Json | None, Json, str], None]  # before, after, subresource; raises RefusalError
+
+SHAPES = {
+    "services": Shape(
+        {("metadata", "ownerReferences"): ("uid",), ("spec", "ports"): ("port", "protocol")},
+        frozenset({("spec", "selector")}),
+    ),
+    "deployments": Shape(
+        {("metadata", "ownerReferences"): ("uid",), ("status", "conditions"): ("type",)},
+        frozenset({("spec", "selector")}),
+    ),
+    "statefulsets": Shape(
+        {("metadata", "ownerReferences"): ("uid",), ("status", "conditions"): ("type",)},
+        frozenset({("spec", "selector")}),
+    ),
+    "pods": Shape({("metadata", "ownerReferences"): ("uid",), ("status", "conditions"): ("type",)}),
+}
+
+
 class Collection:
     """The objects of one resource, by (namespace, name), and the events that made them."""
 
@@ -85,6 +108,12 @@ class Collection:
         self.objects: dict[Key, Json] = {}
         self.events: list[Event] = []
         self.compacted = 0  # events up to this version are forgotten
+        self.has_generation = plural in WITH_GENERATION
+        self.is_custom = False  # of a CustomResourceDefinition
+        self.has_status = plural in WITH_STATUS  # a status subresource
+        self.is_namespaced = plural not in {"namespaces", "customresourcedefinitions", "nodes"}
+        self.shape: Shape = SHAPES.get(plural, PLAIN)
+        self.admit: Admit = lambda old, new, subresource: None  # defaults and judges what is to be written
 
 
 class FakeObjects:
@@ -135,7 +164,8 @@ class FakeObjects:
 
     # --- writing ----------------------------------------------------------------------------------------------------
 
-    def create(self, collection: Collection, namespace: str, given: Json) -> Json:
+    def create(self, collection: Collection, namespace: str, given: Json, manager: str = "") -> Json:
+        """`manager`: of a client, which owns what it gives; empty: a test or a controller, which may give all."""
         new = copy.deepcopy(given)
         metadata = new.setdefault("metadata", {})
         if not metadata.get("name"):
@@ -150,18 +180,33 @@ class FakeObjects:
         drop_empty(collection, new)
         if (namespace, metadata["name"]) in collection.objects:
             raise RefusalError(409, "AlreadyExists", f'{collection.plural} "{metadata["name"]}" already exists')
-        metadata["namespace"] = namespace
+        if manager and collection.has_status:
+            new.pop("status", None)
+        collection.admit(None, new, "")
+        if manager and not metadata.get("managedFields"):
+            metadata["managedFields"] = taken_over({"metadata": {}}, new, manager, collection.shape)
+        if collection.is_namespaced:
+            metadata["namespace"] = namespace
         metadata["uid"] = str(uuid.uuid4())
         metadata["creationTimestamp"] = "2026-01-01T00:00:00Z"
         metadata.pop("resourceVersion", None)
-        if collection.plural in WITH_GENERATION:
+        if collection.has_generation:
             metadata["generation"] = 1
         return self._write(collection, None, new)
 
-    def update(self, collection: Collection, key: Key, given: Json, manager: str = "") -> Json:
+    def update(
+        self,
+        collection: Collection,
+        key: Key,
+        given: Json,
+        manager: str = "",
+        subresource: str = "",
+        whole: bool = True,
+    ) -> Json:
         """PUT: the whole object; refused with 409 if it names an old resourceVersion or another UID.
 
-        `manager` becomes the owner of what changes; empty: who owns what is as `given` says.
+        `manager` becomes the owner of what changes; empty: who owns what is as `given` says. `whole` False: object and
+        status at once, as only tests and the fake controllers do.
         """
         old = self.get(collection, key)
         new = copy.deepcopy(given)
@@ -169,31 +214,49 @@ class FakeObjects:
         check_preconditions(collection, old, metadata)
         if collection.plural in UNCONDITIONAL_UPDATE_REFUSED and not metadata.get("resourceVersion"):
             raise RefusalError(422, "Invalid", "metadata.resourceVersion: must be specified for an update")
+        if whole and collection.has_status:
+            new = one_part(old, new, subresource)
+            metadata = new["metadata"]
         check_metadata(collection, {**metadata, "name": key[1]})
         drop_empty(collection, new)
-        if manager and old["metadata"].get("managedFields"):
-            metadata["managedFields"] = taken_over(old, new, manager)
+        collection.admit(old, new, subresource)
+        if manager:
+            metadata["managedFields"] = taken_over(old, new, manager, collection.shape, subresource)
         for name in (*IMMUTABLE_METADATA, "generation", "deletionTimestamp"):
             if name in old["metadata"]:
                 metadata[name] = old["metadata"][name]
             else:
                 metadata.pop(name, None)
-        if collection.plural in WITH_GENERATION and content(old) != content(new):
+        if collection.has_generation and content(old, collection) != content(new, collection):
             metadata["generation"] = old["metadata"]["generation"] + 1
         metadata["resourceVersion"] = old["metadata"]["resourceVersion"]
-        if new == old:
+        if same(old, new):
             return old
         if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
             self._write(collection, old, None)
             return new
         return self._write(collection, old, new)
 
-    def merge_patch(self, collection: Collection, key: Key, patch: Json) -> Json:
+    def merge_patch(
+        self,
+        collection: Collection,
+        key: Key,
+        patch: Json,
+        manager: str = "",
+        subresource: str = "",
+        whole: bool = False,
+    ) -> Json:
         old = self.get(collection, key)
         check_preconditions(collection, old, patch.get("metadata", {}))
         patched = merge(old, patch)
         patched["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
-        return self.update(collection, key, patched)
+        return self.update(collection, key, patched, manager, subresource, whole)
+
+    def terminate(self, collection: Collection, key: Key) -> Json:
+        """A deletion that takes its time, as that of a pod: it is marked, and `delete` ends it."""
+        new = copy.deepcopy(self.get(collection, key))
+        new["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:01Z"
+        return self._write(collection, self.get(collection, key), new)
 
     def json_patch(self, collection: Collection, key: Key, operations: Any, manager: str) -> Json:
         """All of the operations or none."""
@@ -207,7 +270,9 @@ class FakeObjects:
             raise RefusalError(422, "Invalid", f"{message}: {error}") from error
         return self.update(collection, key, patched, manager)
 
-    def apply(self, collection: Collection, key: Key, wanted: Json, manager: str, force: bool) -> tuple[Json, bool]:
+    def apply(
+        self, collection: Collection, key: Key, wanted: Json, manager: str, force: bool, subresource: str = ""
+    ) -> tuple[Json, bool]:
         """The object, and whether it was created."""
         if not manager:
             raise RefusalError(422, "Invalid", "fieldManager: Required value: is required for apply patch")
@@ -222,12 +287,21 @@ class FakeObjects:
         old = collection.objects.get(key)
         if old is not None:
             check_preconditions(collection, old, wanted["metadata"])
-        applied, conflicts = apply_owned(old or {}, wanted, manager, force)
+        elif subresource:
+            raise RefusalError(404, "NotFound", f'{collection.plural} "{key[1]}" not found')
+        elif wanted["metadata"].get("uid"):
+            message = "uid mismatch: the provided object specified uid {}, and no existing object was found"
+            raise RefusalError(409, "Conflict", message.format(wanted["metadata"]["uid"]))
+        if wanted["metadata"].get("managedFields"):
+            raise RefusalError(400, "BadRequest", "metadata.managedFields must be nil")
+        if collection.has_status:
+            wanted = applied_part(wanted, subresource)
+        applied, conflicts = apply_owned(old or {}, wanted, manager, force, collection.shape, subresource)
         if conflicts:
-            raise RefusalError(409, "Conflict", f"Apply failed with {len(conflicts)} conflicts: {sorted(conflicts)}")
+            raise apply_conflict(collection, conflicts)
         if old is None:
             return self.create(collection, key[0], applied), True
-        return self.update(collection, key, applied), False
+        return self.update(collection, key, applied, "", subresource), False
 
     def delete(self, collection: Collection, key: Key, uid: str = "", version: str = "") -> Json:
         old = self.get(collection, key)
@@ -261,12 +335,56 @@ def key_of(thing: Json) -> Key:
     return (thing["metadata"].get("namespace", ""), thing["metadata"]["name"])
 
 
-def content(thing: Json) -> Json:
+def content(thing: Json, collection: Collection) -> Json:
     """Whatever `generation` counts the changes of. What has no spec (a slice) has its labels counted too."""
-    if "spec" in thing:
+    if "spec" in thing and not collection.is_custom:
         return {"spec": thing["spec"]}
-    counted = {name: value for name, value in thing.items() if name not in {"metadata", "status"}}
-    return {**counted, "labels": thing["metadata"].get("labels") or {}}
+    counted = {name: value for name, value in thing.items() if name not in {"metadata", "status", "apiVersion", "kind"}}
+    return counted if collection.is_custom else {**counted, "labels": thing["metadata"].get("labels") or {}}
+
+
+def one_part(old: Json, new: Json, subresource: str) -> Json:
+    """What a write of the object, or of its status, may change; of the rest it is as it was."""
+    if subresource == "status":
+        status = {"status": new["status"]} if "status" in new else {}
+        rest = {name: value for name, value in old.items() if name not in {"status", "metadata"}}
+        owners = new["metadata"].get("managedFields")
+        metadata = {**old["metadata"], **({"managedFields": owners} if owners else {})}
+        return {**rest, "metadata": copy.deepcopy(metadata), **status}
+    without = {name: value for name, value in new.items() if name != "status"}
+    return {**without, **({"status": old["status"]} if "status" in old else {})}
+
+
+def applied_part(wanted: Json, subresource: str) -> Json:
+    """What an apply of the object, or of its status, owns."""
+    if subresource == "status":
+        name = {"name": wanted["metadata"].get("name")} if "name" in wanted["metadata"] else {}
+        kept = {field: value for field, value in wanted.items() if field in {"apiVersion", "kind", "status"}}
+        return {**kept, "metadata": name}
+    return {name: value for name, value in wanted.items() if name != "status"}
+
+
+def apply_conflict(collection: Collection, conflicts: dict[str, set[str]]) -> RefusalError:
+    """In the API's words, which name the managers."""
+    count = sum(len(fields) for fields in conflicts.values())
+    words = [
+        f'conflict with "{manager}" using {collection.api_version}: {field}'
+        for manager, fields in sorted(conflicts.items())
+        for field in sorted(fields)
+    ]
+    if count == 1:
+        return RefusalError(409, "Conflict", f"Apply failed with 1 conflict: {words[0]}")
+    listed = "\n".join(
+        f'conflicts with "{manager}" using {collection.api_version}:\n'
+        + "\n".join(f"- {field}" for field in sorted(fields))
+        for manager, fields in sorted(conflicts.items())
+    )
+    return RefusalError(409, "Conflict", f"Apply failed with {count} conflicts: {listed}")
+
+
+def same(old: Json, new: Json) -> bool:
+    """Whether a write changes nothing; who owns what is no content of its own, but a change of it is a change."""
+    return {**old, "apiVersion": 0, "kind": 0} == {**new, "apiVersion": 0, "kind": 0}
 
 
 def check_preconditions(collection: Collection, old: Json, given: Json) -> None:
