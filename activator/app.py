@@ -340,6 +340,7 @@ class App:
     def _program(self) -> Program:
         """What the metrics of the program are read from."""
         from activator.telemetry.metrics.program_families import Program
+        from activator.telemetry.metrics.scaling_families import ScalingFigures
 
         control = self.control
         counts = counts_plus(self.workers.counts(), self._own_counts())
@@ -357,6 +358,7 @@ class App:
             self._activations,
             self._worker_figures(counts),
             None if self._membership is None else self._membership.figures(),
+            ScalingFigures.of(control.processes.autoscaler),
         )
 
     def _worker_figures(self, counts: WorkerCounts) -> WorkerFigures | None:

@@ -87,6 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     status = commands.add_parser("status", help="what a running activator is doing")
     status.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
     status.add_argument("--json", action="store_true", help="as JSON")
+    status.add_argument(
+        "--why", metavar="NAME", nargs="?", const="", help="why each revision, or this one, has so many pods"
+    )
     status.add_argument("--watch", action="store_true", help="again every second, until interrupted")
     status.set_defaults(handler=_status)
     version = commands.add_parser("version", help="print the version")
@@ -237,7 +240,7 @@ def _drain(options: argparse.Namespace, command: list[str] | None) -> int:
 
 def _status(options: argparse.Namespace, command: list[str] | None) -> int:
     from activator.admin.client import ask
-    from activator.admin.status import table, watch
+    from activator.admin.status import table, watch, why
 
     if options.watch and not options.json:
         from threading import Event
@@ -248,6 +251,12 @@ def _status(options: argparse.Namespace, command: list[str] | None) -> int:
         watch(lambda: ask(options.admin, "GET", "/debug/revisions"), lambda: not Event().wait(1.0), console)
         return 0
     answer = ask(options.admin, "GET", "/debug/revisions")
+    if options.why is not None and not options.json:
+        explained = why(answer, options.why)
+        if explained is None:
+            raise StartError(f"there is no revision {options.why}; `activator status` lists them")
+        print(explained)
+        return 0
     print(answer.decode() if options.json else table(answer))
     return 0
 

@@ -46,6 +46,44 @@ def shown(answer: bytes) -> Group | Text:
     return Group(*parts) if parts else Text("no revisions")
 
 
+def why(answer: bytes, name: str) -> str | None:
+    """Why each revision has so many pods, or only that of this name (`name`, `namespace/name`); None: there is none."""
+    revisions = [
+        one
+        for one in msgspec.json.decode(answer)["revisions"]
+        if not name or name in (one["name"], f"{one['namespace']}/{one['name']}")
+    ]
+    if name and not revisions:
+        return None
+    return "\n".join(line for revision in revisions for line in _why(revision)) or "no revisions"
+
+
+def _why(revision: dict[str, Any]) -> list[str]:
+    head = f"{revision['namespace']}/{revision['name']}"
+    scaling = revision.get("scaling")
+    if scaling is None:
+        return [f"{head}: not scaled here, since it has no `process`"]
+    state = "asleep" if scaling["asleep"] else "panics" if scaling["panicking"] else "awake"
+    averages = f"stable average {scaling['stable_average']:g}, panic average {scaling['panic_average']:g}"
+    bounds = f"ready {scaling['ready']}, min {scaling['min']}, max {scaling['max'] or 'no bound'}"
+    lines = [
+        f"{head}: wanted {scaling['wanted']} ({scaling['reason']}, {_ago(scaling['age_s'])}), {state}",
+        f"  {scaling['explanation']}",
+        f"  {scaling['metric']}: {averages}, target {scaling['target']:g}; {bounds}",
+    ]
+    changed = scaling["changed"]
+    if changed is not None:
+        came = f"  last change {_ago(changed['age_s'])}: {changed['from']} to {changed['to']} ({changed['reason']}): "
+        lines.append(came + changed["explanation"])
+    return lines
+
+
+def _ago(seconds: float) -> str:
+    if seconds < 120.0:
+        return f"{seconds:.0f} s ago"
+    return f"{seconds / 60.0:.0f} min ago" if seconds < 7200.0 else f"{seconds / 3600.0:.0f} h ago"
+
+
 def _revision(revision: dict[str, Any]) -> Text:
     line = Text(f"{revision['namespace']}/{revision['name']}", style="bold")
     line.append(

@@ -139,6 +139,30 @@ def test_status(run_activator: RunActivator) -> None:
         assert [one["name"] for one in json.loads(done.stdout)["revisions"]] == ["a", "b"]
 
 
+def test_why_so_many_processes(run_activator: RunActivator) -> None:
+    process = {"command": SERVING, "max_scale": 2, "target_concurrency": 10}
+    with ScriptedPod(serve) as pod:
+        fixed = {"name": "fixed", "hosts": ["fixed.test"], "pods": [pod.address]}
+        activator = run_activator(configured([{"name": "app", "hosts": ["app.test"], "process": process}, fixed]))
+        admin = ("--admin", f"http://{activator.admin}")
+        assert "No pod, and no request is here." in cli("status", "--why", "app", *admin).stdout
+        assert ask(activator.address, request(host="app.test")).status == 200
+        done = cli("status", "--why", *admin)
+        assert done.returncode == 0
+        assert "default/app: wanted 1 (" in done.stdout
+        assert "0 to 1 (" in done.stdout
+        assert "at a target of 10 for each pod" in done.stdout
+        assert "default/fixed: not scaled here" in done.stdout
+        missing = cli("status", "--why", "other", *admin)
+        assert (missing.returncode, missing.stdout) == (3, "")
+        assert "there is no revision other" in missing.stderr
+        shown = activator.revisions()
+        assert shown["app"]["scaling"]["changed"]["to"] == 1
+        assert "scaling" not in shown["fixed"]
+        _, _, metrics = activator.ask("/metrics")
+    assert b'activator_scaling_wanted_pods{namespace="default",revision="app"} 1.0' in metrics
+
+
 def test_nobody_there_to_ask() -> None:
     for command in ("status", "drain"):
         done = cli(command, "--admin", "http://127.0.0.1:1")

@@ -11,6 +11,8 @@ import pytest
 
 import activator
 from activator.control_plane.probes.probe import Ask
+from activator.control_plane.scaling.autoscaler import Shown
+from activator.control_plane.scaling.explanation import ScalingReason
 from activator.control_plane.sources.push.intake import Verdict
 from activator.control_plane.state.lifecycle import SEEN
 from activator.control_plane.state.worker import TURN_BOUNDS_S
@@ -21,11 +23,14 @@ from activator.messages import DataPlaneStatistics, Http2Statistics
 from activator.runtime.distribution import Distribution
 from activator.runtime.errors import Reason
 from activator.runtime.histogram import Histogram
+from activator.telemetry.metrics import METRICS_REVISIONS_MAX
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES, DECLARATION_FAMILIES, KNATIVE_FAMILIES
 from activator.telemetry.metrics.families import Family, Value
 from activator.telemetry.metrics.member_families import MEMBER_FAMILIES, MemberFigures
+from activator.telemetry.metrics.named import OTHER
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
+from activator.telemetry.metrics.scaling_families import SCALING_FAMILIES, ScalingFigures
 from activator.telemetry.metrics.worker_families import WORKER_FAMILIES, WorkerFigures
 from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING, UNLIMITED
 
@@ -336,6 +341,27 @@ MEMBERS: dict[str, float | Figures] = {
     "activator_group_grants": 1.0,
     "activator_group_connections_refused": {("refused",): 7.0, ("no handshake",): 0.0, ("too many",): 8.0},
 }
+
+
+def a_decision(wanted: int, panicking: bool, stable: float, panic: float, target: float) -> Any:
+    return Of(wanted=wanted, panicking=panicking, seen=Of(stable=stable, panic=panic), rule=Of(effective_target=target))
+
+
+def scaled(revisions: int) -> Any:
+    shown = [Shown("ns/app", a_decision(1, True, 2.0, 3.0, 4.0), None, True)]
+    shown += [Shown("ns/asleep", a_decision(5, True, 6.0, 7.0, 8.0), None, False)]
+    shown += [Shown(f"ns/{number}", a_decision(2, True, 1.0, 1.0, number), None, True) for number in range(revisions)]
+    return ScalingFigures(shown, {ScalingReason.PANIC: 9, ScalingReason.GRACE: 10, ScalingReason.ASLEEP: 0})
+
+
+SCALING: dict[str, float | Figures] = {
+    "activator_scaling_wanted_pods": {("ns", "app"): 1.0, ("ns", "asleep"): 5.0},
+    "activator_scaling_panicking": {("ns", "app"): 1.0, ("ns", "asleep"): 0.0},
+    "activator_scaling_stable_average": {("ns", "app"): 2.0, ("ns", "asleep"): 0.0},
+    "activator_scaling_panic_average": {("ns", "app"): 3.0, ("ns", "asleep"): 0.0},
+    "activator_scaling_target": {("ns", "app"): 4.0, ("ns", "asleep"): 8.0},
+    "activator_scaling_decisions": {("panic",): 9.0, ("grace",): 10.0},
+}
 GROUP = MemberFigures({"this one": 1, "reached": 2, "vacant": 3}, 4, 5, 6, True, {"refused": 7, "too many": 8})
 
 
@@ -353,8 +379,9 @@ def figure(value: Value) -> float:
         (REVISION_FAMILIES, statistics.revision(a_revision()), REVISION),
         (WORKER_FAMILIES, WorkerFigures({"serving": 2, "waiting": 1}, 3, 4.0, 5), WORKERS),
         (MEMBER_FAMILIES, GROUP, MEMBERS),
+        (SCALING_FAMILIES, scaled(0), SCALING),
     ],
-    ids=("program", "cluster", "knative", "declarations", "revision", "workers", "members"),
+    ids=("program", "cluster", "knative", "declarations", "revision", "workers", "members", "scaling"),
 )
 def test_each_figure_is_read_from_its_place(
     families: Iterable[Family[Any]], source: Any, expected: dict[str, float | Figures]
@@ -364,6 +391,15 @@ def test_each_figure_is_read_from_its_place(
         figures = {labels: figure(value) for labels, value in family.read(source)}
         read[family.name] = figures if family.labels else figures[()]
     assert read == expected
+
+
+def test_beyond_a_thousand_revisions_scaling_is_shown_as_one() -> None:
+    source = scaled(1500)
+    rows = {family.name: dict(family.read(source)) for family in SCALING_FAMILIES[:-1]}
+    assert {len(one) for one in rows.values()} == {METRICS_REVISIONS_MAX + 1}
+    others = 1500 + 2 - METRICS_REVISIONS_MAX
+    assert rows["activator_scaling_wanted_pods"][OTHER] == 2.0 * others
+    assert rows["activator_scaling_target"][OTHER] == 1499.0
 
 
 def test_what_is_not_there_is_not_shown() -> None:

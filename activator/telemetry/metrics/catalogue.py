@@ -22,6 +22,7 @@ from activator.telemetry.metrics.revision_families import (
     STARTING,
     TRAFFIC,
 )
+from activator.telemetry.metrics.scaling_families import SCALING_FAMILIES
 from activator.telemetry.metrics.worker_families import WORKER_FAMILIES
 
 _KNATIVE = "\n".join(f"- `{metric.name}`" for metric in KNATIVE_METRICS)
@@ -74,6 +75,12 @@ the parts of one pass is in the traces ([tracing](tracing.md)).
 """
 
 
+_SCALING = """\
+Of revisions that are scaled here, which are those with `process`; from their last decision ([scaling](scaling.md)). A
+revision that sleeps has averages of 0.
+"""
+
+
 _WORKERS = """\
 All other metrics are sums over the workers ([several workers](workers.md)). `process_…` is the parent, which carries no
 requests.
@@ -91,6 +98,7 @@ def markdown() -> str:
         ("The sparse array", SPARSE_ARRAY),
     ):
         parts.append(f"## {title}, of each revision\n\n{_list(families)}")
+    parts.append(f"## Scaling\n\n{_SCALING}\n{_list(SCALING_FAMILIES)}")
     parts.append(f"## Clients, and what is held\n\n{_list(CLIENTS)}")
     parts.append(f"## The control plane\n\n{_CONTROL}\n{_list(CONTROLLER_FAMILIES)}")
     parts.append(f"## The cluster, with Kubernetes\n\n{_list(CLUSTER_FAMILIES)}")
@@ -125,6 +133,7 @@ def _words() -> str:
         *DECLARATION_FAMILIES,
         *CONTROLLER_FAMILIES,
         *WORKER_FAMILIES,
+        *SCALING_FAMILIES,
     )
     for family in families:
         for label, values in zip(family.labels, family.values, strict=False):

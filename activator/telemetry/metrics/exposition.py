@@ -25,6 +25,7 @@ from activator.telemetry.metrics.named import Reading, Roster
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
 from activator.telemetry.metrics.revision_families import REVISION_FAMILIES
 from activator.telemetry.metrics.sample_text import FamilyText
+from activator.telemetry.metrics.scaling_families import SCALING_FAMILIES
 from activator.telemetry.metrics.worker_families import WORKER_FAMILIES
 
 SAMPLES_PER_SLICE: Final = 1000  # a millisecond or two
@@ -101,6 +102,9 @@ class Exposition:
         if program.members is not None:
             for of_members in MEMBER_FAMILIES:
                 yield _read(of_members, program.members)
+        if program.scaling is not None:
+            for of_scaling in SCALING_FAMILIES:
+                yield _read(of_scaling, program.scaling)
         for of_controllers in CONTROLLER_FAMILIES:
             yield _read(of_controllers, program.controllers)
 

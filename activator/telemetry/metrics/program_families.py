@@ -22,6 +22,7 @@ from activator.telemetry.metrics.cluster_families import ClusterView, Declaratio
 from activator.telemetry.metrics.families import Family, Kind, Row, counter, gauge
 from activator.telemetry.metrics.member_families import MemberFigures
 from activator.telemetry.metrics.revision_families import REASONS
+from activator.telemetry.metrics.scaling_families import ScalingFigures
 from activator.telemetry.metrics.worker_families import WorkerFigures
 from activator.telemetry.tracing.switch import SPAN_OUTCOMES
 from lb.tracker import EMPTY, STATE_NAMES
@@ -43,6 +44,7 @@ class Program(NamedTuple):
     declarations: DeclarationsView | None = None  # … without it
     workers: WorkerFigures | None = None  # where there are several
     members: MemberFigures | None = None  # where there is a group
+    scaling: ScalingFigures | None = None  # where revisions are scaled here
 
 
 def _of_turns(name: str, text: str, read: Callable[[Program], Histogram], adds: str) -> Family[Program]:
