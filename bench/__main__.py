@@ -51,7 +51,18 @@ def _parser() -> argparse.ArgumentParser:
     micro.add_argument(
         "--group",
         action="append",
-        choices=["policies", "table", "memory", "fragmentation", "state", "telemetry", "throttle", "http2", "growth"],
+        choices=[
+            "policies",
+            "table",
+            "memory",
+            "fragmentation",
+            "state",
+            "telemetry",
+            "throttle",
+            "http2",
+            "growth",
+            "scaling",
+        ],
         help="only these; may be given several times (default: all)",
     )
     micro.add_argument("--world", choices=["both", "compiled", "plain"], default="both", help="(default: both)")

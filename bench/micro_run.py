@@ -30,6 +30,7 @@ GROUPS = {
     "state": "test_bench_state.py",
     "telemetry": "test_bench_telemetry.py",
     "throttle": "test_bench_throttle.py",
+    "scaling": "test_bench_scaling.py",
     "http2": "test_bench_http2.py",
     "growth": "test_bench_growth.py",
 }

@@ -93,6 +93,7 @@ RENDERERS = {
     "state": plain_list,
     "telemetry": plain_list,
     "throttle": plain_list,
+    "scaling": plain_list,
     "http2": plain_list,
     "growth": growth,
 }

@@ -53,6 +53,7 @@ class Totals:
         self._counted = total  # as last observed
         self._total = 0.0  # what has been added since the beginning
         self._last_s = at_s
+        self._next_s = (floor(at_s / BUCKET_S) + 1) * BUCKET_S  # where the bucket of that time ends
         self._stable = _Window(stable_s, at_s)
         self._panic = _Window(panic_s, at_s)
         self._beginnings = self._ring()
@@ -63,8 +64,12 @@ class Totals:
         self._counted = total
         before = self._total
         if at_s > self._last_s:
-            self._pass(at_s, added)
+            if at_s >= self._next_s:
+                self._pass(at_s, added)
+            self._last_s = at_s
         self._total += added
+        if silent_s == 0.0:
+            return
         for window in (self._stable, self._panic):
             if silent_s >= window.buckets * BUCKET_S:
                 window.first_s = at_s
@@ -73,7 +78,9 @@ class Totals:
     def advance(self, now_s: float) -> None:
         """Nothing has been added until now."""
         if now_s > self._last_s:
-            self._pass(now_s, 0.0)
+            if now_s >= self._next_s:
+                self._pass(now_s, 0.0)
+            self._last_s = now_s
 
     def average(self, now_s: float, panic: bool) -> float | None:
         """None: no time has passed since the window began."""
@@ -112,7 +119,7 @@ class Totals:
         per_s = added / (at_s - self._last_s)
         for bucket in range(max(floor(self._last_s / BUCKET_S) + 1, last - len(ring) + 1), last + 1):
             ring[bucket % len(ring)] = self._total + per_s * (bucket * BUCKET_S - self._last_s)
-        self._last_s = at_s
+        self._next_s = (last + 1) * BUCKET_S
 
 
 class Windows:
@@ -164,6 +171,8 @@ class Windows:
         self._peak_buckets = _buckets(stable_s)
 
     def _peaked(self, bucket: int, here: int) -> None:
+        if self._peaks and self._peaks[-1][0] == bucket and here <= self._peaks[-1][1]:
+            return
         self._forget(bucket)
         while self._peaks and self._peaks[-1][1] <= here:
             self._peaks.pop()
