@@ -1,4 +1,4 @@
-"""What scaling costs: a load, a tick that decides on every active revision, a tick that decides on none, and sleepers."""
+"""What scaling costs: a load, a tick with a decision for each active revision, one with none, and one over sleepers."""
 
 from __future__ import annotations
 
