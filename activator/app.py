@@ -358,7 +358,7 @@ class App:
             self._activations,
             self._worker_figures(counts),
             None if self._membership is None else self._membership.figures(),
-            ScalingFigures.of(control.processes.autoscaler),
+            ScalingFigures.of((self._activations or control.processes).autoscaler),
         )
 
     def _worker_figures(self, counts: WorkerCounts) -> WorkerFigures | None:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from activator.control_plane.controller_counts import ErrorType
-from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES
+from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES, DECLARATION_FAMILIES, KNATIVE_FAMILIES
 from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
 from activator.telemetry.metrics.families import Family, Kind
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES
@@ -39,6 +39,8 @@ def catalogue() -> dict[str, Family[Any]]:
         *REVISION_FAMILIES,
         *PROGRAM_FAMILIES,
         *CLUSTER_FAMILIES,
+        *KNATIVE_FAMILIES,
+        *DECLARATION_FAMILIES,
         *CONTROLLER_FAMILIES,
     )
     suffixes = {Kind.COUNTER: ("_total",), Kind.GAUGE: ("",), Kind.HISTOGRAM: ("_bucket", "_sum", "_count")}

@@ -8,7 +8,7 @@ slice may be empty: revisions were read, and there are more to read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.core import Metric
@@ -84,29 +84,24 @@ class Exposition:
     def _program_metrics(self) -> Iterator[Metric]:
         yield from self._process.collect()
         program = self._program()
-        for family in PROGRAM_FAMILIES:
-            yield _read(family, program)
-        cluster = program.cluster
-        if cluster is not None:
-            for of_cluster in CLUSTER_FAMILIES:
-                yield _read(of_cluster, cluster)
-        if program.knative is not None:
-            for of_knative in KNATIVE_FAMILIES:
-                yield _read(of_knative, program.knative)
-        if program.declarations is not None:
-            for of_declarations in DECLARATION_FAMILIES:
-                yield _read(of_declarations, program.declarations)
-        if program.workers is not None:
-            for of_workers in WORKER_FAMILIES:
-                yield _read(of_workers, program.workers)
-        if program.members is not None:
-            for of_members in MEMBER_FAMILIES:
-                yield _read(of_members, program.members)
-        if program.scaling is not None:
-            for of_scaling in SCALING_FAMILIES:
-                yield _read(of_scaling, program.scaling)
-        for of_controllers in CONTROLLER_FAMILIES:
-            yield _read(of_controllers, program.controllers)
+        for families, source in _sources(program):
+            if source is not None:
+                for family in families:
+                    yield _read(family, source)
+
+
+def _sources(program: Program) -> list[tuple[Iterable[Family[Any]], object]]:
+    """What is read where; None: there is no such part in this program."""
+    return [
+        (PROGRAM_FAMILIES, program),
+        (CLUSTER_FAMILIES, program.cluster),
+        (KNATIVE_FAMILIES, program.knative),
+        (DECLARATION_FAMILIES, program.declarations),
+        (WORKER_FAMILIES, program.workers),
+        (MEMBER_FAMILIES, program.members),
+        (SCALING_FAMILIES, program.scaling),
+        (CONTROLLER_FAMILIES, program.controllers),
+    ]
 
 
 def samples_of(
