@@ -49,10 +49,15 @@ def run_shared_activator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[R
     yield from _runner(tmp_path_factory.mktemp("activator"))
 
 
+def next_net() -> int:
+    """The second number of addresses in 127.0.0.0/8 that no other cluster of this run has."""
+    return next(_NETS)
+
+
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """A cluster of the test's own."""
-    made = Cluster(tmp_path, next(_NETS))
+    made = Cluster(tmp_path, next_net())
     yield made
     made.close()
 

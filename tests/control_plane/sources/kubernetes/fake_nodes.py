@@ -29,8 +29,15 @@ class Failure(Enum):
     NOT_READY = "its probe fails"
 
 
+def pod_address(number: int) -> str:
+    """Of the pod of this number, in a network of pods."""
+    return f"10.{64 + (number >> 16 & 63)}.{number >> 8 & 255}.{number & 255}"
+
+
 class Settings(msgspec.Struct, frozen=True):
-    """`quotas`: pods that a namespace may have; `crash`: exit code and last message of a container that crashes."""
+    """`address` gives each pod its own.
+
+    `quotas`: pods that a namespace may have; `crash`: exit code and last message of a container that crashes."""
 
     nodes: int = 3
     pods_per_node: int = 110
@@ -40,6 +47,7 @@ class Settings(msgspec.Struct, frozen=True):
     failures: Mapping[str, Failure] = {}
     quotas: Mapping[str, int] = {}
     crash: tuple[int, str] = (1, "panic: no configuration")
+    address: Callable[[int], str] = pod_address
 
 
 class Nodes:
@@ -150,10 +158,10 @@ class Nodes:
         failure = self._failure(pod)
         if failure is None:
             self._addresses += 1
-            self._status(pod, {**running(pod, True, 0), "podIP": _address(self._addresses)})
+            self._status(pod, {**running(pod, True, 0), "podIP": self._settings.address(self._addresses)})
         elif failure is Failure.NOT_READY:
             self._addresses += 1
-            self._status(pod, {**running(pod, False, 0), "podIP": _address(self._addresses)})
+            self._status(pod, {**running(pod, False, 0), "podIP": self._settings.address(self._addresses)})
         else:
             self._status(pod, self._failed(pod, failure))
 
@@ -204,7 +212,3 @@ def running(pod: Json, ready: bool, restarts: int) -> Json:
 def _condition(kind: str, holds: bool, reason: str = "", message: str = "") -> Json:
     told = {"type": kind, "status": "True" if holds else "False"}
     return told | ({"reason": reason} if reason else {}) | ({"message": message} if message else {})
-
-
-def _address(number: int) -> str:
-    return f"10.{64 + (number >> 16 & 63)}.{number >> 8 & 255}.{number & 255}"

@@ -1,8 +1,8 @@
 """The part of CEL that validation rules of ours use; anything else is refused when the definition is created.
 
-`self`, `oldSelf`, fields and indexes, `has(…)`, `size(…)`, `.size()`, `.startsWith`, `.endsWith`, `.contains`,
-`.matches`, `.all(x, …)`, `.exists(x, …)`, `in`, comparisons, `&& || !`, `? :`, `+ - * / %`, numbers, strings, lists,
-`true`, `false`, `null`. Where a rule names `oldSelf`, it holds for changes only, as in the API.
+`self`, `oldSelf`, fields and indexes, `has(…)`, `size(…)`, `type(…)` with names of types, `.size()`, `.startsWith`,
+`.endsWith`, `.contains`, `.matches`, `.all(x, …)`, `.exists(x, …)`, `in`, comparisons, `&& || !`, `? :`, `+ - * / %`,
+numbers, strings, lists, `true`, `false`, `null`. A rule that names `oldSelf` holds for changes only, as in the API.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _TOKEN = re.compile(
     r"""|(?P<sign>&&|\|\||==|!=|<=|>=|[-+*/%!<>?:.,()\[\]]))"""
 )
 _WORDS = {"true": True, "false": False, "null": None}
+_TYPES: dict[str, type] = {"int": int, "double": float, "string": str, "bool": bool, "list": list, "map": dict}
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "==": lambda a, b: bool(a == b),
     "!=": lambda a, b: bool(a != b),
@@ -231,6 +232,13 @@ class _Parser:
     def _word(self, word: str) -> Run:
         if word in _WORDS:
             return lambda scope: _WORDS[word]
+        if word == "type":
+            self._need("(")
+            inner = self._choice()
+            self._need(")")
+            return lambda scope: type(inner(scope))
+        if word in _TYPES:
+            return lambda scope: _TYPES[word]
         if word in {"has", "size"}:
             self._need("(")
             inner = self._choice()

@@ -1,0 +1,248 @@
+"""Deployments of a cluster without Knative, from zero and back, with the rights of the chart's role alone."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.control_plane.sources.kubernetes.fake_nodes import FAILURE_ANNOTATION, Settings
+from tests.e2e.activation_cluster import NAMESPACE, ActivationCluster, ask
+from tests.e2e.conftest import next_net
+from tests.e2e.running import Activator, eventually
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ActivationCluster]:
+    made = ActivationCluster(tmp_path, next_net())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def activator(cluster: ActivationCluster) -> Iterator[Activator]:
+    made = cluster.activator()
+    yield made
+    made.close()
+
+
+def test_from_zero_to_zero_and_again(cluster: ActivationCluster, activator: Activator) -> None:
+    cluster.deploy()
+    cluster.declare()
+    cluster.wait_condition("Ready", "AtZero")
+    assert cluster.condition("ScaledToZero")["status"] == "True"
+    cluster.listen_delay_s = 0.2
+    status, body, _ = ask(activator)
+    assert (status, body["host"]) == (200, "hello.test")
+    assert cluster.replicas() == 1
+    cluster.wait_condition("Ready", "Serving")
+    cluster.wait_replicas(0)
+    cluster.wait_pods(0)
+    cluster.wait_condition("Ready", "AtZero")
+    assert ask(activator)[0] == 200, "and again"
+    assert len(cluster.seen) == 2
+
+
+def test_what_was_there_before_is_taken_over_as_it_is(cluster: ActivationCluster) -> None:
+    cluster.deploy(replicas=2)
+    cluster.wait_pods(2)
+    cluster.declare(scaling={"scaleToZeroGrace": "2s"})
+    activator = cluster.activator()
+    activator.wait_ready_pods("hello", 2)
+    assert ask(activator)[0] == 200
+    assert cluster.replicas() >= 1, "a start of the activator takes nobody's pods away"
+    cluster.wait_replicas(0)
+    activator.close()
+
+
+def test_a_limit_holds_and_brings_more_pods(cluster: ActivationCluster, activator: Activator) -> None:
+    cluster.deploy()
+    cluster.declare(containerConcurrency=1, scaling={"max": 3, "burst": True})
+    cluster.wait_condition("Ready", "AtZero")
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: ask(activator, path="/slow/0.2")[0], range(36)))
+    assert Counter(answers) == {200: 36}
+    assert {pod.most_in_flight for pod in cluster.seen} == {1}
+    assert 2 <= len(cluster.seen) <= 3
+
+
+def test_what_cannot_start_is_told_at_once_and_served_when_it_can(
+    cluster: ActivationCluster, activator: Activator
+) -> None:
+    cluster.deploy(**{FAILURE_ANNOTATION: "CrashLoopBackOff"})
+    cluster.declare(scaling={"scaleToZeroGrace": "30s"})
+    cluster.wait_condition("Ready", "AtZero")
+    began = time.monotonic()
+    status, body, headers = ask(activator)
+    assert status == 503
+    assert "exits again and again (exit code 1): panic: no configuration" in body
+    assert headers["Activator-Reason"] == "revision_failed"
+    assert time.monotonic() - began < 10.0
+    condition = cluster.wait_condition("Ready", "CrashLoopBackOff")
+    assert condition["status"] == "False"
+    mended = {"spec": {"template": {"metadata": {"annotations": {FAILURE_ANNOTATION: None}}}}}
+    cluster.call(lambda: cluster.api.update("deployments", "hello", mended))
+    for name in cluster.names("pods"):
+        cluster.call(lambda name=name: cluster.api.delete("pods", name))  # type: ignore[misc]
+    eventually(lambda: ask(activator)[0] == 200)
+
+
+def test_what_may_pass_is_waited_for_as_long_as_the_object_says(tmp_path: Path) -> None:
+    cluster = ActivationCluster(tmp_path, next_net(), Settings(quotas={NAMESPACE: 0}))
+    activator = cluster.activator()
+    cluster.deploy()
+    cluster.declare(patience="3s")
+    cluster.wait_condition("Ready", "AtZero")
+    began = time.monotonic()
+    status, body, _ = ask(activator)
+    assert (status, "exceeded quota" in body) == (503, True)
+    assert time.monotonic() - began > 2.5
+    activator.close()
+    cluster.close()
+
+
+def test_replicas_that_a_user_sets_are_set_back(cluster: ActivationCluster, activator: Activator) -> None:
+    cluster.deploy()
+    cluster.declare(scaling={"min": 1})
+    cluster.wait_replicas(1)
+    cluster.wait_condition("Ready", "Serving")
+    cluster.call(lambda: cluster.api.update("deployments", "hello", {"spec": {"replicas": 5}}))
+    cluster.wait_replicas(1)
+    eventually(lambda: len(cluster.pods) == 1)
+
+
+def test_an_activation_that_is_deleted_with_requests_in_line(cluster: ActivationCluster, activator: Activator) -> None:
+    cluster.deploy(**{FAILURE_ANNOTATION: "its probe fails"})
+    cluster.declare()
+    cluster.wait_condition("Ready", "AtZero")
+    answers: list[tuple[int, str]] = []
+    waiting = threading.Thread(target=lambda: answers.append(ask(activator)[:2]))
+    waiting.start()
+    cluster.wait_replicas(1)
+    eventually(lambda: "hello-pods" in cluster.names("services"))
+    cluster.call(lambda: cluster.api.delete("activations", "hello"))
+    waiting.join(20.0)
+    assert answers[0][0] == 503
+    eventually(lambda: "hello-pods" not in cluster.names("services"))
+    eventually(lambda: ask(activator)[0] == 404)
+    assert cluster.replicas() == 1, "the workload is the user's"
+
+
+def test_two_that_claim_one_host(cluster: ActivationCluster, activator: Activator) -> None:
+    cluster.deploy("a", 1)
+    cluster.deploy("b", 1)
+    cluster.declare("a", hosts=["shared.test"], scaling={"min": 1})
+    cluster.wait_condition("Ready", "Serving", "a")
+    time.sleep(1.1)  # the API counts whole seconds
+    cluster.declare("b", hosts=["shared.test", "b.test"], scaling={"min": 1})
+    condition = cluster.wait_condition("Degraded", "HostTaken", "b")
+    assert "shared.test belongs to default/a" in condition["message"]
+    assert ask(activator, "shared.test")[1]["pod"].startswith("a-")
+    assert ask(activator, "b.test")[1]["pod"].startswith("b-")
+    cluster.call(lambda: cluster.api.delete("activations", "a"))
+    eventually(lambda: ask(activator, "shared.test")[1]["pod"].startswith("b-"))
+
+
+def test_a_target_that_does_not_exist(cluster: ActivationCluster, activator: Activator) -> None:
+    cluster.declare("hello")
+    cluster.wait_condition("Ready", "TargetNotFound")
+    status, body, _ = ask(activator)
+    assert (status, "its target Deployment/hello does not exist" in body) == (503, True)
+    cluster.deploy()
+    eventually(lambda: ask(activator)[0] == 200)
+
+
+def test_an_annotated_service_does_without_the_kind(cluster: ActivationCluster, activator: Activator) -> None:
+    cluster.deploy()
+    annotations = {
+        "activator.dev/enabled": "true",
+        "activator.dev/hosts": "hello.test",
+        "activator.dev/scaling": "{scaleToZeroGrace: 1s, stableWindow: 1s}",
+    }
+    thing = {
+        "metadata": {"name": "hello", "annotations": annotations},
+        "spec": {"selector": {"app": "hello"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
+    }
+    cluster.call(lambda: cluster.api.create("services", thing))
+    eventually(lambda: "hello" in activator.revisions())
+    assert ask(activator)[0] == 200
+    cluster.wait_replicas(0)
+
+
+def replace_a_pod(cluster: ActivationCluster, seen: int) -> None:
+    """The oldest one goes, and another one comes: so many have been there then."""
+    name = cluster.call(lambda: next(iter(cluster.pods)))
+    cluster.call(lambda: cluster.controllers.nodes.terminate((NAMESPACE, name)))
+    eventually(lambda: len(cluster.seen) == seen and name not in cluster.pods)
+
+
+def test_pods_are_replaced_under_load_and_no_request_fails(cluster: ActivationCluster, activator: Activator) -> None:
+    cluster.deploy(replicas=3)
+    cluster.declare(scaling={"min": 3})
+    activator.wait_ready_pods("hello", 3)
+    over = threading.Event()
+    answers: Counter[int] = Counter()
+
+    def visit() -> None:
+        while not over.is_set():
+            answers[ask(activator, path="/slow/0.01")[0]] += 1
+
+    visitors = [threading.Thread(target=visit) for _ in range(4)]
+    for visitor in visitors:
+        visitor.start()
+    try:
+        for number in range(6):
+            replace_a_pod(cluster, 4 + number)
+    finally:
+        over.set()
+        for visitor in visitors:
+            visitor.join(20.0)
+    assert set(answers) == {200}
+    assert answers[200] > 100
+
+
+def test_the_api_away_changes_nothing_for_what_is_served(cluster: ActivationCluster, activator: Activator) -> None:
+    cluster.deploy()
+    cluster.declare(scaling={"min": 1})
+    activator.wait_ready_pods("hello", 1)
+    cluster.do(cluster.api.stop())
+    for _ in range(50):
+        assert ask(activator)[0] == 200
+    assert activator.ask("/readyz")[0] == 200
+    cluster.do(cluster.api.start())
+    cluster.deploy("later", 1)
+    cluster.declare("later", scaling={"min": 1})
+    eventually(lambda: ask(activator, "later.test")[0] == 200)
+
+
+def test_nothing_is_written_while_nothing_changes(cluster: ActivationCluster, activator: Activator) -> None:
+    cluster.deploy()
+    cluster.declare(scaling={"min": 1})
+    cluster.wait_condition("Ready", "Serving")
+    time.sleep(1.0)
+    before = len(cluster.writes(""))
+    for _ in range(20):
+        assert ask(activator)[0] == 200
+    touch = {"metadata": {"annotations": {"activator.dev/reconcile-trigger": "1"}}}
+    cluster.call(lambda: cluster.api.update("activations", "hello", touch))
+    time.sleep(2.0)
+    assert len(cluster.writes("")) == before
+
+
+def test_why_so_many_pods_is_told(cluster: ActivationCluster, activator: Activator) -> None:
+    cluster.deploy()
+    cluster.declare()
+    cluster.wait_condition("Ready", "AtZero")
+    assert ask(activator)[0] == 200
+    scaling = activator.revision("hello")["scaling"]
+    assert scaling["wanted"] == 1
+    assert scaling["explanation"]
+    eventually(lambda: cluster.names("events"), "an event on the object")
+    text = activator.ask("/metrics")[2].decode()
+    assert 'activator_declared_revisions{state="serving"} 1.0' in text
+    assert "activator_pod_looks_total" in text
