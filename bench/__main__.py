@@ -116,6 +116,7 @@ def _parser() -> argparse.ArgumentParser:
     kube.set_defaults(handler=_kube)
 
     _add_membership(commands)
+    _add_scale(commands)
 
     report = commands.add_parser("report", help="files of --json as one Markdown table, or as pictures")
     report.add_argument("files", nargs="*", metavar="FILE", default=[MICRO_FIGURES], help=f"(default: {MICRO_FIGURES})")
@@ -183,6 +184,37 @@ def _add_membership(commands: argparse._SubParsersAction[argparse.ArgumentParser
     membership.add_argument("--kubeconfig", default="", metavar="FILE", help="a real API server instead of a fake one")
     membership.add_argument("--namespace", default="default", help="there (default: default)")
     membership.set_defaults(handler=_membership)
+
+
+def _add_scale(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    scale = commands.add_parser("scale", help="writing Kubernetes objects for many Activations, phase by phase")
+    scale.add_argument("--activations", type=_positive, default=500, help="(default: 500)")
+    scale.add_argument("--pods", type=_positive, default=1_000, help="of all of them together (default: 1,000)")
+    scale.add_argument("--nodes", type=_positive, default=100, help="that the pods run on, simulated (default: 100)")
+    scale.add_argument("--concurrency", type=_positive, default=20, help="passes at once (default: 20)")
+    scale.add_argument("--seconds", type=_positive, default=30, help="of the steady state (default: 30)")
+    scale.add_argument("--brief", action="store_true", help="only with all techniques, not with each switched off")
+    scale.add_argument("--profiles", default="", metavar="FOLDER", help="write the profile of each phase there")
+    scale.add_argument("--kubeconfig", default="", metavar="FILE", help="a real API server instead of a fake one")
+    scale.add_argument("--namespace", default="activator-bench", help="there (default: activator-bench)")
+    scale.set_defaults(handler=_scale)
+
+
+def _scale(options: argparse.Namespace) -> int:
+    from bench import scale
+
+    found = scale.Options(
+        options.activations,
+        options.pods,
+        options.nodes,
+        options.concurrency,
+        float(options.seconds),
+        options.kubeconfig,
+        options.namespace,
+        options.brief,
+        options.profiles,
+    )
+    return scale.run(found, options.json)
 
 
 def _load(options: argparse.Namespace) -> int:

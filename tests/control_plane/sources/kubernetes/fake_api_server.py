@@ -115,6 +115,7 @@ class FakeApiServer:
         self.rules: list[Json] | None = None  # what everybody may do, as the rules of a role; None: everything
         self.listeners: list[Callable[[Collection, Event], None]] = []  # called after each write: controllers
         self.requests: list[tuple[str, str, dict[str, str]]] = []
+        self.requests_kept = True  # False: of a server that lives long
         self.watchers: list[Watcher] = []
         self.token = ""  # what clients must bear
         self.refusals: list[tuple[str, RefusalError]] = []  # (verb, answer) for the next requests of that verb
@@ -199,7 +200,8 @@ class FakeApiServer:
         target = Target(request.path)
         query = dict(request.query)
         verb = verb_of(request.method, target, query)
-        self.requests.append((verb, request.path, query))
+        if self.requests_kept:
+            self.requests.append((verb, request.path, query))
         fault = self._fault(verb)
         if fault is Fault.LOST_REQUEST:
             return cut(request)

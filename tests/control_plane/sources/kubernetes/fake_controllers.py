@@ -286,7 +286,7 @@ def _change(index: dict[Any, set[Any]], key: Any, value: Any, adds: bool) -> Non
             del index[key]
 
 
-def deployment(name: str, replicas: int = 0, port: int = 8080, **annotations: str) -> Json:
+def deployment(name: str, replicas: int = 0, port: int = 8080, annotations: dict[str, str] | None = None) -> Json:
     """As a user would write it, with one container that has a named port."""
     labels = {"app": name}
     container = {"name": "main", "image": "example/app", "ports": [{"name": "http", "containerPort": port}]}
@@ -298,7 +298,7 @@ def deployment(name: str, replicas: int = 0, port: int = 8080, **annotations: st
             "replicas": replicas,
             "selector": {"matchLabels": labels},
             "template": {
-                "metadata": {"labels": labels, "annotations": annotations},
+                "metadata": {"labels": labels, "annotations": annotations or {}},
                 "spec": {"containers": [container]},
             },
         },

@@ -105,7 +105,7 @@ def apply_owned(
     conflicts: dict[str, set[str]] = {}
     for other, owned in owners.items():
         for path in owned if other != me else ():
-            if path in wants and _get(before, path) != wants[path]:
+            if path in wants and not _agrees(_get(before, path), wants[path]):
                 conflicts.setdefault(other[0], set()).add("." + ".".join(path))
     if conflicts and not force:
         return old, conflicts
@@ -114,15 +114,25 @@ def apply_owned(
         if not any(path in owned for other, owned in owners.items() if other != me):
             _remove(new, path)
     for path, value in wants.items():
-        _set(new, path, copy.deepcopy(value))
+        if not _agrees(_get(new, path), value):
+            _set(new, path, copy.deepcopy(value))
     for other in list(owners):
         if other != me:
-            owners[other] = {path for path in owners[other] if path not in wants or _get(before, path) == wants[path]}
+            owners[other] = {
+                path for path in owners[other] if path not in wants or _agrees(_get(before, path), wants[path])
+            }
     owners[me] = set(wants)
     new["apiVersion"], new["kind"] = wanted["apiVersion"], wanted["kind"]
     new.setdefault("metadata", {})["name"] = wanted["metadata"]["name"]
     new["metadata"]["managedFields"] = _entries(owners)
     return _put_together(new, shape), {}
+
+
+def _agrees(value: Any, wanted: Any) -> bool:
+    """A map without entries is merged: it says that the map is there, not that it is empty."""
+    if wanted == {} and not isinstance(wanted, _Whole):
+        return isinstance(value, dict)
+    return bool(value == wanted)
 
 
 def taken_over(old: Json, new: Json, manager: str, shape: Shape = PLAIN, subresource: str = "") -> list[Json]:

@@ -1,0 +1,214 @@
+"""`python -m bench scale`: what it costs to write Kubernetes objects for many Activations, phase by phase.
+
+Rules
+  1. The phases are those of the figures that this part started from, which stand beside ours for orientation: another
+     program, in Go, on another machine, against a real API server.
+  2. Each technique is switched off once, the others staying on. Without watches there is something to read, so reads
+     are compared there.
+  3. Against the fake cluster wall-clock times say how often the API is waited for, not how long that takes elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from activator.control_plane.reconcile.reconciler import Techniques
+from bench import header, results, scale_noop
+from bench.membership import write_kubeconfig
+from bench.processes import UsageError, answers, free_port, running
+from bench.results import Document, Result, figure
+from bench.scale_noop import Noop
+from bench.scale_run import Phase, Run, Size
+from bench.scale_user import User
+
+READY_MS = 20  # of the fake nodes: from a place on a node to ready
+TERMINATE_MS = 20
+SHORT_STEADY_S = 2.0  # of the runs with a technique switched off
+OBJECTS_MAX = 5_000
+
+# grove 545, "reconcile CPU on the 1000-pod scale test": 500 objects, 1,000 pods, 100 simulated nodes, concurrency 20.
+SEED_LINES = (
+    "The seed (Go, another machine, k3d with 100 simulated nodes), before -> after: total 128.0 -> 110.9 s, pods-ready",
+    "47.8 -> 42.8 s, delete 50.0 -> 37.9 s; CPU: deploy 15.0 -> 10 s, steady state (30 s) 680 -> 370 ms.",
+)
+SEED_CPU_S = {"deploy": (14.98, 10.0), "steady": (0.68, 0.37)}
+SEED_WALL_S = {"pods-ready": (47.8, 42.8), "delete": (50.0, 37.9)}
+
+
+class Options(msgspec.Struct, frozen=True):
+    """Those of the command line."""
+
+    activations: int = 500
+    pods: int = 1_000
+    nodes: int = 100
+    concurrency: int = 20
+    steady_s: float = 30.0
+    kubeconfig: str = ""
+    namespace: str = "activator-bench"
+    is_brief: bool = False
+    profiles: str = ""
+
+
+class Variant(msgspec.Struct, frozen=True):
+    """`is_watched`: the source hands in what its watches show."""
+
+    name: str
+    techniques: Techniques = Techniques()
+    is_watched: bool = True
+
+
+VARIANTS = (
+    Variant("all techniques"),
+    Variant("one component after the other", Techniques(groups=False)),
+    Variant("written though unchanged", Techniques(skip_unchanged=False)),
+    Variant("without watches", is_watched=False),
+    Variant("without watches, reads not memoised", Techniques(memoised_reads=False), False),
+)
+PROFILED = Variant("profiled")
+Runs = dict[str, list[Phase]]
+
+
+def check(options: Options) -> None:
+    """Raises UsageError."""
+    if not 1 <= options.activations <= OBJECTS_MAX:
+        raise UsageError(f"--activations {options.activations}: from 1 to {OBJECTS_MAX}")
+    if options.pods < options.activations or options.pods % options.activations:
+        raise UsageError(f"--pods {options.pods}: a multiple of --activations {options.activations}")
+    if options.profiles and not Path(options.profiles).is_dir():
+        raise UsageError(f"--profiles {options.profiles}: there is no such folder")
+
+
+def run(options: Options, json_path: str | None) -> int:
+    """The whole of it. Raises BenchError, UsageError."""
+    check(options)
+    head = header.collect([])
+    print(header.one_line(head), flush=True)
+    warning = header.warning(head)
+    if warning is not None:
+        print(warning)
+    runs: Runs = {}
+    if options.profiles:
+        with _server(options) as kubeconfig:
+            _measured(
+                options, PROFILED, kubeconfig
+            )  # a run of its own: the profiler more than doubles what it measures
+    for variant in VARIANTS[:1] if options.is_brief else VARIANTS:
+        with _server(options) as kubeconfig:
+            runs[variant.name] = _measured(options, variant, kubeconfig)
+        print(f"\n{variant.name}: {options.activations} Activations, {options.pods} pods")
+        print(results.table(*rows(runs[variant.name])), flush=True)
+    print("\ncalls of the reconciler, all techniques:")
+    for phase in runs[VARIANTS[0].name]:
+        print(f"  {phase.name}: " + (", ".join(f"{call} {count}" for call, count in phase.calls.items()) or "none"))
+    noops = scale_noop.run([options.activations, 10 * options.activations])
+    print("\nan event that changes nothing, from its line in the watch to the comparison:")
+    print(results.table(*noop_rows(noops)))
+    print("\n" + "\n".join(SEED_LINES))
+    if json_path is not None:
+        results.write(json_path, Document(head, figures(options, runs, noops)))
+    return 0
+
+
+@contextmanager
+def _server(options: Options) -> Iterator[str]:
+    """A configuration for the API server: a fake cluster of its own, or the one that was named."""
+    if options.kubeconfig:
+        yield options.kubeconfig
+        return
+    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+        folder, port = Path(name), free_port()
+        command = [sys.executable, "-m", "bench.scale_server", str(port), str(options.nodes)]
+        with running([*command, str(READY_MS), str(TERMINATE_MS)], folder / "server.log") as server:
+            server.wait_until(answers(port, "/api/v1/namespaces/default/configmaps"))
+            yield write_kubeconfig(folder, port)
+
+
+def _measured(options: Options, variant: Variant, kubeconfig: str) -> list[Phase]:
+    import uvloop
+
+    return uvloop.run(_phases(options, variant, kubeconfig))
+
+
+async def _phases(options: Options, variant: Variant, kubeconfig: str) -> list[Phase]:
+    steady_s = options.steady_s if variant is VARIANTS[0] else min(options.steady_s, SHORT_STEADY_S)
+    size = Size(options.activations, options.pods // options.activations, options.concurrency, steady_s)
+    user = User(kubeconfig, options.namespace)
+    try:
+        await user.prepare()
+        running_now = Run(kubeconfig, user, size, variant.techniques, variant.is_watched)
+        if variant is PROFILED:
+            running_now.profiles = Path(options.profiles)
+        try:
+            return await running_now.all()
+        finally:
+            await running_now.close()
+    finally:
+        user.close()
+
+
+# --- what comes of it -----------------------------------------------------------------------------------------------
+
+
+def rows(phases: list[Phase]) -> tuple[list[str], list[list[str]]]:
+    """The table of one run."""
+    title = ["phase", "wall s", "own CPU s", "waiting s", "calls", "writes", "events", "folded", "applied", "seed s"]
+    lines = []
+    for phase in phases:
+        seed = _seed(phase.name)
+        cells = [figure(value, 3) for value in (phase.wall_s, phase.cpu_s, phase.wall_s - phase.cpu_s)]
+        counts = (sum(phase.calls.values()), phase.writes, phase.received, phase.folded, phase.applied)
+        lines.append([phase.name, *cells, *(figure(count, 0) for count in counts), seed])
+    total = [figure(sum(one), 3) for one in zip(*((p.wall_s, p.cpu_s, p.wall_s - p.cpu_s) for p in phases))]
+    sums = zip(*((sum(p.calls.values()), p.writes, p.received, p.folded, p.applied) for p in phases))
+    lines.append(["total", *total, *(figure(sum(one), 0) for one in sums), "128.0 -> 110.9"])
+    return title, lines
+
+
+def _seed(phase: str) -> str:
+    for word, known in (("CPU", SEED_CPU_S), ("wall", SEED_WALL_S)):
+        if phase in known:
+            before, after = known[phase]
+            return f"{word} {before:g} -> {after:g}"
+    return "-"
+
+
+def noop_rows(noops: list[Noop]) -> tuple[list[str], list[list[str]]]:
+    lines = []
+    for one in noops:
+        blocks = None if one.allocated is None else one.allocated.blocks
+        size = None if one.allocated is None else one.allocated.bytes
+        lines.append([f"{one.objects:,}", figure(one.event_us, 1), figure(blocks, 1), figure(size, 0)])
+    return ["objects", "us", "allocations", "bytes"], lines
+
+
+def figures(options: Options, runs: Runs, noops: list[Noop]) -> list[Result]:
+    """For the file of --json."""
+    found = []
+    for name, phases in runs.items():
+        key = name.replace(",", "").replace(" ", "-")
+        for phase in phases:
+            params: dict[str, results.Value] = {
+                "activations": options.activations,
+                "pods": options.pods,
+                "concurrency": options.concurrency,
+                "server": "real" if options.kubeconfig else "fake",
+                "received": phase.received,
+                "folded": phase.folded,
+                "applied": phase.applied,
+                **{f"calls {call}": count for call, count in phase.calls.items()},
+            }
+            for what, value in (("wall", phase.wall_s), ("cpu", phase.cpu_s)):
+                found.append(Result(f"scale.{key}.{phase.name}.{what}", value, "s", True, params))
+            found.append(Result(f"scale.{key}.{phase.name}.writes", phase.writes, "calls", True, params))
+    for one in noops:
+        allocated: dict[str, results.Value] = {}
+        if one.allocated is not None:
+            allocated = {"allocations": one.allocated.blocks, "bytes": one.allocated.bytes}
+        found.append(Result(f"scale.noop.{one.objects}", one.event_us, "us", True, allocated))
+    return found

@@ -1,0 +1,33 @@
+"""The fake cluster as a process of its own: `python -m bench.scale_server PORT NODES READY_MS TERMINATE_MS`.
+
+API server, controller manager and nodes in one process: what it takes for a call, and how fast pods become ready, says
+nothing of a real cluster. What another process does against it can be compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import uvloop
+
+from tests.control_plane.reconcile.reconcile_world import DEFINITION
+from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
+from tests.control_plane.sources.kubernetes.fake_controllers import ControllerManager
+from tests.control_plane.sources.kubernetes.fake_nodes import Settings
+
+
+async def serve(port: int, nodes: int, ready_s: float, terminate_s: float) -> None:
+    """Until the process ends."""
+    server = FakeApiServer()
+    server.requests_kept = False
+    server.port = port
+    settings = Settings(nodes=nodes, pods_per_node=1_000, ready_s=ready_s, terminate_s=terminate_s)
+    ControllerManager(server, settings)
+    server.create("customresourcedefinitions", DEFINITION, "")
+    await server.start()
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) / 1e3, int(sys.argv[4]) / 1e3))

@@ -1,0 +1,310 @@
+"""A small source for `python -m bench scale`: watched Activations become Desired.
+
+It watches four selections, each narrowed as far as it goes: Activations and Deployments of one namespace, and Services
+and EndpointSlices that have our label. An event marks its Activation; what is marked is worked out once, in the next
+turn of the loop, however many events there were.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, Generic
+
+from activator.control_plane.reconcile.desired import (
+    ACTIVATION_LABEL,
+    NOTHING_OBSERVED,
+    PODS_PORT,
+    ConditionSeen,
+    ConditionSpec,
+    Desired,
+    Observed,
+    PodsService,
+    ScaleSeen,
+    ServiceSeen,
+    StatusSeen,
+    TargetReference,
+)
+from activator.control_plane.sources.kubernetes.object_store import Key
+from activator.control_plane.sources.kubernetes.objects import (
+    EndpointSlice,
+    KubeObject,
+    KubeStruct,
+    Metadata,
+    Object,
+)
+from activator.control_plane.sources.kubernetes.reflector import Reflector
+from activator.control_plane.sources.kubernetes.resources import ENDPOINT_SLICES, Resource, Selection
+from activator.control_plane.sources.kubernetes.watches import KubeWatches
+
+_EMPTY: Final[dict[str, str]] = {}
+
+
+class Target(KubeStruct, frozen=True, gc=False):
+    name: str = ""
+
+
+class ActivationSpec(KubeStruct, frozen=True, gc=False):
+    target: Target = Target()
+    port: int | str = 8080
+    replicas: int = 0
+
+
+class ActivationStatus(KubeStruct, frozen=True, gc=False):
+    observed_generation: int = 0
+    replicas: int = 0
+    wanted: int = 0
+    conditions: list[ConditionSeen] | None = None
+
+
+class Activation(KubeObject, frozen=True, gc=False):
+    spec: ActivationSpec = ActivationSpec()
+    status: ActivationStatus = ActivationStatus()
+
+
+class Selector(KubeStruct, frozen=True, gc=False):
+    match_labels: dict[str, str] = _EMPTY
+
+
+class DeploymentSpec(KubeStruct, frozen=True, gc=False):
+    replicas: int = 0
+    selector: Selector = Selector()
+
+
+class Deployment(KubeObject, frozen=True, gc=False):
+    spec: DeploymentSpec = DeploymentSpec()
+
+
+class Owner(KubeStruct, frozen=True, gc=False):
+    uid: str = ""
+    controller: bool | None = None
+
+
+class OwnedMetadata(Metadata, frozen=True, gc=False):
+    owner_references: list[Owner] | None = None
+
+
+class Port(KubeStruct, frozen=True, gc=False):
+    name: str = ""
+    port: int = 0
+    target_port: int | str = 0
+    app_protocol: str = ""
+
+
+class PodsServiceSpec(KubeStruct, frozen=True, gc=False):
+    selector: dict[str, str] = _EMPTY
+    ports: list[Port] | None = None
+
+
+class OwnedService(KubeObject, frozen=True, gc=False):
+    metadata: OwnedMetadata = OwnedMetadata()
+    spec: PodsServiceSpec = PodsServiceSpec()
+
+
+ACTIVATIONS: Final = Resource("activations", "/apis/activator.dev/v1alpha1", Activation)
+DEPLOYMENTS: Final = Resource("deployments", "/apis/apps/v1", Deployment)
+OWNED_SERVICES: Final = Resource("services", "/api/v1", OwnedService)
+
+
+class Marks(Generic[Object]):
+    """A handler that marks the Activation that an object is about. `key_of` None: about none."""
+
+    def __init__(self, source: ScaleSource, key_of: Callable[[Object], str]) -> None:
+        self._source = source
+        self._key_of = key_of
+
+    def changed(self, old: Object | None, new: Object) -> None:
+        self._source.mark(self._key_of(new))
+
+    def gone(self, old: Object) -> None:
+        self._source.mark(self._key_of(old))
+
+    def missed(self, new: Object) -> None:
+        self._source.mark(self._key_of(new))
+
+    def listed(self, objects: Mapping[Key, Object]) -> None:
+        pass
+
+
+class SliceMarks(Marks[EndpointSlice]):
+    """Besides, how many endpoints of each slice are ready."""
+
+    def __init__(self, source: ScaleSource) -> None:
+        super().__init__(source, labelled)
+        self._slices = source.slices
+
+    def changed(self, old: EndpointSlice | None, new: EndpointSlice) -> None:
+        ready = sum(one.conditions.ready is not False for one in new.endpoints or ())
+        self._slices.setdefault(labelled(new), {})[new.metadata.name] = ready
+        super().changed(old, new)
+
+    def gone(self, old: EndpointSlice) -> None:
+        key = labelled(old)
+        of_it = self._slices.get(key, {})
+        of_it.pop(old.metadata.name, None)
+        if not of_it:
+            self._slices.pop(key, None)
+        super().gone(old)
+
+
+def named(thing: KubeObject) -> str:
+    return f"{thing.metadata.namespace}/{thing.metadata.name}"
+
+
+def labelled(thing: KubeObject) -> str:
+    return f"{thing.metadata.namespace}/{thing.metadata.labels.get(ACTIVATION_LABEL, '')}"
+
+
+class ScaleSource:
+    """`received` events, those `folded` into one that waited already, and the Desired that were `applied`.
+
+    `is_watched` False hands in nothing of what the watches show, so that the reconciler has to read.
+    """
+
+    def __init__(self, namespace: str, want: Callable[[Desired], bool], is_watched: bool = True) -> None:
+        self._namespace = namespace
+        self._want = want
+        self._is_watched = is_watched
+        self._marked: dict[str, None] = {}
+        self._known: dict[str, Desired] = {}
+        self.slices: dict[str, dict[str, int]] = {}
+        self.received = self.folded = self.applied = 0
+        self.activations: Mapping[Key, Activation] = {}
+        self.deployments: Mapping[Key, Deployment] = {}
+        self.services: Mapping[Key, OwnedService] = {}
+        self._services_reflector: Reflector[OwnedService] | None = None
+
+    def watch(self, watches: KubeWatches) -> None:
+        """From now on."""
+        namespace = self._namespace
+        activations, _ = watches.add(Selection(ACTIVATIONS, namespace), Marks(self, named))
+        deployments, _ = watches.add(Selection(DEPLOYMENTS, namespace), Marks(self, named))
+        services, _ = watches.add(Selection(OWNED_SERVICES, namespace, ACTIVATION_LABEL), Marks(self, labelled))
+        watches.add(Selection(ENDPOINT_SLICES, namespace, ACTIVATION_LABEL), SliceMarks(self))
+        self.activations, self.deployments, self.services = activations.store, deployments.store, services.store
+        self._services_reflector = services
+
+    def mark(self, key: str) -> None:
+        """Something about this Activation has changed."""
+        self.received += 1
+        if key in self._marked:
+            self.folded += 1
+            return
+        if not self._marked:
+            asyncio.get_running_loop().call_soon(self.flush)
+        self._marked[key] = None
+
+    def flush(self) -> None:
+        """Hand in what is wanted of all that is marked."""
+        marked, self._marked = self._marked, {}
+        for key in marked:
+            desired = self._desired(key)
+            if desired is not None:
+                self.applied += 1
+                self._want(desired)
+
+    def _desired(self, key: str) -> Desired | None:
+        namespace, _, name = key.partition("/")
+        thing = self.activations.get((namespace, name))
+        if thing is None:
+            before = self._known.pop(key, None)
+            return None if before is None else gone(before, self._observed(key, None))
+        target = self.deployments.get((namespace, thing.spec.target.name))
+        if target is None:
+            return None
+        ready = sum(self.slices.get(key, _NO_SLICES).values())
+        wanted = thing.spec.replicas
+        desired = Desired(
+            key,
+            thing.metadata.uid,
+            thing.metadata.generation,
+            TargetReference("apps/v1", "Deployment", thing.spec.target.name),
+            wanted,
+            PodsService(f"{name}-pods", target.spec.selector.match_labels, "http", thing.spec.port),
+            conditions_of(wanted, ready),
+            wanted,
+            ready,
+            observed=self._observed(key, thing),
+        )
+        self._known[key] = desired
+        return desired
+
+    def _observed(self, key: str, thing: Activation | None) -> Observed:
+        if not self._is_watched:
+            return NOTHING_OBSERVED
+        namespace, _, name = key.partition("/")
+        service = self.services.get((namespace, f"{name}-pods"))
+        target = self.deployments.get((namespace, thing.spec.target.name)) if thing is not None else None
+        reflector = self._services_reflector
+        return Observed(
+            None if service is None else service_seen(service),
+            None if target is None else scale_seen(target),
+            None if thing is None else status_seen(thing),
+            "" if reflector is None else reflector.version,
+        )
+
+
+_NO_SLICES: Final[dict[str, int]] = {}
+_ALL: Final = {
+    (active, full): (
+        ConditionSpec("Ready", "True" if full else "False", "Ready" if full else "Starting", "Whether pods are ready."),
+        ConditionSpec("Active", "True" if active else "False", "Requested", "Whether pods are wanted."),
+        ConditionSpec("ScaledToZero", "False" if active else "True", "Replicas", "Whether there are no pods."),
+        ConditionSpec("Degraded", "False", "AsExpected", "Nothing is wrong."),
+    )
+    for active in (False, True)
+    for full in (False, True)
+}
+
+
+def conditions_of(wanted: int, ready: int) -> tuple[ConditionSpec, ...]:
+    return _ALL[wanted > 0, ready >= wanted]
+
+
+def gone(before: Desired, observed: Observed) -> Desired:
+    """What is wanted of an Activation that was deleted."""
+    return Desired(
+        before.key,
+        before.uid,
+        before.generation,
+        before.target,
+        None,
+        None,
+        (),
+        observed=observed,
+        present=False,
+    )
+
+
+def service_seen(service: OwnedService) -> ServiceSeen:
+    metadata = service.metadata
+    owner = next((one.uid for one in metadata.owner_references or () if one.controller), "")
+    port = next((one for one in service.spec.ports or () if one.port == PODS_PORT), Port())
+    return ServiceSeen(
+        metadata.name,
+        metadata.uid,
+        metadata.resource_version,
+        owner,
+        metadata.labels.get(ACTIVATION_LABEL, ""),
+        service.spec.selector,
+        True,
+        port.name,
+        port.target_port,
+        port.app_protocol,
+    )
+
+
+def scale_seen(target: Deployment) -> ScaleSeen:
+    return ScaleSeen(target.spec.replicas, target.metadata.resource_version, target.metadata.uid)
+
+
+def status_seen(thing: Activation) -> StatusSeen:
+    status = thing.status
+    return StatusSeen(
+        thing.metadata.uid,
+        thing.metadata.resource_version,
+        status.observed_generation,
+        status.replicas,
+        status.wanted,
+        tuple(status.conditions or ()),
+    )

@@ -1,0 +1,109 @@
+"""The user of `python -m bench scale`: creates, changes and deletes Activations, on a thread and loop of its own.
+
+Its CPU time is that of its thread, so what is measured of the activator's part is without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.credentials import Credentials
+from activator.control_plane.sources.kubernetes.errors import KubeError, RefusedError
+from bench.processes import BenchError
+from tests.control_plane.reconcile.reconcile_world import DEFINITION, activation
+from tests.control_plane.sources.kubernetes.fake_controllers import deployment
+
+TRIGGER = "activator.dev/reconcile-trigger"
+MANAGER = "bench-user"
+CALL_TIMEOUT_S = 300.0
+
+
+class User:
+    """Its methods return when the API has answered all calls; to be called from the measuring loop."""
+
+    def __init__(self, kubeconfig: str, namespace: str) -> None:
+        self._kubeconfig = kubeconfig
+        self.namespace = namespace
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="bench user", daemon=True)
+        self._client: KubeClient | None = None
+        self._thread.start()
+
+    async def prepare(self) -> None:
+        """The definition and the namespace, where they are not there."""
+        definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+        await self._run(self._made(definitions, {**DEFINITION, "kind": "CustomResourceDefinition"}))
+        await self._run(self._made("/api/v1/namespaces", {"metadata": {"name": self.namespace}}))
+
+    async def deploy(self, names: list[str], replicas: int) -> None:
+        async def one(client: KubeClient, name: str) -> None:
+            await client.create(self._path("apps/v1", "deployments"), deployment(name), MANAGER)
+            thing = activation(name, replicas=replicas)
+            await client.create(self._path("activator.dev/v1alpha1", "activations"), thing, MANAGER)
+
+        await self._each(names, one)
+
+    async def scale(self, names: list[str], replicas: int) -> None:
+        await self._each(names, lambda client, name: self._patched(client, name, {"spec": {"replicas": replicas}}))
+
+    async def touch(self, name: str, value: str) -> None:
+        patch = {"metadata": {"annotations": {TRIGGER: value}}}
+        await self._each([name], lambda client, name: self._patched(client, name, patch))
+
+    async def delete(self, names: list[str]) -> None:
+        async def one(client: KubeClient, name: str) -> None:
+            for version, plural in (("activator.dev/v1alpha1", "activations"), ("apps/v1", "deployments")):
+                path = f"{self._path(version, plural)}/{name}"
+                thing = json.loads(await client.get(path))
+                await client.delete(path, thing["metadata"]["uid"])
+
+        await self._each(names, one)
+
+    def close(self) -> None:
+        async def end() -> None:
+            if self._client is not None:
+                await self._client.close()
+
+        asyncio.run_coroutine_threadsafe(end(), self._loop).result(CALL_TIMEOUT_S)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    # --- on its thread ----------------------------------------------------------------------------------------------
+
+    def _path(self, version: str, plural: str) -> str:
+        return f"/apis/{version}/namespaces/{self.namespace}/{plural}"
+
+    async def _patched(self, client: KubeClient, name: str, patch: dict[str, Any]) -> None:
+        await client.merge_patch(f"{self._path('activator.dev/v1alpha1', 'activations')}/{name}", patch, MANAGER)
+
+    async def _made(self, collection: str, thing: dict[str, Any]) -> None:
+        try:
+            await self._at().create(collection, thing, MANAGER)
+        except RefusedError as error:
+            if error.reason != "AlreadyExists":
+                raise
+
+    def _at(self) -> KubeClient:
+        if self._client is None:
+            self._client = KubeClient(Credentials({"KUBECONFIG": self._kubeconfig}, time.monotonic), "activator/bench")
+        return self._client
+
+    async def _each(self, names: list[str], call: Callable[[KubeClient, str], Awaitable[None]]) -> None:
+        async def all_of_them() -> None:
+            client = self._at()
+            await asyncio.gather(*(call(client, name) for name in names))
+
+        await self._run(all_of_them())
+
+    async def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        try:
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self._loop))
+        except KubeError as error:
+            raise BenchError(f"the API refuses the user: {error}") from error
