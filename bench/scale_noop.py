@@ -148,7 +148,7 @@ def _activation(number: int, version: int) -> dict[str, Any]:
             "creationTimestamp": "2026-01-01T00:00:00Z",
         },
         "spec": {"target": {"name": _name(number)}, "port": 8080, "replicas": 2},
-        "status": {"observedGeneration": 1, "replicas": 2, "wanted": 2, "conditions": conditions},
+        "status": {"observedGeneration": 1, "ready": 2, "wanted": 2, "conditions": conditions},
     }
 
 

@@ -154,7 +154,7 @@ class Run:
     def _all_at(self, replicas: int) -> bool:
         source = self.source
         return len(source.activations) == len(self.names) and all(
-            one.status.replicas == replicas
+            one.status.ready == replicas
             and one.status.wanted == replicas
             and one.status.observed_generation == one.metadata.generation
             for one in source.activations.values()

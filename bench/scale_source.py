@@ -52,7 +52,7 @@ class ActivationSpec(KubeStruct, frozen=True, gc=False):
 
 class ActivationStatus(KubeStruct, frozen=True, gc=False):
     observed_generation: int = 0
-    replicas: int = 0
+    ready: int = 0
     wanted: int = 0
     conditions: list[ConditionSeen] | None = None
 
@@ -304,7 +304,7 @@ def status_seen(thing: Activation) -> StatusSeen:
         thing.metadata.uid,
         thing.metadata.resource_version,
         status.observed_generation,
-        status.replicas,
+        status.ready,
         status.wanted,
-        tuple(status.conditions or ()),
+        conditions=tuple(status.conditions or ()),
     )

@@ -138,7 +138,6 @@ def _status_schema() -> Schema:
                 "items": {"type": "string"},
             },
             "ready": {**count, "description": "The pods that answer."},
-            "replicas": {**count, "description": "The replicas that the target has been given."},
             "wanted": {**count, "description": "The replicas that the load asks for."},
             "conditions": {
                 "type": "array",

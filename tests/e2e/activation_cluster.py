@@ -21,7 +21,7 @@ from activator.config.crd import make_definition
 from activator.control_plane.sources.activations.rights import all_rules
 from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
 from tests.control_plane.sources.kubernetes.fake_controllers import ControllerManager, deployment
-from tests.control_plane.sources.kubernetes.fake_nodes import Settings
+from tests.control_plane.sources.kubernetes.fake_nodes import FAILURE_ANNOTATION, Settings
 from tests.control_plane.sources.kubernetes.fake_objects import Collection, Event, Json, key_of
 from tests.e2e.running import PATIENCE_S, Activator, eventually
 
@@ -129,9 +129,10 @@ class ActivationCluster:
         eventually(lambda: found.ask("/readyz")[0] == 200, "readiness")
         return found
 
-    def deploy(self, name: str = "hello", replicas: int = 0, **annotations: str) -> None:
-        """A Deployment, as its user would apply it."""
-        self.call(lambda: self.api.create("deployments", deployment(name, replicas, 8080, **annotations)))
+    def deploy(self, name: str = "hello", replicas: int = 0, failure: str = "") -> None:
+        """A Deployment, as its user would apply it; `failure`: how its pods fail (fake_nodes.py)."""
+        annotations = {FAILURE_ANNOTATION: failure} if failure else {}
+        self.call(lambda: self.api.create("deployments", deployment(name, replicas, 8080, annotations)))
 
     def declare(self, name: str = "hello", **spec: Any) -> None:
         """An Activation of a Deployment, with times for tests."""

@@ -74,7 +74,7 @@ def test_a_limit_holds_and_brings_more_pods(cluster: ActivationCluster, activato
 def test_what_cannot_start_is_told_at_once_and_served_when_it_can(
     cluster: ActivationCluster, activator: Activator
 ) -> None:
-    cluster.deploy(**{FAILURE_ANNOTATION: "CrashLoopBackOff"})
+    cluster.deploy(failure="CrashLoopBackOff")
     cluster.declare(scaling={"scaleToZeroGrace": "30s"})
     cluster.wait_condition("Ready", "AtZero")
     began = time.monotonic()
@@ -117,7 +117,7 @@ def test_replicas_that_a_user_sets_are_set_back(cluster: ActivationCluster, acti
 
 
 def test_an_activation_that_is_deleted_with_requests_in_line(cluster: ActivationCluster, activator: Activator) -> None:
-    cluster.deploy(**{FAILURE_ANNOTATION: "its probe fails"})
+    cluster.deploy(failure="its probe fails")
     cluster.declare()
     cluster.wait_condition("Ready", "AtZero")
     answers: list[tuple[int, str]] = []

@@ -21,6 +21,21 @@ ACTIVATION_LABEL: Final = "activator.dev/activation"  # on our Service, and so o
 PODS_PORT: Final = 80  # of the private Service; headless, so nobody connects to it
 
 
+class Owner(msgspec.Struct, frozen=True):
+    """What declares a revision, and so owns what is made for it: an Activation, or an annotated Service."""
+
+    api_version: str = ACTIVATION_VERSION
+    kind: str = ACTIVATION_KIND
+
+    @property
+    def has_status(self) -> bool:
+        """The status of a Service is not ours to write: there, events tell."""
+        return self.kind == ACTIVATION_KIND
+
+
+THE_ACTIVATION: Final = Owner()
+
+
 class TargetReference(msgspec.Struct, frozen=True):
     """What is scaled: anything with a scale subresource, in the namespace of its Activation."""
 
@@ -97,8 +112,9 @@ class StatusSeen(msgspec.Struct, frozen=True):
     uid: str
     version: str
     observed_generation: int = 0
-    replicas: int = 0
+    ready: int = 0
     wanted: int = 0
+    hosts: tuple[str, ...] = ()
     conditions: tuple[ConditionSeen, ...] = ()
 
 
@@ -130,6 +146,8 @@ class Desired(msgspec.Struct, frozen=True):
     conditions: tuple[ConditionSpec, ...]
     wanted: int = 0
     ready: int = 0
+    hosts: tuple[str, ...] = ()
+    owner: Owner = THE_ACTIVATION
     events: tuple[EventSpec, ...] = ()
     observed: Observed = NOTHING_OBSERVED
     present: bool = True

@@ -17,7 +17,7 @@ from typing import Final, final
 
 from activator.control_plane.reconcile import wire
 from activator.control_plane.reconcile.api import Json, not_found
-from activator.control_plane.reconcile.desired import ACTIVATION_KIND, ACTIVATION_VERSION, Desired, EventSpec
+from activator.control_plane.reconcile.desired import Desired, EventSpec
 from activator.control_plane.reconcile.report import UNCHANGED, Component, Outcome, Result
 from activator.control_plane.reconcile.rights import EVENTS
 from activator.control_plane.reconcile.run import Pass
@@ -211,8 +211,8 @@ class EventComponent:
             "action": event.action[:128],
             "reason": event.reason[:128],
             "regarding": {
-                "apiVersion": ACTIVATION_VERSION,
-                "kind": ACTIVATION_KIND,
+                "apiVersion": desired.owner.api_version,
+                "kind": desired.owner.kind,
                 "namespace": desired.namespace,
                 "name": desired.name,
                 "uid": desired.uid,

@@ -28,14 +28,14 @@ class StatusComponent:
 
     def has_work(self, run: Pass) -> bool:
         """False: it says what is wanted, or there is nothing to say it on."""
-        if not run.desired.present:
+        if not run.desired.present or not run.desired.owner.has_status:
             return False
         known = run.memory.known_status(run.desired, run.now())
         return not isinstance(known, StatusSeen) or not wire.is_status(known, run.desired)
 
     async def run(self, run: Pass) -> Outcome:
         """Raises what the API refuses."""
-        if not run.desired.present:
+        if not run.desired.present or not run.desired.owner.has_status:
             return UNCHANGED
         known = await run.status()
         if known is None:

@@ -81,8 +81,9 @@ class _Scale(_Struct, frozen=True, gc=False):
 
 class _Status(_Struct, frozen=True, gc=False):
     observed_generation: int = 0
-    replicas: int = 0
+    ready: int = 0
     wanted: int = 0
+    hosts: list[str] | None = None
     conditions: list[ConditionSeen] | None = None
 
 
@@ -142,8 +143,9 @@ def status_seen(body: bytes) -> StatusSeen:
         metadata.uid,
         metadata.resource_version,
         status.observed_generation,
-        status.replicas,
+        status.ready,
         status.wanted,
+        tuple(status.hosts or ()),
         tuple(status.conditions or ()),
     )
 
@@ -168,8 +170,9 @@ def is_status(seen: StatusSeen, desired: Desired) -> bool:
     """Whether it says what is wanted; times do not count."""
     if (
         seen.observed_generation != desired.generation
-        or seen.replicas != desired.ready
+        or seen.ready != desired.ready
         or seen.wanted != desired.wanted
+        or seen.hosts != desired.hosts
         or len(seen.conditions) != len(desired.conditions)
     ):
         return False
@@ -191,12 +194,12 @@ def _is_condition(seen: ConditionSeen | None, wanted: ConditionSpec) -> bool:
 
 def owner_reference(desired: Desired) -> Json:
     return {
-        "apiVersion": ACTIVATION_VERSION,
-        "kind": ACTIVATION_KIND,
+        "apiVersion": desired.owner.api_version,
+        "kind": desired.owner.kind,
         "name": desired.name,
         "uid": desired.uid,
         "controller": True,
-        "blockOwnerDeletion": False,  # True would need a right to the Activation's finalizers
+        "blockOwnerDeletion": False,  # True would need a right to the owner's finalizers
     }
 
 
@@ -244,7 +247,8 @@ def status_body(desired: Desired, before: Iterable[ConditionSeen], now: str) -> 
         "metadata": {"name": desired.name, "namespace": desired.namespace, "uid": desired.uid},
         "status": {
             "observedGeneration": desired.generation,
-            "replicas": desired.ready,
+            "hosts": list(desired.hosts),
+            "ready": desired.ready,
             "wanted": desired.wanted,
             "conditions": [_condition(one, said, now) for one in desired.conditions],
         },

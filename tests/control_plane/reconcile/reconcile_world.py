@@ -71,7 +71,8 @@ DEFINITION: Json = {
                                 "type": "object",
                                 "properties": {
                                     "observedGeneration": {"type": "integer", "format": "int64"},
-                                    "replicas": {"type": "integer", "format": "int32"},
+                                    "hosts": {"type": "array", "items": {"type": "string"}},
+                                    "ready": {"type": "integer", "format": "int32"},
                                     "wanted": {"type": "integer", "format": "int32"},
                                     "conditions": {
                                         "type": "array",

@@ -18,19 +18,21 @@ from typing import Final, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from activator.config.activation import Declared
+from activator.config.activation import KIND, Declared
 from activator.config.specs import RevisionSpec
 from activator.control_plane.reconcile.desired import (
+    THE_ACTIVATION,
     ConditionSpec,
     Desired,
     EventSpec,
     Observed,
+    Owner,
     PodsService,
     ScaleSeen,
     TargetReference,
 )
 from activator.control_plane.sources.activations.conditions import Situation, Taken, conditions_of
-from activator.control_plane.sources.activations.declaration import Declaration, names_http2
+from activator.control_plane.sources.activations.declaration import SERVICE, Declaration, names_http2
 from activator.control_plane.sources.activations.objects import Workload
 from activator.control_plane.sources.activations.pod_failures import Failure
 from activator.control_plane.sources.kubernetes.backends import Backend
@@ -259,6 +261,8 @@ class DeclaredRevision:
             conditions=conditions_of(situation),
             wanted=wanted,
             ready=around.ready,
+            hosts=around.hosts,
+            owner=THE_ACTIVATION if declaration.kind == KIND else Owner("v1", SERVICE),
             events=events,
             observed=Observed(scale=UNSET if workload is None else scale_seen(workload)),
         )
