@@ -27,8 +27,8 @@ from bench.scale_noop import Noop
 from bench.scale_run import Phase, Run, Size
 from bench.scale_user import User
 
-READY_MS = 20  # of the fake nodes: from a place on a node to ready
-TERMINATE_MS = 20
+READY_MS = 1_000  # of the fake nodes: from a place on a node to ready
+TERMINATE_MS = 200
 SHORT_STEADY_S = 2.0  # of the runs with a technique switched off
 OBJECTS_MAX = 5_000
 
@@ -95,9 +95,7 @@ def run(options: Options, json_path: str | None) -> int:
     runs: Runs = {}
     if options.profiles:
         with _server(options) as kubeconfig:
-            _measured(
-                options, PROFILED, kubeconfig
-            )  # a run of its own: the profiler more than doubles what it measures
+            _measured(options, PROFILED, kubeconfig)
     for variant in VARIANTS[:1] if options.is_brief else VARIANTS:
         with _server(options) as kubeconfig:
             runs[variant.name] = _measured(options, variant, kubeconfig)

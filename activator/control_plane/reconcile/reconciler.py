@@ -38,6 +38,7 @@ from lb.rng import Rng
 
 RECONCILE_PASSES_MAX: Final = 20  # at once
 RECONCILE_KEYS_MAX: Final = 50_000  # Activations of this replica
+RETRY_AFTER_MAX_S: Final = 120.0  # however long the API asks to wait
 
 
 class Techniques(msgspec.Struct, frozen=True):
@@ -96,7 +97,7 @@ class Reconciler:
     # --- what a source calls ----------------------------------------------------------------------------------------
 
     def want(self, desired: Desired) -> bool:
-        """Make it so. False: there are too many keys, or it is closed."""
+        """Make it so; to be called on the loop. False: there are too many keys, or it is closed."""
         key = desired.key
         before = self._desired.get(key)
         if self._closed or (before is None and len(self._desired) >= self._keys_max):
@@ -194,7 +195,8 @@ class Reconciler:
             self._active -= 1
             failed = report is not None and not report.good
             again_in_s = None if report is None else _again_in_s(report)
-            retry_in_s = self._queue.done(key, failed, again_in_s)
+            at_least_s = 0.0 if report is None else _retry_after_s(report)
+            retry_in_s = self._queue.done(key, failed, again_in_s, at_least_s)
             self._pump()
         if report is not None and desired is not None:
             self._ended(desired, msgspec.structs.replace(report, retry_in_s=retry_in_s if failed else None))
@@ -225,3 +227,9 @@ def _again_in_s(report: Report) -> float | None:
     if any(outcome.result not in GOOD and outcome.again_in_s is None for outcome in report.outcomes.values()):
         return None
     return min(asked, default=None)
+
+
+def _retry_after_s(report: Report) -> float:
+    """What the API has asked for with a refusal, within its bound."""
+    asked = [getattr(outcome.error, "retry_after_s", None) or 0.0 for outcome in report.outcomes.values()]
+    return min(max(asked, default=0.0), RETRY_AFTER_MAX_S)

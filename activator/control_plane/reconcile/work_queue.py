@@ -106,14 +106,17 @@ class WorkQueue:
         entry.is_active, entry.is_urgent = True, False
         return key, self._now() - entry.added_s
 
-    def done(self, key: str, failed: bool, again_in_s: float | None = None) -> float | None:
-        """Its pass is over; how long it waits until it is tried again, None: it has nothing to do."""
+    def done(self, key: str, failed: bool, again_in_s: float | None = None, at_least_s: float = 0.0) -> float | None:
+        """Its pass is over; how long it waits until it is tried again, None: it has nothing to do.
+
+        `again_in_s`: when it has more to do, also after a failure; `at_least_s`: no sooner, as the API asked for.
+        """
         entry = self._keys[key]
         entry.is_active = False
         wait_s: float | None = again_in_s
         if failed:
             # A component that says when it is to come again knows better than the pause.
-            wait_s = self._pause_s(entry.failures) if again_in_s is None else again_in_s
+            wait_s = max(self._pause_s(entry.failures) if again_in_s is None else again_in_s, at_least_s)
             entry.failures += 1
         else:
             entry.failures = 0

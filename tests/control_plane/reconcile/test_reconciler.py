@@ -421,6 +421,21 @@ async def test_pauses_grow_while_the_api_is_away() -> None:
         assert here.reports[-1].good
 
 
+@on_a_loop
+async def test_what_the_api_asks_to_wait_is_waited() -> None:
+    async with world() as here:
+        thing = here.make("a")
+        here.api.before = _refusing("status", RefusalError(429, "TooManyRequests", "busy", retry_after_s=7))
+        await wanted(here, thing, 1)
+        assert here.reports[-1].retry_in_s == 7.0
+        here.api.before = lambda verb, path: None
+        here.api.taken()
+        await here.pass_time(6.9)
+        assert not here.api.taken()
+        await here.pass_time(0.2)
+        assert here.reports[-1].good
+
+
 # --- events ---------------------------------------------------------------------------------------------------------
 
 
