@@ -22,13 +22,14 @@ Seen = TypeVar("Seen", ServiceSeen, ScaleSeen, StatusSeen)
 class Memory:
     """Of one Activation. UNSET: not known; None: there is none."""
 
-    __slots__ = ("scale", "scale_s", "service", "service_s", "status", "status_s", "taken_at_s", "taken_for", "takes")
+    __slots__ = ("had_service", "scale", "scale_s", "service", "service_s", "status", "status_s", "taken_at_s", "taken_for", "takes")
 
     def __init__(self) -> None:
         self.service: ServiceSeen | UnsetType | None = UNSET
         self.scale: ScaleSeen | UnsetType | None = UNSET
         self.status: StatusSeen | UnsetType | None = UNSET
         self.service_s = self.scale_s = self.status_s = 0.0
+        self.had_service = False  # the API has answered with one of ours before
         self.taken_for: int | None = None  # the replicas that were last taken from another manager …
         self.takes = 0  # … so often in a row
         self.taken_at_s = 0.0
@@ -52,6 +53,7 @@ class Memory:
 
     def says_service(self, service: ServiceSeen | UnsetType | None, now_s: float) -> None:
         self.service, self.service_s = service, now_s
+        self.had_service |= isinstance(service, ServiceSeen)
 
     def says_scale(self, scale: ScaleSeen | UnsetType | None, now_s: float) -> None:
         self.scale, self.scale_s = scale, now_s

@@ -6,6 +6,8 @@ Rules
      names the UID of the Service as well.
   3. A field that the creation set and that is no longer wanted is removed by a patch of the version that was answered:
      an apply leaves it, since it belongs to the creation.
+  4. One that was there and is gone is made again only after a look whether its Activation is still there: the garbage
+     collector may have been faster than the watch that tells of the Activation.
 """
 
 from __future__ import annotations
@@ -69,6 +71,8 @@ class ServiceComponent:
         return service
 
     async def _created(self, run: Pass, wanted: PodsService) -> Outcome:
+        if run.memory.had_service and await run.status(fresh=True) is None:
+            return Outcome(Result.NOT_FOUND, f"the Activation {run.desired.key} is gone, and its Service with it")
         body = wire.service_body(wanted, run.desired)
         collection = SERVICES.collection(run.desired.namespace)
         call = run.writer.api.create(collection, body, MANAGERS[self.component])

@@ -206,6 +206,22 @@ async def test_a_service_is_deleted_where_it_is_ours_only() -> None:
 
 
 @on_a_loop
+async def test_a_service_is_not_made_again_for_an_activation_that_is_gone() -> None:
+    async with world() as here:
+        thing = here.make("a")
+        await wanted(here, thing, 1, observed=here.observed("a"))
+        stale = here.observed("a")
+        here.server.delete("activations", "a")
+        here.server.delete("services", "a-pods")  # the garbage collector, and the watch of Services tells of it first
+        here.api.taken()
+        behind = msgspec.structs.replace(here.observed("a"), status=stale.status)
+        await wanted(here, thing, 1, observed=behind)
+        assert not here.has("services", "a-pods")
+        assert here.api.taken()["create", "services"] == 0
+        assert outcome(here, Component.SERVICE) is Result.NOT_FOUND
+
+
+@on_a_loop
 async def test_a_status_is_not_written_onto_another_activation_of_that_name() -> None:
     async with world() as here:
         thing = here.make("a")
