@@ -22,7 +22,18 @@ Seen = TypeVar("Seen", ServiceSeen, ScaleSeen, StatusSeen)
 class Memory:
     """Of one Activation. UNSET: not known; None: there is none."""
 
-    __slots__ = ("had_service", "scale", "scale_s", "service", "service_s", "status", "status_s", "taken_at_s", "taken_for", "takes")
+    __slots__ = (
+        "had_service",
+        "scale",
+        "scale_s",
+        "service",
+        "service_s",
+        "status",
+        "status_s",
+        "taken_at_s",
+        "taken_for",
+        "takes",
+    )
 
     def __init__(self) -> None:
         self.service: ServiceSeen | UnsetType | None = UNSET

@@ -15,7 +15,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from activator.control_plane.reconcile import wire
 from activator.control_plane.reconcile.desired import ConditionSpec, Desired, Observed, PodsService
 from activator.control_plane.reconcile.reconciler import Techniques
 from activator.control_plane.reconcile.report import Result
@@ -206,8 +205,14 @@ class Life:
             desired = self.wanted[name]
             if f"{name}-pods" not in self.foreign or desired.service is None:
                 assert here.one("deployments", name)["spec"]["replicas"] == desired.replicas
-            status = wire.status_seen(json.dumps(here.one("activations", name)).encode())
-            assert wire.is_status(status, desired), (status, desired)
+            status = here.one("activations", name)["status"]
+            assert (status["observedGeneration"], status["replicas"], status["wanted"]) == (
+                desired.generation,
+                desired.ready,
+                desired.wanted,
+            )
+            said = [(one["type"], one["status"], one["reason"], one["message"]) for one in status["conditions"]]
+            assert sorted(said) == sorted((one.type, one.status, one.reason, one.message) for one in desired.conditions)
             self._judge_service(name, desired)
         for name, made in self.foreign.items():
             assert json.dumps(here.one("services", name)) == made, "an object of others was touched"
@@ -234,8 +239,13 @@ class Life:
             # One that has lost its label is not found: it goes with its Activation.
             assert not here.has("services", f"{name}-pods") or name in self.stripped
         else:
-            seen = wire.service_seen(json.dumps(here.one("services", f"{name}-pods")).encode())
-            assert wire.is_service(seen, desired.service, desired), (seen, desired.service)
+            there = here.one("services", f"{name}-pods")
+            assert there["spec"]["selector"] == desired.service.selector
+            (port,) = there["spec"]["ports"]
+            assert (port["name"], port["targetPort"]) == (desired.service.port_name, desired.service.target_port)
+            assert there["metadata"]["labels"] == {"activator.dev/activation": name}
+            (owner,) = there["metadata"]["ownerReferences"]
+            assert owner["uid"] == desired.uid and owner["controller"] is True
 
 
 def _once(here: World, refusal: RefusalError) -> Any:

@@ -10,6 +10,7 @@ import pytest
 
 from activator.control_plane.reconcile.desired import ConditionSpec, Observed, PodsService, TargetReference
 from activator.control_plane.reconcile.events import EVENTS_BURST, SERIES_PATCH_S, SERIES_S
+from activator.control_plane.reconcile.reconciler import Techniques
 from activator.control_plane.reconcile.report import Component, Result
 from activator.control_plane.reconcile.scale import TAKE_AGAIN_INITIAL_S
 from activator.control_plane.reconcile.writer import CONFLICT_ATTEMPTS_MAX, CONTROLLER
@@ -237,6 +238,33 @@ async def test_a_status_is_not_written_onto_another_activation_of_that_name() ->
         assert len(here.reconciler) == 0, "it is forgotten"
 
 
+@on_a_loop
+async def test_an_activation_that_is_replaced_before_the_write_keeps_its_own_status() -> None:
+    async with world() as here:
+        thing = here.make("a")
+
+        def replace(verb: str, path: str) -> None:
+            if path.endswith("/status"):
+                here.api.before = lambda verb, path: None
+                here.server.delete("activations", "a")
+                here.server.create("activations", {**thing, "metadata": {"name": "a"}})
+
+        here.api.before = replace
+        await wanted(here, thing, 1, observed=here.observed("a"))
+        assert "status" not in here.one("activations", "a")
+        assert outcome(here, Component.STATUS) is Result.NOT_FOUND and conflicts(here) == {"status": 1}
+
+
+@on_a_loop
+async def test_what_is_of_others_is_not_deleted_where_comparisons_are_off_either() -> None:
+    async with world(techniques=Techniques(skip_unchanged=False)) as here:
+        thing = here.make("a")
+        metadata = {"name": "a-pods", "labels": {"activator.dev/activation": "a"}}
+        here.server.create("services", {"metadata": metadata, "spec": {"ports": [{"port": 1}]}})
+        await wanted(here, thing, 1, service=None, observed=here.observed("a"))
+        assert here.has("services", "a-pods") and here.api.taken()["delete", "services"] == 0
+
+
 # --- changes --------------------------------------------------------------------------------------------------------
 
 
@@ -292,6 +320,22 @@ async def test_replicas_of_another_manager_are_taken_counted_and_reported() -> N
         assert here.one("deployments", "a")["spec"]["replicas"] == 1
         await wanted(here, thing, 2)
         assert here.reports[-1].outcomes[Component.SCALE].taken_from == (), "they are ours now"
+
+
+@on_a_loop
+async def test_fields_are_taken_only_from_a_manager_that_was_named() -> None:
+    async with world() as here:
+        thing = here.make("a", 3, manager="kubectl")
+
+        def once(verb: str, path: str) -> None:
+            if verb == "patch":
+                here.api.before = lambda verb, path: None
+                raise RefusalError(409, "Conflict", "the object has been modified")
+
+        here.api.before = once
+        await wanted(here, thing, 1, service=None)
+        assert here.controllers.of(CONTROLLER).conflict_managers == {("scale", "none"): 1, ("scale", "kubectl"): 1}
+        assert here.reports[-1].outcomes[Component.SCALE].taken_from == ("kubectl",)
 
 
 @on_a_loop
