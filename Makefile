@@ -138,7 +138,7 @@ chart-snapshots: $(VENV)/.packages  ## writes what the chart renders to anew (te
 proto: $(VENV)/.packages  ## writes the protobuf classes anew
 	$(PY) -m grpc_tools.protoc -Iactivator/control_plane/scaling --python_out=activator/control_plane/scaling \
 	    --pyi_out=activator/control_plane/scaling \
-	    activator/control_plane/scaling/statistics.proto
+	    activator/control_plane/scaling/statistics.proto activator/control_plane/scaling/externalscaler.proto
 
 format: $(VENV)/.packages  ## puts the sources in shape
 	$(PY) -m ruff check --fix .

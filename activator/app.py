@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from activator.config.model import ACTIVATIONS, AUTO, FIXED_KEYS, Config, Tls
+from activator.config.model import ACTIVATIONS, AUTO, FIXED_KEYS, Config, Kubernetes, Tls
 from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources import file
@@ -55,6 +55,7 @@ from lb.rng import Rng
 if TYPE_CHECKING:
     from activator.admin.server import AdminServer
     from activator.control_plane.sources.activations.mode import ActivationsMode
+    from activator.control_plane.sources.external_scaler.source import ExternalScalerSource
     from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
     from activator.control_plane.sources.knative.mode import KnativeMode
     from activator.control_plane.sources.push.source import PushSource
@@ -391,6 +392,8 @@ class App:
             self._knative = self._make_knative()
         if self._cluster is not None:
             await self.control.start_source(self._cluster)
+        if kubernetes is not None and kubernetes.external_scaler.listen:
+            await self.control.start_source(self._make_external_scaler(kubernetes))
         if self.config.push.listen:
             self._push = self._make_push()
             await self.control.start_source(self._push)
@@ -433,6 +436,12 @@ class App:
             control.controllers,
             control.worker.supervision.panicked,
         )
+
+    def _make_external_scaler(self, kubernetes: Kubernetes) -> ExternalScalerSource:
+        need("kubernetes", "the external scaler")  # grpclib: only where KEDA asks
+        from activator.control_plane.sources.external_scaler.source import ExternalScalerSource
+
+        return ExternalScalerSource(kubernetes.external_scaler.listen, self._now)
 
     def _make_knative(self) -> KnativeMode:
         # Kubernetes' client and protobuf: only where there is a cluster.

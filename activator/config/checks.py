@@ -103,6 +103,9 @@ class Checker:
         self._edge.check_push(root, values)
         self._check_members(root, values)
         self._edge.check_kubernetes(root, values)
+        scaler = (values.get("kubernetes") or {}).get("external_scaler", {})
+        scaler_item = item_at(item_at(root, "kubernetes"), "external_scaler")
+        self._check_address(scaler_item, scaler, "listen", "kubernetes.external_scaler.", allow_empty=True)
         self._check_positive(root, values, "limits", "limits", ("header_bytes", "held_bytes"))
         revisions = values.get("revisions", [])
         revisions_item = root.entries.get("revisions") if root.entries else None

@@ -843,6 +843,18 @@ class Members(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
 
 
+class ExternalScaler(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The port on which KEDA asks for the load of revisions (external scaler); KEDA then scales them."""
+
+    listen: Annotated[
+        str,
+        doc(
+            "The host and port to listen on, without TLS: only KEDA should reach it. Empty: no such port.",
+            "0.0.0.0:8016",
+        ),
+    ] = ""
+
+
 class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Revisions and pods come from a cluster, not from the file."""
 
@@ -889,6 +901,7 @@ class Kubernetes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "30s",
         ),
     ] = Duration(0.0)
+    external_scaler: Annotated[ExternalScaler, doc("The port for KEDA.")] = ExternalScaler()
 
 
 class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,0 +1,254 @@
+"""KEDA's external scaler, asked over a real socket by gRPC's own client."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+import grpc.aio  # type: ignore[import-untyped]
+import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+
+from activator.config.specs import RevisionSpec
+from activator.control_plane.scaling.externalscaler_pb2 import (
+    GetMetricSpecResponse,
+    GetMetricsRequest,
+    GetMetricsResponse,
+    IsActiveResponse,
+    ScaledObjectRef,
+)
+from activator.control_plane.sources.external_scaler.figures import ACTIVE_S
+from activator.control_plane.sources.external_scaler.service import SCALER_CONNECTIONS_MAX, SCALER_REQUEST_BYTES_MAX
+from activator.control_plane.sources.external_scaler.source import ExternalScalerSource
+from activator.messages import DropRevision, Load, SetRevision
+from activator.runtime.tasks import pause
+from tests.manual_clock import ManualClock
+
+KEY = "default/app"
+SERVICE = "/externalscaler.ExternalScaler/"
+REPLIES: dict[str, Any] = {
+    "IsActive": IsActiveResponse,
+    "StreamIsActive": IsActiveResponse,
+    "GetMetricSpec": GetMetricSpecResponse,
+    "GetMetrics": GetMetricsResponse,
+}
+
+
+class Keda:
+    """The source, and a client of gRPC that asks it as KEDA does."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.source = ExternalScalerSource("127.0.0.1:0", self.clock.now)
+        self.source.applied([SetRevision(RevisionSpec(KEY, container_concurrency=7))])
+        self.requests = 0
+        self.seconds = 0.0
+        self.channel: grpc.aio.Channel | None = None
+
+    def load(self, here: int, requests: int = 0, seconds: float = 0.0) -> None:
+        """After so many seconds with `here` requests."""
+        self.clock.pass_time(seconds)
+        self.requests += requests
+        self.seconds += here * seconds
+        self.source.receive_load(Load(KEY, here, 0, self.requests, here, self.seconds, self.clock.now()))
+
+    async def ask(self, method: str, request: Any) -> Any:
+        assert self.channel is not None
+        call = self.channel.unary_unary(
+            SERVICE + method,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=REPLIES[method].FromString,
+        )
+        return await call(request, timeout=10.0)
+
+    def stream(self) -> Any:
+        assert self.channel is not None
+        call = self.channel.unary_stream(
+            SERVICE + "StreamIsActive",
+            request_serializer=ScaledObjectRef.SerializeToString,
+            response_deserializer=IsActiveResponse.FromString,
+        )
+        return call(reference(), timeout=20.0)
+
+
+def reference(**metadata: str) -> ScaledObjectRef:
+    return ScaledObjectRef(name="app", namespace="default", scalerMetadata=metadata)
+
+
+@asynccontextmanager
+async def running() -> AsyncIterator[Keda]:
+    keda = Keda()
+    await keda.source.start()
+    try:
+        async with grpc.aio.insecure_channel(keda.source.address) as keda.channel:
+            yield keda
+    finally:
+        await keda.source.close()
+
+
+def run(scenario: Callable[[Keda], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with running() as keda:
+            await scenario(keda)
+
+    asyncio.run(main())
+
+
+def test_active_from_the_first_request_until_it_was_quiet() -> None:
+    async def scenario(keda: Keda) -> None:
+        async def is_active() -> bool:
+            found: bool = (await keda.ask("IsActive", reference())).result
+            return found
+
+        assert not await is_active()
+        keda.load(1, requests=1)
+        assert await is_active()
+        keda.load(0, seconds=5.0)
+        assert await is_active()
+        keda.clock.pass_time(ACTIVE_S - 5.0)
+        assert not await is_active()
+        keda.load(0, requests=3)  # came and went between two reports
+        assert await is_active()
+
+    run(scenario)
+
+
+def test_the_first_request_is_pushed() -> None:
+    async def scenario(keda: Keda) -> None:
+        stream = keda.stream()
+        assert (await stream.read()).result is False
+        keda.load(1, requests=1)
+        assert (await stream.read()).result is True
+        keda.load(3, requests=2, seconds=0.1)
+        keda.source.applied([DropRevision(KEY)])
+        with pytest.raises(grpc.aio.AioRpcError) as gone:
+            await stream.read()
+        assert gone.value.code() == grpc.StatusCode.NOT_FOUND
+
+    run(scenario)
+
+
+def test_a_stream_that_is_left_is_forgotten() -> None:
+    async def scenario(keda: Keda) -> None:
+        streams = [keda.stream() for _ in range(20)]
+        for stream in streams:
+            await stream.read()
+        figures = keda.source._figures._figures[KEY]
+        assert len(figures.watchers) == 20
+        for stream in streams:
+            stream.cancel()
+        async with asyncio.timeout(10.0):
+            while figures.watchers:
+                await pause(0.01)
+
+    run(scenario)
+
+
+def test_the_target_and_the_load() -> None:
+    async def scenario(keda: Keda) -> None:
+        (spec,) = (await keda.ask("GetMetricSpec", reference())).metricSpecs
+        assert (spec.metricName, spec.targetSize, spec.targetSizeFloat) == ("activator-concurrency", 7, 7.0)
+        (spec,) = (await keda.ask("GetMetricSpec", reference(metric="rps", target="2.5"))).metricSpecs
+        assert (spec.metricName, spec.targetSize, spec.targetSizeFloat) == ("activator-rps", 3, 2.5)
+        for _ in range(300):
+            keda.load(30, requests=4, seconds=0.1)
+        request = GetMetricsRequest(scaledObjectRef=reference(), metricName="activator-concurrency")
+        (value,) = (await keda.ask("GetMetrics", request)).metricValues
+        assert value.metricName == "activator-concurrency"
+        assert (value.metricValue, value.metricValueFloat) == (30, pytest.approx(30.0))
+        request = GetMetricsRequest(scaledObjectRef=reference(metric="rps"), metricName="activator-rps")
+        (value,) = (await keda.ask("GetMetrics", request)).metricValues
+        assert value.metricValueFloat == pytest.approx(40.0, rel=0.05)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code", "words"),
+    [
+        ({"revision": "other"}, grpc.StatusCode.NOT_FOUND, "there is no revision default/other: set `revision`"),
+        ({"namespace": "prod"}, grpc.StatusCode.NOT_FOUND, "there is no revision prod/app"),
+        ({"metric": "cpu"}, grpc.StatusCode.INVALID_ARGUMENT, "metric: found 'cpu', expected concurrency or rps"),
+        ({"target": "0"}, grpc.StatusCode.INVALID_ARGUMENT, "target: found '0', expected a number above 0"),
+        ({"target": "many"}, grpc.StatusCode.INVALID_ARGUMENT, "target: found 'many'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_with_what_to_change(
+    metadata: dict[str, str], code: grpc.StatusCode, words: str
+) -> None:
+    async def scenario(keda: Keda) -> None:
+        for method in ("IsActive", "GetMetricSpec"):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await keda.ask(method, reference(**metadata))
+            assert refused.value.code() == code
+            assert words in str(refused.value.details())
+
+    run(scenario)
+
+
+def test_a_request_that_is_too_long_ends_its_connection() -> None:
+    async def scenario(keda: Keda) -> None:
+        with pytest.raises(grpc.aio.AioRpcError):
+            await keda.ask("IsActive", reference(revision="x" * (2 * SCALER_REQUEST_BYTES_MAX)))
+        assert not (await keda.ask("IsActive", reference())).result, "the next one is served"
+
+    run(scenario)
+
+
+def test_a_length_that_is_only_declared_costs_no_memory() -> None:
+    """A peer says that 4 GB follow, and sends as much as it may."""
+
+    async def scenario(keda: Keda) -> None:
+        host, _, port = keda.source.address.rpartition(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        client = H2Connection(H2Configuration(client_side=True))
+        client.initiate_connection()
+        fields = [(":method", "POST"), (":path", SERVICE + "IsActive"), (":scheme", "http"), (":authority", "a")]
+        client.send_headers(1, [*fields, ("te", "trailers"), ("content-type", "application/grpc")])
+        client.send_data(1, struct.pack(">?I", False, (1 << 32) - 1))
+        sent = 0
+        ended = False
+        async with asyncio.timeout(10.0):
+            while not ended and sent < 1 << 22:
+                room = min(client.local_flow_control_window(1), client.max_outbound_frame_size)
+                if room > 0:
+                    client.send_data(1, bytes(room))
+                    sent += room
+                writer.write(client.data_to_send())
+                try:
+                    got = await asyncio.wait_for(reader.read(1 << 16), 0.05 if room > 0 else 5.0)
+                    client.receive_data(got)
+                    ended = not got
+                except TimeoutError:
+                    pass
+                except ConnectionError:
+                    ended = True
+        writer.close()
+        assert ended
+        assert sent <= 4 * SCALER_REQUEST_BYTES_MAX
+
+    run(scenario)
+
+
+def test_connections_beyond_the_bound_are_closed() -> None:
+    async def scenario(keda: Keda) -> None:
+        host, _, port = keda.source.address.rpartition(":")
+        held = [await asyncio.open_connection(host, int(port)) for _ in range(SCALER_CONNECTIONS_MAX)]
+        for reader, _ in held:
+            assert await reader.read(1), "its settings"
+        reader, writer = await asyncio.open_connection(host, int(port))
+        try:
+            await asyncio.wait_for(reader.read(), 10.0)  # until its end
+        except ConnectionError:
+            pass
+        writer.close()
+        for _, one in held:
+            one.close()
+        assert not (await keda.ask("IsActive", reference())).result
+
+    run(scenario)
