@@ -15,11 +15,12 @@ from typing import Final
 
 from activator.config.edge_checks import EdgeChecker, element_at, item_at
 from activator.config.member_checks import check_members
+from activator.config.model import STABLE_WINDOW_S
 from activator.config.policy_checks import PolicyChecker
 from activator.config.probe_checks import check_probe
 from activator.config.queue_checks import check_queue
 from activator.config.reader import UNREADABLE, Reader, Values
-from activator.config.scaling_checks import check_scaling
+from activator.config.scaling_checks import check_scaling, check_values
 from activator.config.telemetry_checks import check_telemetry
 from activator.config.tree import Item
 
@@ -156,7 +157,9 @@ class Checker:
         """A revision that a cluster declares: it has its name, its pods and possibly its hosts from elsewhere."""
         self._check_hosts(item, values, path, trusts_headers=True)
         self._check_keys(item, values, path)
-        check_scaling(self._reader, item, values, f"{path}.scaling", in_cluster=True)
+        scaling = values.get("scaling")
+        if isinstance(scaling, dict):
+            check_values(self._reader, item_at(item, "scaling"), scaling, f"{path}.scaling", STABLE_WINDOW_S)
 
     def _check_revision(self, item: Item, values: Values, path: str, trusts_headers: bool) -> None:
         self._check_name(item, values, path)

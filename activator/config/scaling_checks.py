@@ -16,7 +16,6 @@ from activator.config.model import (
     SCALING_METRICS,
     SCALING_WINDOW_MAX_S,
     SCHEDULE_MAX,
-    STABLE_WINDOW_S,
     WEEKDAYS,
 )
 from activator.config.reader import UNREADABLE, Reader, Values
@@ -33,13 +32,10 @@ _HOUR: Final = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
 _WINDOW: Final = f"whole seconds from 1s to {SCALING_WINDOW_MAX_S / 3600.0:g}h"
 
 
-def check_scaling(reader: Reader, revision: Item, values: Values, path: str, in_cluster: bool = False) -> None:
-    """`revision` and `values` of one revision, whose `scaling` stands at `path`; `in_cluster`: a workload is scaled."""
+def check_scaling(reader: Reader, revision: Item, values: Values, path: str) -> None:
+    """`revision` and `values` of one revision, whose `scaling` stands at `path`."""
     scaling = values.get("scaling")
     if not isinstance(scaling, dict):
-        return
-    if in_cluster:
-        _check_rule(reader, item_at(revision, "scaling"), scaling, {}, STABLE_WINDOW_S, path)
         return
     item = item_at(revision, "scaling")
     process = values.get("process")
@@ -50,13 +46,20 @@ def check_scaling(reader: Reader, revision: Item, values: Values, path: str, in_
     if not isinstance(process, dict):
         return
     _check_twins(reader, item, item_at(revision, "process"), path)
-    _check_rule(reader, item, scaling, process, PROCESS_STABLE_WINDOW_S, path)
+    check_values(reader, item, scaling, path, PROCESS_STABLE_WINDOW_S, process)
+    least, most = process.get("min_scale", 0), scaling.get("max", 0)
+    if most and least > most:
+        advice = f"`process.min_scale: {least}` is more than `max: {most}`: lower it, or raise `max`"
+        reader.advise(item_at(item, "max"), f"{path}.max", advice)
 
 
-def _check_rule(reader: Reader, item: Item, scaling: Values, process: Values, window_s: float, path: str) -> None:
+def check_values(
+    reader: Reader, item: Item, scaling: Values, path: str, stable_window_s: float, process: Values | None = None
+) -> None:
+    """What holds whoever runs the pods; `stable_window_s`: where none is given."""
     _check_metric(reader, item, scaling, path)
-    _check_windows(reader, item, scaling, window_s, path)
-    _check_bounds(reader, item, scaling, process, path)
+    _check_bounds(reader, item, scaling, process or {}, path)
+    _check_windows(reader, item, scaling, path, stable_window_s)
     schedule_item = item_at(item, "schedule")
     schedule = scaling.get("schedule", [])
     if len(schedule) > SCHEDULE_MAX:
@@ -82,17 +85,16 @@ def _check_metric(reader: Reader, item: Item, scaling: Values, path: str) -> Non
         reader.advise(item_at(item, "burst"), f"{path}.burst", advice)
 
 
-def _check_windows(reader: Reader, item: Item, scaling: Values, window_s: float, path: str) -> None:
-    """`window_s`: the stable window where none is set."""
+def _check_windows(reader: Reader, item: Item, scaling: Values, path: str, stable_window_s: float) -> None:
     for key in ("stable_window", "panic_window"):
         value = scaling.get(key)
         if value is not None and not (1.0 <= value <= SCALING_WINDOW_MAX_S and float(value).is_integer()):
             reader.found(item_at(item, key), f"{path}.{key}", _WINDOW)
             return
     stable_s, panic_s = scaling.get("stable_window"), scaling.get("panic_window")
-    if panic_s is not None and panic_s > (window_s if stable_s is None else stable_s):
-        window = f"{window_s if stable_s is None else stable_s:g}s"
-        advice = f"{panic_s:g}s is longer than `stable_window`, which is {window}: make it shorter"
+    stable_s = stable_window_s if stable_s is None else stable_s
+    if panic_s is not None and panic_s > stable_s:
+        advice = f"{panic_s:g}s is longer than `stable_window`, which is {stable_s:g}s: make it shorter"
         reader.advise(item_at(item, "panic_window"), f"{path}.panic_window", advice)
     for key in ("scale_down_delay", "last_pod_retention"):
         if scaling.get(key, 0.0) > SCALING_WINDOW_MAX_S:
@@ -108,9 +110,6 @@ def _check_bounds(reader: Reader, item: Item, scaling: Values, process: Values, 
         if scaling.get(key, 0) > most:
             advice = f"{scaling[key]} is more than `{where}: {most}`: lower it, or raise `{where}`"
             reader.advise(item_at(item, key), f"{path}.{key}", advice)
-    if scaling.get("max") and process.get("min_scale", 0) > most:
-        advice = f"`process.min_scale: {process['min_scale']}` is more than `max: {most}`: lower it, or raise `max`"
-        reader.advise(item_at(item, "max"), f"{path}.max", advice)
     schedule = item_at(item, "schedule")
     for place, entry in enumerate(scaling.get("schedule", [])):
         if entry is not UNREADABLE and schedule.elements is not None and entry.get("min", 0) > most:

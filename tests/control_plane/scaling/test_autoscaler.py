@@ -6,7 +6,7 @@ from math import ceil
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from activator.config.model import PROCESS_STABLE_WINDOW_S, Duration, Process, Revision, Scaling, ScheduledScale
 from activator.control_plane.scaling.autoscaler import SCALING_INTERVAL_S, Autoscaler
@@ -379,6 +379,42 @@ def test_reloads_with_other_schedules_keep_few_looks() -> None:
         revision = Revision(name="app", process=Process(command=["x"]), scaling=scaling)
         scaled.scaler.set_revision(KEY, process_rule(revision))
     assert len(scaled.scaler._looks) <= 70
+
+
+# --- any load ---
+
+loads = st.lists(
+    st.tuples(
+        st.sampled_from([0, 0, 1, 5, 9, 10, 11, 40, 120]),
+        st.sampled_from([0, 0, 3, 50]),
+        st.sampled_from([0.1, 0.7, 3.0, 8.0]),
+    ),
+    min_size=1,
+    max_size=25,
+)
+
+
+@settings(max_examples=60)
+@given(loads, st.sampled_from([0.3, 5.0, 60.0]), st.integers(0, 2))
+def test_processes_are_always_enough_and_never_more_than_the_last_seconds_needed(
+    steps: list[tuple[int, int, float]], idle_s: float, min_scale: int
+) -> None:
+    """The rule that processes had before: what the most requests of the window need, at once up, to `min` when idle."""
+    scaled = Scaled(processes(idle_s, min_scale, max_scale=9))
+    past: list[tuple[float, int]] = []
+    for in_flight, queued, seconds in steps:
+        scaled.load(in_flight, queued)
+        carried = in_flight + queued
+        for _ in range(max(round(seconds / 0.1), 1)):
+            past.append((scaled.clock.now(), carried))
+            scaled.tick(0.1)
+            needed = min(9, max(min_scale, ceil(carried / 10)))
+            assert scaled.wanted >= needed
+            slack_s = PROCESS_STABLE_WINDOW_S + 1.0 + SCALING_INTERVAL_S
+            most = max(one for when_s, one in past if when_s >= scaled.clock.now() - slack_s)
+            halving_s = 4.0 * SCALING_INTERVAL_S  # from nine to one
+            longer = max(one for when_s, one in past if when_s >= scaled.clock.now() - slack_s - halving_s)
+            assert scaled.wanted <= min(9, max(min_scale, 1, ceil(max(most, longer) / 10)))
 
 
 # --- a day ---

@@ -193,6 +193,78 @@ def test_timed_window_max(values: list[tuple[float, int]], expected: int) -> Non
     assert entries[0][1] == expected
 
 
+# --- the table of pkg/reconciler/autoscaling/kpa/scaler_test.go (TestScaler) ------------------------------------------
+
+
+class ScalerCase(NamedTuple):
+    """One row: how many run, how many the averages ask for, since when the revision is inactive, and what is wanted.
+
+    There `stableWindow` is 5 min, after which a revision without load is inactive, and `gracePeriod` is 60 s; here the
+    grace is both, and counted from the last request. `wantScaling: false` keeps what runs.
+    """
+
+    name: str
+    running: int
+    asked: int
+    wanted: int
+    idle_s: float = 0.0
+    min: int = 0
+    max: int = 0
+    retention_s: float = 0.0
+    initial: int = 0
+    is_initialized: bool = True
+
+
+GO_STABLE_WINDOW_S, GO_GRACE_S = 300.0, 60.0
+GRACE_S = GO_STABLE_WINDOW_S + GO_GRACE_S
+
+TEST_SCALER = (
+    ScalerCase("waits to scale to zero (just before idle period)", 1, 0, 1, GO_STABLE_WINDOW_S - 1.0),
+    ScalerCase("scale to 1 waiting for idle expires", 10, 0, 1, GO_STABLE_WINDOW_S - 1.0),
+    ScalerCase("waits to scale to zero after idle period", 1, 0, 1, GO_STABLE_WINDOW_S),
+    ScalerCase("can scale to zero after grace period, but 0 PA retention", 1, 0, 0, GRACE_S),
+    ScalerCase(
+        "can't scale to zero after grace period, but before last pod retention", 1, 0, 1, GRACE_S, retention_s=120.0
+    ),
+    ScalerCase("scale to zero after grace period", 1, 0, 0, GRACE_S),
+    ScalerCase("waits to scale to zero (just before grace period)", 1, 0, 1, GRACE_S - 1.0),
+    ScalerCase("scale down to minScale before grace period", 10, 0, 2, GRACE_S - 1.0, min=2),
+    ScalerCase("scale down to minScale after grace period", 10, 0, 2, GRACE_S, min=2),
+    ScalerCase("scales up", 1, 10, 10),
+    ScalerCase("scales up to maxScale", 1, 10, 8, max=8),
+    ScalerCase("scales up from zero to desired one", 0, 1, 1),
+    ScalerCase("scales up from zero to desired high scale", 0, 10, 10),
+    ScalerCase("initial scale attained, but now time to scale down", 2, 0, 1, 1.0, initial=2),
+    ScalerCase(
+        "haven't scaled to initial scale, override desired scale with initial scale",
+        *(0, 1, 2),
+        initial=2,
+        is_initialized=False,
+    ),
+)
+
+
+@pytest.mark.parametrize("case", TEST_SCALER, ids=lambda case: case.name)
+def test_scaler(case: ScalerCase) -> None:
+    rule = ScalingRule(
+        case.min,
+        case.max,
+        target=1.0,
+        scale_down_rate=10.0,
+        panic_threshold=10.0,
+        initial_scale=case.initial,
+        scale_to_zero_grace_s=GRACE_S,
+        last_pod_retention_s=case.retention_s,
+    )
+    carried = case.asked
+    ready = case.running
+    seen = Observation(500.0, case.asked, case.asked, carried, 0, carried, ready, case.idle_s)
+    state = ScalingState(case.running, is_initialized=case.is_initialized)
+    if case.idle_s and case.running > 1:  # there the averages are 0 already, and ten went to one in one step
+        seen = seen._replace(ready=1)
+    assert decide(rule, seen, state).wanted == case.wanted
+
+
 # --- for every rule, load and past -----------------------------------------------------------------------------------
 
 rules = st.builds(
