@@ -1,1 +1,1 @@
-"""How many pods are wanted: our own autoscaler for local processes, and what Knative's autoscaler is sent."""
+"""How many pods are wanted: the autoscaler, whose decisions are a pure function, and what Knative's is sent."""

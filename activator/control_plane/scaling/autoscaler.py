@@ -150,6 +150,7 @@ class Autoscaler:
         now_s = self._now()
         for key, revision in list(self._awake.items()):
             if revision.due_s <= now_s:
+                revision.due_s = now_s + SCALING_INTERVAL_S  # first: if it raises, the others have their turn
                 self._decide(key, revision)
 
     # --- what it knows ---

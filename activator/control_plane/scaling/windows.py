@@ -12,6 +12,8 @@ Rules
   4. A revision that was last seen without a request has none until the next observation, which comes at once with its
      first request: that silence is known, so it counts as zero. (Knative leaves such seconds out of its averages and
      divides by fewer, until the window is empty.)
+  5. Requests that pods have answered, and whose slow clients have yet to take the rest, need no pod: of the integral
+     since the last load only the share counts that requests at pods and in line have of all that are here.
 
 Source: knative.dev/serving pkg/autoscaler/aggregation/bucketing.go, pkg/autoscaler/metrics/collector.go (v1.23).
 """
@@ -126,10 +128,13 @@ class Windows:
     """Of one revision: its concurrency, its rate, and the most requests that it had at once."""
 
     def __init__(self, stable_s: float, panic_s: float, at_s: float, seconds: float, requests: int) -> None:
-        self._concurrency = Totals(stable_s, panic_s, at_s, seconds, is_rate=False)
+        self._concurrency = Totals(stable_s, panic_s, at_s, 0.0, is_rate=False)
+        self._reported = seconds  # the integral as last reported
+        self._seconds = 0.0  # of it, what is a matter of pods
         self._rate = Totals(stable_s, panic_s, at_s, float(requests), is_rate=True)
         self._requests = requests
-        self._here = 0  # as last observed
+        self._here = 0  # as last observed, with requests whose clients have yet to take what their pods have answered
+        self._carried = 0  # … without
         self._quiet_s = at_s  # since when nothing is here, while nothing is
         self._peak_buckets = _buckets(stable_s)
         self._peaks: deque[tuple[int, int]] = deque()  # (bucket, the most in it), falling
@@ -137,17 +142,20 @@ class Windows:
     def observe(self, load: Load) -> None:
         """A load of the revision."""
         at_s = load.at_s
-        here = max(load.concurrency, load.in_flight + load.queued)
+        carried = load.in_flight + load.queued
+        here = max(load.concurrency, carried)
         silent_s = 0.0
         if self._here == 0 and (here or load.requests_total != self._requests):
             silent_s = max(at_s - self._quiet_s, 0.0)
         if not here and (self._here or load.requests_total != self._requests):
             self._quiet_s = at_s
-        self._concurrency.observe(at_s, load.request_seconds, silent_s)
+        self._seconds += max(load.request_seconds - self._reported, 0.0) * (carried / here if here else 1.0)
+        self._reported = load.request_seconds
+        self._concurrency.observe(at_s, self._seconds, silent_s)
         self._rate.observe(at_s, float(load.requests_total), silent_s)
         self._requests = load.requests_total
-        self._here = here
-        self._peaked(floor(at_s / BUCKET_S), here)
+        self._here, self._carried = here, carried
+        self._peaked(floor(at_s / BUCKET_S), carried)
 
     def averages(self, metric: str, now_s: float) -> tuple[float, float]:
         """Of this metric: over the stable window, and over the panic window."""
@@ -155,14 +163,14 @@ class Windows:
         if self._here == 0:
             self._concurrency.advance(now_s)
             self._rate.advance(now_s)
-        instead = 0.0 if metric == METRIC_RPS else float(self._here)
+        instead = 0.0 if metric == METRIC_RPS else float(self._carried)
         stable, panic = totals.average(now_s, panic=False), totals.average(now_s, panic=True)
         return instead if stable is None else stable, instead if panic is None else panic
 
     def peak(self, now_s: float) -> int:
         """The most requests that were here at once, in the stable window."""
         self._forget(floor(now_s / BUCKET_S))
-        return max(self._here, self._peaks[0][1] if self._peaks else 0)
+        return max(self._carried, self._peaks[0][1] if self._peaks else 0)
 
     def resize(self, stable_s: float, panic_s: float) -> None:
         """Other windows over the same past."""

@@ -161,6 +161,15 @@ def test_a_burst_after_a_silence_counts_in_the_panic_window_at_once() -> None:
     assert windows.averages("concurrency", 125.5)[1] == pytest.approx(50.0)
 
 
+def test_slow_clients_need_no_pod() -> None:
+    """Ten requests, of which pods have answered eight: their clients still read."""
+    windows = Windows(60.0, 6.0, 100.0, 0.0, 0)
+    for step in range(1, 601):
+        windows.observe(Load("default/app", 2, 0, 10, 10, 1.0 * step, 100.0 + 0.1 * step))
+    assert windows.averages("concurrency", 160.0) == pytest.approx((2.0, 2.0))
+    assert windows.peak(160.0) == 2
+
+
 def test_totals_that_fall_are_of_a_new_life() -> None:
     windows = Windows(60.0, 6.0, 100.0, 500.0, 1000)
     windows.observe(load(101.0, 2, 0.0, 0))
