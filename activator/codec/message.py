@@ -115,6 +115,7 @@ class RequestHead:
         self.has_internal: bool = False  # fields that only Knative's components and this program give a meaning
         self.takes_trailers: bool = False  # over HTTP/2 it says so (TE), as all of gRPC's do
         self.pod_host: bytes = b""  # what a pod is told in the place of `authority`; `headers` have it as Host
+        self.pod_target: bytes = b""  # the same in the place of `target`; empty: that
         self.traceparent: bytes = b""  # its field line; it stays in `headers`: see headers/trace_context.py
 
     def received(self, lowered_name: bytes) -> bytes | None:

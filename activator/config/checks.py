@@ -20,6 +20,7 @@ from activator.config.policy_checks import PolicyChecker
 from activator.config.probe_checks import check_probe
 from activator.config.queue_checks import check_queue
 from activator.config.reader import UNREADABLE, Reader, Values
+from activator.config.routing_checks import RoutingChecker, Rule
 from activator.config.scaling_checks import check_scaling, check_values
 from activator.config.telemetry_checks import check_telemetry
 from activator.config.tree import Item
@@ -93,7 +94,7 @@ class Checker:
         self._policies = PolicyChecker(reader, policy_names)
         self._takes_reports = False  # of pods: a revision then needs neither pods nor a process
         self._names: dict[str, str] = {}  # namespace/name → path of the revision
-        self._hosts: dict[str, str] = {}
+        self._routing = RoutingChecker(reader)
 
     def check(self, root: Item, values: Values) -> None:
         self._check_listeners(root, values)
@@ -121,6 +122,7 @@ class Checker:
         for place, (item, revision) in enumerate(zip(revisions_item.elements, revisions)):
             if revision is not UNREADABLE:
                 self._check_revision(item, revision, f"revisions[{place}]", trusts_headers)
+        self._routing.finish()
 
     def _check_members(self, root: Item, values: Values) -> None:
         item, members = item_at(root, "members"), values.get("members", {})
@@ -163,7 +165,7 @@ class Checker:
 
     def _check_revision(self, item: Item, values: Values, path: str, trusts_headers: bool) -> None:
         self._check_name(item, values, path)
-        self._check_hosts(item, values, path, trusts_headers)
+        self._check_hosts(item, values, path, trusts_headers, self._routing.check_revision(item, values, path))
         self._check_pods(item, values, path)
         self._check_keys(item, values, path)
         if values.get("process") is not None:
@@ -192,7 +194,7 @@ class Checker:
             self._reader.advise(item_at(item, "name"), f"{path}.name", advice)
         self._names.setdefault(key, path)
 
-    def _check_hosts(self, item: Item, values: Values, path: str, trusts_headers: bool) -> None:
+    def _check_hosts(self, item: Item, values: Values, path: str, trusts_headers: bool, rule: Rule) -> None:
         if "hosts" not in values:
             if not trusts_headers and "hosts" not in (item.entries or {}):
                 advice = '`hosts` is required: the hosts that lead to this revision, or ["*"] for all'
@@ -209,10 +211,8 @@ class Checker:
             host = canonical_host(text)
             if host is None:
                 self._reader.found(one, at, "a host name without a port, *.suffix or *")
-            elif host in self._hosts:
-                self._reader.advise(one, at, f'"{text}" leads to {self._hosts[host]} already: use each host once')
             else:
-                self._hosts[host] = path
+                self._routing.claim(host, text, one, at, rule)
 
     def _check_pods(self, item: Item, values: Values, path: str) -> None:
         entries = item.entries or {}

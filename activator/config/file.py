@@ -17,12 +17,32 @@ import msgspec
 from msgspec import inspect
 
 from activator.config.checks import Checker, canonical_host
-from activator.config.model import PROBE_GRPC, PROBE_HTTP, PROBE_TCP, Config, Duration, HashOn, Probe, Queue, Revision
+from activator.config.model import (
+    PROBE_GRPC,
+    PROBE_HTTP,
+    PROBE_TCP,
+    Config,
+    Duration,
+    HashOn,
+    Match,
+    Probe,
+    Queue,
+    Revision,
+)
 from activator.config.reader import UNREADABLE, Reader, build
 from activator.config.schema import make_schema
-from activator.config.specs import DisciplineSpec, ProbeSpec, RevisionSpec, RuleSpec, resolve_buffer, resolve_process
+from activator.config.specs import (
+    DisciplineSpec,
+    MatchSpec,
+    ProbeSpec,
+    RevisionSpec,
+    RuleSpec,
+    resolve_buffer,
+    resolve_process,
+)
 from activator.config.tree import Item, lay_environment_over, read_tree
 from activator.runtime.errors import ConfigError
+from activator.runtime.url_path import normal_prefix
 
 COMMAND_LINE: Final = "command line"  # where a configuration stands that no file gave
 T = TypeVar("T")
@@ -99,7 +119,20 @@ def _line_of(problem: str, name: str) -> float:
 
 def resolve(config: Config, default_policy: Callable[[int], str], processors: int | None = None) -> list[RevisionSpec]:
     """The revisions with every default settled. `default_policy(container_concurrency)` names a policy."""
-    return [resolve_revision(config, revision, default_policy, processors) for revision in config.revisions]
+    specs = [resolve_revision(config, revision, default_policy, processors) for revision in config.revisions]
+    return _ordered(specs)
+
+
+def _ordered(specs: list[RevisionSpec]) -> list[RevisionSpec]:
+    """With the order of the file where it counts: a revision that shares no host does not change when others move."""
+    uses: dict[str, int] = {}
+    for spec in specs:
+        for host in spec.hosts:
+            uses[host] = uses.get(host, 0) + 1
+    return [
+        msgspec.structs.replace(spec, order=place) if any(uses[host] > 1 for host in spec.hosts) else spec
+        for place, spec in enumerate(specs)
+    ]
 
 
 def resolve_revision(
@@ -113,6 +146,12 @@ def resolve_revision(
     return RevisionSpec(
         key=f"{revision.namespace}/{revision.name}",
         hosts=tuple(canonical_host(host) or host for host in revision.hosts),
+        match=_resolve_match(revision.match),
+        aliases=tuple(revision.aliases),
+        rewrite_model=revision.rewrite_model,
+        default=revision.default,
+        weight=-1 if revision.weight is None else revision.weight,
+        split_on=_hash_on(revision.split_on),
         container_concurrency=revision.container_concurrency,
         policy=revision.policy or default_policy(revision.container_concurrency),
         hash_on=_hash_on(revision.hash_on),
@@ -148,6 +187,18 @@ def resolve_revision(
         buffer_file_bytes=buffer_file,
         upgrades=tuple(protocol.lower() for protocol in revision.upgrades),
         tls=revision.tls,
+    )
+
+
+def _resolve_match(match: Match | None) -> MatchSpec:
+    if match is None:
+        return MatchSpec()
+    return MatchSpec(
+        path=normal_prefix(match.path).decode("ascii"),
+        strip_path=match.strip_path,
+        methods=tuple(sorted(match.methods)),
+        headers=tuple(sorted((name.lower(), value) for name, value in match.headers.items())),
+        models=() if match.json is None else tuple(match.json.model),
     )
 
 

@@ -634,6 +634,36 @@ class RevisionHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stale_after: Annotated[Duration | None, doc("As `health.stale_after`. Not set: that value.", "1m")] = None
 
 
+class JsonMatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a member of the request body, a JSON object, must be. It must stand in the first 64 KiB of the body."""
+
+    model: Annotated[
+        list[str],
+        doc("The values of `model` that match; `name*` matches all that begin so.", ["llama-3-8b", "llama-*"]),
+    ]
+
+
+class Match(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which requests for its hosts a revision takes. All keys that are set must match; without any, all requests do."""
+
+    path: Annotated[
+        str, doc("A beginning of the path, in whole segments: `/v1` matches /v1 and /v1/x. Empty: any.", "/v1")
+    ] = ""
+    strip_path: Annotated[
+        bool,
+        doc("Whether the pod gets the path without `path`. `X-Forwarded-Prefix` tells it what was left out.", True),
+    ] = False
+    methods: Annotated[list[str], doc("The methods that match. Empty: all methods.", ["POST"])] = []
+    headers: Annotated[
+        dict[str, str],
+        doc(
+            "Request headers and their exact values; all must match. Of several of one name the first counts.",
+            {"x-team": "ml"},
+        ),
+    ] = {}
+    json: Annotated[JsonMatch | None, doc("What the request body must say. Not set: it is not looked at.")] = None
+
+
 class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One version of a service, with its pods."""
 
@@ -647,6 +677,32 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ["model.localhost", "*.model.example.com"],
         ),
     ] = []
+    match: Annotated[
+        Match | None,
+        doc("Which requests for these hosts are for this revision ([routing](routing.md)). Not set: all."),
+    ] = None
+    aliases: Annotated[list[str], doc("Other names of its models, beside `match.json.model`.", ["gpt-4o-mini"])] = []
+    rewrite_model: Annotated[
+        str,
+        doc(
+            "The name that the pod reads as `model` if one of `aliases` was asked for. Empty: the alias.", "llama-3-8b"
+        ),
+    ] = ""
+    default: Annotated[
+        bool, doc("Whether the revision takes what no revision matches. At most one for each host.", True)
+    ] = False
+    weight: Annotated[
+        Weight | None,
+        doc("The share of requests, if several revisions have the same `hosts`, `match` and `aliases`.", 90),
+    ] = None
+    split_on: Annotated[
+        str | HashOn | None,
+        doc(
+            "With `weight`: requests of one key go to the same revision. Not set: the revisions take turns.",
+            HASH_ON_CLIENT_IP,
+            {"cookie": "session"},
+        ),
+    ] = None
     container_concurrency: Annotated[
         Count, doc("The number of requests that one pod may have in flight. 0: no limit.", 1)
     ] = 0

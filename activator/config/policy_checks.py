@@ -34,10 +34,8 @@ class PolicyChecker:
             self._reader.advise(
                 hash_item, f"{path}.hash_on", f"`hash_on` requires `policy: consistent-hash`{_but(policy)}"
             )
-        elif isinstance(hash_on, dict):
-            self._check_hash_on(hash_item, hash_on, f"{path}.hash_on")
-        elif hash_on != HASH_ON_CLIENT_IP:
-            self._reader.found(hash_item, f"{path}.hash_on", "client_ip, {header: NAME} or {cookie: NAME}")
+        else:
+            check_key_source(self._reader, hash_item, hash_on, f"{path}.hash_on", "hash_on")
 
     def _check_name(self, item: Item, policy: str, path: str) -> None:
         if self._policy_names is None:
@@ -60,13 +58,19 @@ class PolicyChecker:
                 self._reader.advise(one, f"{path}[{place}].weight", advice)
                 return  # once is enough
 
-    def _check_hash_on(self, item: Item, hash_on: Values, path: str) -> None:
-        named = [key for key in ("header", "cookie") if hash_on.get(key, "")]
-        if len(named) != 1:
-            if (item.entries or {}).keys() <= {"header", "cookie"}:  # else the unknown key has been reported
-                self._reader.advise(item, path, "`hash_on` requires exactly one of `header` and `cookie`")
-        elif TOKEN.fullmatch(hash_on[named[0]]) is None:
-            self._reader.found(item_at(item, named[0]), f"{path}.{named[0]}", f"the name of a {named[0]}")
+
+def check_key_source(reader: Reader, item: Item, source: Values | str, path: str, key: str) -> None:
+    """Where the key of a request comes from: the value of `key`, which stands at `path`."""
+    if isinstance(source, str):
+        if source != HASH_ON_CLIENT_IP:
+            reader.found(item, path, "client_ip, {header: NAME} or {cookie: NAME}")
+        return
+    named = [name for name in ("header", "cookie") if source.get(name, "")]
+    if len(named) != 1:
+        if (item.entries or {}).keys() <= {"header", "cookie"}:  # else the unknown key has been reported
+            reader.advise(item, path, f"`{key}` requires exactly one of `header` and `cookie`")
+    elif TOKEN.fullmatch(source[named[0]]) is None:
+        reader.found(item_at(item, named[0]), f"{path}.{named[0]}", f"the name of a {named[0]}")
 
 
 def _but(policy: str) -> str:

@@ -70,11 +70,32 @@ class ProbeSpec(msgspec.Struct, frozen=True):
     service: str = ""  # grpc: the service asked about; empty: the server as a whole
 
 
+class MatchSpec(msgspec.Struct, frozen=True):
+    """Which requests for its hosts a revision takes. What is empty is not looked at."""
+
+    path: str = ""  # a prefix of whole segments, normal (runtime/url_path.py), without a slash at its end
+    strip_path: bool = False
+    methods: tuple[str, ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()  # lowered names, sorted; all must have these values
+    models: tuple[str, ...] = ()  # values of `model` in a JSON body; `name*`: all that begin so
+
+    def is_every(self) -> bool:
+        """Every request matches."""
+        return not (self.path or self.methods or self.headers or self.models)
+
+
 class RevisionSpec(msgspec.Struct, frozen=True):
     """One revision, defaults resolved; sent from the control plane to the data plane, so plain values only."""
 
     key: str  # namespace/name
     hosts: tuple[str, ...] = ()
+    order: int = 0  # in the file, among revisions of one host: the first that matches is taken
+    match: MatchSpec = MatchSpec()
+    aliases: tuple[str, ...] = ()  # other names of its models
+    rewrite_model: str = ""  # what the pod reads in the place of an alias; empty: the alias
+    default: bool = False  # takes what no revision of its hosts matches
+    weight: int = -1  # its part of the requests that others with the same `match` take as well; -1: it has none
+    split_on: str = ""  # what decides of one request, as in `hash_on`; empty: each is the next one's turn
     container_concurrency: int = 0
     policy: str = "choice-of-2"
     hash_on: str = ""  # client_ip | header:… | cookie:…; empty: client_ip, if the policy asks

@@ -62,3 +62,8 @@ def refusal_head(reason: Reason, body: bytes, retry_after_s: int) -> ResponseHea
         headers.append((b"Retry-After", str(retry_after_s).encode()))
     status = status_of(reason)
     return ResponseHead(status, PHRASES.get(status, b""), Fields.from_pairs(headers), len(body), True)
+
+
+def json_head(length: int) -> ResponseHead:
+    """Of an answer of our own in JSON."""
+    return ResponseHead(200, b"OK", Fields.from_pairs([(b"Content-Type", b"application/json")]), length, True)

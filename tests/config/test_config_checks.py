@@ -113,7 +113,7 @@ GOOD = revision("")
         (f"revisions: [{revision('', name='a/b')}]", 'revisions[0].name: found "a/b", expected letters'),
         (
             f"revisions: [{revision('')}, {revision('', name='b', hosts='[A.]')}]",
-            'revisions[1].hosts[0]: "A." leads to revisions[0] already: use each host once',
+            'revisions[1].hosts[0]: "A." leads to revisions[0] already, which takes the same requests: set `match`, or',
         ),
         (f"revisions: [{revision('', hosts='[a, a]')}]", "revisions[0].hosts[1]"),
         (

@@ -341,7 +341,7 @@ def write_request(encoder: HpackEncoder, head: RequestHead, default_authority: b
         method = b"CONNECT"
         block = _without(block, b"sec-websocket-key")
     authority = head.pod_host or head.authority or default_authority
-    encoder.add_request_line(method, b"https" if secure else b"http", authority, head.target)
+    encoder.add_request_line(method, b"https" if secure else b"http", authority, head.pod_target or head.target)
     if head.upgrade == b"websocket":
         encoder.add(b":protocol", b"websocket")
     if head.content_length >= 0:

@@ -16,21 +16,23 @@ from activator.runtime.transitions import PHASE_BITS, IllegalTransitionError, Tr
 
 ARRIVED: Final = 0  # its head has been read; the requests before it on its connection are not answered yet
 ROUTING: Final = 1  # its turn has come: its revision is looked up and asked for a slot
-GATHERING: Final = 2  # its body is received before it asks for a slot
-WAITING: Final = 3  # no pod has it: it waits for a slot
-CONNECTING: Final = 4  # it has a slot, and waits for a connection to the pod
-SENT: Final = 5  # a pod has it, and has not begun to answer
-ANSWERING: Final = 6  # the head of the answer has gone to the client
-DELIVERING: Final = 7  # the pod has finished and its slot is free: the client has yet to take the rest of the answer
-TUNNEL: Final = 8  # after a 101: both directions are open, and each has an end of its own
-LINKED_TUNNEL: Final = 9  # the same where a connection cannot half-close: the first end is the end of both
-CLIENT_ENDED: Final = 10  # of a tunnel: only the pod may still send
-POD_ENDED: Final = 11  # of a tunnel: only the client may still send
-OVER: Final = 12
+SCANNING: Final = 2  # its revision depends on its body, of which more has to come
+GATHERING: Final = 3  # its body is received before it asks for a slot
+WAITING: Final = 4  # no pod has it: it waits for a slot
+CONNECTING: Final = 5  # it has a slot, and waits for a connection to the pod
+SENT: Final = 6  # a pod has it, and has not begun to answer
+ANSWERING: Final = 7  # the head of the answer has gone to the client
+DELIVERING: Final = 8  # the pod has finished and its slot is free: the client has yet to take the rest of the answer
+TUNNEL: Final = 9  # after a 101: both directions are open, and each has an end of its own
+LINKED_TUNNEL: Final = 10  # the same where a connection cannot half-close: the first end is the end of both
+CLIENT_ENDED: Final = 11  # of a tunnel: only the pod may still send
+POD_ENDED: Final = 12  # of a tunnel: only the client may still send
+OVER: Final = 13
 
 PHASE_NAMES: Final = (
     "arrived",
     "routing",
+    "scanning",
     "gathering",
     "waiting",
     "connecting",
@@ -48,10 +50,15 @@ PHASE_NAMES: Final = (
 TRANSITIONS: Final = (
     Transition(ARRIVED, ROUTING, "its turn has come"),
     Transition(ARRIVED, OVER, "its client has gone, or its body was refused, before its turn"),
+    Transition(ROUTING, SCANNING, "its revision depends on what its body says"),
     Transition(ROUTING, GATHERING, "its body is to be here first"),
     Transition(ROUTING, WAITING, "no pod has room"),
     Transition(ROUTING, CONNECTING, "a pod has room"),
     Transition(ROUTING, OVER, "it is refused, or answered here"),
+    Transition(SCANNING, GATHERING, "it has a revision, and its body is to be here first"),
+    Transition(SCANNING, WAITING, "it has a revision, and no pod has room"),
+    Transition(SCANNING, CONNECTING, "it has a revision, and a pod has room"),
+    Transition(SCANNING, OVER, "no revision takes it, or its body does not come, or its client has gone"),
     Transition(GATHERING, WAITING, "its body is here, and no pod has room"),
     Transition(GATHERING, CONNECTING, "its body is here, and a pod has room"),
     Transition(GATHERING, OVER, "it is refused, or its body does not come, or its client has gone"),

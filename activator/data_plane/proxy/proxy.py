@@ -4,7 +4,7 @@
                  │   │         ▲      │        │
        (its body │   │ (no     │      ▼        ▼  (no connection, or closed untouched: another pod, same place in line)
         is slow) ▼   ▼  room)  │    waiting ◄──┘
-            gathering ──► waiting     │
+            gathering ──► waiting     │    (Where its body says which revision it means: `scanning`, behind routing.)
                                       ▼
                                      over: refused with a reason, from whichever phase it happens in
 
@@ -46,6 +46,7 @@ from activator.data_plane.proxy.phases import (
     OVER,
     POD_ENDED,
     ROUTING,
+    SCANNING,
     SENT,
     TUNNEL,
     WAITING,
@@ -55,6 +56,7 @@ from activator.data_plane.proxy.phases import (
 from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.proxy.request_body import SHARE_BYTES, BodyBudgets, RequestBody
 from activator.data_plane.proxy.routing import Router
+from activator.data_plane.proxy.selection import SCAN_TIMEOUT_S, Selection
 from activator.data_plane.proxy.time_limits import limit_reached, next_limit_s, pod_had_its_time, trial_takes_long
 from activator.data_plane.proxy.tunnel import after_end_of_client, after_end_of_pod, leave_taken_upgrades, tunnel_phase
 from activator.data_plane.throttle.body_buffer import BodyBuffer
@@ -117,6 +119,7 @@ class ProxiedExchange(RequestRecord):
         self._client = client
         self._for_pods: bytes = b""  # of a dialect: the fields for any pod
         self._body: RequestBody | None = RequestBody(proxy.bodies, client) if head.has_body else None
+        self._selection: Selection | None = None  # where more than the host decides on the revision
         # the answer, where its client is slow
         self._response_head: ResponseHead | None = None
         self._response: BodyBuffer | None = None  # what the pod has sent and the client cannot take yet
@@ -165,14 +168,70 @@ class ProxiedExchange(RequestRecord):
             self._for_pods = seen.for_pods
             key = seen.key()
             throttler = proxy.router.named(key) if key else proxy.router.by_host(self.head.authority)
+            if key and throttler is None:
+                self._unrouted(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
+                return
         else:
             throttler = proxy.router.resolve(self.head)
-            if self.head.has_internal:  # a client's: no pod is to take them for ours, or for Knative's
+            # A client's: no pod is to take them for ours, or for Knative's.
+            if self.head.has_internal and not proxy.router.trusts_revision_headers:
                 take_internal_out(self.head)
         if throttler is None:
-            proxy.unrouted_total += 1
-            self._fail(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
+            self._route_by_rules()
+        else:
+            self._routed(throttler)
+
+    def _route_by_rules(self) -> None:
+        rules = self._proxy.router.rules_of(self.head.authority)
+        if rules is None:
+            self._unrouted(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
             return
+        selection = self._selection = Selection(rules, self.head, self._proxy.bodies.held_body_bytes)
+        answer = selection.list_of_models()
+        if answer is not None:
+            client = self._client
+            self.status = answer[0].status
+            self._end(True, True)
+            send_whole(client, self.head, answer[0], answer[1])
+            return
+        body = self._body
+        if not selection.begin(body, self.request_done):
+            self._selected(selection)
+        elif self._enter(SCANNING):
+            self._proxy.wheel.arm(self, self._time() + SCAN_TIMEOUT_S)
+            self._client.ask_for_body()
+
+    def _selected(self, selection: Selection) -> None:
+        """All is known that the choice depends on."""
+        throttler = selection.revision(self._client)
+        if throttler is None:
+            self._unrouted(selection.reason, selection.detail)
+        elif not selection.rewrite(throttler, self._body):
+            self._fail(Reason.HELD_BYTES_FULL, "")
+        else:
+            self._routed(throttler)
+
+    def _unrouted(self, reason: Reason, detail: str) -> None:
+        self._proxy.unrouted_total += 1
+        self._fail(reason, detail)
+
+    def _scanned(self, selection: Selection) -> None:
+        """Enough of the body is here, in a turn of its own."""
+        self._proxy.wheel.cancel(self)
+        self.asked_for_slot_s = self._proxy.now()
+        rules = self._proxy.router.rules_of(self.head.authority)
+        if rules is None:  # its last revision has gone meanwhile
+            self._unrouted(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
+            return
+        selection.renew(rules)
+        try:
+            self._selected(selection)
+        except Exception as error:  # as in `begin`
+            self._proxy.on_error(error)
+            self._fail(Reason.INTERNAL, "")
+
+    def _routed(self, throttler: RevisionThrottler) -> None:
+        proxy = self._proxy
         self.throttler = throttler
         proxy.count_routed(throttler, self.arrived_s)
         if self.head.takes_trailers:
@@ -319,6 +378,9 @@ class ProxiedExchange(RequestRecord):
             body.send(pod, data)
         elif not body.hold(data):
             self._no_place_for(data, body)
+        elif self.phase == SCANNING:
+            if self._selection is not None and self._selection.feed(data):
+                self._go_on_soon()
         elif self.phase == GATHERING and body.is_gathered():
             self._go_on_soon()
 
@@ -344,7 +406,9 @@ class ProxiedExchange(RequestRecord):
                 pod.send_end(trailers)
         elif body is not None and self.phase != DELIVERING:
             body.end(trailers)
-            if self.phase == GATHERING:
+            if self._selection is not None:
+                self._selection.finish()
+            if self.phase == GATHERING or self.phase == SCANNING:
                 self._go_on_soon()
 
     def request_failed(self, reason: Reason, detail: str) -> None:
@@ -392,6 +456,10 @@ class ProxiedExchange(RequestRecord):
         """The turn has come: a share of what the buffers hold is sent on."""
         self._goes_on = False
         if self.over:
+            return
+        selection = self._selection
+        if self.phase == SCANNING and selection is not None:
+            self._scanned(selection)
             return
         throttler = self.throttler
         assert throttler is not None
@@ -563,15 +631,17 @@ class ProxiedExchange(RequestRecord):
             throttler.release(lease, self._time() - self.granted_s, succeeded)
 
     def client_blocked(self) -> None:
-        throttler = self.throttler
-        if self.over or throttler is None:
+        if self.over:
             return
+        throttler = self.throttler
         self._client_full = True  # perhaps with the answers before this one: `response_head` sees to it then
         if self.phase >= TUNNEL:
             self._pause_pod()
             return
         self.blocked_s = self._proxy.now()
         self._taken_bytes = self._client.taken_bytes()
+        if throttler is None:  # it has no revision yet, and has another time limit
+            return
         if self.pod is not None and not self._keeps_response(throttler):
             self._pause_pod()
         if self.phase >= CONNECTING or self.phase == GATHERING:  # in line it has another time limit
@@ -669,6 +739,9 @@ class ProxiedExchange(RequestRecord):
         if self.over:
             return
         throttler = self.throttler
+        if self.phase == SCANNING:
+            self._fail(Reason.REQUEST_TIMEOUT, "")
+            return
         assert throttler is not None
         if self.in_line:
             throttler.overdue(self)
@@ -732,6 +805,7 @@ class ProxiedExchange(RequestRecord):
         self.over = True
         client = self._client
         self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
+        self._selection = None
         proxy = self._proxy
         proxy.count_end(phase)
         self.done_s = self._time()

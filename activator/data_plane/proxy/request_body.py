@@ -77,6 +77,14 @@ class RequestBody:
         self.refused_for = held.refused_for
         return False
 
+    def pieces(self) -> list[bytes]:
+        """What is held of it."""
+        return _NOTHING if self._held is None else self._held.pieces
+
+    def replace(self, start: int, end: int, data: bytes) -> bool:
+        """Before the revision is known: other bytes in the place of some that are held. False: no budget allows it."""
+        return self._held is not None and self._held.replace(start, end, data)
+
     def hold(self, data: bytes) -> bool:
         """Keep what has come; False where no budget allows it."""
         more = self._more

@@ -1,7 +1,9 @@
-"""Which revision a request is for: by host, or by the revision headers where they are trusted.
+"""Which revision a request is for: by the revision headers where they are trusted, else by host, and where revisions of
+a host say more (`match`, `weight`, `default`), by that.
 
-Exact hosts come first, then the longest `*.suffix`, then the one revision that takes `*`. The port in `Host` does not
-matter. Written by `apply` only; a lookup allocates nothing for a host that is served.
+Exact hosts come first, then the longest `*.suffix`, then `*`. The port in `Host` does not matter. Written by `apply`
+only. A host that leads to one revision whatever the request is costs one look at what is known of late, and allocates
+nothing; rules of a host (rules.py) are made when they are first asked for.
 """
 
 from __future__ import annotations
@@ -9,6 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 from activator.codec.message import RequestHead
+from activator.config.specs import RevisionSpec
+from activator.data_plane.proxy.rules import HostRules
 from activator.data_plane.throttle.revision import RevisionThrottler
 
 NAMESPACE_HEADER: Final = b"knative-serving-namespace"
@@ -16,55 +20,59 @@ REVISION_HEADER: Final = b"knative-serving-revision"
 
 
 _KNOWN_MAX: Final = 1024  # clients choose the authorities
+_EVERY: Final = b"*"
 
 
 class Router:
     """`trust_revision_headers`: Knative's two headers name the revision, as its ingress sets them."""
 
     def __init__(self, trust_revision_headers: bool) -> None:
-        self._trust_revision_headers = trust_revision_headers
-        self._exact: dict[bytes, RevisionThrottler] = {}
-        self._suffixes: dict[bytes, RevisionThrottler] = {}  # with the leading dot
-        self._fallback: RevisionThrottler | None = None
+        self.trusts_revision_headers: bool = trust_revision_headers
+        self._hosts: dict[bytes, list[RevisionThrottler]] = {}  # exact, with a leading dot for a suffix, or `*`
+        self._suffixes: int = 0  # how many of these are suffixes
         self._by_key: dict[str, RevisionThrottler] = {}
         self._names: dict[str, list[bytes]] = {}  # the hosts of each revision
-        self._known: dict[bytes, RevisionThrottler] = {}  # authorities of late, as clients spelt them
+        # authorities of late, as clients spelt them
+        self._known: dict[bytes, RevisionThrottler] = {}
+        self._known_rules: dict[bytes, HostRules] = {}
+        self._rules: dict[bytes, HostRules] = {}  # by host, as far as they were asked for
 
     def set(self, throttler: RevisionThrottler) -> None:
         """Route the hosts of this revision to it, and no others."""
         self.drop(throttler.key)
         hosts = throttler.spec.hosts
         names = [host.lower().encode("ascii" if host.isascii() else "idna") for host in hosts]
+        names = [name[1:] if name.startswith(b"*.") else name for name in names]
         self._by_key[throttler.key] = throttler
         self._names[throttler.key] = names
-        self._known.clear()
         for name in names:
-            if name == b"*":
-                self._fallback = throttler
-            elif name.startswith(b"*."):
-                self._suffixes[name[1:]] = throttler
-            else:
-                self._exact[name] = throttler
+            listed = self._hosts.get(name)
+            if listed is None:
+                self._suffixes += name.startswith(b".")
+                self._hosts[name] = [throttler]
+            elif throttler not in listed:
+                listed.insert(0, throttler)  # of those that the file does not order, the last one set is the first
+                listed.sort(key=_order)
 
     def drop(self, key: str) -> None:
         """No host leads to this revision any more; costs its own hosts, however many others there are."""
         old = self._by_key.pop(key, None)
         self._known.clear()
+        self._known_rules.clear()
+        self._rules.clear()
         if old is None:
             return
         for name in self._names.pop(key):
-            if name == b"*":
-                if self._fallback is old:
-                    self._fallback = None
-            elif name.startswith(b"*."):
-                if self._suffixes.get(name[1:]) is old:
-                    del self._suffixes[name[1:]]
-            elif self._exact.get(name) is old:
-                del self._exact[name]
+            listed = self._hosts.get(name)
+            if listed is not None and old in listed:
+                listed.remove(old)
+                if not listed:
+                    del self._hosts[name]
+                    self._suffixes -= name.startswith(b".")
 
     def resolve(self, head: RequestHead) -> RevisionThrottler | None:
-        """The throttler of the revision that this request is for, or None: then it is a 404."""
-        if self._trust_revision_headers:
+        """The throttler of the revision that this request is for, as far as its headers or its host alone say it."""
+        if self.trusts_revision_headers:
             named = self.named(_key_named(head))
             if named is not None:
                 return named
@@ -75,7 +83,7 @@ class Router:
         return self._by_key.get(key)
 
     def by_host(self, authority: bytes) -> RevisionThrottler | None:
-        """The same by host alone."""
+        """The same by host alone; None where more than the host decides, too."""
         throttler = self._known.get(authority)
         if throttler is None:
             throttler = self._find(authority)
@@ -85,24 +93,59 @@ class Router:
                 self._known[authority] = throttler
         return throttler
 
-    def _find(self, authority: bytes) -> RevisionThrottler | None:
-        throttler = self._exact.get(authority)
-        if throttler is not None:
-            return throttler
-        host = _without_port(authority)
-        throttler = self._exact.get(host)
-        if throttler is None and self._suffixes:
-            throttler = self._longest_suffix(host)
-        return throttler if throttler is not None else self._fallback
+    def rules_of(self, authority: bytes) -> HostRules | None:
+        """What decides about requests for this host; None: no revision serves it."""
+        rules = self._known_rules.get(authority)
+        if rules is None:
+            for name in reversed(self._levels(authority)):
+                rules = self._rules_at(name, rules)
+            if rules is not None:
+                if len(self._known_rules) >= _KNOWN_MAX:
+                    self._known_rules.clear()
+                self._known_rules[authority] = rules
+        return rules
 
-    def _longest_suffix(self, host: bytes) -> RevisionThrottler | None:
-        dot = host.find(b".")
-        while dot >= 0:
-            throttler = self._suffixes.get(host[dot:])
-            if throttler is not None:
-                return throttler
-            dot = host.find(b".", dot + 1)
+    # --- within ---
+
+    def _find(self, authority: bytes) -> RevisionThrottler | None:
+        for name in self._levels(authority):
+            first = self._hosts[name][0]
+            return first if _takes_every(first.spec) else None
         return None
+
+    def _levels(self, authority: bytes) -> list[bytes]:
+        """What leads from this authority to revisions, the most specific first."""
+        found: list[bytes] = []
+        host = _without_port(authority)
+        if not host.startswith(b"."):  # a dot is the mark of a suffix
+            if authority in self._hosts:
+                found.append(authority)
+            elif host in self._hosts:
+                found.append(host)
+        dot = host.find(b".") if self._suffixes else -1
+        while dot >= 0:
+            if host[dot:] in self._hosts:
+                found.append(host[dot:])
+            dot = host.find(b".", dot + 1)
+        if _EVERY in self._hosts:
+            found.append(_EVERY)
+        return found
+
+    def _rules_at(self, name: bytes, parent: HostRules | None) -> HostRules:
+        """The rules of a host; those that are less specific follow from its name alone."""
+        rules = self._rules.get(name)
+        if rules is None:
+            rules = self._rules[name] = HostRules(self._hosts[name], parent)
+        return rules
+
+
+def _order(throttler: RevisionThrottler) -> int:
+    return throttler.spec.order
+
+
+def _takes_every(spec: RevisionSpec) -> bool:
+    """A request for its hosts can mean no other revision that comes later."""
+    return spec.match.is_every() and spec.weight < 0 and not spec.default and not spec.aliases
 
 
 def _key_named(head: RequestHead) -> str:

@@ -46,6 +46,19 @@ class HeldBody:
             pieces[-SMALL_PIECES_MAX:] = [b"".join(pieces[-SMALL_PIECES_MAX:])]
         return True
 
+    def replace(self, start: int, end: int, data: bytes) -> bool:
+        """Other bytes in the place of some, before the revision is known; False where the budget does not allow it."""
+        more = len(data) - (end - start)
+        if more > 0 and not self._budget.take(more):
+            return False
+        if more < 0:
+            self._budget.give_back(-more)
+        whole = b"".join(self.pieces)
+        self.pieces = [b"%b%b%b" % (whole[:start], data, whole[end:])]
+        self.size += more
+        self._small = 0
+        return True
+
     def assign(self, of_revision: HeldBudget) -> bool:
         """The revision is known; False where its budget does not allow what is here. To be called once."""
         if not of_revision.take(self.size):

@@ -1,0 +1,188 @@
+"""How one request finds its revision among the rules of its host, and what its pod is told differently for that.
+
+Rules
+  1. The body is looked at only where a rule depends on it, at its first SCAN_BYTES_MAX bytes, and no longer than
+     SCAN_TIMEOUT_S. It is not where it has a content coding, or is a stream whose pod may have to speak first (gRPC).
+  2. A request that no rule takes because its model is not to be seen is a 400, any other a 404.
+  3. The body's model is replaced where an alias chose the revision and `rewrite_model` is set, before the revision's
+     budget counts the body. The length that the pod is told follows; digests of the body are left out.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final, final
+
+from activator.codec.json_field import BEYOND, FOUND, PENDING, FieldScan
+from activator.codec.message import RequestHead, ResponseHead
+from activator.data_plane.exchange import ClientStream
+from activator.data_plane.proxy.buffering import is_request_streamed
+from activator.data_plane.proxy.request_body import RequestBody
+from activator.data_plane.proxy.rules import NEEDS_MODEL, HostRules, Question
+from activator.data_plane.refusals import json_head
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.runtime.errors import Reason, one_line
+from activator.runtime.units import KIB
+from activator.runtime.url_path import without_segments
+
+SCAN_BYTES_MAX: Final = 64 * KIB  # of a body, among which its model is looked for
+SCAN_TIMEOUT_S: Final = 30.0  # in which they must be here
+FIELD: Final = "model"
+
+_SHOWN_MAX: Final = 100  # characters of a client's words in a refusal
+_DIGESTS: Final = (b"content-md5:", b"digest:", b"content-digest:", b"repr-digest:")
+_READS: Final = frozenset({b"GET", b"HEAD"})
+
+
+@final
+class Selection:
+    """Of one request. `bytes_max`: so much of a body may be held before its revision is known."""
+
+    def __init__(self, rules: HostRules, head: RequestHead, bytes_max: int) -> None:
+        self._bytes_max = min(bytes_max, SCAN_BYTES_MAX)
+        self._rules = rules
+        self._head = head
+        self._question = Question(head)
+        self._question.read_path(rules)
+        self._scan: FieldScan | None = None
+        self.reason: Reason = Reason.NO_ROUTE
+        self.detail: str = ""
+
+    def list_of_models(self) -> tuple[ResponseHead, bytes] | None:
+        """The answer, where the list of models is asked for."""
+        if self._head.method not in _READS:
+            return None
+        body = self._rules.lists().get(self._question.path)
+        return None if body is None else (json_head(len(body)), body)
+
+    def begin(self, body: RequestBody | None, is_whole: bool) -> bool:
+        """Look at what is here of the request. True: more of its body is needed."""
+        question = self._question
+        if question.refusal:
+            return False
+        head = self._head
+        if body is None or is_request_streamed(head) or not _is_identity(head):
+            question.model_known = True
+        if self._rules.decide(question) != NEEDS_MODEL:
+            return False
+        self._scan = FieldScan(FIELD, self._bytes_max)
+        if body is not None:
+            for piece in body.pieces():
+                self._scan.feed(piece)
+        if is_whole:
+            self._scan.finish()
+        return not self.is_decided()
+
+    def feed(self, data: bytes) -> bool:
+        """The next piece of the body; True: no more is needed."""
+        scan = self._scan
+        if scan is not None:
+            scan.feed(data)
+        return self.is_decided()
+
+    def finish(self) -> None:
+        """The body is here to its end."""
+        if self._scan is not None:
+            self._scan.finish()
+
+    def is_decided(self) -> bool:
+        return self._scan is None or self._scan.state != PENDING
+
+    def renew(self, rules: HostRules) -> None:
+        """The rules as they are now: they may have changed while the body was on its way."""
+        self._rules = rules
+        self._question.read_path(rules)
+
+    def revision(self, client: ClientStream) -> RevisionThrottler | None:
+        """The revision, and the head has what its pod is told; None: `reason` and `detail` say why there is none."""
+        question = self._question
+        if question.refusal:
+            self.reason = Reason.BAD_REQUEST
+            self.detail = question.refusal
+            return None
+        scan = self._scan
+        if scan is not None:
+            question.model_known = True
+            question.has_model = scan.state == FOUND
+            question.model = scan.value
+            self._rules.decide(question)
+        rule = question.target
+        if rule is None:
+            self._refuse(scan)
+            return None
+        throttler = rule.pick(self._head, client)
+        self._address(throttler)
+        return throttler
+
+    def rewrite(self, throttler: RevisionThrottler, body: RequestBody | None) -> bool:
+        """Put the pod's own name of the model into the body, where an alias was asked for. False: no room for it."""
+        spec = throttler.spec
+        scan = self._scan
+        if not spec.rewrite_model or body is None or scan is None or scan.state != FOUND:
+            return True
+        if scan.value not in spec.aliases or scan.value in spec.match.models:
+            return True
+        name = json.dumps(spec.rewrite_model).encode()
+        if not body.replace(scan.start, scan.end, name):
+            return False
+        head = self._head
+        if head.content_length >= 0:
+            head.content_length += len(name) - (scan.end - scan.start)
+        lines = head.headers.block.split(b"\r\n")
+        head.headers.block = b"\r\n".join([line for line in lines if not line.lower().startswith(_DIGESTS)])
+        return True
+
+    # --- within ---
+
+    def _refuse(self, scan: FieldScan | None) -> None:
+        question = self._question
+        if scan is not None and scan.state == FOUND:
+            self.detail = f', model "{_shown(scan.value)}"'
+        elif question.lacks_model and self._head.has_body:
+            self.reason = Reason.BAD_REQUEST
+            where = f"the first {self._bytes_max} bytes of the body" if _is_beyond(scan) else "the body"
+            self.detail = f"the revision is chosen by `{FIELD}`, and {where} has no such text in its outermost object"
+            return
+        path = _shown(question.path.decode("latin-1"))
+        self.detail = f"{self._head.authority.decode('latin-1')}{path}{self.detail}"
+
+    def _address(self, throttler: RevisionThrottler) -> None:
+        """What the pod is told as path."""
+        question = self._question
+        head = self._head
+        match = throttler.spec.match
+        target = head.target
+        path = question.sent
+        is_changed = path != b""
+        mark = target.find(b"?")
+        if not is_changed:
+            path = target if mark < 0 else target[:mark]
+        prefix = match.path.encode("latin-1")
+        if match.strip_path and prefix and (question.path == prefix or question.path.startswith(prefix + b"/")):
+            path = without_segments(path, prefix.count(b"/"))
+            _tell_prefix(head, prefix)
+            is_changed = True
+        if is_changed:
+            head.pod_target = path if mark < 0 else path + target[mark:]
+
+
+def _is_identity(head: RequestHead) -> bool:
+    return (head.headers.get(b"content-encoding") or b"identity").lower() == b"identity"
+
+
+def _is_beyond(scan: FieldScan | None) -> bool:
+    return scan is not None and scan.state == BEYOND
+
+
+def _shown(text: str) -> str:
+    return one_line(text[:_SHOWN_MAX])
+
+
+def _tell_prefix(head: RequestHead, prefix: bytes) -> None:
+    """`X-Forwarded-Prefix`, behind what a trusted proxy has stripped before."""
+    before = head.headers.get(b"x-forwarded-prefix")
+    if before is not None:
+        lines = head.headers.block.split(b"\r\n")
+        head.headers.block = b"\r\n".join([one for one in lines if not one.lower().startswith(b"x-forwarded-prefix:")])
+        prefix = before.rstrip(b"/") + prefix
+    head.headers.append(b"X-Forwarded-Prefix", prefix)
