@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
             "state",
             "telemetry",
             "throttle",
+            "routing",
             "http2",
             "growth",
             "scaling",

@@ -31,6 +31,7 @@ GROUPS = {
     "telemetry": "test_bench_telemetry.py",
     "throttle": "test_bench_throttle.py",
     "scaling": "test_bench_scaling.py",
+    "routing": "test_bench_routing.py",
     "http2": "test_bench_http2.py",
     "growth": "test_bench_growth.py",
 }

@@ -94,6 +94,7 @@ RENDERERS = {
     "telemetry": plain_list,
     "throttle": plain_list,
     "scaling": plain_list,
+    "routing": plain_list,
     "http2": plain_list,
     "growth": growth,
 }

@@ -44,9 +44,9 @@ revisions:
     pods: [127.0.0.1:9001]
 ```
 
-More about single parts: [queueing](queueing.md), [load balancing policies](policies.md), [the data path](data-path.md),
-[health checks and reports](state-worker.md), [the table and its threshold](table.md), [access log](access-log.md),
-[log](logging.md), [traces](tracing.md), [metrics](metrics.md), [Knative](knative.md).
+More about single parts: [routing](routing.md), [queueing](queueing.md), [load balancing policies](policies.md),
+[the data path](data-path.md), [health checks and reports](state-worker.md), [the table and its threshold](table.md),
+[access log](access-log.md), [log](logging.md), [traces](tracing.md), [metrics](metrics.md), [Knative](knative.md).
 """
 
 

@@ -46,7 +46,7 @@ def router_of(*throttlers: RevisionThrottler) -> Router:
     return router
 
 
-def asked(target: str = "/", method: str = "GET", host: str = "a.test", **fields: str) -> RequestHead:
+def asked(target: str = "/", method: str = "GET", host: str = "a.test", **fields: Any) -> RequestHead:
     head = request_head(method, host, **fields)
     head.target = target.encode("latin-1")
     return head

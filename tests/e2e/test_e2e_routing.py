@@ -1,0 +1,340 @@
+"""Which revision a request means, by what it says itself: over both protocols, with hostile bodies, as documented."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.conftest import RunActivator, one_worker
+from tests.e2e.http2_client import Http2Client
+from tests.e2e.http_client import Client, ask, chunked, request
+from tests.e2e.pods import PodSide, ScriptedPod
+from tests.e2e.running import Activator, cli, configured, eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+HOST = "models.localhost"
+DOCUMENTED = ROOT / "docs/routing.md"
+
+
+def held_bytes(activator: Activator) -> float:
+    """Of request bodies, in all workers."""
+    text = activator.ask("/metrics")[2].decode()
+    found = re.findall(r"^activator_held_bytes(?:\{[^}]*\})? (\S+)$", text, re.MULTILINE)
+    assert found
+    return sum(float(value) for value in found)
+
+
+def echo(side: PodSide) -> None:
+    """Answers what came: the pod's own address, the target, the fields and the body."""
+    while True:
+        seen = side.request()
+        shown = {
+            "pod": side.pod.address,
+            "target": seen.target,
+            "body": seen.body.decode("latin-1"),
+            "length": seen.all("content-length"),
+            "prefix": seen.all("x-forwarded-prefix"),
+        }
+        side.answer(json.dumps(shown).encode())
+
+
+class Models:
+    """The configuration that docs/routing.md shows, with pods of the test's own."""
+
+    def __init__(self, stack: ExitStack, run_activator: RunActivator) -> None:
+        (text,) = re.findall(r"```yaml\n# models.yaml\n(.*?)```", DOCUMENTED.read_text("utf-8"), re.DOTALL)
+        configuration = yaml.safe_load(text)
+        self.pods: dict[str, ScriptedPod] = {}
+        for revision in configuration["revisions"]:
+            pod = self.pods[revision["name"]] = stack.enter_context(ScriptedPod(echo))
+            revision["pods"] = [pod.address]
+        self.activator: Activator = run_activator(configured(configuration["revisions"]))
+        self._names = {pod.address: name for name, pod in self.pods.items()}
+
+    def revision(self, body: bytes) -> tuple[str, dict[str, Any]]:
+        """Who answered, and what it saw."""
+        seen = json.loads(body)
+        return self._names[seen["pod"]], seen
+
+    def check_nothing_is_held(self) -> None:
+        eventually(lambda: held_bytes(self.activator) == 0, "no body is held")
+
+
+@pytest.fixture(scope="module")
+def models(run_shared_activator: RunActivator) -> Iterator[Models]:
+    with ExitStack() as stack:
+        yield Models(stack, run_shared_activator)
+
+
+def post(body: bytes, path: str = "/v1/chat/completions", headers: str = "", framing: str = "length") -> bytes:
+    if framing == "chunked":
+        pieces = [body[place : place + 7] for place in range(0, len(body), 7)]
+        return (
+            f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\n{headers}Transfer-Encoding: chunked\r\n\r\n".encode()
+            + chunked(*pieces)
+        )
+    return f"POST {path} HTTP/1.1\r\nHost: {HOST}\r\n{headers}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def chat(model: str, **more: Any) -> bytes:
+    return json.dumps({"messages": [{"role": "user", "content": '"model": "x"'}], **more, "model": model}).encode()
+
+
+EXPECTED = {
+    "llama-3-8b": "vllm",
+    "meta-llama/Llama-3": "vllm",
+    "gpt-4o-mini": "vllm",
+    "qwen2.5:7b": "ollama",
+    "gemma3:4b": "ollama",
+    "unknown": "other",
+}
+
+
+@pytest.mark.parametrize("framing", ["length", "chunked"])
+@pytest.mark.parametrize("model", EXPECTED)
+def test_the_documented_endpoint(models: Models, model: str, framing: str) -> None:
+    body = chat(model)
+    answer = ask(models.activator.address, post(body, framing=framing))
+    name, seen = models.revision(answer.body)
+    assert name == EXPECTED[model]
+    expected = body.replace(b"gpt-4o-mini", b"llama-3-8b").decode()
+    assert seen["body"] == expected
+    assert seen["length"] == ([] if framing == "chunked" else [str(len(expected))])
+
+
+@pytest.mark.parametrize("model", EXPECTED)
+def test_the_documented_endpoint_over_http2(models: Models, model: str) -> None:
+    body = chat(model)
+    with Http2Client(models.activator.address, authority=HOST) as client:
+        number = client.begin("/v1/chat/completions", "POST", [("content-length", str(len(body)))], end=False)
+        for place in range(0, len(body), 11):
+            client.send(number, body[place : place + 11], end=place + 11 >= len(body))
+        client.answer(number)
+        name, seen = models.revision(client.replies[number].body)
+    assert name == EXPECTED[model]
+    expected = body.replace(b"gpt-4o-mini", b"llama-3-8b").decode()
+    assert (seen["body"], seen["length"]) == (expected, [str(len(expected))])
+
+
+def test_paths_are_stripped_and_made_normal(models: Models) -> None:
+    with Client(models.activator.address) as client:
+        for path, sent in (
+            ("/whisper/v1/audio?x=/whisper", "/v1/audio?x=/whisper"),
+            ("/whisper", "/"),
+            ("/x/../whisper//v1/%61udio", "/v1/audio"),
+            ("/%77hisper/a%2Fb", "/a%2Fb"),
+        ):
+            name, seen = models.revision(client.ask(request(path, host=HOST)).body)
+            assert (name, seen["target"], seen["prefix"]) == ("whisper", sent, ["/whisper"]), path
+        for path, sent in (("/whisperx", "/whisperx"), ("/whisper/../y", "/y"), ("/a/%2e%2E/y", "/y")):
+            name, seen = models.revision(client.ask(request(path, host=HOST)).body)
+            assert (name, seen["target"], seen["prefix"]) == ("other", sent, []), path
+        forged = client.ask(request("/y", host=HOST, headers="X-Forwarded-Prefix: /evil\r\n"))
+        assert models.revision(forged.body)[1]["prefix"] == []
+        for path in (
+            "/x/..%2fwhisper/a",
+            "/x/..;/whisper/a",
+            "/whisper%2fa",
+            "/x/%5c../%2e%2e%5cwhisper",
+            "/whisper/..%2fy",
+        ):
+            answer = client.ask(request(path, host=HOST))
+            assert (answer.status, answer.reason) == (400, "bad_request"), path
+
+
+def test_lists_of_models_wake_nobody(models: Models) -> None:
+    before = [len(pod.requests) for pod in models.pods.values()]
+    listed = ["llama-3-8b", "gpt-4o-mini", "qwen2.5:7b", "gemma3:4b"]
+    with Client(models.activator.address) as client:
+        answer = client.ask(request("/v1/models", host=HOST))
+        assert answer.header("content-type") == "application/json"
+        assert [one["id"] for one in json.loads(answer.body)["data"]] == listed
+        tags = json.loads(client.ask(request("/api/tags", host=HOST)).body)
+        assert [one["name"] for one in tags["models"]] == listed
+        assert client.ask(request("/v1/models", method="HEAD", host=HOST)).body == b""
+    with Http2Client(models.activator.address, authority=HOST) as http2:
+        number = http2.start("/v1/models")
+        http2.answer(number)
+        assert len(json.loads(http2.replies[number].body)["data"]) == 4
+    assert [len(pod.requests) for pod in models.pods.values()] == before
+
+
+# --- hostile bodies ---
+
+LATE = b'{"pad":"' + b"y" * 1_000_000 + b'","model":"llama-3-8b"}'
+DEEP = b'{"pad":' + b"[" * 100_000 + b"]" * 100_000 + b',"model":"llama-3-8b"}'
+HOSTILE = {
+    "late": (LATE, "other"),
+    "deep": (DEEP, "other"),
+    "deep-enough": (b'{"pad":' + b"[" * 30_000 + b"]" * 30_000 + b',"model":"llama-3-8b"}', "vllm"),
+    "invalid-utf8": (b'{"model":"llama-3-8b\xff"}', "other"),
+    "invalid-utf8-before": (b'{"a":"\xff\xfe","model":"llama-3-8b"}', "vllm"),
+    "in-a-string": (b'{"a":"\\"model\\":\\"llama-3-8b\\"","model":"qwen2.5:7b"}', "ollama"),
+    "nested": (b'{"a":{"model":"llama-3-8b"},"model":"qwen2.5:7b"}', "ollama"),
+    "twice": (b'{"model":"qwen2.5:7b","model":"llama-3-8b"}', "ollama"),
+    "escaped-name": (b'{"mo\\u0064el":"llama\\u002d3-8b"}', "vllm"),
+    "bom": (b'\xef\xbb\xbf {"model":"llama-3-8b"}', "vllm"),
+    "no-json": (b"model=llama-3-8b", "other"),
+    "huge-name": (b'{"model":"' + b"llama-3-8b" * 10_000 + b'"}', "other"),
+}
+
+
+@pytest.mark.parametrize("case", HOSTILE)
+@pytest.mark.parametrize("protocol", ["http1", "chunked", "http2"])
+def test_hostile_bodies(models: Models, case: str, protocol: str) -> None:
+    body, expected = HOSTILE[case]
+    if protocol == "http2":
+        with Http2Client(models.activator.address, authority=HOST) as client:
+            number = client.start("/x", "POST", body=body)
+            client.answer(number)
+            answered = client.replies[number].body
+    else:
+        framing = "length" if protocol == "http1" else "chunked"
+        if framing == "chunked" and len(body) > 50_000:
+            head = f"POST /x HTTP/1.1\r\nHost: {HOST}\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+            data = head + chunked(*(body[place : place + 9_999] for place in range(0, len(body), 9_999)))
+        else:
+            data = post(body, "/x", framing=framing)
+        answered = ask(models.activator.address, data).body
+    name, seen = models.revision(answered)
+    assert name == expected
+    assert seen["body"].encode("latin-1") == body
+    models.check_nothing_is_held()
+
+
+def test_a_body_that_trickles_and_one_that_is_cut_off(models: Models) -> None:
+    body = chat("qwen2.5:7b")
+    data = post(body)
+    start = len(data) - len(body)
+    with Client(models.activator.address) as client:
+        client.send(data[: start + 1])
+        eventually(lambda: held_bytes(models.activator) == 1, "its first byte is held")
+        for place in range(start + 1, len(data)):
+            client.send(data[place : place + 1])
+        assert models.revision(client.answer().body)[0] == "ollama"
+    for place in (start, start + 1, start + 20):
+        client = Client(models.activator.address)
+        client.send(data[:place])
+        if place > start:
+            eventually(lambda: held_bytes(models.activator) > 0, "it is held")
+        client.reset()
+        models.check_nothing_is_held()
+    with Http2Client(models.activator.address, authority=HOST) as http2:
+        number = http2.begin("/x", "POST", end=False)
+        http2.send(number, body[:20])
+        eventually(lambda: held_bytes(models.activator) > 0, "it is held")
+        http2.reset(number)
+        models.check_nothing_is_held()
+        again = http2.start("/x", "POST", body=body)
+        http2.answer(again)
+        assert models.revision(http2.replies[again].body)[0] == "ollama"
+
+
+def test_a_client_that_waits_for_a_100(models: Models) -> None:
+    body = chat("llama-3-8b")
+    head = post(body, headers="Expect: 100-continue\r\n")[: -len(body)]
+    with Client(models.activator.address) as client:
+        client.send(head)
+        eventually(
+            lambda: client.socket.recv(25, 2) == b"HTTP/1.1 100 Continue\r\n\r\n", "it is told to go on"
+        )  # MSG_PEEK
+        client.send(body)
+        answer = client.answer()
+        assert answer.interim == [100]
+        assert models.revision(answer.body)[0] == "vllm"
+
+
+def test_pipelined_requests_each_find_their_own(models: Models) -> None:
+    names = ["llama-3-8b", "qwen2.5:7b", "unknown", "gpt-4o-mini"] * 5
+    with Client(models.activator.address) as client:
+        client.send(
+            b"".join(post(chat(name), framing=("chunked", "length")[place % 2]) for place, name in enumerate(names))
+        )
+        answers = [models.revision(client.answer("POST").body)[0] for _ in names]
+    assert answers == [EXPECTED[name] for name in names]
+
+
+def test_a_content_coding_is_not_looked_through(models: Models) -> None:
+    answer = ask(models.activator.address, post(chat("llama-3-8b"), headers="Content-Encoding: gzip\r\n"))
+    assert models.revision(answer.body)[0] == "other"
+
+
+# --- without a default; splits; checks ---
+
+
+def test_without_a_default(run_activator: RunActivator) -> None:
+    with ScriptedPod(echo) as pod:
+        match = {"json": {"model": ["a"]}, "headers": {"x-team": "ml"}, "methods": ["POST"]}
+        activator = run_activator(configured([{"name": "a", "hosts": [HOST], "match": match, "pods": [pod.address]}]))
+        team = "X-Team: ml\r\n"
+        for data, status in (
+            (post(b'{"model":"a"}', headers=team), 200),
+            (post(b'{"model":"b"}', headers=team), 404),
+            (post(b'{"model":"a"}', headers="X-Team: other\r\n"), 404),
+            (post(b'{"model":"a"}'), 404),
+            (post(b"{}", headers=team), 400),
+            (post(LATE, headers=team), 400),
+            (request("/", host=HOST, headers=team), 404),
+        ):
+            with Client(activator.address) as client:
+                try:
+                    client.send(data)
+                except ConnectionError:
+                    assert data[-30:] == LATE[-30:], "only a large body may be refused while it is sent"
+                assert client.answer("POST").status == status
+        eventually(lambda: held_bytes(activator) == 0)
+
+
+def visit(client: Client, number: int) -> str:
+    """The pod of one session."""
+    found: str = json.loads(client.ask(request(host="b.test", headers=f"Cookie: s={number}\r\n")).body)["pod"]
+    return found
+
+
+@one_worker
+def test_a_split_is_exact_and_sticky(run_activator: RunActivator) -> None:
+    with ExitStack() as stack:
+        pods = [stack.enter_context(ScriptedPod(echo)) for _ in range(4)]
+        named = {pod.address: str(place) for place, pod in enumerate(pods)}
+        turns, keyed = {"hosts": ["a.test"]}, {"hosts": ["b.test"], "split_on": {"cookie": "s"}}
+        weights = [
+            ({**turns, "weight": 3}),
+            ({**turns, "weight": 1}),
+            ({**keyed, "weight": 50}),
+            ({**keyed, "weight": 50}),
+        ]
+        revisions = [
+            {"name": f"r{place}", "pods": [pods[place].address], **weight} for place, weight in enumerate(weights)
+        ]
+        activator = run_activator(configured(revisions))
+        with Client(activator.address) as client:
+            counts = Counter(named[json.loads(client.ask(request(host="a.test")).body)["pod"]] for _ in range(200))
+            assert counts == {"0": 150, "1": 50}
+            first, second = ([visit(client, number) for number in range(40)] for _ in range(2))
+            assert first == second and len(set(first)) == 2
+
+
+def test_check_and_reload_name_what_can_never_match(tmp_path: Path, run_activator: RunActivator) -> None:
+    with ScriptedPod(echo) as pod:
+        first = {"name": "a", "hosts": ["a.test"], "match": {"path": "/v1"}, "pods": [pod.address]}
+        second = {"name": "b", "hosts": ["a.test"], "match": {"path": "/v1/chat"}, "pods": [pod.address]}
+        activator = run_activator(configured([second, first]))
+        assert ask(activator.address, request("/v1/chat", host="a.test")).status == 200
+        path = tmp_path / "shadowed.yaml"
+        path.write_text(json.dumps(configured([first, second])))
+        found = cli("check", str(path))
+        expected = 'revisions[0] takes all requests for "a.test" that this revision matches: put this one before it'
+        assert found.returncode == 1 and expected in found.stderr
+        assert len(found.stderr.splitlines()) == 1
+        (tmp_path / "activator0.yaml").write_text(path.read_text())
+        _, _, answer = activator.command("/reload")
+        assert expected in answer.decode()
+        assert ask(activator.address, request("/v1/chat", host="a.test")).status == 200, "the old file goes on"
