@@ -149,7 +149,9 @@ class RoutingChecker:
                 advice = f'{taker.path} takes every request for "{host}": this default can never match'
                 self._reader.advise(item_at(default.item, "default"), f"{default.path}.default", advice)
             for group in groups.values():
-                self._check_group([rule for rule in group if rule.weight is not None], seen)
+                weighted = [rule for rule in group if rule.weight is not None]
+                if len(group) == 1 or len(weighted) > 1:  # else it has been told that the other one needs a weight
+                    self._check_group(weighted, seen)
 
     # --- within ---
 

@@ -262,6 +262,30 @@ def test_pipelined_requests_each_find_their_own(models: Models) -> None:
     assert answers == [EXPECTED[name] for name in names]
 
 
+def talks(side: PodSide) -> None:
+    """Switches protocols, and sends back what comes."""
+    seen = side.head()
+    side.send(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n")
+    side.send(seen.target.encode() + side.read(5))
+
+
+def test_a_websocket_goes_by_its_path(run_activator: RunActivator) -> None:
+    """Also where a rule before it looks at models: an upgrade has none, and is not waited for."""
+    with ScriptedPod(talks) as pod, ScriptedPod(echo) as other:
+        by_model = {"name": "m", "hosts": [HOST], "match": {"json": {"model": ["*"]}}, "pods": [other.address]}
+        by_path = {"name": "w", "hosts": [HOST], "match": {"path": "/ws", "strip_path": True}, "pods": [pod.address]}
+        activator = run_activator(configured([by_model, by_path]))
+        fields = "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+        fields += "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        with Client(activator.address) as client:
+            client.send(request("/ws/chat?x", host=HOST, headers=fields))
+            client.send(b"hello")
+            told = b""
+            while b"hello" not in told:
+                told += client.socket.recv(1000)
+        assert told.startswith(b"HTTP/1.1 101 ") and told.endswith(b"\r\n\r\n/chat?xhello")
+
+
 def test_a_content_coding_is_not_looked_through(models: Models) -> None:
     answer = ask(models.activator.address, post(chat("llama-3-8b"), headers="Content-Encoding: gzip\r\n"))
     assert models.revision(answer.body)[0] == "other"
