@@ -157,7 +157,7 @@ class Checker:
 
     def check_declared(self, item: Item, values: Values, path: str) -> None:
         """A revision that a cluster declares: it has its name, its pods and possibly its hosts from elsewhere."""
-        self._check_hosts(item, values, path, trusts_headers=True)
+        self._check_hosts(item, values, path, True, self._routing.check_revision(item, values, path))
         self._check_keys(item, values, path)
         scaling = values.get("scaling")
         if isinstance(scaling, dict):

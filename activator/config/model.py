@@ -99,7 +99,6 @@ LOG_PARTS: Final[dict[str, bool]] = {
     "members": True,
     "probing": True,
     "process": True,
-    "reconcile": True,
     "scaling": True,
     "state": True,
     "tracing": True,

@@ -1,5 +1,7 @@
 """Which object has a host that several of them name: the older one, until it is gone or no longer names it.
 
+A host may be shared by objects that match different requests of it: then each claims its part.
+
 Age is the time of creation that the API server wrote; of objects of the same second the first by namespace and name.
 So all replicas of the activator decide alike, and a restart changes nothing.
 """
@@ -7,7 +9,34 @@ So all replicas of the activator decide alike, and a restart changes nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from datetime import datetime
+from typing import Final, NamedTuple
+
+import msgspec
+
+from activator.config.model import Revision
+
+_PATH_MAX: Final = 4_095  # characters of a prefix that count for the order
+_SECONDS: Final = 1 << 34  # more than a time of creation has
+
+
+def part_of_host(revision: Revision, key: str) -> str:
+    """What of a host the revision claims, as text; empty: all of it. Those that split their requests share a claim."""
+    if revision.weight is not None:
+        return f" {key}"
+    if revision.match is None and not revision.aliases and not revision.default:
+        return ""
+    return " " + msgspec.json.encode((revision.match, sorted(revision.aliases), revision.default)).decode()
+
+
+def order_of(revision: Revision, created: str) -> int:
+    """Which revision of a host is asked first: the one with the longest path, then the oldest."""
+    try:
+        seconds = int(datetime.fromisoformat(created).timestamp())
+    except ValueError:
+        seconds = 0
+    path = "" if revision.match is None else revision.match.path
+    return (_PATH_MAX - min(len(path), _PATH_MAX)) * _SECONDS + seconds
 
 
 class Claim(NamedTuple):
@@ -18,7 +47,7 @@ class Claim(NamedTuple):
 
 
 class HostClaims:
-    """All hosts that objects name, in their canonical form."""
+    """All hosts that objects name, in their canonical form, or parts of them."""
 
     def __init__(self) -> None:
         self._claims: dict[str, list[Claim]] = {}  # by host, the oldest first

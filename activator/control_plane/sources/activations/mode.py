@@ -30,6 +30,7 @@ from activator.control_plane.scaling.autoscaler import Autoscaler, Shown
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.scaling.rule import resolve_rule
 from activator.control_plane.sources.activations.conditions import note_of
+from activator.control_plane.sources.activations.hosts import order_of
 from activator.control_plane.sources.activations.objects import (
     ACTIVATIONS,
     ANNOTATED_SERVICES,
@@ -193,13 +194,14 @@ class ActivationsMode(Source):
         _, relister = self.watches.add(selection, handler, self._reconcile_interval_s)
         return relister
 
-    def _make(self, declared: Declared, hosts: tuple[str, ...], is_http2: bool) -> RevisionSpec:
+    def _make(self, declared: Declared, hosts: tuple[str, ...], is_http2: bool, created: str) -> RevisionSpec:
         revision = declared.revision
         protocol = "h2c" if is_http2 and revision.protocol == "auto" else revision.protocol
         made: Revision = structs.replace(
             revision, hosts=list(hosts), protocol=protocol, max_scale=revision.scaling.max or revision.max_scale
         )
-        return resolve_revision(self._config, made, default_name)
+        spec = resolve_revision(self._config, made, default_name)
+        return structs.replace(spec, order=order_of(revision, created))
 
     def _declared(self, key: str, declared: Declared | None) -> None:
         """A revision is as this says; None: it is gone."""

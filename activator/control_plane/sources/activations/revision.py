@@ -85,7 +85,8 @@ class Outcome(NamedTuple):
     due_s: float
 
 
-Make = Callable[[Declared, tuple[str, ...], bool], RevisionSpec]  # with these hosts; True: its pods speak HTTP/2
+# With these hosts; True: its pods speak HTTP/2; when the object was created.
+Make = Callable[[Declared, tuple[str, ...], bool, str], RevisionSpec]
 
 
 class DeclaredRevision:
@@ -158,7 +159,7 @@ class DeclaredRevision:
         changes: list[Change] = []
         if served is not None:
             is_http2 = declaration.is_http2 or _template_names_http2(served, around.workload)
-            spec = make(served, around.hosts, is_http2)
+            spec = make(served, around.hosts, is_http2, declaration.created)
             if spec != self._spec:
                 self._spec = spec
                 changes.append(RevisionSet(spec))

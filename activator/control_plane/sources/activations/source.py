@@ -17,12 +17,11 @@ from typing import Any, Final
 
 from activator.config.activation import Declared
 from activator.config.checks import canonical_host
-from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, Desired, EventSpec
 from activator.control_plane.sources.activations.conditions import Taken
 from activator.control_plane.sources.activations.declaration import Declaration, of_activation, of_service
-from activator.control_plane.sources.activations.hosts import HostClaims
+from activator.control_plane.sources.activations.hosts import HostClaims, part_of_host
 from activator.control_plane.sources.activations.objects import (
     Activation,
     AnnotatedService,
@@ -31,7 +30,7 @@ from activator.control_plane.sources.activations.objects import (
     Workload,
 )
 from activator.control_plane.sources.activations.pod_failures import failure_of
-from activator.control_plane.sources.activations.revision import DeclaredRevision, Surroundings, replicas_of
+from activator.control_plane.sources.activations.revision import DeclaredRevision, Make, Surroundings, replicas_of
 from activator.control_plane.sources.activations.routes import RouteHosts
 from activator.control_plane.sources.kubernetes.object_store import Key
 from activator.control_plane.sources.kubernetes.objects import EndpointSlice, KubeObject
@@ -47,14 +46,14 @@ log = logging.getLogger("activator.kubernetes")
 
 
 class ActivationSource:
-    """`make(declared, hosts, is_http2)` resolves a specification; `submit` takes changes for the state worker, `want`
-    what is to be written; `panicked(key, what, error, now_s)` is called with errors of ours and returns how long to
-    wait; `routed_to` is the activator's own Service, by namespace and name.
+    """`make` resolves a specification; `submit` takes changes for the state worker, `want` what is to be written;
+    `panicked(key, what, error, now_s)` is called with errors of ours and returns how long to wait; `routed_to` is the
+    activator's own Service, by namespace and name.
     """
 
     def __init__(
         self,
-        make: Callable[[Declared, tuple[str, ...], bool], RevisionSpec],
+        make: Make,
         policy_names: frozenset[str],
         routed_to: Key,
         submit: Callable[[Change], None],
@@ -265,18 +264,20 @@ class ActivationSource:
     def _claim(self, key: str) -> None:
         """The hosts that it names are others than before."""
         revision = self.revisions.get(key)
-        named: list[str] = []
+        named: dict[str, str] = {}
         created = ""
         if revision is not None and revision.declaration is not None and revision.served is not None:
             named = self._named(revision.served, key)
             created = revision.declaration.created
-        for other in self.hosts.name(key, created, named):
+        for other in self.hosts.name(key, created, named.values()):
             self.mark(other)
         self.mark(key)
 
-    def _named(self, served: Declared, key: str) -> list[str]:
+    def _named(self, served: Declared, key: str) -> dict[str, str]:
+        """The hosts that it names, each with what it claims of it."""
         hosts = [*served.revision.hosts, *self._routes.of(key)]
-        return list(dict.fromkeys(found for host in hosts if (found := canonical_host(host)) is not None))
+        part = part_of_host(served.revision, key)
+        return {found: found + part for host in hosts if (found := canonical_host(host)) is not None}
 
     def _work_out(self, key: str) -> float:
         revision = self.revisions.get(key)
@@ -308,7 +309,7 @@ class ActivationSource:
         if revision.served is None:
             return (), ()
         named = self._named(revision.served, revision.key)
-        holders = {host: self.hosts.holder(host) for host in named}
+        holders = {host: self.hosts.holder(claimed) for host, claimed in named.items()}
         hosts = tuple(host for host, holder in holders.items() if holder == revision.key)
         taken = tuple(Taken(host, holder) for host, holder in holders.items() if holder != revision.key)
         return hosts, taken

@@ -158,7 +158,7 @@ class World:
             self.clock.call_later,
         )
 
-    def _make(self, declared: Declared, hosts: tuple[str, ...], is_http2: bool) -> RevisionSpec:
+    def _make(self, declared: Declared, hosts: tuple[str, ...], is_http2: bool, created: str) -> RevisionSpec:
         if declared.revision.name in self.breaks:
             raise RuntimeError("a defect")
         protocol = "h2c" if is_http2 else declared.revision.protocol

@@ -240,6 +240,23 @@ def test_of_two_that_claim_one_host_the_older_has_it_and_the_younger_says_so() -
     assert world.condition("Degraded").status == "False"
 
 
+def test_objects_that_match_different_requests_share_a_host() -> None:
+    world = declared(hosts=["shared.example.com"], match={"path": "/v1/"})
+    world.deploy(workload("other"))
+    world.declare(activation("other", hosts=["shared.example.com"], match={"path": "/v2/"}))
+    world.declare(activation("younger", "2027-01-01T00:00:00Z", hosts=["shared.example.com"], match={"path": "/v2/"}))
+    hosts = {one.spec.key: one.spec.hosts for one in world.turn() if isinstance(one, RevisionSet)}
+    shared = ("shared.example.com",)
+    assert hosts == {KEY: shared, "default/other": shared, "default/younger": ()}
+
+
+def test_objects_that_split_their_requests_share_a_host() -> None:
+    world = declared(hosts=["shared.example.com"], weight=90)
+    world.declare(activation("other", hosts=["shared.example.com"], weight=10))
+    hosts = {one.spec.key: one.spec.hosts for one in world.turn() if isinstance(one, RevisionSet)}
+    assert hosts == {KEY: ("shared.example.com",), "default/other": ("shared.example.com",)}
+
+
 def test_whoever_has_no_host_is_not_ready() -> None:
     world = declared(hosts=[])
     world.turn()

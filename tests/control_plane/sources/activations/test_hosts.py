@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.control_plane.sources.activations.hosts import HostClaims
+from activator.config.model import Match, Revision
+from activator.control_plane.sources.activations.hosts import HostClaims, order_of
 
 KEYS = st.sampled_from(["d/a", "d/b", "e/a", "e/c"])
 HOSTS = st.frozensets(st.sampled_from(["x.y", "*.y", "z", "*"]))
@@ -37,3 +38,12 @@ def test_the_oldest_that_names_a_host_has_it_and_whoever_is_concerned_is_told(
 
 def holder_of(named: dict[str, tuple[str, frozenset[str]]], host: str) -> str:
     return min(((created, key) for key, (created, hosts) in named.items() if host in hosts), default=("", ""))[1]
+
+
+def test_the_longest_path_is_asked_first_then_the_oldest_object() -> None:
+    def order(path: str, created: str) -> int:
+        return order_of(Revision(name="a", match=Match(path=path)), created)
+
+    old, new = "2025-01-01T00:00:00Z", "2026-01-01T00:00:00Z"
+    asked = [("/v1/models/", new), ("/v1/", old), ("/v1/", new), ("", old), ("", new)]
+    assert sorted(asked, key=lambda one: order(*one)) == asked
