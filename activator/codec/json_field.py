@@ -8,7 +8,8 @@ Rules
   3. Nothing is kept but TOKEN_BYTES_MAX bytes of a name or a value. Nesting is a number. Each byte is looked at a
      bounded number of times, however the body is cut into pieces and whatever is in it.
   4. Strings and nested values of more than some bytes are passed over by searches of `bytes`: one byte at a time costs
-     1 to 2 ns, and 64 KiB would take longer than all the rest of a request.
+     2 ns, and 64 KiB would take longer than all the rest of a request. For that, escaped quotes and backslashes are
+     overwritten first, in a copy of a block.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ _LF: Final = 0x0A
 _CR: Final = 0x0D
 _BOM: Final = b"\xef\xbb\xbf"
 _BOM_BYTES: Final = 3
-_NEAR: Final = 32  # bytes that are looked at one by one before a search
+_BLOCK_BYTES: Final = 4096  # that are searched at a time: what comes behind the member is not touched
+_NEAR: Final = 16  # bytes that are looked at one by one before a search
 
 
 @final
@@ -67,11 +69,11 @@ class FieldScan:
         self._name = name
         self._plain_name = name.encode()
         self._left: i64 = bytes_max
-        self._offset: i64 = 0  # of the piece that is being looked at
+        self._offset: i64 = 0  # of the block that is being looked at
         self._step: i64 = _START
         self._bom: i64 = 0  # bytes of a byte order mark
         self._depth: i64 = 0  # of brackets that are open, the outermost object's included
-        self._escaped: bool = False  # the piece before ended with a backslash, in a string
+        self._escaped: bool = False  # the block before ended with a backslash, in a string
         self._in_string: bool = False  # within a nested value
         self._token: bytes = b""  # of a name or value, what the pieces before had
         self._too_long: bool = False
@@ -82,32 +84,20 @@ class FieldScan:
 
     def feed(self, data: bytes) -> None:
         """The next piece of the body."""
-        if self.state != PENDING:
-            return
         size: i64 = len(data)
-        if size > self._left:
-            size = self._left
         pos: i64 = 0
         while pos < size and self.state == PENDING:
-            step = self._step
-            if step == _NESTED:
-                pos = self._pass_nested(data, pos, size)
-            elif step == _STRING:
-                end = self._string_end(data, pos, size)
-                if end < 0:
-                    pos = size
-                else:
-                    self._step = _BEHIND
-                    pos = end + 1
-            elif step in (_IN_NAME, _IN_FOUND):
-                pos = self._take_string(data, pos, size)
-            else:
-                self._look_at(data[pos], pos)
-                pos += 1
-        self._offset += size
-        self._left -= size
-        if self.state == PENDING and self._left == 0:
-            self.state = BEYOND
+            stop: i64 = pos + _BLOCK_BYTES
+            if stop > size:
+                stop = size
+            if stop > pos + self._left:
+                stop = pos + self._left
+            self._feed_block(data if pos == 0 and stop == size else data[pos:stop])
+            self._offset += stop - pos
+            self._left -= stop - pos
+            pos = stop
+            if self.state == PENDING and self._left == 0:
+                self.state = BEYOND
 
     def finish(self) -> None:
         """The body is here to its end."""
@@ -115,6 +105,32 @@ class FieldScan:
             self.state = ABSENT
 
     # --- within ---
+
+    def _feed_block(self, data: bytes) -> None:
+        clean = data
+        if b"\\" in data:  # from here on a quote is the end of a string; the tokens are taken from `data`
+            start = 1 if self._escaped else 0
+            clean = data[start:].replace(b"\\\\", b"__").replace(b'\\"', b"__")
+            if start == 1:
+                clean = b"_" + clean
+        size: i64 = len(data)
+        pos: i64 = 0
+        while pos < size and self.state == PENDING:
+            step = self._step
+            if step == _NESTED:
+                pos = self._pass_nested(clean, pos, size)
+            elif step == _STRING:
+                end = self._string_end(clean, pos, size)
+                if end < 0:
+                    pos = size
+                else:
+                    self._step = _BEHIND
+                    pos = end + 1
+            elif step in (_IN_NAME, _IN_FOUND):
+                pos = self._take_string(data, clean, pos, size)
+            else:
+                self._look_at(data[pos], pos)
+                pos += 1
 
     def _look_at(self, byte: i64, pos: i64) -> None:
         """One byte outside of strings and nested values."""
@@ -172,9 +188,9 @@ class FieldScan:
     def _end_value(self, byte: i64) -> None:
         self._become(byte == _COMMA, _NAME)  # a brace is the end of the object
 
-    def _take_string(self, data: bytes, pos: i64, size: i64) -> i64:
-        """Of a name, or of the value that is looked for: as far as this piece has it."""
-        end = self._string_end(data, pos, size)
+    def _take_string(self, data: bytes, clean: bytes, pos: i64, size: i64) -> i64:
+        """Of a name, or of the value that is looked for: as far as this block has it."""
+        end = self._string_end(clean, pos, size)
         stop = size if end < 0 else end
         if len(self._token) + stop - pos > TOKEN_BYTES_MAX:
             self._too_long = True
@@ -204,56 +220,45 @@ class FieldScan:
         self.end = self._offset + end + 1
         self.state = FOUND
 
-    def _string_end(self, data: bytes, pos: i64, size: i64) -> i64:
-        """Where the quote is that ends the string in which `pos` stands; -1: in a later piece."""
+    def _string_end(self, clean: bytes, pos: i64, size: i64) -> i64:
+        """Where the quote is that ends the string in which `pos` stands; -1: in a later block."""
         if self._escaped:
             self._escaped = False
             pos += 1
-        while pos < size:
-            near: i64 = pos + _NEAR
-            if near > size:
-                near = size
-            while pos < near:
-                byte: i64 = data[pos]
-                if byte == _QUOTE:
-                    return pos
-                pos += 2 if byte == _BACKSLASH else 1
-            if pos >= size:
-                break
-            quote: i64 = data.find(b'"', pos, size)
-            stop = size if quote < 0 else quote
-            back = stop
-            while back > pos and data[back - 1] == _BACKSLASH:
-                back -= 1
-            is_escaped = ((stop - back) & 1) == 1
-            if quote >= 0 and not is_escaped:
-                return quote
-            pos = stop + 1 if is_escaped else stop
-        self._escaped = pos > size
-        return -1
+        near: i64 = pos + _NEAR
+        if near > size:
+            near = size
+        while pos < near:
+            if clean[pos] == _QUOTE:
+                return pos
+            pos += 1
+        quote: i64 = clean.find(b'"', pos, size) if pos < size else -1
+        if quote < 0 and size > 0 and clean[size - 1] == _BACKSLASH:
+            self._escaped = True
+        return quote
 
-    def _pass_nested(self, data: bytes, pos: i64, size: i64) -> i64:
-        """Through the value in which `pos` stands; where it ends, or the piece does."""
+    def _pass_nested(self, clean: bytes, pos: i64, size: i64) -> i64:
+        """Through the value in which `pos` stands; where it ends, or the block does."""
         depth = self._depth
         if self._in_string:
-            pos = self._string_end(data, pos, size) + 1
+            pos = self._string_end(clean, pos, size) + 1
             if pos == 0:
                 return size
             self._in_string = False
         near: i64 = pos + _NEAR  # as far as here, one by one
         while pos < size:
             if pos >= near:
-                quote: i64 = data.find(b'"', pos, size)
+                quote: i64 = clean.find(b'"', pos, size)
                 near = size if quote < 0 else quote + 1
-                closing = data.count(b"}", pos, near) + data.count(b"]", pos, near)
+                closing = clean.count(b"}", pos, near) + clean.count(b"]", pos, near)
                 if closing < depth - 1:  # it does not end before the next string
-                    depth += data.count(b"{", pos, near) + data.count(b"[", pos, near) - closing
+                    depth += clean.count(b"{", pos, near) + clean.count(b"[", pos, near) - closing
                     pos = near if quote < 0 else quote
                     continue
-            byte: i64 = data[pos]
+            byte: i64 = clean[pos]
             pos += 1
             if byte == _QUOTE:
-                end = self._string_end(data, pos, size)
+                end = self._string_end(clean, pos, size)
                 if end < 0:
                     self._in_string = True
                     pos = size

@@ -52,6 +52,8 @@ class Question:
         self.target: Rule | None = None
         self.best: i64 = _NONE  # the lowest place of a rule that is met …
         self.open: i64 = _NONE  # … and of one that is met but for the model
+        self.level: HostRules | None = None  # that was asked last …
+        self.nodes: list[_Node] = []  # … and what it has for this path
         self._lowered: bytes = b""
         self._named: Fields | None = None
 
@@ -61,6 +63,7 @@ class Question:
         mark = target.find(b"?")
         path = target if mark < 0 else target[:mark]
         self.path = path
+        self.level = None
         if not rules.has_paths or is_plain(path) or not path.startswith(b"/"):
             return
         self.path = for_comparison(path)
@@ -68,7 +71,7 @@ class Question:
         if sent != path:
             self.sent = sent
         if (b"%" in path or b";" in path) and (
-            b"%00" in path or rules.prefixes(other_reading(path)) != rules.prefixes(self.path)
+            b"%00" in path or not rules.same_prefixes(self.path, other_reading(path))
         ):
             self.refusal = _UNDECIDED
 
@@ -259,10 +262,11 @@ class HostRules:
             level = level._parent
         return UNMATCHED
 
-    def prefixes(self, path: bytes) -> list[bytes]:
-        """The prefixes of rules that this path has, of all levels."""
-        found = [path[:end] for end in self._ends(path)]
-        return found if self._parent is None else found + self._parent.prefixes(path)
+    def same_prefixes(self, path: bytes, other: bytes) -> bool:
+        """Whether the two begin with the same prefixes of rules, of all levels."""
+        if self._nodes_of(path) != self._nodes_of(other):
+            return False
+        return self._parent is None or self._parent.same_prefixes(path, other)
 
     def lists(self) -> dict[bytes, bytes]:
         """The answers that list models, by path; made when they are first asked for."""
@@ -273,24 +277,28 @@ class HostRules:
     # --- within ---
 
     def _search(self, question: Question) -> None:
+        if question.level is not self:
+            question.level = self
+            question.nodes = self._nodes_of(question.path)
+        for node in question.nodes:
+            node.search(question)
+
+    def _nodes_of(self, path: bytes) -> list[_Node]:
+        """Of the prefixes that end in this path: at a slash, or at its end."""
+        found: list[_Node] = []
         node = self._nodes.get(b"")
         if node is not None:
-            node.search(question)
-        if self._longest > 0:
-            path = question.path
-            for end in self._ends(path):
-                self._nodes[path[:end]].search(question)
-
-    def _ends(self, path: bytes) -> list[int]:
-        """Where prefixes of rules end in this path: at a slash, or at its end."""
-        found: list[int] = []
+            found.append(node)
+        longest = self._longest
         size: i64 = len(path)
         end: i64 = 0
-        while end < size and end < self._longest:
+        while end < size and end < longest:
             slash: i64 = path.find(b"/", end + 1)
             end = size if slash < 0 else slash
-            if end <= self._longest and path[:end] in self._nodes:
-                found.append(end)
+            if end <= longest:
+                node = self._nodes.get(path[:end])
+                if node is not None:
+                    found.append(node)
         return found
 
 
