@@ -86,23 +86,32 @@ def test_of_1000_rules(benchmark: BenchmarkFixture, by: str) -> None:
     note(benchmark, TIMES)
 
 
-def chat(size: int, first: bool) -> bytes:
+TEXT = """The caller asked for "a list of files", and got this program:
+
+def files(folder: str) -> list[str]:
+    return sorted(name for name in os.listdir(folder) if name.endswith(".py"))
+
+It does not look into folders within the folder; os.walk would, at the cost of one more loop.
+"""
+
+
+def chat(size: int, first: bool, words: str = TEXT) -> bytes:
     """As a client with a long conversation sends it."""
-    words = 'He said: "a \\ b"\n' * 20
     messages = [{"role": "user", "content": words}] * (size // len(json.dumps(words)))
     body = {"messages": messages, "temperature": 0.7, "stream": True}
     return json.dumps({"model": "model-999", **body} if first else {**body, "model": "model-999"}).encode()
 
 
 @pytest.mark.benchmark(group="routing")
-@pytest.mark.parametrize("kind", ["first", "64KiB", "250KB", "250KB-of-tokens", "250KB-of-brackets"])
+@pytest.mark.parametrize("kind", ["first", "64KiB", "250KB", "250KB-escapes", "250KB-tokens", "250KB-brackets"])
 def test_body_scan(benchmark: BenchmarkFixture, kind: str) -> None:
     body = {
         "first": lambda: chat(250_000, True),
-        "64KiB": lambda: chat(60_000, False)[:-1] + b"}",
+        "64KiB": lambda: chat(58_000, False),
         "250KB": lambda: chat(250_000, False),
-        "250KB-of-tokens": lambda: b'{"tokens":[%b0],"model":"m"}' % (b"31337, " * 36_000),
-        "250KB-of-brackets": lambda: b'{"a":[%b0],"model":"m"}' % (b"[],{}," * 42_000),
+        "250KB-escapes": lambda: chat(250_000, False, 'a "b" \\ c\n' * 40),
+        "250KB-tokens": lambda: b'{"tokens":[%b0],"model":"m"}' % (b"31337, " * 36_000),
+        "250KB-brackets": lambda: b'{"a":[%b0],"model":"m"}' % (b"[],{}," * 42_000),
     }[kind]()
     drill = RoutingDrill(Router(False), head(), "")
     rounds_of(benchmark)(drill.scan, args=(body, 64 * KIB, 20), rounds=30)
