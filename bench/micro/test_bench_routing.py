@@ -95,7 +95,7 @@ It does not look into folders within the folder; os.walk would, at the cost of o
 """
 
 
-def chat(size: int, first: bool, words: str = TEXT) -> bytes:
+def chat(size: int, first: bool, words: str = TEXT * 20) -> bytes:
     """As a client with a long conversation sends it."""
     messages = [{"role": "user", "content": words}] * (size // len(json.dumps(words)))
     body = {"messages": messages, "temperature": 0.7, "stream": True}
@@ -103,12 +103,15 @@ def chat(size: int, first: bool, words: str = TEXT) -> bytes:
 
 
 @pytest.mark.benchmark(group="routing")
-@pytest.mark.parametrize("kind", ["first", "64KiB", "250KB", "250KB-escapes", "250KB-tokens", "250KB-brackets"])
+@pytest.mark.parametrize(
+    "kind", ["first", "64KiB", "250KB", "250KB-short", "250KB-escapes", "250KB-tokens", "250KB-brackets"]
+)
 def test_body_scan(benchmark: BenchmarkFixture, kind: str) -> None:
     body = {
         "first": lambda: chat(250_000, True),
-        "64KiB": lambda: chat(58_000, False),
+        "64KiB": lambda: chat(52_000, False),
         "250KB": lambda: chat(250_000, False),
+        "250KB-short": lambda: chat(250_000, False, TEXT),
         "250KB-escapes": lambda: chat(250_000, False, 'a "b" \\ c\n' * 40),
         "250KB-tokens": lambda: b'{"tokens":[%b0],"model":"m"}' % (b"31337, " * 36_000),
         "250KB-brackets": lambda: b'{"a":[%b0],"model":"m"}' % (b"[],{}," * 42_000),
