@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,6 +21,9 @@ from activator.config.model import LOG_LEVELS, Config, Process, Readiness, Revis
 from activator.config.specs import RevisionSpec
 from activator.runtime.errors import ConfigError, StartError
 from activator.telemetry.logs.app_log import AppLog
+
+if TYPE_CHECKING:
+    from activator.config.manifest import Checked
 
 REFUSED = 1
 USAGE = 2
@@ -76,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
     run.set_defaults(handler=_run)
     demo = commands.add_parser("demo", help="a guided tour: a real program from zero to several and back to zero")
     demo.set_defaults(handler=_demo)
-    check = commands.add_parser("check", help="validate a file: exit 0, or 1 and every mistake with its line")
+    check = commands.add_parser(
+        "check", help="validate a file, or Activations in a manifest: exit 0, or 1 and every mistake with its line"
+    )
     check.add_argument("file", metavar="FILE")
     check.set_defaults(handler=_check)
     schema = commands.add_parser("schema", help="print the JSON Schema of the file")
@@ -210,9 +216,27 @@ def _from_knative() -> Loaded | None:
 
 
 def _check(options: argparse.Namespace, command: list[str] | None) -> int:
+    manifest = _manifest(options.file)
+    if manifest is not None:
+        if manifest.problems:
+            raise ConfigError(manifest.problems)
+        print(f"{options.file}: fine, {manifest.activations} Activations, {manifest.others} other objects")
+        return 0
     config, _ = _load(options.file)
     print(f"{options.file}: fine, {len(config.revisions)} revisions")
     return 0
+
+
+def _manifest(path: str) -> Checked | None:
+    """What is found in a file of Kubernetes objects; None: it is none, or cannot be read."""
+    from activator.config.manifest import check_manifest
+    from lb.registry import names
+
+    try:
+        text = Path(path).read_text("utf-8")
+    except (OSError, ValueError):
+        return None  # which `_load` tells
+    return check_manifest(text, path, set(names()))
 
 
 def _schema(options: argparse.Namespace, command: list[str] | None) -> int:

@@ -86,6 +86,12 @@ def read_tree(
     return root
 
 
+def read_documents(text: str, name: str, problems: list[str]) -> list[Item]:
+    """Every document of a file that may hold several; mistakes are added to `problems`, and then there may be none."""
+    maker = _parsed(text, name, problems, ITEMS_MAX, LOADER, is_stream=True)
+    return [] if maker is None else maker.roots
+
+
 def lay_environment_over(root: Item, environ: Mapping[str, str], problems: list[str]) -> None:
     """Put every `ACTIVATOR_…` variable at its place in the tree."""
     for variable in sorted(environ):
@@ -96,7 +102,14 @@ def lay_environment_over(root: Item, environ: Mapping[str, str], problems: list[
 def _parse_yaml(
     text: str, name: str, problems: list[str], items_max: int = ITEMS_MAX, loader: Any = LOADER
 ) -> Item | None:
-    maker = _TreeMaker(name, problems, items_max)
+    maker = _parsed(text, name, problems, items_max, loader)
+    return None if maker is None else maker.root or Item(f"{name}:1")
+
+
+def _parsed(
+    text: str, name: str, problems: list[str], items_max: int, loader: Any, is_stream: bool = False
+) -> _TreeMaker | None:
+    maker = _TreeMaker(name, problems, items_max, is_stream)
     try:
         # Events, not `yaml.compose`: that calls itself for every bracket, and with libyaml the process then dies.
         for event in yaml.parse(text, Loader=loader):
@@ -113,7 +126,7 @@ def _parse_yaml(
     except _NoTreeError as error:
         problems.append(str(error))
         return None
-    return maker.root or Item(f"{name}:1")
+    return maker
 
 
 def _no_yaml(where: str, detail: str) -> str:
@@ -136,11 +149,13 @@ class _Open:
 
 
 class _TreeMaker:
-    """Turns PyYAML's events into items."""
+    """Turns PyYAML's events into items. `is_stream`: there may be several documents."""
 
-    def __init__(self, name: str, problems: list[str], items_max: int) -> None:
+    def __init__(self, name: str, problems: list[str], items_max: int, is_stream: bool) -> None:
         self._items_max = items_max
+        self._is_stream = is_stream
         self.root: Item | None = None
+        self.roots: list[Item] = []  # of all documents that are not empty
         self._name = name
         self._problems = problems
         self._open: list[_Open] = []
@@ -164,6 +179,11 @@ class _TreeMaker:
                 if event.anchor not in self._anchors:
                     raise _NoTreeError(_no_yaml(where, f"the alias *{event.anchor} has no anchor before it"))
                 self._add(self._copy(self._anchors[event.anchor], where, len(self._open)), None)
+            case yaml.DocumentEndEvent() if self._is_stream:
+                if self.root is not None and self.root.entries is not None:
+                    self.roots.append(self.root)
+                self.root = None
+                self._anchors.clear()
             case yaml.DocumentStartEvent() if self.root is not None:
                 raise _NoTreeError(f"{where}: found a second document, expected one")
 

@@ -1,0 +1,68 @@
+"""`activator check` of what is applied to a cluster: the Activations in a file of Kubernetes objects.
+
+Rules
+  1. A file is a manifest if one of its documents has `apiVersion` and `kind`; other files are the activator's own.
+  2. Objects of other kinds are passed over: whoever applies them is told their mistakes by the API server.
+  3. Two objects of one name are a mistake, and so is one without a name. What depends on the cluster (whether a target
+     exists, who else has a host) stands in the status of the object once it is applied.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from typing import Final, NamedTuple
+
+from activator.config.activation import API_VERSION, KIND, read_spec
+from activator.config.tree import Item, read_documents
+
+_KEYS: Final = frozenset({"apiVersion", "kind", "metadata", "spec", "status"})
+
+
+class Checked(NamedTuple):
+    """How many Activations there are, how many objects of other kinds, and the mistakes, each one line."""
+
+    activations: int
+    others: int
+    problems: list[str]
+
+
+def check_manifest(text: str, name: str, policy_names: AbstractSet[str] | None) -> Checked | None:
+    """None: the file is no manifest."""
+    problems: list[str] = []
+    documents = read_documents(text, name, problems)
+    if not any({"apiVersion", "kind"} <= (one.entries or {}).keys() for one in documents):
+        return None
+    seen: set[str] = set()
+    activations = 0
+    for one in documents:
+        if _text(one, "kind") == KIND:
+            activations += 1
+            _check(one, policy_names, seen, problems)
+    return Checked(activations, len(documents) - activations, problems)
+
+
+def _check(one: Item, policy_names: AbstractSet[str] | None, seen: set[str], problems: list[str]) -> None:
+    entries = one.entries or {}
+    version = _text(one, "apiVersion")
+    if version != API_VERSION:
+        where = entries["apiVersion"].where if "apiVersion" in entries else one.where
+        problems.append(f'{where}: apiVersion: found "{version}", expected {API_VERSION}')
+    metadata = entries.get("metadata", one)
+    name, namespace = _text(metadata, "name"), _text(metadata, "namespace") or "default"
+    if not name:
+        problems.append(f'{metadata.where}: metadata: found none, expected the key "name"')
+    elif f"{namespace}/{name}" in seen:
+        problems.append(f"{metadata.where}: metadata.name: the Activation {namespace}/{name} is in the file already")
+    seen.add(f"{namespace}/{name}")
+    unknown = [key for key in entries if key not in _KEYS]
+    problems += [f'{entries[key].key_where}: found the unknown key "{key}", expected "spec"' for key in unknown]
+    spec = entries.get("spec")
+    if spec is None:
+        problems.append(f'{one.where}: found none, expected the key "spec"')
+    else:
+        read_spec(spec, namespace, name, policy_names, problems)
+
+
+def _text(item: Item, key: str) -> str:
+    found = (item.entries or {}).get(key)
+    return (found.text or "") if found is not None else ""
