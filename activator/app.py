@@ -201,6 +201,8 @@ class App:
         self.draining = True
         if self._membership is not None:
             self._membership.drain_begins()
+        if self._activations is not None:
+            await self._activations.stop_writing()
         shutdown = self.config.shutdown
         if shutdown.delay > 0.0:
             log.info("not ready from now on; draining begins in %g s", shutdown.delay)

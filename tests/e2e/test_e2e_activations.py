@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections import Counter
@@ -232,6 +233,23 @@ def test_nothing_is_written_while_nothing_changes(cluster: ActivationCluster, ac
     cluster.call(lambda: cluster.api.update("activations", "hello", touch))
     time.sleep(2.0)
     assert len(cluster.writes("")) == before
+
+
+def test_one_that_drains_writes_no_more(cluster: ActivationCluster, activator: Activator) -> None:
+    """Its successor serves already, and it sees less and less of the load."""
+    cluster.deploy()
+    cluster.declare(scaling={"scaleToZeroGrace": "1s"})
+    cluster.wait_condition("Ready", "AtZero")
+    with ThreadPoolExecutor(2) as pool:
+        slow = pool.submit(lambda: ask(activator, path="/slow/4")[0])
+        cluster.wait_condition("Ready", "Serving")
+        activator.signal(signal.SIGTERM)
+        activator.wait_log("draining")
+        before = len(cluster.writes(""))
+        cluster.call(lambda: cluster.api.update("deployments", "hello", {"spec": {"replicas": 2}}))
+        assert slow.result(20.0) == 200
+    activator.wait_end()
+    assert (len(cluster.writes("")), cluster.replicas()) == (before, 2)
 
 
 def test_why_so_many_pods_is_told(cluster: ActivationCluster, activator: Activator) -> None:

@@ -111,6 +111,7 @@ class ActivationsMode(Source):
             os.environ.get("POD_NAME", "activator"),
         )
         self.looks = PodLooks(self.client, self.source.looked, now, pause)
+        self._writes = True
         self._begun: set[str] = set()  # revisions that the autoscaler knows
         self._awaited: dict[str, Scope] = {}  # revisions whose requests wait for a pod
         self._slices: Relister[Any] | None = None
@@ -135,6 +136,13 @@ class ActivationsMode(Source):
         self._watch(HTTP_ROUTES, self.source.route_objects)
         self._tasks.start("pod looks", self.looks.run())
         self._tasks.start("scaling", self._scale())
+
+    async def stop_writing(self) -> None:
+        """Another replica may write from now on: this one drains, sees less and less of the load, and must not scale by
+        that. Pods are followed as before.
+        """
+        self._writes = False
+        await self.reconciler.close()
 
     async def close(self) -> None:
         await self._tasks.close()
@@ -240,7 +248,8 @@ class ActivationsMode(Source):
         self.source.scaled(key, decision.wanted, decision.explanation)
 
     def _want(self, desired: Desired) -> None:
-        self.reconciler.want(desired)
+        if self._writes:
+            self.reconciler.want(desired)
 
     def _reported(self, report: Report) -> None:
         notes: tuple[ConditionSpec, ...] = ()
