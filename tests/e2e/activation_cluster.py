@@ -141,6 +141,42 @@ class ActivationCluster:
         thing = {"metadata": {"name": name, "generation": 1}, "spec": said}
         self.call(lambda: self.api.create("activations", thing))
 
+    def define_rollouts(self) -> None:
+        """A kind of its own with a scale subresource, and the right to it."""
+        integer = {"type": "integer", "format": "int32"}
+        schema = {
+            "type": "object",
+            "properties": {
+                "spec": {
+                    "type": "object",
+                    "properties": {
+                        "replicas": integer,
+                        "selector": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+                    },
+                },
+                "status": {"type": "object", "properties": {"replicas": integer}},
+            },
+        }
+        paths = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
+        version = {
+            "name": "v1",
+            "served": True,
+            "storage": True,
+            "subresources": {"status": {}, "scale": paths},
+            "schema": {"openAPIV3Schema": schema},
+        }
+        names = {"kind": "Rollout", "plural": "rollouts", "singular": "rollout", "listKind": "RolloutList"}
+        spec = {"group": "example.test", "scope": "Namespaced", "names": names, "versions": [version]}
+        thing = {"metadata": {"name": "rollouts.example.test"}, "spec": spec}
+        rule = {"apiGroups": ["example.test"], "resources": ["rollouts/scale"], "verbs": ["get", "patch"]}
+
+        def define() -> None:
+            self.api.create("customresourcedefinitions", thing, "")
+            assert self.api.rules is not None
+            self.api.rules = [*self.api.rules, rule]
+
+        self.call(define)
+
     def get(self, plural: str, name: str = "hello") -> Json:
         return self.call(lambda: self.api.collection(plural).objects[NAMESPACE, name])
 

@@ -158,6 +158,31 @@ def test_a_target_that_does_not_exist(cluster: ActivationCluster, activator: Act
     eventually(lambda: ask(activator)[0] == 200)
 
 
+def test_a_target_of_another_kind(cluster: ActivationCluster) -> None:
+    """Whatever has a scale subresource; its right is given beside the chart's role."""
+    cluster.define_rollouts()
+    activator = cluster.activator()
+    cluster.declare(target={"apiVersion": "example.test/v1", "kind": "Rollout", "name": "hello"})
+    cluster.wait_condition("Ready", "TargetNotFound")
+    labels = {"app": "hello"}
+    rollout = {"metadata": {"name": "hello"}, "spec": {"replicas": 0, "selector": {"matchLabels": labels}}}
+    cluster.call(lambda: cluster.api.create("rollouts", rollout))
+    cluster.wait_condition("Ready", "AtZero")
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(lambda: ask(activator)[0])
+        eventually(lambda: cluster.get("rollouts")["spec"]["replicas"] == 1)
+        cluster.deploy(replicas=1)  # the pods of a Rollout are made by its own controller; these have its labels
+        assert answer.result(20.0) == 200
+    eventually(lambda: cluster.get("rollouts")["spec"]["replicas"] == 0)
+    activator.close()
+
+
+def test_a_target_that_cannot_be_scaled(cluster: ActivationCluster, activator: Activator) -> None:
+    cluster.declare(target={"apiVersion": "v1", "kind": "ConfigMap", "name": "hello"})
+    condition = cluster.wait_condition("Ready", "TargetNotSupported")
+    assert condition["message"] == "the API has no ConfigMap of v1 that can be scaled"
+
+
 def test_an_annotated_service_does_without_the_kind(cluster: ActivationCluster, activator: Activator) -> None:
     cluster.deploy()
     annotations = {

@@ -38,6 +38,7 @@ from activator.control_plane.sources.activations.objects import (
     HTTP_ROUTES,
     STATEFUL_SETS,
 )
+from activator.control_plane.sources.activations.other_targets import OtherTargets, Place
 from activator.control_plane.sources.activations.pod_looks import PodLooks
 from activator.control_plane.sources.activations.source import ActivationSource
 from activator.control_plane.sources.kubernetes.client import KubeClient
@@ -111,6 +112,8 @@ class ActivationsMode(Source):
             os.environ.get("POD_NAME", "activator"),
         )
         self.looks = PodLooks(self.client, self.source.looked, now, pause)
+        self.others = OtherTargets(self.client, self.source.read, now, pause)
+        self.source.followed = self._followed
         self._writes = True
         self._begun: set[str] = set()  # revisions that the autoscaler knows
         self._awaited: dict[str, Scope] = {}  # revisions whose requests wait for a pod
@@ -135,6 +138,7 @@ class ActivationsMode(Source):
         self.source.workloads_known = self._are_workloads_known
         self._watch(HTTP_ROUTES, self.source.route_objects)
         self._tasks.start("pod looks", self.looks.run())
+        self._tasks.start("other targets", self.others.run())
         self._tasks.start("scaling", self._scale())
 
     async def stop_writing(self) -> None:
@@ -238,6 +242,9 @@ class ActivationsMode(Source):
         is_starting = workload is not None and not ready and source.wanted.get(key, replicas) > 0
         labels = workload.spec.selector.match_labels if workload is not None and is_starting else None
         self.looks.set(key, labels or None)
+        place = source.target_of(key)
+        if place is not None:
+            self.others.hurry(place, not ready and source.wanted.get(key, replicas) != 0)
 
     def _set_rule(self, key: str, declared: Declared, replicas: int) -> None:
         revision = declared.revision
@@ -246,6 +253,13 @@ class ActivationsMode(Source):
     def _scaled(self, key: str, decision: Decision) -> None:
         log.info("%s: %d pods wanted: %s", key, decision.wanted, decision.explanation)
         self.source.scaled(key, decision.wanted, decision.explanation)
+
+    def _followed(self, place: Place, is_named: bool) -> None:
+        """A target of a kind that is not watched is named by a revision, or by none any more."""
+        if is_named:
+            self.others.follow(place)
+        else:
+            self.others.forget(place)
 
     def _want(self, desired: Desired) -> None:
         if self._writes:

@@ -53,7 +53,7 @@ from activator.runtime.clock import NEVER
 
 SOURCE: Final = "kubernetes"
 PORT_NAME: Final = "pods"  # of the one port of the private Service
-WATCHED_KINDS: Final = frozenset({("apps/v1", "Deployment"), ("apps/v1", "StatefulSet")})
+WATCHED_KINDS: Final = frozenset({"apps/v1/Deployment", "apps/v1/StatefulSet"})
 
 
 def pods_service(name: str) -> str:
@@ -64,7 +64,7 @@ def pods_service(name: str) -> str:
 class Surroundings(NamedTuple):
     """What is known of the revision beside its own object.
 
-    `workload` None: there is none of this name. `is_known`: the workloads have been listed. `ready`: pods that may be
+    `workload` None: there is none of this name. `is_known`: it has been looked for. `ready`: pods that may be
     picked. `wanted`: by the autoscaler; -1: it has not decided, or somebody else scales.
     """
 
@@ -75,6 +75,7 @@ class Surroundings(NamedTuple):
     ready: int
     wanted: int
     notes: tuple[ConditionSpec, ...] = ()
+    unscalable: str = ""  # why the target can never be scaled
 
 
 class Outcome(NamedTuple):
@@ -297,11 +298,8 @@ def _missing(served: Declared, around: Surroundings) -> Failure | None:
     if not around.is_known:
         return None
     name = f"{target.kind}/{target.name}"
-    if (target.api_version, target.kind) not in WATCHED_KINDS:
-        said = (
-            f"its target is a {target.kind} of {target.api_version}; expected a Deployment or a StatefulSet of apps/v1"
-        )
-        return Failure("TargetNotSupported", said, True)
+    if around.unscalable:
+        return Failure("TargetNotSupported", around.unscalable, True)
     workload = around.workload
     if workload is None:
         return Failure("TargetNotFound", f"its target {name} does not exist", True)
@@ -310,7 +308,8 @@ def _missing(served: Declared, around: Surroundings) -> Failure | None:
         said = f"the selector of its target {name} has to consist of matchLabels alone"
         return Failure("SelectorNotSupported", said, True)
     port = served.activation.port
-    if isinstance(port, str) and port not in _port_names(workload):
+    has_template = bool(workload.spec.template.spec.containers)
+    if isinstance(port, str) and has_template and port not in _port_names(workload):
         return Failure("PortNotFound", f'no container of its target {name} has a port named "{port}"', True)
     return None
 

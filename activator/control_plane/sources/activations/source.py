@@ -29,8 +29,15 @@ from activator.control_plane.sources.activations.objects import (
     StartingPod,
     Workload,
 )
+from activator.control_plane.sources.activations.other_targets import Place, place_of
 from activator.control_plane.sources.activations.pod_failures import failure_of
-from activator.control_plane.sources.activations.revision import DeclaredRevision, Make, Surroundings, replicas_of
+from activator.control_plane.sources.activations.revision import (
+    WATCHED_KINDS,
+    DeclaredRevision,
+    Make,
+    Surroundings,
+    replicas_of,
+)
 from activator.control_plane.sources.activations.routes import RouteHosts
 from activator.control_plane.sources.kubernetes.object_store import Key
 from activator.control_plane.sources.kubernetes.objects import EndpointSlice, KubeObject
@@ -78,11 +85,14 @@ class ActivationSource:
         self.hosts = HostClaims()
         self.wanted: dict[str, int] = {}  # by key, as the autoscaler decided last
         self.workloads_known: Callable[[], bool] = lambda: True
+        self.followed: Callable[[Place, bool], None] = _ignore_place  # an unwatched target is named, or no longer
+        self._read: set[Place] = set()  # targets that are not watched, and have been looked for
+        self._unscalable: dict[Place, str] = {}
         self._activations: dict[str, Declaration] = {}  # by key
         self._services: dict[str, Declaration] = {}
-        self._workloads: dict[tuple[str, str, str], Workload] = {}  # by kind, namespace and name
-        self._users: dict[tuple[str, str, str], set[str]] = {}  # of a workload: revisions that name it as their target
-        self._target_of: dict[str, tuple[str, str, str]] = {}
+        self._workloads: dict[Place, Workload] = {}
+        self._users: dict[Place, set[str]] = {}  # of a workload: revisions that name it as their target
+        self._target_of: dict[str, Place] = {}
         self._routes = RouteHosts(routed_to)
         self._notes: dict[str, tuple[ConditionSpec, ...]] = {}
         self.activation_objects = _Handler(self._activation_changed, self._activation_gone)
@@ -150,6 +160,23 @@ class ActivationSource:
                 log.warning("%s: %s (%s)", key, found.cause, found.reason)
             self.mark(key)
 
+    def read(self, place: Place, workload: Workload | None, problem: str) -> None:
+        """What was found of a target that is not watched (`OtherTargets`)."""
+        if place not in self._users:
+            return
+        is_news = place not in self._read or self._unscalable.get(place, "") != problem
+        self._read.add(place)
+        if problem:
+            self._unscalable[place] = problem
+        else:
+            self._unscalable.pop(place, None)
+        if is_news or self._workloads.get(place) != workload:
+            self._put_workload(place, workload)
+
+    def target_of(self, key: str) -> Place | None:
+        """Where the target of a revision is."""
+        return self._target_of.get(key)
+
     def workload_of(self, key: str) -> Workload | None:
         """The target of a revision."""
         target = self._target_of.get(key)
@@ -208,7 +235,9 @@ class ActivationSource:
             self.mark(key)
 
     def _workload(self, kind: str, one: Workload, now: Workload | None) -> None:
-        place = (kind, one.metadata.namespace, one.metadata.name)
+        self._put_workload((f"apps/v1/{kind}", one.metadata.namespace, one.metadata.name), now)
+
+    def _put_workload(self, place: Place, now: Workload | None) -> None:
         if now is None:
             self._workloads.pop(place, None)
         else:
@@ -255,11 +284,17 @@ class ActivationSource:
             self._users[old].discard(key)
             if not self._users[old]:
                 del self._users[old]
+                if old[0] not in WATCHED_KINDS:
+                    self._workloads.pop(old, None)
+                    self._unscalable.pop(old, None)
+                    self._read.discard(old)
+                    self.followed(old, False)
         if served is not None:
-            target = served.activation.target
-            place = (target.kind, key.partition("/")[0], target.name)
+            place = place_of(served.activation.target, key.partition("/")[0])
             self._target_of[key] = place
             self._users.setdefault(place, set()).add(key)
+            if place[0] not in WATCHED_KINDS:
+                self.followed(place, True)
 
     def _claim(self, key: str) -> None:
         """The hosts that it names are others than before."""
@@ -287,12 +322,13 @@ class ActivationSource:
         hosts, taken = self._granted(revision)
         around = Surroundings(
             self.workload_of(key),
-            self.workloads_known(),
+            self._is_target_known(key),
             hosts,
             taken,
             self.answers.count(key),
             self.wanted.get(key, -1),
             self._notes.get(key, ()),
+            self._unscalable.get(self._target_of.get(key, _NOWHERE), ""),
         )
         changes, desired, due_s = revision.work_out(around, self._make, now_s)
         for change in changes:
@@ -303,6 +339,11 @@ class ActivationSource:
             del self.revisions[key]
         self.worked_out(key)
         return due_s
+
+    def _is_target_known(self, key: str) -> bool:
+        """Whether its target has been looked for: then there is none where none is known."""
+        place = self._target_of.get(key, _NOWHERE)
+        return self.workloads_known() if place[0] in WATCHED_KINDS else place in self._read
 
     def _granted(self, revision: DeclaredRevision) -> tuple[tuple[str, ...], tuple[Taken, ...]]:
         """The hosts that it has, and those that it names and another one has."""
@@ -348,6 +389,13 @@ class _Handler:
 
     def listed(self, objects: Mapping[Key, Any]) -> None:
         """The differences have been delivered one by one."""
+
+
+_NOWHERE: Final[Place] = ("", "", "")
+
+
+def _ignore_place(place: Place, is_named: bool) -> None:
+    pass
 
 
 def _nobody(key: str, declared: Declared | None) -> None:

@@ -1,0 +1,162 @@
+"""Targets of kinds that are not watched: whatever has a scale subresource (a Rollout, a custom resource) is read by it.
+
+Rules
+  1. A target is read at once when a revision names it, then every OTHER_TARGET_INTERVAL_S, and every
+     OTHER_TARGET_HURRY_S while its revision waits for pods. One call at a time, the one that is most overdue first.
+  2. A scale says how many replicas there are and which labels the pods have. It is filed as a workload without a
+     template: whether the pods have a port of the name that the object gives is not known.
+  3. Selectors other than `label=value` cannot be those of a Service: such a target is filed without labels.
+
+Source: Kubernetes API reference, autoscaling/v1 Scale: `status.selector` is a label selector in its text form.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import re
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from activator.config.activation import Target
+from activator.control_plane.reconcile.desired import TargetReference
+from activator.control_plane.reconcile.kinds import Kinds, NoScaleError
+from activator.control_plane.sources.activations.objects import (
+    PodTemplate,
+    Selector,
+    Workload,
+    WorkloadSpec,
+    WorkloadStatus,
+)
+from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.errors import KubeError, RefusedError
+from activator.control_plane.sources.kubernetes.listing import Pause
+from activator.control_plane.sources.kubernetes.objects import KubeObject, KubeStruct
+from activator.runtime.clock import Now
+
+OTHER_TARGET_INTERVAL_S: Final = 30.0
+OTHER_TARGET_HURRY_S: Final = 2.0  # while its revision waits for pods
+OTHER_TARGETS_PER_S: Final = 20.0  # calls
+
+Place = tuple[str, str, str]  # api version and kind as "apps/v1/Deployment", namespace, name
+Filed = Callable[[Place, Workload | None, str], None]
+
+_EQUALITY: Final = re.compile(r"([^\s=!,()]+)={1,2}([^\s=!,()]*)")
+_NOT_FOUND: Final = 404
+
+log = logging.getLogger("activator.kubernetes")
+
+
+class _ScaleSpec(KubeStruct, frozen=True, gc=False):
+    replicas: int = 0
+
+
+class _ScaleStatus(KubeStruct, frozen=True, gc=False):
+    replicas: int = 0
+    selector: str = ""
+
+
+class _Scale(KubeObject, frozen=True, gc=False):
+    """autoscaling/v1."""
+
+    spec: _ScaleSpec = _ScaleSpec()
+    status: _ScaleStatus = _ScaleStatus()
+
+
+_SCALE: Final = msgspec.json.Decoder(_Scale)
+
+
+def place_of(target: Target, namespace: str) -> Place:
+    return (f"{target.api_version}/{target.kind}", namespace, target.name)
+
+
+class OtherTargets:
+    """`filed(place, workload, problem)`: None: there is none of this name; `problem`: why it can never be one."""
+
+    def __init__(self, client: KubeClient, filed: Filed, now: Now, pause: Pause) -> None:
+        self._client = client
+        self._filed = filed
+        self._now = now
+        self._pause = pause
+        self._kinds = Kinds(client, now)
+        self._due_s: dict[Place, float] = {}
+        self._hurried: set[Place] = set()
+        self._heap: list[tuple[float, Place]] = []  # what is outdated in it is passed over
+
+    def follow(self, place: Place) -> None:
+        """A revision names it."""
+        if place not in self._due_s:
+            self._plan(place, self._now())
+
+    def forget(self, place: Place) -> None:
+        """No revision does any more."""
+        self._due_s.pop(place, None)
+        self._hurried.discard(place)
+
+    def hurry(self, place: Place, waits: bool) -> None:
+        """Whether its revision waits for pods."""
+        if not waits:
+            self._hurried.discard(place)
+        elif place in self._due_s and place not in self._hurried:
+            self._hurried.add(place)
+            self._plan(place, min(self._due_s[place], self._now() + OTHER_TARGET_HURRY_S))
+
+    def __len__(self) -> int:
+        return len(self._due_s)
+
+    async def run(self) -> None:
+        """Ends by cancellation only."""
+        while True:
+            await self._pause(1.0 / OTHER_TARGETS_PER_S)
+            place = self._next()
+            if place is not None:
+                await self._read(place)
+
+    def _plan(self, place: Place, due_s: float) -> None:
+        self._due_s[place] = due_s
+        heapq.heappush(self._heap, (due_s, place))
+
+    def _next(self) -> Place | None:
+        while self._heap and self._heap[0][0] <= self._now():
+            due_s, place = heapq.heappop(self._heap)
+            if self._due_s.get(place) == due_s:
+                return place
+        return None
+
+    async def _read(self, place: Place) -> None:
+        workload, problem, known = None, "", True
+        try:
+            workload = await self._workload(place)
+        except NoScaleError as error:
+            problem = str(error)
+        except KubeError as error:
+            known = isinstance(error, RefusedError) and error.status == _NOT_FOUND
+            if not known:
+                log.warning("%s %s/%s could not be read: %s", *place, error)
+        if place not in self._due_s:
+            return  # nobody names it any more
+        self._plan(place, self._now() + (OTHER_TARGET_HURRY_S if place in self._hurried else OTHER_TARGET_INTERVAL_S))
+        if known:
+            self._filed(place, workload, problem)
+
+    async def _workload(self, place: Place) -> Workload:
+        """Raises NoScaleError or KubeError."""
+        kind, namespace, name = place
+        version, _, kind = kind.rpartition("/")
+        path = await self._kinds.scale_path(TargetReference(version, kind, name), namespace)
+        scale = _SCALE.decode(await self._client.get(path))
+        labels = labels_of(scale.status.selector)
+        return Workload(
+            scale.metadata,
+            WorkloadSpec(scale.spec.replicas, Selector(match_labels=labels), PodTemplate()),
+            WorkloadStatus(scale.status.replicas),
+        )
+
+
+def labels_of(selector: str) -> dict[str, str]:
+    """The labels of a selector in its text form; none where it is more than equalities."""
+    terms = [term.strip() for term in selector.split(",") if term.strip()]
+    found = [_EQUALITY.fullmatch(term) for term in terms]
+    return {one[1]: one[2] for one in found if one is not None} if all(found) else {}
