@@ -206,7 +206,7 @@ class Life:
             if f"{name}-pods" not in self.foreign or desired.service is None:
                 assert here.one("deployments", name)["spec"]["replicas"] == desired.replicas
             status = here.one("activations", name)["status"]
-            assert (status["observedGeneration"], status["replicas"], status["wanted"]) == (
+            assert (status["observedGeneration"], status["ready"], status["wanted"]) == (
                 desired.generation,
                 desired.ready,
                 desired.wanted,

@@ -19,7 +19,11 @@ from activator.control_plane.sources.kubernetes.resources import Resource
 
 
 class Activation(KubeObject, frozen=True, gc=False):
-    """activator.dev/v1alpha1. The spec is read as a configuration is (`config/activation.py`). The status is ours."""
+    """activator.dev/v1alpha1. The spec is read as a configuration is (`config/activation.py`). The status is ours, and
+    annotations say nothing: neither is a change.
+    """
+
+    annotations_count: ClassVar[bool] = False
 
     spec: dict[str, Any] = msgspec.field(default_factory=dict)
 

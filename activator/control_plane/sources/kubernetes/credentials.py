@@ -17,10 +17,12 @@ import logging
 import os
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, Any, Final
+from urllib.request import getproxies
 
 from activator.control_plane.sources.kubernetes import lean_import
 from activator.control_plane.sources.kubernetes.errors import CredentialsError
 from activator.runtime.clock import NEVER, Now
+from activator.runtime.units import MIB
 
 if TYPE_CHECKING:
     from kubernetes_asyncio.client import ApiClient, Configuration
@@ -32,6 +34,8 @@ KUBE_RENEW_MIN_S: Final = 5.0  # refused credentials are read anew at most so of
 log = logging.getLogger("activator.kubernetes")
 
 _HOME_FILE = "~/.kube/config"
+_NETRC_FILE = "~/.netrc"
+_READ_BUFFER_BYTES: Final = 2 * MIB  # as the library has it: one event of a watch may be as large as an object
 _TRANSPORT_FIELDS = ("host", "ssl_ca_cert", "cert_file", "key_file", "verify_ssl", "tls_server_name", "proxy")
 _TRANSPORT_FILES = ("ssl_ca_cert", "cert_file", "key_file")
 
@@ -66,9 +70,12 @@ class Credentials:
 
         try:
             self.transport_changed = False
-            return ApiClient(self._configuration)
+            client = ApiClient(self._configuration)
         except (OSError, ValueError) as error:  # certificates that cannot be read, ssl.SSLError among them
             raise CredentialsError(f"the Kubernetes certificates cannot be used: {error}") from error
+        if not _environment_matters():
+            _forget_the_environment(client)
+        return client
 
     async def refresh(self) -> None:
         """Before a call: read again what may have changed. What cannot be read now leaves the old as it is."""
@@ -145,6 +152,25 @@ class Credentials:
             for name in (*_TRANSPORT_FIELDS, "api_key", "refresh_api_key_hook"):
                 setattr(self._configuration, name, getattr(fresh, name))
         self._transport = transport
+
+
+def _environment_matters() -> bool:
+    """Whether a proxy or a netrc file is set for calls of any kind."""
+    netrc = os.environ.get("NETRC") or os.path.expanduser(_NETRC_FILE)
+    return bool(getproxies()) or os.path.exists(netrc)
+
+
+def _forget_the_environment(client: ApiClient) -> None:
+    """The library makes sessions that look for a proxy and a netrc file before each call, in another thread each time.
+
+    Measured: to take over 500 Activations, with 3,500 calls, cost 6.5 s of CPU with it and 3.7 s without.
+    """
+    import aiohttp
+
+    rest = client.rest_client
+    session = rest.pool_manager
+    rest.pool_manager = aiohttp.ClientSession(connector=session.connector, read_bufsize=_READ_BUFFER_BYTES)
+    session.detach()
 
 
 async def _bounded(reading: Awaitable[Any]) -> None:
