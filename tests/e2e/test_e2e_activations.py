@@ -183,6 +183,52 @@ def test_a_target_that_cannot_be_scaled(cluster: ActivationCluster, activator: A
     assert condition["message"] == "the API has no ConfigMap of v1 that can be scaled"
 
 
+def test_a_target_that_is_missing_at_the_start_is_told(cluster: ActivationCluster) -> None:
+    """No event says so: the lists of workloads that do not have it may come after its Activation."""
+    cluster.declare("hello")
+    activator = cluster.activator()
+    cluster.wait_condition("Ready", "TargetNotFound")
+    assert ask(activator)[0] == 503
+    activator.close()
+
+
+def test_a_restart_leaves_the_private_service_and_its_pods(cluster: ActivationCluster) -> None:
+    cluster.deploy(replicas=2)
+    cluster.declare(scaling={"min": 2})
+    first = cluster.activator()
+    first.wait_ready_pods("hello", 2)
+    first.close()
+    before = cluster.get("services", "hello-pods")["metadata"]["uid"]
+    deletions = len([verb for verb, _ in cluster.writes("/services") if verb == "delete"])
+    for _ in range(3):
+        again = cluster.activator()
+        again.wait_ready_pods("hello", 2)
+        assert ask(again)[0] == 200
+        again.close()
+    assert cluster.get("services", "hello-pods")["metadata"]["uid"] == before
+    assert len([verb for verb, _ in cluster.writes("/services") if verb == "delete"]) == deletions
+    assert len(cluster.seen) == 2
+
+
+def test_an_annotation_that_is_removed_takes_the_private_service_along(
+    cluster: ActivationCluster, activator: Activator
+) -> None:
+    cluster.deploy(replicas=1)
+    annotations = {"activator.dev/enabled": "true", "activator.dev/hosts": "hello.test"}
+    thing = {
+        "metadata": {"name": "hello", "annotations": annotations},
+        "spec": {"selector": {"app": "hello"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
+    }
+    cluster.call(lambda: cluster.api.create("services", thing))
+    eventually(lambda: "hello-pods" in cluster.names("services"))
+    eventually(lambda: ask(activator)[0] == 200)
+    without = {"metadata": {"annotations": {"activator.dev/enabled": None}}}
+    cluster.call(lambda: cluster.api.update("services", "hello", without))
+    eventually(lambda: "hello-pods" not in cluster.names("services"))
+    eventually(lambda: ask(activator)[0] == 404)
+    assert "hello" in cluster.names("services")
+
+
 def test_an_annotated_service_does_without_the_kind(cluster: ActivationCluster, activator: Activator) -> None:
     cluster.deploy()
     annotations = {

@@ -6,10 +6,13 @@ Rules
   2. A mistake is one line that names the object and the key as its author spelled it. All are told, not only the first.
   3. An annotation is a key of an Activation's spec in the notation of annotations: `containerConcurrency` is
      `activator.dev/container-concurrency`. What is not a scalar is written as YAML.
+  4. A Service and a label are named after the revision, so its name has to be one that both may have.
+  5. What an author wrote is quoted in one line: it goes to the log, into conditions and to clients.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from typing import Final, NamedTuple
@@ -24,6 +27,11 @@ ENABLED: Final = f"{PREFIX}enabled"
 SERVICE: Final = "Service"
 PROBLEMS_MAX: Final = 20  # of one object that are told
 ANNOTATION_ITEMS_MAX: Final = 1_000  # values in one annotation
+
+_SERVICE_NAME: Final = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")  # RFC 1035 label
+_OBJECT_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")  # RFC 1123 subdomain
+_KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
+_API_VERSION: Final = re.compile(r"[a-z0-9][-./a-z0-9]{0,252}")
 
 # Annotations of ours that are no keys of a spec.
 _OTHERS: Final = frozenset({ENABLED, f"{PREFIX}reconcile-trigger", f"{PREFIX}activation"})
@@ -92,6 +100,7 @@ def _read(
     metadata = one.metadata
     found = [] if problems is None else problems
     declared = read_spec(spec, metadata.namespace, metadata.name, policy_names, found)
+    _check_names(metadata.name, declared, spec.where, found)
     if len(found) > PROBLEMS_MAX:
         found = [*found[:PROBLEMS_MAX], f"and {len(found) - PROBLEMS_MAX} more"]
     if found:
@@ -106,9 +115,27 @@ def _read(
         metadata.creation_timestamp or "",
         metadata.generation,
         declared,
-        tuple(found),
+        tuple("".join(char if char.isprintable() else " " for char in one) for one in found),
         is_http2,
     )
+
+
+def _check_names(name: str, declared: Declared | None, where: str, problems: list[str]) -> None:
+    if not _SERVICE_NAME.fullmatch(name):
+        problems.append(
+            f'{where}: metadata.name: found "{name}", expected at most 63 lower-case letters, digits and "-", '
+            "beginning with a letter: a Service is named after it"
+        )
+    if declared is None:
+        return
+    target = declared.activation.target
+    for key, value, pattern, expected in (
+        ("name", target.name, _OBJECT_NAME, "the name of an object"),
+        ("kind", target.kind, _KIND, "a kind such as Deployment"),
+        ("apiVersion", target.api_version, _API_VERSION, "a group and a version such as apps/v1"),
+    ):
+        if not pattern.fullmatch(value):
+            problems.append(f'{where}: spec.target.{key}: found "{value[:100]}", expected {expected}')
 
 
 def _spec_of(annotations: Mapping[str, str], where: str, problems: list[str]) -> dict[str, Item]:

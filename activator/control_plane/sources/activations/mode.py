@@ -119,6 +119,7 @@ class ActivationsMode(Source):
         self._awaited: dict[str, Scope] = {}  # revisions whose requests wait for a pod
         self._slices: Relister[Any] | None = None
         self._workloads: list[Reflector[Any]] = []
+        self._were_workloads_known = False
 
     # --- life ---
 
@@ -168,7 +169,9 @@ class ActivationsMode(Source):
         self.autoscaler.load(load)
         if load.in_flight or load.queued:
             self.looks.hurry(load.key)
-        waits = load.queued > 0 and not self.source.answers.has_answer(load.key)
+        revision = self.source.revisions.get(load.key)
+        is_served = revision is not None and revision.served is not None
+        waits = is_served and load.queued > 0 and not self.source.answers.has_answer(load.key)
         if waits != (load.key in self._awaited):
             self._await_pods(load.key, waits)
 
@@ -224,6 +227,8 @@ class ActivationsMode(Source):
             self._set_rule(key, declared, 0)
         if declared is None:
             self.looks.set(key, None)
+            if key in self._awaited:
+                self._await_pods(key, False)
 
     def _worked_out(self, key: str) -> None:
         """What is known of this revision may be other than before."""
@@ -266,6 +271,9 @@ class ActivationsMode(Source):
             self.reconciler.want(desired)
 
     def _reported(self, report: Report) -> None:
+        revision = self.source.revisions.get(report.key)
+        if revision is None or revision.declaration is None or revision.declaration.uid != report.uid:
+            return  # about an object that is gone
         notes: tuple[ConditionSpec, ...] = ()
         for component, outcome in report.outcomes.items():
             note = note_of(component, outcome)
@@ -275,6 +283,12 @@ class ActivationsMode(Source):
 
     def _are_workloads_known(self) -> bool:
         return all(_may_do_without(one) for one in self._workloads)
+
+    def _look_at_workloads(self) -> None:
+        """Once they are known, it is told which of the targets are missing: no event does."""
+        if not self._were_workloads_known and self._are_workloads_known():
+            self._were_workloads_known = True
+            self.source.mark_all()
 
     def _await_pods(self, key: str, waits: bool) -> None:
         """Look every second whether the watch has missed a pod that requests wait for."""
@@ -292,6 +306,7 @@ class ActivationsMode(Source):
         while True:
             await pause(SCALE_TICK_S)
             try:
+                self._look_at_workloads()
                 self.autoscaler.tick()
             except Exception as error:  # counted and logged; the next look is a moment away
                 self._tasks.on_error("scaling", error)

@@ -12,10 +12,10 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from activator.control_plane.sources.activations.objects import STARTING_PODS, StartingPod
-from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.client import Query
 from activator.control_plane.sources.kubernetes.decoding import Decoding
 from activator.control_plane.sources.kubernetes.errors import KubeError
 from activator.control_plane.sources.kubernetes.listing import Pause
@@ -26,10 +26,18 @@ POD_LOOK_INTERVAL_S: Final = 1.0
 POD_LOOK_INTERVAL_MAX_S: Final = 10.0
 POD_LOOK_GROWTH: Final = 1.5
 POD_LOOK_PODS_MAX: Final = 50
+POD_LOOKS_SPARE: Final = 64  # planned looks that may be kept beyond two for each revision
 
 log = logging.getLogger("activator.kubernetes")
 
 Looked = Callable[[str, list[StartingPod], float], None]
+
+
+class Lists(Protocol):
+    """What it needs of `KubeClient`."""
+
+    async def list_page(self, path: str, query: Query) -> bytes:
+        """Raises KubeError."""
 
 
 class _Look:
@@ -42,7 +50,7 @@ class _Look:
 class PodLooks:
     """`looked(key, pods, now_s)` is called with what was found."""
 
-    def __init__(self, client: KubeClient, looked: Looked, now: Now, pause: Pause) -> None:
+    def __init__(self, client: Lists, looked: Looked, now: Now, pause: Pause) -> None:
         self._client = client
         self._looked = looked
         self._now = now
@@ -71,13 +79,25 @@ class PodLooks:
     def __len__(self) -> int:
         return len(self._looks)
 
+    @property
+    def planned(self) -> int:
+        """Looks that are planned, outdated ones included."""
+        return len(self._due)
+
     async def run(self) -> None:
         """Ends by cancellation only."""
         while True:
             await self._pause(1.0 / POD_LOOKS_PER_S)
             key = self._next()
-            if key:
+            if not key:
+                continue
+            try:
                 await self._look(key)
+            except Exception as error:  # a defect: of this revision only
+                self.errors_total += 1
+                log.error("the pods of %s could not be looked at", key, exc_info=error)
+                if key in self._looks:
+                    self._plan(key, self._looks[key], self._now() + POD_LOOK_INTERVAL_MAX_S)
 
     def _begin(self, key: str, labels: Mapping[str, str], due_s: float) -> None:
         look = self._looks[key] = _Look(labels, due_s)
@@ -85,6 +105,9 @@ class PodLooks:
 
     def _plan(self, key: str, look: _Look, due_s: float) -> None:
         look.due_s = due_s
+        if len(self._due) > 2 * len(self._looks) + POD_LOOKS_SPARE:  # most are of revisions that serve meanwhile
+            self._due = [(one.due_s, name) for name, one in self._looks.items() if one is not look]
+            heapq.heapify(self._due)
         heapq.heappush(self._due, (due_s, key))
 
     def _next(self) -> str:

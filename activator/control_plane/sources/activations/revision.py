@@ -7,7 +7,12 @@ Rules
      when it has started if no readiness probe says otherwise. A pod that is not ready is probed only where the object
      says how (`probe`): then the first answer counts, and the kubelet's interval does not.
   4. A spec that is not valid does not end a revision that is served: the last valid one stays in force.
-  5. A failure ends when a pod answers, when the pods no longer fail, and at zero: the next request tries again.
+  5. A failure ends when a pod answers, when the pods no longer fail, with another target, and at zero: the next request
+     tries again, and what was found before says nothing about it.
+  6. What the state worker has been told and what of it may be lost are two things: a revision that it knows is ended by
+     RevisionGone, whatever was lost meanwhile.
+  7. Nothing is written back before the workloads have been listed: whether there is a target decides whether there is a
+     private Service.
 """
 
 from __future__ import annotations
@@ -104,8 +109,10 @@ class DeclaredRevision:
         self._changed: dict[str, EndpointSlice | None] = {}  # slices by name; None: gone
         self._said: dict[str, PodSeen] = {}
         self._pods_lost = False  # what was submitted of the pods is not known
-        self._spec: RevisionSpec | None = None
-        self._cause = ""
+        self._spec: RevisionSpec | None = None  # as submitted; None: it is to be submitted
+        self._is_told = False  # the state worker has been told of the revision
+        self._cause: str | None = ""  # as submitted; None: it is not known whether that arrived
+        self._ever_failed = False  # a cause was submitted
         self._desired_last: Desired | None = None
 
     # --- what handlers file ---
@@ -115,6 +122,8 @@ class DeclaredRevision:
             self.served = None  # another object of this name
         self.declaration = declaration
         if declaration.declared is not None:
+            if _target(self.served) != _target(declaration.declared):
+                self._forget_failure()
             self.served = declaration.declared
 
     def put_slice(self, name: str, one: EndpointSlice | None) -> None:
@@ -132,7 +141,7 @@ class DeclaredRevision:
     def forget_submitted(self) -> None:
         """Some of it was lost: all of it is submitted again."""
         self._spec = None
-        self._cause = ""
+        self._cause = None if self._ever_failed else ""
         self._pods_lost = True
 
     @property
@@ -162,25 +171,32 @@ class DeclaredRevision:
             is_http2 = declaration.is_http2 or _template_names_http2(served, around.workload)
             spec = make(served, around.hosts, is_http2, declaration.created)
             if spec != self._spec:
-                self._spec = spec
+                self._spec, self._is_told = spec, True
                 changes.append(RevisionSet(spec))
             cause = "" if failure is None or due_s != NEVER else failure.cause
             if cause != self._cause:
                 self._cause = cause
+                self._ever_failed |= bool(cause)
                 changes.append(RevisionFailed(self.key, cause) if cause else RevisionRecovered(self.key))
             changes += self._pod_changes(served)
-        elif self._spec is not None:
+        else:
             changes += self._end()
+        if not around.is_known:
+            return Outcome(changes, None, due_s)
         desired = self._desired_last = self._desired(declaration, served, around, failure)
         return Outcome(changes, desired, due_s)
 
     def _end(self) -> list[Change]:
-        was = self._spec is not None
-        self._spec, self._cause, self._said, self._pods_lost = None, "", {}, False
-        self.failure, self.failing_since_s = None, NEVER
+        was, self._is_told = self._is_told, False
+        self._spec, self._cause, self._ever_failed, self._said = None, "", False, {}
+        self._pods_lost = True  # what its slices show is submitted if it is served again
+        self._forget_failure()
         self._index.read(self._changed)
         self._changed = {}
         return [RevisionGone(self.key)] if was else []
+
+    def _forget_failure(self) -> None:
+        self.failure, self.failing_since_s = None, NEVER
 
     # --- pods ---
 
@@ -222,11 +238,14 @@ class DeclaredRevision:
         """Why it cannot start, and until when requests wait nevertheless (NEVER: they do not, or there is none)."""
         served = self.served
         if served is None or around.ready:
+            self._forget_failure()
             return None, NEVER
         missing = _missing(served, around)
         if missing is not None:
             return missing, NEVER
-        if self.failure is None or around.wanted == 0:
+        if _wanted(around) == 0:
+            self._forget_failure()
+        if self.failure is None:
             return None, NEVER
         until_s = self.failing_since_s + float(served.activation.patience)
         if self.failure.is_certain or now_s >= until_s:
@@ -240,7 +259,7 @@ class DeclaredRevision:
     ) -> Desired:
         workload = around.workload
         replicas = -1 if workload is None else replicas_of(workload)
-        wanted = max(around.wanted, 0) if around.wanted >= 0 else max(replicas, 0)
+        wanted = _wanted(around)
         situation = Situation(
             declaration.problems,
             served is not None,
@@ -274,6 +293,13 @@ class DeclaredRevision:
             return None
         labels = workload.spec.selector.match_labels
         return PodsService(pods_service(self.key.partition("/")[2]), labels, PORT_NAME, served.activation.port)
+
+
+def _wanted(around: Surroundings) -> int:
+    """Pods that are to be there, whoever decides that."""
+    if around.wanted >= 0:
+        return around.wanted
+    return 0 if around.workload is None else max(replicas_of(around.workload), 0)
 
 
 def scale_seen(workload: Workload) -> ScaleSeen:

@@ -43,7 +43,7 @@ from activator.control_plane.sources.kubernetes.object_store import Key
 from activator.control_plane.sources.kubernetes.objects import EndpointSlice, KubeObject
 from activator.control_plane.sources.kubernetes.passes import Passes
 from activator.control_plane.sources.pod_answers import PodAnswers
-from activator.messages import Change, DropRevision, Effect, RevisionGone
+from activator.messages import Change, Effect, RevisionGone
 from activator.runtime.clock import NEVER, Defer, Later
 
 CONTROLLER: Final = "declaration"
@@ -126,11 +126,11 @@ class ActivationSource:
 
     def scaled(self, key: str, wanted: int, why: str = "") -> None:
         """The autoscaler wants so many pods; `why`: in one sentence, to be told where it is worth it."""
-        if self.wanted.get(key) == wanted:
+        revision = self.revisions.get(key)
+        if revision is None or self.wanted.get(key) == wanted:
             return
         self.wanted[key] = wanted
-        revision = self.revisions.get(key)
-        if revision is not None and why:
+        if why:
             reason = "ScaledToZero" if wanted == 0 else "Scaled"
             revision.events = (*revision.events[-EVENTS_KEPT_MAX:], EventSpec(reason, "Scale", why))
         self.mark(key)
@@ -141,10 +141,15 @@ class ActivationSource:
         return -1 if workload is None else replicas_of(workload)
 
     def noted(self, key: str, notes: tuple[ConditionSpec, ...]) -> None:
-        """What the writers have met with its objects; empty: nothing."""
-        if self._notes.get(key, ()) != notes:
+        """What the writers have met with its objects; empty: nothing. Nobody is told of what is gone."""
+        revision = self.revisions.get(key)
+        if revision is None or revision.declaration is None or self._notes.get(key, ()) == notes:
+            return
+        if notes:
             self._notes[key] = notes
-            self.mark(key)
+        else:
+            del self._notes[key]
+        self.mark(key)
 
     def looked(self, key: str, pods: Iterable[StartingPod], now_s: float) -> None:
         """The pods of a revision none of which answers."""
@@ -183,10 +188,8 @@ class ActivationSource:
         return None if target is None else self._workloads.get(target)
 
     def applied(self, effect: Effect) -> None:
-        """The model is as this says."""
+        """The model is as this says. The end of a revision may be that of an earlier one of this name."""
         self.answers.applied(effect)
-        if type(effect) is DropRevision:
-            self.wanted.pop(effect.key, None)
 
     def relist(self, key: str) -> None:
         """Changes of this revision were lost: submit everything of it again."""
@@ -274,6 +277,8 @@ class ActivationSource:
             if declaration.problems:
                 log.warning("%s", "; ".join(declaration.problems[:3]))
             revision.declare(declaration)
+        if revision.served is None or revision.served.activation.external_scaler:
+            self.wanted.pop(key, None)  # whoever decided on it does so no more
         self._target(key, revision.served)
         self._claim(key)
         self.declared(key, revision.served)

@@ -9,7 +9,6 @@ import pytest
 from activator.control_plane.reconcile.desired import ConditionSpec, PodsService, ScaleSeen
 from activator.messages import (
     Change,
-    DropRevision,
     PodGone,
     PodSeen,
     PodStatus,
@@ -311,13 +310,6 @@ def test_the_conditions_follow_the_pods() -> None:
     world.fails("pod-1", NOT_READY)
     world.turn()
     assert world.condition("Active").reason == "Starting"
-
-
-def test_the_state_workers_end_of_a_revision_forgets_its_scale() -> None:
-    world = declared()
-    world.source.scaled(KEY, 3)
-    world.source.applied(DropRevision(KEY))
-    assert world.source.wanted == {}
 
 
 def test_what_writers_have_met_is_told() -> None:

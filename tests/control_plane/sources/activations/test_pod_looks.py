@@ -1,0 +1,93 @@
+"""When the pods of a revision are looked at, on a clock of the test's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from activator.control_plane.sources.activations.objects import StartingPod
+from activator.control_plane.sources.activations.pod_looks import (
+    POD_LOOK_INTERVAL_MAX_S,
+    POD_LOOK_INTERVAL_S,
+    POD_LOOKS_SPARE,
+    PodLooks,
+)
+from tests.manual_clock import ManualClock
+
+LABELS = {"app": "hello"}
+
+
+class World:
+    """Looks that find one pod; `breaks`: revisions of which it cannot be told."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.asked: list[tuple[str, str]] = []
+        self.told: list[str] = []
+        self.breaks: set[str] = set()
+        self.looks = PodLooks(self, self._told, self.clock.now, self._pause)
+        self._until_s = 0.0
+
+    async def list_page(self, path: str, query: Mapping[str, str] = {}) -> bytes:
+        self.asked.append((path, query["labelSelector"]))
+        return b'{"metadata":{},"items":[{"metadata":{"name":"p"}}]}'
+
+    def _told(self, key: str, pods: list[StartingPod], now_s: float) -> None:
+        assert [pod.metadata.name for pod in pods] == ["p"]
+        if key in self.breaks:
+            raise RuntimeError("a defect")
+        self.told.append(key)
+
+    async def _pause(self, seconds: float) -> None:
+        self.clock.pass_time(seconds)
+        if self.clock.now() > self._until_s:
+            raise asyncio.CancelledError
+
+    def run(self, seconds: float) -> None:
+        self._until_s = self.clock.now() + seconds
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(self.looks.run())
+
+
+def test_it_looks_less_and_less_often_until_requests_come() -> None:
+    world = World()
+    world.looks.set("default/hello", LABELS)
+    world.run(POD_LOOK_INTERVAL_S * 0.9)
+    assert world.told == []
+    world.run(60.0)
+    seldom = len(world.told)
+    assert 60 / POD_LOOK_INTERVAL_MAX_S <= seldom <= 15
+    assert set(world.asked) == {("/api/v1/namespaces/default/pods", "app=hello")}
+    for _ in range(20):
+        world.looks.hurry("default/hello")
+        world.run(POD_LOOK_INTERVAL_S)
+    assert len(world.told) - seldom >= 15
+    world.looks.set("default/hello", None)
+    told = len(world.told)
+    world.run(60.0)
+    assert len(world.told) == told
+
+
+def test_a_revision_that_turns_again_and_again_plans_a_bounded_number_of_looks() -> None:
+    world = World()
+    for number in range(10_000):
+        world.looks.set(f"default/a-{number % 3}", LABELS)
+        world.looks.set(f"default/a-{number % 3}", None)
+    assert world.looks.planned <= 3 + POD_LOOKS_SPARE
+    world.looks.set("default/hello", LABELS)
+    world.run(2.0)
+    assert world.told == ["default/hello"]
+
+
+def test_a_defect_in_one_look_ends_no_other() -> None:
+    world = World()
+    world.breaks.add("default/broken")
+    world.looks.set("default/broken", LABELS)
+    world.looks.set("default/hello", LABELS)
+    world.run(2.0)
+    assert (world.told, world.looks.errors_total) == (["default/hello"], 1)
+    world.breaks.clear()
+    world.run(POD_LOOK_INTERVAL_MAX_S)
+    assert "default/broken" in world.told
