@@ -2,16 +2,13 @@
 
 Rules
   1. Pure but for its own memory: no clock, no I/O. `work_out` is called once per turn in which something of it changed.
-  2. What was submitted before is remembered, and only what is new is submitted: a slice costs what it holds.
-  3. A pod that is ready for Kubernetes is probed before it gets requests, since Kubernetes calls a container ready
-     when it has started if no readiness probe says otherwise. A pod that is not ready is probed only where the object
-     says how (`probe`): then the first answer counts, and the kubelet's interval does not.
-  4. A spec that is not valid does not end a revision that is served: the last valid one stays in force.
-  5. A failure ends when a pod answers, when the pods no longer fail, with another target, and at zero: the next request
+  2. What was submitted before is remembered, and only what is new is submitted; of its pods, see `declared_pods.py`.
+  3. A spec that is not valid does not end a revision that is served: the last valid one stays in force.
+  4. A failure ends when a pod answers, when the pods no longer fail, with another target, and at zero: the next request
      tries again, and what was found before says nothing about it.
-  6. What the state worker has been told and what of it may be lost are two things: a revision that it knows is ended by
+  5. What the state worker has been told and what of it may be lost are two things: a revision that it knows is ended by
      RevisionGone, whatever was lost meanwhile.
-  7. Nothing is written back before the workloads have been listed: whether there is a target decides whether there is a
+  6. Nothing is written back before the workloads have been listed: whether there is a target decides whether there is a
      private Service.
 """
 
@@ -38,16 +35,11 @@ from activator.control_plane.reconcile.desired import (
 )
 from activator.control_plane.sources.activations.conditions import Situation, Taken, conditions_of
 from activator.control_plane.sources.activations.declaration import SERVICE, Declaration, names_http2
+from activator.control_plane.sources.activations.declared_pods import PORT_NAME, DeclaredPods
 from activator.control_plane.sources.activations.objects import Workload
 from activator.control_plane.sources.activations.pod_failures import Failure
-from activator.control_plane.sources.kubernetes.backends import Backend
-from activator.control_plane.sources.kubernetes.objects import EndpointSlice
-from activator.control_plane.sources.kubernetes.slice_index import SliceIndex
 from activator.messages import (
     Change,
-    PodGone,
-    PodSeen,
-    PodStatus,
     RevisionFailed,
     RevisionGone,
     RevisionRecovered,
@@ -56,8 +48,6 @@ from activator.messages import (
 from activator.runtime.child_name import child_name
 from activator.runtime.clock import NEVER
 
-SOURCE: Final = "kubernetes"
-PORT_NAME: Final = "pods"  # of the one port of the private Service
 WATCHED_KINDS: Final = frozenset({"apps/v1/Deployment", "apps/v1/StatefulSet"})
 
 
@@ -105,10 +95,7 @@ class DeclaredRevision:
         self.failure: Failure | None = None  # of its pods, as they were last looked at
         self.failing_since_s = NEVER
         self.events: tuple[EventSpec, ...] = ()
-        self._index = SliceIndex(PORT_NAME)
-        self._changed: dict[str, EndpointSlice | None] = {}  # slices by name; None: gone
-        self._said: dict[str, PodSeen] = {}
-        self._pods_lost = False  # what was submitted of the pods is not known
+        self.pods = DeclaredPods(key)
         self._spec: RevisionSpec | None = None  # as submitted; None: it is to be submitted
         self._is_told = False  # the state worker has been told of the revision
         self._cause: str | None = ""  # as submitted; None: it is not known whether that arrived
@@ -126,10 +113,6 @@ class DeclaredRevision:
                 self._forget_failure()
             self.served = declaration.declared
 
-    def put_slice(self, name: str, one: EndpointSlice | None) -> None:
-        """None: it is gone."""
-        self._changed[name] = one
-
     def looked(self, failure: Failure | None, now_s: float) -> None:
         """Its pods have been looked at."""
         if failure is None:
@@ -142,7 +125,7 @@ class DeclaredRevision:
         """Some of it was lost: all of it is submitted again."""
         self._spec = None
         self._cause = None if self._ever_failed else ""
-        self._pods_lost = True
+        self.pods.forget_submitted()
 
     @property
     def state(self) -> str:
@@ -155,7 +138,7 @@ class DeclaredRevision:
 
     def is_empty(self) -> bool:
         """Nothing is known of it any more."""
-        return self.declaration is None and not len(self._index) and not any(self._changed.values())
+        return self.declaration is None and self.pods.is_empty()
 
     # --- what follows ---
 
@@ -178,7 +161,7 @@ class DeclaredRevision:
                 self._cause = cause
                 self._ever_failed |= bool(cause)
                 changes.append(RevisionFailed(self.key, cause) if cause else RevisionRecovered(self.key))
-            changes += self._pod_changes(served)
+            changes += self.pods.changes(served.revision.probe is not None)
         else:
             changes += self._end()
         if not around.is_known:
@@ -188,49 +171,13 @@ class DeclaredRevision:
 
     def _end(self) -> list[Change]:
         was, self._is_told = self._is_told, False
-        self._spec, self._cause, self._ever_failed, self._said = None, "", False, {}
-        self._pods_lost = True  # what its slices show is submitted if it is served again
+        self._spec, self._cause, self._ever_failed = None, "", False
         self._forget_failure()
-        self._index.read(self._changed)
-        self._changed = {}
+        self.pods.end()
         return [RevisionGone(self.key)] if was else []
 
     def _forget_failure(self) -> None:
         self.failure, self.failing_since_s = None, NEVER
-
-    # --- pods ---
-
-    def _pod_changes(self, served: Declared) -> list[Change]:
-        changed, self._changed = self._changed, {}
-        news = self._index.read(changed)
-        is_probed = served.revision.probe is not None
-        if self._pods_lost:
-            gone = [identity for identity in self._said if identity not in self._index.pods]
-            news = {**dict.fromkeys(gone), **self._index.pods}
-            self._said, self._pods_lost = {}, False
-            left: list[Change] = [PodGone(self.key, SOURCE, identity) for identity in gone]
-        else:
-            left = []
-        came: list[Change] = []
-        for identity, one in news.items():
-            if one is None:
-                if self._said.pop(identity, None) is not None:
-                    left.append(PodGone(self.key, SOURCE, identity))
-                continue
-            seen = self._seen(one, is_probed)
-            if self._said.get(identity) != seen:
-                self._said[identity] = seen
-                came.append(seen)
-        return left + came
-
-    def _seen(self, one: Backend, is_probed: bool) -> PodSeen:
-        if one.terminating:
-            status, probe = PodStatus.DRAINING, False
-        elif one.ready or is_probed:
-            status, probe = PodStatus.PENDING, True
-        else:
-            status, probe = PodStatus.NOT_READY, False
-        return PodSeen(self.key, SOURCE, one.identity, one.address, status, probe)
 
     # --- failures ---
 

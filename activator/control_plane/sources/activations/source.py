@@ -97,7 +97,7 @@ class ActivationSource:
         self._notes: dict[str, tuple[ConditionSpec, ...]] = {}
         self.activation_objects = _Handler(self._activation_changed, self._activation_gone)
         self.service_objects = _Handler(self._service_changed, self._service_gone)
-        self.slice_objects = _Handler(self._slice_changed, self._slice_gone)
+        self.slice_objects = _Handler(self._slice_changed, self._slice_gone, self._slice_missed, moves=True)
         self.route_objects = _Handler(self._route_changed, self._route_gone)
 
     def workload_objects(self, kind: str) -> _Handler:
@@ -228,13 +228,18 @@ class ActivationSource:
     def _slice_changed(self, one: EndpointSlice) -> None:
         key = _owner_key(one)
         if key:
-            self._of(key).put_slice(one.metadata.name, one)
+            self._of(key).pods.put_slice(one.metadata.name, one)
+
+    def _slice_missed(self, one: EndpointSlice) -> None:
+        key = _owner_key(one)
+        if key:
+            self._of(key).pods.events_lost(one)
 
     def _slice_gone(self, one: EndpointSlice) -> None:
         key = _owner_key(one)
         revision = self.revisions.get(key)
         if revision is not None:
-            revision.put_slice(one.metadata.name, None)
+            revision.pods.put_slice(one.metadata.name, None)
             self.mark(key)
 
     def _workload(self, kind: str, one: Workload, now: Workload | None) -> None:
@@ -375,14 +380,22 @@ class ActivationSource:
 
 
 class _Handler:
-    """Of a watch; lists need nothing beyond the single calls, and neither do lost events."""
+    """Of a watch; lists need nothing beyond the single calls. `moves`: by its label an object is another revision's."""
 
-    def __init__(self, changed: Callable[[Any], None], gone: Callable[[Any], None]) -> None:
+    def __init__(
+        self,
+        changed: Callable[[Any], None],
+        gone: Callable[[Any], None],
+        missed: Callable[[Any], None] | None = None,
+        moves: bool = False,
+    ) -> None:
         self._changed = changed
         self._gone = gone
+        self._missed = missed
+        self._moves = moves
 
     def changed(self, old: Any, new: Any) -> None:
-        if old is not None and _owner_key(old) != _owner_key(new):
+        if self._moves and old is not None and _owner_key(old) != _owner_key(new):
             self._gone(old)
         self._changed(new)
 
@@ -390,7 +403,9 @@ class _Handler:
         self._gone(old)
 
     def missed(self, new: Any) -> None:
-        """Its current state has been delivered, and that is enough."""
+        """Events of it were lost; its current state has been delivered."""
+        if self._missed is not None:
+            self._missed(new)
 
     def listed(self, objects: Mapping[Key, Any]) -> None:
         """The differences have been delivered one by one."""

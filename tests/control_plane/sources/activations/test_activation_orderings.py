@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from activator.control_plane.reconcile.desired import ConditionSpec
+from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec
 from activator.messages import (
     Change,
     DropRevision,
@@ -277,3 +278,15 @@ def test_what_an_author_wrote_is_told_in_one_short_line(annotations: dict[str, s
     assert world.condition("Ready").reason == "InvalidSpec"
     assert message.isprintable()
     assert len(message) < 400
+
+
+def test_a_label_of_ours_on_an_activation_means_nothing() -> None:
+    """On a slice it says whose it is; a user may put it on anything."""
+    world = declared()
+    broken = activation(containerConcurrency=-1)
+    labelled = msgspec.structs.replace(
+        broken, metadata=msgspec.structs.replace(broken.metadata, labels={ACTIVATION_LABEL: "other"})
+    )
+    world.source.activation_objects.changed(activation(), labelled)
+    assert world.turn() == []
+    assert "the last valid spec stays in force" in world.condition("Ready").message

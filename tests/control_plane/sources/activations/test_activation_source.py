@@ -52,8 +52,8 @@ def hosts_of(changes: list[Change]) -> tuple[str, ...]:
     return spec.hosts
 
 
-def seen(number: int, status: PodStatus = PodStatus.PENDING, probe: bool = True) -> PodSeen:
-    return PodSeen(KEY, "kubernetes", f"pod-{number}", f"10.0.0.{number}:8080", status, probe)
+def seen(number: int, status: PodStatus = PodStatus.PENDING, probe: bool = True, restarts: int = 0) -> PodSeen:
+    return PodSeen(KEY, "kubernetes", f"pod-{number}", f"10.0.0.{number}:8080", status, probe, restarts=restarts)
 
 
 # --- a revision -----------------------------------------------------------------------------------------------------
@@ -198,6 +198,27 @@ def test_a_pod_that_is_not_ready_is_probed_where_the_object_says_how() -> None:
     world = declared(probe={"path": "/healthz"})
     world.slices(endpoint_slice(endpoint(1, ready=False)))
     assert world.turn()[1:] == [seen(1)]
+
+
+@pytest.mark.parametrize("is_folded", [False, True])
+def test_a_pod_that_was_not_ready_for_a_while_is_probed_again(is_folded: bool) -> None:
+    world = declared(probe={"path": "/healthz"})
+    world.slices(endpoint_slice(endpoint(1), endpoint(2)))
+    assert world.turn()[1:] == [seen(1), seen(2)]
+    world.slices(endpoint_slice(endpoint(1, ready=False), endpoint(2)))
+    if not is_folded:
+        assert world.turn() == [seen(1, restarts=1)]
+    world.slices(endpoint_slice(endpoint(1), endpoint(2)))
+    assert world.turn() == ([seen(1, restarts=1)] if is_folded else [])
+
+
+def test_pods_whose_events_were_lost_are_probed_again() -> None:
+    world = declared()
+    world.slices(endpoint_slice(endpoint(1), endpoint(2, ready=False)))
+    world.turn()
+    world.source.slice_objects.missed(endpoint_slice(endpoint(1), endpoint(2, ready=False)))
+    assert world.turn() == [seen(1, restarts=1)]
+    assert world.turn() == []
 
 
 def test_what_was_lost_is_submitted_again() -> None:
