@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -41,7 +42,13 @@ class PodServer:
         self.in_flight = 0
         self.most_in_flight = 0
         self.requests = 0
+        self.began_s = self.ended_s = time.monotonic()  # it listened, and died at last
+        self.deaths: list[tuple[float, int]] = []  # when (monotonic seconds), and with how many requests in flight
         self._runner: web.AppRunner | None = None
+
+    @property
+    def is_serving(self) -> bool:
+        return self._runner is not None and bool(self._runner.sites)
 
     async def start(self) -> None:
         application = web.Application()
@@ -49,11 +56,28 @@ class PodServer:
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         await web.TCPSite(self._runner, self.host, self.port).start()
+        if not self.deaths:
+            self.began_s = time.monotonic()
 
     async def stop(self) -> None:
         if self._runner is not None:
             runner, self._runner = self._runner, None
             await runner.cleanup()
+
+    async def kill(self) -> None:
+        """All its connections break at once, as with a process that dies; `start` is its restart."""
+        if self._runner is None or self._runner.server is None:
+            return
+        self.ended_s = time.monotonic()
+        self.deaths.append((self.ended_s, self.in_flight))
+        runner, self._runner = self._runner, None
+        assert runner.server is not None
+        for site in list(runner.sites):
+            await site.stop()
+        for connection in list(runner.server.connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+        await runner.cleanup()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.requests += 1
@@ -75,6 +99,7 @@ class ActivationCluster:
         self.folder = folder
         self.net = net
         self.listen_delay_s = 0.0  # between a pod's being called ready and its listening
+        self.are_killed = False  # pods that are deleted die at once; otherwise they close their connections first
         self.pods: dict[str, PodServer] = {}  # by name, those that are there
         self.seen: list[PodServer] = []  # all that have ever been there
         self._starting: set[asyncio.Task[None]] = set()
@@ -87,6 +112,11 @@ class ActivationCluster:
         self.settings = Settings(**{**values, "address": self._address})
         self.controllers = self.call(lambda: ControllerManager(self.api, self.settings))
         self.do(self._start())
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Where all of it runs."""
+        return self._loop
 
     # --- from the test's thread ---
 
@@ -246,7 +276,8 @@ class ActivationCluster:
             self.seen.append(pod)
             self._run(self._listen(pod))
         elif event.after is None and name in self.pods:
-            self._run(self.pods.pop(name).stop())
+            pod = self.pods.pop(name)
+            self._run(pod.kill() if self.are_killed else pod.stop())
 
     async def _listen(self, pod: PodServer) -> None:
         await asyncio.sleep(self.listen_delay_s)
