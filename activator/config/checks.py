@@ -15,9 +15,10 @@ from typing import Final
 
 from activator.config.edge_checks import EdgeChecker, element_at, item_at
 from activator.config.member_checks import check_members
-from activator.config.model import STABLE_WINDOW_S
+from activator.config.model import DEFAULT_ADMIN, DEFAULT_LISTEN, STABLE_WINDOW_S
 from activator.config.policy_checks import PolicyChecker
 from activator.config.probe_checks import check_probe
+from activator.config.process_checks import ProcessChecker
 from activator.config.queue_checks import check_queue
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.routing_checks import RoutingChecker, Rule
@@ -95,10 +96,12 @@ class Checker:
         self._takes_reports = False  # of pods: a revision then needs neither pods nor a process
         self._names: dict[str, str] = {}  # namespace/name → path of the revision
         self._routing = RoutingChecker(reader)
+        self._processes = ProcessChecker(reader)
 
     def check(self, root: Item, values: Values) -> None:
         self._check_listeners(root, values)
         self._check_address(root, values, "admin", "", allow_empty=True)
+        self._claim_ports(values)
         check_telemetry(self._reader, root, values)
         self._edge.check_forwarded(root, values)
         self._check_address(item_at(root, "push"), values.get("push", {}), "listen", "push.", allow_empty=True)
@@ -123,6 +126,16 @@ class Checker:
             if revision is not UNREADABLE:
                 self._check_revision(item, revision, f"revisions[{place}]", trusts_headers)
         self._routing.finish()
+
+    def _claim_ports(self, values: Values) -> None:
+        """Those of our own listeners: no program of a revision can have them."""
+        listen = values.get("listen", DEFAULT_LISTEN)
+        listeners = listen if isinstance(listen, list) else [listen]
+        addresses = [one.get("address", "") if isinstance(one, dict) else one for one in listeners]
+        for key, address in [("listen", one) for one in addresses] + [("admin", values.get("admin", DEFAULT_ADMIN))]:
+            found = None if address is UNREADABLE else split_address(address)
+            if found is not None:
+                self._processes.claim(found[1], f"`{key}`")
 
     def _check_members(self, root: Item, values: Values) -> None:
         item, members = item_at(root, "members"), values.get("members", {})
@@ -169,7 +182,7 @@ class Checker:
         self._check_pods(item, values, path)
         self._check_keys(item, values, path)
         if values.get("process") is not None:
-            self._check_process(item_at(item, "process"), values["process"], f"{path}.process")
+            self._processes.check(item, values, path)
         check_scaling(self._reader, item, values, f"{path}.scaling")
 
     def _check_keys(self, item: Item, values: Values, path: str) -> None:
@@ -235,26 +248,6 @@ class Checker:
             if known_as in seen:
                 self._reader.advise(one, at, f'"{address}" is in the list already: list each pod once')
             seen.add(known_as)
-
-    def _check_process(self, item: Item, values: Values, path: str) -> None:
-        command = values.get("command")
-        if command is not None and (not command or command[0] == ""):
-            self._reader.found(item_at(item, "command"), f"{path}.command", "a program and its arguments", "none")
-        if 0 < values.get("max_scale", 0) < values.get("min_scale", 0):
-            advice = (
-                f"{values['min_scale']} is more than `max_scale: {values['max_scale']}`: lower it, or raise `max_scale`"
-            )
-            self._reader.advise(item_at(item, "min_scale"), f"{path}.min_scale", advice)
-        readiness = values.get("readiness", {})
-        if readiness.get("http_get", "/")[:1] not in ("/", ""):
-            readiness_item = item_at(item_at(item, "readiness"), "http_get")
-            self._reader.found(readiness_item, f"{path}.readiness.http_get", "a path that begins with /")
-        self._check_positive(item, values, "readiness", f"{path}.readiness", ("interval",))
-        for name, value in values.get("environment", {}).items():
-            if name == "" or "=" in name or "\0" in name or (value is not UNREADABLE and "\0" in value):
-                self._reader.found(
-                    item_at(item, "environment"), f"{path}.environment", "names of variables", f'"{name}"'
-                )
 
     def _check_positive(self, item: Item, values: Values, group: str, path: str, keys: tuple[str, ...]) -> None:
         for key in keys:

@@ -37,6 +37,8 @@ def doc(meaning: str, *examples: Any, words: tuple[str, ...] = ()) -> msgspec.Me
 
 # --- bounds and words of what a file may hold -----------------------------------------------------------------------
 
+DEFAULT_LISTEN: Final = "127.0.0.1:8012"
+DEFAULT_ADMIN: Final = "127.0.0.1:8008"
 PRIORITY_LEVELS: Final = 8  # of the discipline `priority`: 0 … 7
 FAIR_WEIGHT_MAX: Final = 1_000
 CHARGE_MAX: Final = 1_000
@@ -123,6 +125,7 @@ ScaleRate = Annotated[float, msgspec.Meta(ge=1.01, le=10_000.0)]
 Level = Annotated[int, msgspec.Meta(ge=0, le=PRIORITY_LEVELS - 1)]
 Charge = Annotated[int, msgspec.Meta(ge=1, le=CHARGE_MAX)]
 FairWeight = Annotated[int, msgspec.Meta(ge=1, le=FAIR_WEIGHT_MAX)]
+Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 
 
 class CertificateFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -407,6 +410,14 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ["python3", "serve.py", "--port", "{port}"],
         ),
     ]
+    port: Annotated[
+        Port | None,
+        doc(
+            "The port that the program listens on, if it cannot be told one: there is one copy then. A port that "
+            "another program uses is an error at the start. Not set: a free port for each process.",
+            8080,
+        ),
+    ] = None
     readiness: Annotated[Readiness, doc("How a process is probed before it gets requests.")] = Readiness()
     min_scale: Annotated[
         Count, doc("The number of processes that always run. 0: the program is stopped when it is idle.", 1)
@@ -1043,10 +1054,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "127.0.0.1:8080",
             ["127.0.0.1:8080", {"address": "0.0.0.0:8443", "certificate": "tls.crt", "key": "tls.key"}],
         ),
-    ] = "127.0.0.1:8012"
+    ] = DEFAULT_LISTEN
     admin: Annotated[
         str, doc("The address of the admin port: health, metrics, debug pages. Empty: none.", "0.0.0.0:8008")
-    ] = "127.0.0.1:8008"
+    ] = DEFAULT_ADMIN
     workers: Annotated[
         WorkerCount | Literal["auto"],
         doc(

@@ -161,7 +161,7 @@ def resolve_process(revision: Revision, processors: int | None = None) -> Proces
     max_scale = process.max_scale or scaling.max
     if max_scale == 0:
         # A program that sets no limit handles many requests at once by itself; one with a limit needs company.
-        max_scale = 1 if limit == 0 else processors or len(os.sched_getaffinity(0))
+        max_scale = 1 if limit == 0 or process.port is not None else processors or len(os.sched_getaffinity(0))
         least = (min_scale, scaling.initial_scale, scaling.activation_scale, *(one.min for one in scaling.schedule))
         max_scale = max(max_scale, *least)
     grace = scaling.scale_to_zero_grace

@@ -24,6 +24,7 @@ _SOCK_DIAG_BY_FAMILY: Final = 20
 _NLM_F_REQUEST_DUMP: Final = 0x301
 _NLMSG_ERROR: Final = 2
 _NLMSG_DONE: Final = 3
+_INODE_AT: Final = 68  # in a struct inet_diag_msg
 _INET_DIAG_SKV6ONLY: Final = 11
 _TCP_LISTEN: Final = 10
 
@@ -48,6 +49,7 @@ class _Listener(NamedTuple):
     host: str
     only_6: bool
     is_full: bool
+    inode: int
 
 
 def is_loopback(host: str) -> bool:
@@ -64,6 +66,15 @@ def listening(host: str, port: int) -> Listening | None:
     if not there:
         return Listening.NO
     return Listening.FULL if all(one.is_full for one in there) else Listening.YES
+
+
+def loopback_inodes(port: int) -> frozenset[int] | None:
+    """The sockets that take connections to this port at 127.0.0.1 or ::1, by inode; None: that is not known."""
+    try:
+        found = [*_listeners(socket.AF_INET, port), *_listeners(socket.AF_INET6, port)]
+    except OSError:
+        return None
+    return frozenset(one.inode for one in found if _takes(one, LOOPBACK_4) or _takes(one, LOOPBACK_6))
 
 
 def _takes(listener: _Listener, host: str) -> bool:
@@ -106,4 +117,5 @@ def _listener(family: int, message: bytes) -> _Listener:
         if kind == _INET_DIAG_SKV6ONLY:
             only_6 = message[position + _ATTRIBUTE.size] != 0
         position += max((length + 3) & ~3, _ATTRIBUTE.size)
-    return _Listener(host, only_6, waiting > backlog)
+    (inode,) = struct.unpack_from("=I", message, _INODE_AT)
+    return _Listener(host, only_6, waiting > backlog, inode)

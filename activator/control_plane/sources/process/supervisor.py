@@ -3,7 +3,7 @@
 Rules
   1. A process is a pod with an identity of its own; what takes its place after a crash is another pod.
   2. "Ready" means that it answered: its port accepts, or its readiness path answers well; on 127.0.0.1, or on ::1 where
-     it listens there alone.
+     it listens there alone. A fixed port must have been free before, and belong to the program after (`ports.py`).
   3. It is stopped only when the data plane reports that it has no request any more: first withdrawn, then SIGTERM to
      the group, SIGKILL after `STOP_GRACE_S`.
   4. Failed starts are repeated with a growing backoff; after `CRASHES_MAX` in a row the revision is reported as failed
@@ -30,6 +30,13 @@ from activator.config.file import readiness_probe
 from activator.config.model import Revision
 from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
+from activator.control_plane.sources.process.ports import (
+    PORT_STEP_S,
+    PORT_WAIT_S,
+    foreign_holder,
+    holder,
+    is_taken,
+)
 from activator.control_plane.sources.process.reaper import MARK
 from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Listed, PodGone, PodSeen, PodStatus, RevisionFailed, RevisionRecovered
@@ -105,6 +112,7 @@ class LocalProcess:
         self.port = port
         self.drain_timeout_s = drain_timeout_s
         self.address = join_address(LOOPBACK_4, port)
+        self.is_port_fixed = False
         self.ready = False
         self.stopping = False
         self.drained = asyncio.Event()
@@ -137,6 +145,10 @@ class Fleet:
         self.crashes = 0  # failed starts in a row
         self.failure = ""  # why it cannot start; empty: it can, or may try
         self.not_before_s = 0.0  # the crash backoff
+
+    @property
+    def fixed_port(self) -> int | None:
+        return None if self.revision.process is None else self.revision.process.port
 
     def running(self) -> list[LocalProcess]:
         return [process for process in self.processes.values() if not process.stopping]
@@ -258,7 +270,7 @@ class ProcessSupervisor:
         running = fleet.running()
         missing = fleet.wanted - len(running)
         if missing > 0:
-            if self._now() >= fleet.not_before_s:
+            if self._now() >= fleet.not_before_s and not self._is_being_left(fleet.fixed_port):
                 for _ in range(min(missing, STARTING_MAX - fleet.starting())):
                     self._start(fleet)
             return
@@ -271,7 +283,9 @@ class ProcessSupervisor:
     def _start(self, fleet: Fleet) -> None:
         self._born += 1
         drain_s = max(DRAIN_TIMEOUT_S, float(fleet.revision.timeouts.total))  # as RevisionSpec.drain_timeout_s
-        process = LocalProcess(fleet.key, f"{fleet.key}#{self._born}", self._free_port(), drain_s)
+        port = fleet.fixed_port or self._free_port()
+        process = LocalProcess(fleet.key, f"{fleet.key}#{self._born}", port, drain_s)
+        process.is_port_fixed = fleet.fixed_port is not None
         fleet.processes[process.identity] = process
         self._submit(PodSeen(fleet.key, SOURCE, process.identity, process.address, PodStatus.PENDING))
         self._tasks.start(f"process {process.identity}", self._live(fleet, process))
@@ -309,18 +323,21 @@ class ProcessSupervisor:
 
     async def _start_and_watch(self, fleet: Fleet, process: LocalProcess) -> str:
         """Returns why the process ended, or an empty string when it was asked to."""
+        if process.is_port_fixed and await self._stays_taken(process.port):
+            fleet.crashes = max(fleet.crashes, CRASHES_MAX - 1)
+            by = await asyncio.to_thread(holder, process.port)
+            return f"port {process.port} is in use by {by}: end that program, or set another `port`"
         child = await self._spawn(fleet.revision, process)
         exited = asyncio.ensure_future(child.wait())  # noqa: TID251 - awaited below, in every case
         reader = self._tasks.start("stderr", self._forward_stderr(process))
         asked = asyncio.ensure_future(process.stop_asked.wait())  # noqa: TID251 - cancelled below
-        ready = self._tasks.start("readiness", self._wait_ready(fleet, process))
+        ready: asyncio.Task[str] = self._tasks.start("readiness", self._wait_ready(fleet, process))
         try:
             await asyncio.wait({exited, asked, ready}, return_when=asyncio.FIRST_COMPLETED)
             if ready.done() and not exited.done() and not asked.done():
-                if not ready.result():
-                    timeout_s = float(fleet.revision.timeouts.startup)
+                if cause := ready.result():
                     fleet.crashes = max(fleet.crashes, CRASHES_MAX - 1)  # requests have waited as long as agreed
-                    return f"the program did not answer on port {process.port} within {timeout_s:g} s"
+                    return cause
                 self._became_ready(fleet, process)
                 await asyncio.wait({exited, asked}, return_when=asyncio.FIRST_COMPLETED)
             if exited.done():
@@ -354,7 +371,16 @@ class ProcessSupervisor:
         log.info("started %s on port %d, process %d", process.identity, process.port, child.pid)
         return child
 
-    async def _wait_ready(self, fleet: Fleet, process: LocalProcess) -> bool:
+    async def _stays_taken(self, port: int) -> bool:
+        began_s = self._now()
+        while is_taken(port):
+            if self._now() - began_s >= PORT_WAIT_S:
+                return True
+            await pause(PORT_STEP_S)
+        return False
+
+    async def _wait_ready(self, fleet: Fleet, process: LocalProcess) -> str:
+        """Returns why it does not get ready, or an empty string when it is."""
         settings = fleet.revision.process
         assert settings is not None
         interval_s = float(settings.readiness.interval)
@@ -363,12 +389,21 @@ class ProcessSupervisor:
         waited_s = 0.0
         while waited_s < float(fleet.revision.timeouts.startup):
             if await ask(Question(process.address, probe), PROBE_TIMEOUT_S) is Ask.ANSWERED:
-                return True
+                return await self._served_by_another(process)
             process.address = _address_of(process.port)
             # In proportion to what has passed: the wait for the next look never adds more than that share to a start.
             await pause(min(max(waited_s * READINESS_STEP_SHARE, READINESS_STEP_MIN_S), interval_s))
             waited_s = self._now() - began_s
-        return False
+        timeout_s = float(fleet.revision.timeouts.startup)
+        return f"the program did not answer on port {process.port} within {timeout_s:g} s"
+
+    async def _served_by_another(self, process: LocalProcess) -> str:
+        """The cause, when what answered is not the program: only a fixed port can be taken meanwhile by plan."""
+        if not process.is_port_fixed or process.child is None:
+            return ""
+        # It looks through /proc, which may take some milliseconds.
+        by = await asyncio.to_thread(foreign_holder, process.port, process.child.pid, self._reaping.mark)
+        return f"port {process.port} is served by {by}, not by the program: end it, or set another `port`" if by else ""
 
     def _became_ready(self, fleet: Fleet, process: LocalProcess) -> None:
         process.ready = True
@@ -417,6 +452,10 @@ class ProcessSupervisor:
         if not process.stopping:
             self._submit(PodGone(fleet.key, SOURCE, process.identity))
             self._count_ready(process)
+        if process.is_port_fixed:
+            for other in list(self._fleets.values()):
+                if other is not fleet and other.fixed_port == process.port:
+                    self._reconcile_if_known(other)  # it waited for the port
 
     def _crashed(self, fleet: Fleet, process: LocalProcess, cause: str) -> None:
         log.warning("%s: %s", process.identity, cause)
@@ -440,6 +479,13 @@ class ProcessSupervisor:
     def _reconcile_if_known(self, fleet: Fleet) -> None:
         if self._fleets.get(fleet.key) is fleet and not self._closed:
             self._reconcile(fleet)
+
+    def _is_being_left(self, port: int | None) -> bool:
+        """Whether a process of ours that is about to end has this fixed port; its end reconciles again."""
+        if port is None:
+            return False
+        ours = [process for fleet in self._fleets.values() for process in fleet.processes.values()]
+        return any(process.stopping and process.port == port for process in [*ours, *self._leaving.values()])
 
     def _free_port(self) -> int:
         while True:

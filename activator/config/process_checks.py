@@ -1,0 +1,78 @@
+"""What types cannot say of `process`: its command, its port, how many copies one port allows, how it is probed.
+
+Part of `checks.py`'s work, with its rules. Nothing here looks at the machine: a file may be checked on another one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from activator.config.edge_checks import item_at
+from activator.config.reader import UNREADABLE, Reader, Values
+from activator.config.tree import Item
+
+
+class ProcessChecker:
+    """Of all revisions of a file: two programs cannot have one port."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._ports: dict[int, str] = {}  # port → what listens on it
+
+    def claim(self, port: int, what: str) -> None:
+        """This port is used by another part of the file."""
+        self._ports.setdefault(port, what)
+
+    def check(self, revision: Item, values: Values, path: str) -> None:
+        """The process of a revision that has one; `path` is the revision's."""
+        item, process, at = item_at(revision, "process"), values["process"], f"{path}.process"
+        command = process.get("command")
+        if command is not None and (not command or command[0] == ""):
+            self._reader.found(item_at(item, "command"), f"{at}.command", "a program and its arguments", "none")
+        self._check_scale(item, process, at)
+        if process.get("port") is not None:
+            self._check_port(revision, values, path)
+        self._check_readiness(item_at(item, "readiness"), process.get("readiness", {}), f"{at}.readiness")
+        for name, value in process.get("environment", {}).items():
+            if name == "" or "=" in name or "\0" in name or (value is not UNREADABLE and "\0" in value):
+                self._reader.found(item_at(item, "environment"), f"{at}.environment", "names of variables", f'"{name}"')
+
+    def _check_scale(self, item: Item, process: Values, path: str) -> None:
+        least, most = process.get("min_scale", 0), process.get("max_scale", 0)
+        if 0 < most < least:
+            advice = f"{least} is more than `max_scale: {most}`: lower it, or raise `max_scale`"
+            self._reader.advise(item_at(item, "min_scale"), f"{path}.min_scale", advice)
+
+    def _check_port(self, revision: Item, values: Values, path: str) -> None:
+        item, process = item_at(revision, "process"), values["process"]
+        port, at = process["port"], f"{path}.process.port"
+        owner = self._ports.setdefault(port, path)
+        if owner != path:
+            self._reader.advise(item_at(item, "port"), at, f"{port} is the port of {owner} already: use another")
+        scaling = values.get("scaling", {})
+        for group, keys, where in (
+            (process, ("min_scale", "max_scale"), "process"),
+            (scaling, ("min", "max", "initial_scale", "activation_scale"), "scaling"),
+        ):
+            for key in keys:
+                if _number(group, key) > 1:
+                    self._only_one(item_at(item_at(revision, where), key), f"{path}.{where}.{key}", group[key], port)
+        for place, entry in enumerate(scaling.get("schedule", []) if isinstance(scaling, dict) else []):
+            if _number(entry, "min") > 1:
+                one = item_at(item_at(revision, "scaling"), "schedule")
+                self._only_one(one, f"{path}.scaling.schedule[{place}].min", entry["min"], port)
+
+    def _only_one(self, item: Item, path: str, number: int, port: int) -> None:
+        advice = f"{number} copies cannot share `process.port: {port}`: set 1, or leave `port` out and use {{port}}"
+        self._reader.advise(item, path, advice)
+
+    def _check_readiness(self, item: Item, readiness: Values, path: str) -> None:
+        if readiness.get("http_get", "/")[:1] not in ("/", ""):
+            self._reader.found(item_at(item, "http_get"), f"{path}.http_get", "a path that begins with /")
+        if readiness.get("interval", 1) <= 0:
+            self._reader.found(item_at(item, "interval"), f"{path}.interval", "more than 0")
+
+
+def _number(values: Any, key: str) -> int:
+    found = values.get(key, 0) if isinstance(values, dict) else 0
+    return found if isinstance(found, int) else 0

@@ -1,0 +1,109 @@
+"""Whose a fixed port of this machine is: asked before a program starts, and again when something answers there.
+
+Rules
+  1. A program is not started while somebody else listens on its port: it would fail, and the other would be served.
+  2. What answers must belong to the program: the socket that listens is a descriptor of a process of its group, or of
+     one that carries the activator's mark and this port in its environment (a descendant with a session of its own).
+  3. Where /proc does not show who has a socket (another user's program, a sandbox), there is rule 1 alone: the port
+     was free before the start.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from activator.control_plane.sources.process.reaper import MARK
+from activator.runtime.local_listeners import LOOPBACK_4, LOOPBACK_6, Listening, listening, loopback_inodes
+
+PORT_WAIT_S: Final = 1.0  # for a port that the last copy of the program has just let go
+PORT_STEP_S: Final = 0.01  # between two looks
+DESCRIPTORS_MAX: Final = 200_000  # that are looked at to find who has a socket
+
+
+def is_taken(port: int) -> bool:
+    """Whether somebody listens on it on this machine."""
+    found = (listening(LOOPBACK_4, port), listening(LOOPBACK_6, port))
+    if None not in found:
+        return any(one is not Listening.NO for one in found)
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # what closed connections left does not count
+        try:
+            sock.bind((LOOPBACK_4, port))
+        except OSError:
+            return True
+    return False
+
+
+def holder(port: int) -> str:
+    """Who listens on a port that is taken, as far as that can be seen."""
+    for process in owners(loopback_inodes(port) or frozenset(), _processes()).values():
+        return described(process)
+    return "another program"
+
+
+def foreign_holder(port: int, group: int, mark: str) -> str:
+    """Who listens on the port and does not belong to the program that leads this group; empty: nobody that is seen."""
+    sockets = loopback_inodes(port) or frozenset()
+    first = [group, *(process for process in _processes() if process != group)]
+    for process in owners(sockets, first).values():
+        if not _belongs(process, group, mark, port):
+            return described(process)
+    return ""
+
+
+def owners(sockets: frozenset[int], processes: Iterable[int]) -> dict[int, int]:
+    """Socket → the first of these processes that has it open; without those that nobody is seen to have."""
+    found: dict[int, int] = {}
+    looked = 0
+    for process in processes:
+        if len(found) == len(sockets) or looked > DESCRIPTORS_MAX:
+            break
+        descriptors = _sockets_of(process, DESCRIPTORS_MAX)
+        looked += len(descriptors)
+        for inode in sockets & descriptors:
+            found.setdefault(inode, process)
+    return found
+
+
+def described(process: int) -> str:
+    """As a user finds it in a list of processes."""
+    try:
+        name = Path(f"/proc/{process}/comm").read_text("utf-8", "replace").strip()
+    except OSError:
+        return f"process {process}"
+    return f"{name} (process {process})"
+
+
+def _processes() -> list[int]:
+    """The youngest first: descendants of a program that has just started are among them."""
+    try:
+        return sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
+    except OSError:
+        return []
+
+
+def _sockets_of(process: int, most: int) -> frozenset[int]:
+    folder = f"/proc/{process}/fd"
+    found = set()
+    try:
+        for name in os.listdir(folder)[:most]:
+            kind, _, inode = os.readlink(f"{folder}/{name}").partition(":")
+            if kind == "socket":
+                found.add(int(inode.strip("[]")))
+    except OSError:  # another user's, or gone meanwhile: what was seen until then is true
+        return frozenset(found)
+    return frozenset(found)
+
+
+def _belongs(process: int, group: int, mark: str, port: int) -> bool:
+    try:
+        if os.getpgid(process) == group:
+            return True
+        variables = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    return f"{MARK}={mark}".encode() in variables and f"PORT={port}".encode() in variables

@@ -1,0 +1,55 @@
+"""What types cannot say of local programs."""
+
+from __future__ import annotations
+
+import pytest
+
+from activator.config.file import parse, resolve
+from activator.config.specs import resolve_process
+from activator.runtime.errors import ConfigError
+
+
+def revision(process: str, name: str = "a", more: str = "") -> str:
+    return f"{{name: {name}, hosts: [{name}], process: {{command: [x], {process}}}, {more}}}"
+
+
+def problems_of(text: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "a", {})
+    return caught.value.problems
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (f"revisions: [{revision('port: 0')}]", 'process.port: found "0", expected a whole number from 1 to 65535'),
+        (
+            f"revisions: [{revision('port: 8080, max_scale: 2')}]",
+            "a:1: revisions[0].process.max_scale: 2 copies cannot share `process.port: 8080`: set 1, or leave `port`",
+        ),
+        (f"revisions: [{revision('port: 8080, min_scale: 2')}]", "revisions[0].process.min_scale: 2 copies cannot"),
+        (f"revisions: [{revision('port: 8080', more='scaling: {max: 3}')}]", "scaling.max: 3 copies cannot share"),
+        (f"revisions: [{revision('port: 8080', more='scaling: {activation_scale: 3}')}]", "scaling.activation_scale"),
+        (
+            f"revisions: [{revision('port: 8080', more='scaling: {schedule: [{min: 2}]}')}]",
+            "revisions[0].scaling.schedule[0].min: 2 copies cannot share",
+        ),
+        (
+            f"revisions: [{revision('port: 8080')}, {revision('port: 8080', 'b')}]",
+            "a:1: revisions[1].process.port: 8080 is the port of revisions[0] already: use another",
+        ),
+        (f"listen: '0.0.0.0:8080'\nrevisions: [{revision('port: 8080')}]", "8080 is the port of `listen` already"),
+        (f"listen: ['h:1', 'h:8080']\nrevisions: [{revision('port: 8080')}]", "8080 is the port of `listen` already"),
+        (f"revisions: [{revision('port: 8012')}]", "8012 is the port of `listen` already"),
+        (f"revisions: [{revision('port: 8008')}]", "8008 is the port of `admin` already"),
+    ],
+)
+def test_ports_that_cannot_be(text: str, problem: str) -> None:
+    (found,) = problems_of(text)
+    assert problem in found
+
+
+def test_a_port_allows_one_copy_whatever_the_limit_is() -> None:
+    config = parse(f"revisions: [{revision('port: 8080', more='container_concurrency: 4')}]", "a", {})
+    assert resolve_process(config.revisions[0], processors=8).max_scale == 1
+    assert resolve(config, lambda _: "random", 8)[0].max_scale == 1

@@ -1,0 +1,137 @@
+"""Local programs as people have them: with a port of their own, a way to be stopped, files of variables, a line that
+says that they are ready.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import RunActivator
+from tests.e2e.http_client import Answer, Client, ask, burst, failures, request
+from tests.e2e.running import SERVING, configured, eventually, figures, process_revision
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+    return port
+
+
+def serving_on(port: int) -> list[str]:
+    """A program that is not told its port by the activator."""
+    return [word.replace("{port}", str(port)) for word in SERVING]
+
+
+def fixed(port: int, command: list[str] | None = None, **more: Any) -> dict[str, Any]:
+    return process_revision(command or serving_on(port), port=port, **more)
+
+
+# --- ports ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_program_with_a_port_of_its_own_comes_and_goes(run_activator: RunActivator) -> None:
+    """One copy, also with a limit of concurrency; each start waits until the copy before it has left the port."""
+    revision = {**fixed(free_port(), idle="100ms"), "container_concurrency": 2}
+    activator = run_activator(configured([revision]))
+    pids = set()
+    for _ in range(3):
+        answers = burst(activator.address, 10, request("/sleep/0.01"))
+        assert failures(answers) == []
+        pids |= {one.body for one in answers if isinstance(one, Answer)}
+        eventually(lambda: figures(activator)["processes"] == 0, "back at zero")
+    assert len(pids) == 3
+    assert activator.revision("app")["failed"] == {}
+
+
+def test_requests_come_while_the_copy_before_leaves_the_port(run_activator: RunActivator, tmp_path: Path) -> None:
+    """The program takes its time to end: the next one must not meet it on the port."""
+    port = free_port()
+    slowly = ["sh", "-c", 'trap "sleep 0.5; kill $!; exit 0" TERM; "$@" & wait', "sh", *serving_on(port)]
+    activator = run_activator(configured([fixed(port, slowly, idle="100ms")]))
+    first = ask(activator.address, request())
+    eventually(lambda: figures(activator)["wanted"] == 0, "it is on its way out")
+    second = ask(activator.address, request(method="POST"))
+    assert (first.status, second.status) == (200, 200)
+    assert first.body != second.body
+    assert activator.revision("app")["failed"] == {}
+
+
+def test_a_fixed_port_reaches_the_program_by_word_and_by_variable(run_activator: RunActivator) -> None:
+    port = free_port()
+    by_variable = ["sh", "-c", 'test "$PORT" = "$0" && exec "$@"', "{port}", *SERVING]
+    activator = run_activator(configured([fixed(port, by_variable)]))
+    assert ask(activator.address, request()).status == 200
+    activator.wait_log(f"started default/app#1 on port {port}")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0", "::1"])
+def test_a_port_in_use_is_told_before_the_program_starts(
+    run_activator: RunActivator, tmp_path: Path, host: str
+) -> None:
+    started = tmp_path / "started"
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as foreign:
+        try:
+            foreign.bind((host, 0))
+        except OSError as error:
+            pytest.skip(f"this machine has no such address: {error}")
+        foreign.listen()
+        port = foreign.getsockname()[1]
+        command = ["sh", "-c", 'touch "$0"; exec "$@"', str(started), *serving_on(port)]
+        activator = run_activator(configured([fixed(port, command)]))
+        answer = ask(activator.address, request())
+        assert (answer.status, answer.reason) == (503, "revision_failed")
+        told = answer.body.decode()
+        assert f"port {port} is in use by " in told
+        assert "(process " in told
+        assert "set another `port`" in told
+        assert not started.exists()
+        foreign.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            foreign.accept()  # it was not even looked at
+    eventually(lambda: ask(activator.address, request()).status == 200, "the port is free")
+    assert started.exists()
+
+
+def test_another_program_that_takes_the_port_during_a_start_is_not_served(
+    run_activator: RunActivator, tmp_path: Path
+) -> None:
+    port, started = free_port(), tmp_path / "started"
+    activator = run_activator(configured([fixed(port, ["sh", "-c", 'touch "$0"; sleep 1000', str(started)])]))
+    with ExitStack() as stack:
+        client = stack.enter_context(Client(activator.address))
+        client.send(request())
+        eventually(started.exists, "it runs")
+        foreign = stack.enter_context(socket.socket())
+        foreign.bind(("127.0.0.1", port))
+        foreign.listen()
+        answer = client.answer()
+    assert (answer.status, answer.reason) == (503, "revision_failed")
+    assert f"port {port} is served by ".encode() in answer.body
+    assert b"not by the program" in answer.body
+
+
+def test_a_descendant_with_a_session_of_its_own_may_have_the_port(run_activator: RunActivator) -> None:
+    port = free_port()
+    activator = run_activator(configured([fixed(port, ["sh", "-c", 'setsid "$@" & wait', "sh", *serving_on(port)])]))
+    assert ask(activator.address, request()).status == 200
+
+
+def test_a_port_moves_to_another_revision_by_a_reload(run_activator: RunActivator, tmp_path: Path) -> None:
+    port = free_port()
+    activator = run_activator(configured([fixed(port)]))
+    first = ask(activator.address, request())
+    moved = configured([{**fixed(port), "name": "other"}])
+    (tmp_path / "activator0.yaml").write_text(json.dumps(moved))
+    activator.signal(signal.SIGHUP)
+    eventually(lambda: activator.revision("other"), "the reload is there")
+    second = ask(activator.address, request())
+    assert (first.status, second.status) == (200, 200)
+    assert first.body != second.body
