@@ -399,6 +399,18 @@ class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = Duration(0.1)
 
 
+class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a local process is ended, once it has no request any more."""
+
+    signal: Annotated[
+        str,
+        doc("The name of the signal that its process group gets first.", "SIGINT"),
+    ] = "SIGTERM"
+    grace: Annotated[
+        Duration, doc("The time that it has to end then. Longer: its process group gets SIGKILL.", "20s")
+    ] = Duration(10.0)
+
+
 class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A program on this machine. Each process of it is a pod; the activator starts and stops them by load."""
 
@@ -419,6 +431,7 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     readiness: Annotated[Readiness, doc("How a process is probed before it gets requests.")] = Readiness()
+    stop: Annotated[Stop, doc("How a process is ended.")] = Stop()
     min_scale: Annotated[
         Count, doc("The number of processes that always run. 0: the program is stopped when it is idle.", 1)
     ] = 0

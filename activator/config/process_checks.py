@@ -5,11 +5,15 @@ Part of `checks.py`'s work, with its rules. Nothing here looks at the machine: a
 
 from __future__ import annotations
 
-from typing import Any
+import difflib
+import signal
+from typing import Any, Final
 
 from activator.config.edge_checks import item_at
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
+
+_SIGNALS: Final = frozenset(signal.Signals.__members__)
 
 
 class ProcessChecker:
@@ -33,6 +37,7 @@ class ProcessChecker:
         if process.get("port") is not None:
             self._check_port(revision, values, path)
         self._check_readiness(item_at(item, "readiness"), process.get("readiness", {}), f"{at}.readiness")
+        self._check_stop(item_at(item, "stop"), process.get("stop", {}), f"{at}.stop")
         for name, value in process.get("environment", {}).items():
             if name == "" or "=" in name or "\0" in name or (value is not UNREADABLE and "\0" in value):
                 self._reader.found(item_at(item, "environment"), f"{at}.environment", "names of variables", f'"{name}"')
@@ -65,6 +70,13 @@ class ProcessChecker:
     def _only_one(self, item: Item, path: str, number: int, port: int) -> None:
         advice = f"{number} copies cannot share `process.port: {port}`: set 1, or leave `port` out and use {{port}}"
         self._reader.advise(item, path, advice)
+
+    def _check_stop(self, item: Item, stop: Values, path: str) -> None:
+        name = stop.get("signal", "SIGTERM")
+        if name not in _SIGNALS:
+            word = name.upper().removeprefix("SIG")
+            near = difflib.get_close_matches(f"SIG{word}", _SIGNALS, n=1, cutoff=0.8) if word.isalpha() else []
+            self._reader.found(item_at(item, "signal"), f"{path}.signal", near[0] if near else "a name such as SIGINT")
 
     def _check_readiness(self, item: Item, readiness: Values, path: str) -> None:
         if readiness.get("http_get", "/")[:1] not in ("/", ""):

@@ -41,12 +41,23 @@ def problems_of(text: str) -> list[str]:
         (f"listen: '0.0.0.0:8080'\nrevisions: [{revision('port: 8080')}]", "8080 is the port of `listen` already"),
         (f"listen: ['h:1', 'h:8080']\nrevisions: [{revision('port: 8080')}]", "8080 is the port of `listen` already"),
         (f"revisions: [{revision('port: 8012')}]", "8012 is the port of `listen` already"),
+        (f"revisions: [{revision('stop: {grace: -1s}')}]", "process.stop.grace: found"),
         (f"revisions: [{revision('port: 8008')}]", "8008 is the port of `admin` already"),
     ],
 )
-def test_ports_that_cannot_be(text: str, problem: str) -> None:
+def test_mistakes(text: str, problem: str) -> None:
     (found,) = problems_of(text)
     assert problem in found
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [("INT", "SIGINT"), ("sigint", "SIGINT"), ("SIGTEM", "SIGTERM"), ("2", "a name such as SIGINT"), ("''", "a name")],
+)
+def test_no_signals(name: str, expected: str) -> None:
+    (found,) = problems_of(f"revisions: [{revision(f'stop: {{signal: {name}}}')}]")
+    assert "a:1: revisions[0].process.stop.signal: found " in found
+    assert found.partition(", expected ")[2].startswith(expected)
 
 
 def test_a_port_allows_one_copy_whatever_the_limit_is() -> None:

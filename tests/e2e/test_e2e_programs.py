@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import sys
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -131,7 +133,53 @@ def test_a_port_moves_to_another_revision_by_a_reload(run_activator: RunActivato
     moved = configured([{**fixed(port), "name": "other"}])
     (tmp_path / "activator0.yaml").write_text(json.dumps(moved))
     activator.signal(signal.SIGHUP)
-    eventually(lambda: activator.revision("other"), "the reload is there")
+    activator.wait_log(" reloaded")
     second = ask(activator.address, request())
     assert (first.status, second.status) == (200, 200)
     assert first.body != second.body
+
+
+# --- the end --------------------------------------------------------------------------------------------------------
+
+# Writes the names of the signals that it gets, and ends by the one in argv[3] only.
+SIGNALLED = """
+import os, signal, socket, sys
+def note(number, frame):
+    with open(sys.argv[2], "a") as file:
+        file.write(signal.Signals(number).name + "\\n")
+    if signal.Signals(number).name == sys.argv[3]:
+        os._exit(0)
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, note)
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    connection, _ = listener.accept()
+    while connection.recv(65536):
+        connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+    connection.close()
+"""
+
+
+def signalled(path: Path, ends_by: str) -> list[str]:
+    return [sys.executable, "-I", "-S", "-c", SIGNALLED, "{port}", str(path), ends_by]
+
+
+def test_a_program_is_ended_by_its_signal(run_activator: RunActivator, tmp_path: Path) -> None:
+    got = tmp_path / "signals"
+    command = signalled(got, "SIGINT")
+    activator = run_activator(configured([process_revision(command, idle="100ms", stop={"signal": "SIGINT"})]))
+    assert ask(activator.address, request()).status == 200
+    eventually(lambda: figures(activator)["processes"] == 0, "long before the grace is over", timeout_s=8.0)
+    assert got.read_text().split() == ["SIGINT"]
+
+
+def test_a_program_that_does_not_end_is_killed_after_its_grace(run_activator: RunActivator, tmp_path: Path) -> None:
+    got = tmp_path / "signals"
+    stop = {"signal": "SIGUSR1", "grace": "300ms"}
+    activator = run_activator(configured([process_revision(signalled(got, "never"), idle="100ms", stop=stop)]))
+    assert ask(activator.address, request()).status == 200
+    eventually(got.exists, "it got its signal")
+    asked_s = time.monotonic()
+    eventually(lambda: figures(activator)["processes"] == 0, "killed", timeout_s=8.0)
+    assert time.monotonic() - asked_s > 0.2
+    assert got.read_text().split() == ["SIGUSR1"]

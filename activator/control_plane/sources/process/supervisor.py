@@ -4,8 +4,8 @@ Rules
   1. A process is a pod with an identity of its own; what takes its place after a crash is another pod.
   2. "Ready" means that it answered: its port accepts, or its readiness path answers well; on 127.0.0.1, or on ::1 where
      it listens there alone. A fixed port must have been free before, and belong to the program after (`ports.py`).
-  3. It is stopped only when the data plane reports that it has no request any more: first withdrawn, then SIGTERM to
-     the group, SIGKILL after `STOP_GRACE_S`.
+  3. It is stopped only when the data plane reports that it has no request any more: first withdrawn, then the
+     signal of `process.stop` to the group, SIGKILL after its grace.
   4. Failed starts are repeated with a growing backoff; after `CRASHES_MAX` in a row the revision is reported as failed
      with the cause, and after the next backoff one more start may be tried when a request asks for it.
   5. Every group is known to the reaper from the moment it exists, so that nothing is left behind when we are killed.
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from activator.config.file import readiness_probe
-from activator.config.model import Revision
+from activator.config.model import Revision, Stop
 from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
 from activator.control_plane.sources.process.ports import (
@@ -46,7 +46,6 @@ from activator.runtime.sockets import join_address
 from activator.runtime.tasks import TaskGroupOwner, pause
 
 STARTING_MAX: Final = 4  # processes of one revision that start at the same time
-STOP_GRACE_S: Final = 10.0  # between SIGTERM and SIGKILL of a process group
 CRASHES_MAX: Final = 5  # failed starts in a row before a revision is reported as failed
 CRASH_BACKOFF_INITIAL_S: Final = 0.1
 CRASH_BACKOFF_MAX_S: Final = 30.0
@@ -106,11 +105,12 @@ class Reaping:
 class LocalProcess:
     """One process; `stopping` from the moment it is not wanted any more."""
 
-    def __init__(self, key: str, identity: str, port: int, drain_timeout_s: float) -> None:
+    def __init__(self, key: str, identity: str, port: int, drain_timeout_s: float, stop: Stop) -> None:
         self.key = key
         self.identity = identity
         self.port = port
         self.drain_timeout_s = drain_timeout_s
+        self.stop = stop  # as it was configured when the process was started
         self.address = join_address(LOOPBACK_4, port)
         self.is_port_fixed = False
         self.ready = False
@@ -283,9 +283,11 @@ class ProcessSupervisor:
     def _start(self, fleet: Fleet) -> None:
         self._born += 1
         drain_s = max(DRAIN_TIMEOUT_S, float(fleet.revision.timeouts.total))  # as RevisionSpec.drain_timeout_s
-        port = fleet.fixed_port or self._free_port()
-        process = LocalProcess(fleet.key, f"{fleet.key}#{self._born}", port, drain_s)
-        process.is_port_fixed = fleet.fixed_port is not None
+        settings = fleet.revision.process
+        assert settings is not None
+        port = settings.port or self._free_port()
+        process = LocalProcess(fleet.key, f"{fleet.key}#{self._born}", port, drain_s, settings.stop)
+        process.is_port_fixed = settings.port is not None
         fleet.processes[process.identity] = process
         self._submit(PodSeen(fleet.key, SOURCE, process.identity, process.address, PodStatus.PENDING))
         self._tasks.start(f"process {process.identity}", self._live(fleet, process))
@@ -426,8 +428,8 @@ class ProcessSupervisor:
             waits: set[asyncio.Future[Any]] = {drained, exited}
             await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         drained.cancel()
-        process.signal_group(signal.SIGTERM)
-        await asyncio.wait({exited}, timeout=STOP_GRACE_S)
+        process.signal_group(signal.Signals[process.stop.signal])
+        await asyncio.wait({exited}, timeout=float(process.stop.grace))
 
     async def _forward_stderr(self, process: LocalProcess) -> None:
         """Show the program's standard error as ours, and remember its last line."""
