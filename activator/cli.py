@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="a guided tour: a real program from zero to several and back to zero")
     demo.set_defaults(handler=_demo)
     check = commands.add_parser(
-        "check", help="validate a file, or Activations in a manifest: exit 0, or 1 and every mistake with its line"
+        "check", help="validate a file and find its programs, or Activations in a manifest: exit 0, or 1 and every mistake"
     )
     check.add_argument("file", metavar="FILE")
     check.set_defaults(handler=_check)
@@ -216,6 +216,9 @@ def _from_knative() -> Loaded | None:
 
 
 def _check(options: argparse.Namespace, command: list[str] | None) -> int:
+    from activator.config.machine_checks import machine_problems
+    from activator.config.tree import read_tree
+
     manifest = _manifest(options.file)
     if manifest is not None:
         if manifest.problems:
@@ -223,6 +226,10 @@ def _check(options: argparse.Namespace, command: list[str] | None) -> int:
         print(f"{options.file}: fine, {manifest.activations} Activations, {manifest.others} other objects")
         return 0
     config, _ = _load(options.file)
+    root = read_tree(Path(options.file).read_text("utf-8"), options.file, os.environ, [])
+    problems = [] if root is None else machine_problems(config, root, os.environ)
+    if problems:
+        raise ConfigError(problems)
     print(f"{options.file}: fine, {len(config.revisions)} revisions")
     return 0
 

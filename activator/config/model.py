@@ -418,7 +418,7 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         list[str],
         doc(
             "The program and its arguments. `{port}` is replaced by the port that the process must listen on; the "
-            "environment variable `PORT` has the same value.",
+            "environment variable `PORT` has the same value. No shell reads it: nothing else is expanded.",
             ["python3", "serve.py", "--port", "{port}"],
         ),
     ]
@@ -456,10 +456,26 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     )
     environment: Annotated[
         dict[str, str],
-        doc("Environment variables of the program, added to those of the activator.", {"MODEL": "small"}),
+        doc(
+            "Environment variables of the program, added to those of the activator and of `env_file`.",
+            {"MODEL": "small"},
+        ),
     ] = {}
+    env_file: Annotated[
+        str,
+        doc(
+            "A file with more variables, `KEY=VALUE` in each line; it is read at each start of a process. A relative "
+            "path begins at `directory`. `~`, `$VAR` and `${VAR}` are expanded, as in `directory`. Empty: none.",
+            ".env",
+        ),
+    ] = ""
     directory: Annotated[
-        str, doc("The working directory of the program. Empty: that of the activator.", "/srv/model")
+        str,
+        doc(
+            "The working directory of the program. `~`, `$VAR` and `${VAR}` are expanded. Empty: that of the "
+            "activator.",
+            "~/models/$MODEL",
+        ),
     ] = ""
 
 

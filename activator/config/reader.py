@@ -12,8 +12,10 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import shlex
 from typing import Any, Final
 
+import yaml
 from msgspec import inspect as types
 
 from activator.config.model import Duration, Size
@@ -26,6 +28,7 @@ Values = dict[str, Any]  # of a struct: the fields that could be read, structs w
 TOKEN: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")  # RFC 9110 5.6.2: a name of a header, a method, a cookie
 SIZE_PATTERN: Final = r"(\d+(?:\.\d+)?)(B|KiB|MiB|GiB)?"
 _BYTES: Final = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
+LINE_MAX: Final = 200  # characters of a text that is shown again as a list
 _INT: Final = re.compile(r"[-+]?\d{1,18}", re.ASCII)
 _FLOAT: Final = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
@@ -89,7 +92,7 @@ class Reader:
 
     def _read_list(self, item: Item, kind: types.ListType, path: str) -> Any:
         if item.elements is None:
-            self.found(item, path, expectation(kind))
+            self.found(item, path, expectation(kind) + _as_list(item))
             return UNREADABLE
         # Elements that could not be read stay, so that the others keep their places.
         return [self.read(one, kind.item_type, f"{path}[{place}]") for place, one in enumerate(item.elements)]
@@ -118,6 +121,18 @@ class Reader:
             if field.required and name not in item.entries:
                 self.found(item, path, f'the key "{name}"', "none")
         return values
+
+
+def _as_list(item: Item) -> str:
+    """The list that a user meant by a line of words."""
+    if not item.text or len(item.text) > LINE_MAX:
+        return ""
+    try:
+        words = shlex.split(item.text)
+    except ValueError:  # quotes that are not closed
+        words = item.text.split()
+    shown = yaml.safe_dump(words, default_flow_style=True, width=math.inf, allow_unicode=True).strip()
+    return f": {shown}"
 
 
 def build(kind: types.Type, values: Any) -> Any:

@@ -121,8 +121,14 @@ def test_a_crash_at_start_is_told_and_recovered_from(run_activator: RunActivator
 def test_programs_that_cannot_start(run_activator: RunActivator) -> None:
     """Absent, not executable, gone at once, killed: each is told as what it was, and none holds up another."""
     causes = {
-        "absent": (["/no/such/program"], "cannot start /no/such/program: No such file or directory"),
-        "forbidden": (["/etc/passwd"], "cannot start /etc/passwd: Permission denied"),
+        "absent": (
+            ["/no/such/program"],
+            "cannot start /no/such/program: no such file; check its spelling (~ and $VAR are not expanded here)",
+        ),
+        "forbidden": (
+            ["/etc/passwd"],
+            "cannot start /etc/passwd: it is not executable; make it so (chmod +x), or put its interpreter before it",
+        ),
         "done": (["true"], "the program exited with code 0"),
         "killed": (["sh", "-c", "kill -9 $$"], "the program was ended by SIGKILL"),
     }
@@ -153,7 +159,8 @@ def test_a_directory_that_does_not_exist(run_activator: RunActivator) -> None:
     activator = run_activator(configured([process_revision(SERVING, directory="/no/such/folder")]))
     answer = ask(activator.address, request())
     assert (answer.status, answer.reason) == (503, "revision_failed")
-    assert answer.body == b"the revision cannot start: cannot start in /no/such/folder: no such directory\n"
+    cause = "cannot start in /no/such/folder: no such directory; create it, or correct `directory`"
+    assert answer.body == f"the revision cannot start: {cause}\n".encode()
 
 
 def test_a_program_that_never_listens(run_activator: RunActivator) -> None:

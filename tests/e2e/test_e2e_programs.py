@@ -17,7 +17,7 @@ import pytest
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Answer, Client, ask, burst, failures, request
-from tests.e2e.running import SERVING, configured, eventually, figures, process_revision
+from tests.e2e.running import SERVING, cli, configured, eventually, figures, process_revision
 
 
 def free_port() -> int:
@@ -183,3 +183,53 @@ def test_a_program_that_does_not_end_is_killed_after_its_grace(run_activator: Ru
     eventually(lambda: figures(activator)["processes"] == 0, "killed", timeout_s=8.0)
     assert time.monotonic() - asked_s > 0.2
     assert got.read_text().split() == ["SIGUSR1"]
+
+
+# --- directory and variables ----------------------------------------------------------------------------------------
+
+# Answers with the variables A and B and its directory.
+TELLING = """
+import os, socket
+listener = socket.create_server(("127.0.0.1", int(os.environ["PORT"])))
+body = " ".join([os.environ["A"], os.environ["B"], os.getcwd()]).encode()
+while True:
+    connection, _ = listener.accept()
+    while connection.recv(65536):
+        connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n%b" % (len(body), body))
+    connection.close()
+"""
+
+
+def test_a_file_of_variables_is_read_at_each_start(run_activator: RunActivator, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    (home / "app").mkdir(parents=True)
+    variables = home / "app" / ".env"
+    variables.write_text("# mine\nexport A=one\nB='hidden'\n")
+    revision = process_revision(
+        [sys.executable, "-I", "-S", "-c", TELLING],
+        directory="~/$FOLDER",
+        env_file=".env",
+        environment={"B": "configured"},
+        idle="100ms",
+    )
+    activator = run_activator(configured([revision]), HOME=str(home), FOLDER="app")
+    assert ask(activator.address, request()).body == f"one configured {home}/app".encode()
+    eventually(lambda: figures(activator)["processes"] == 0)
+    variables.write_text("A=two\n")
+    assert ask(activator.address, request()).body == f"two configured {home}/app".encode()
+    eventually(lambda: figures(activator)["processes"] == 0)
+    variables.write_text("A=three\n\nB secret\n")
+    answer = ask(activator.address, request())
+    assert (answer.status, answer.reason) == (503, "revision_failed")
+    assert answer.body == f"the revision cannot start: {variables}:3: expected KEY=VALUE\n".encode()
+
+
+def test_check_finds_what_is_missing_here(tmp_path: Path) -> None:
+    path = tmp_path / "activator.yaml"
+    path.write_text(json.dumps(configured([process_revision(["no-such-program"], directory="~")])))
+    done = cli("check", str(path))
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"activator: {path}:1: revisions[0].process.command: cannot start no-such-program: ")
+    assert len(done.stderr.splitlines()) == 1
+    path.write_text(json.dumps(configured([process_revision(SERVING, directory="~")])))
+    assert cli("check", str(path)).returncode == 0

@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from activator.config.file import readiness_probe
 from activator.config.model import Revision, Stop
+from activator.config.programs import check_program, directory_of, variables_of
 from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
 from activator.control_plane.sources.process.ports import (
@@ -41,6 +42,7 @@ from activator.control_plane.sources.process.reaper import MARK
 from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Listed, PodGone, PodSeen, PodStatus, RevisionFailed, RevisionRecovered
 from activator.runtime.clock import Now
+from activator.runtime.errors import ConfigError
 from activator.runtime.local_listeners import LOOPBACK_4, LOOPBACK_6, Listening, listening
 from activator.runtime.sockets import join_address
 from activator.runtime.tasks import TaskGroupOwner, pause
@@ -310,6 +312,9 @@ class ProcessSupervisor:
         cause = ""
         try:
             cause = await self._start_and_watch(fleet, process)
+        except ConfigError as error:
+            cause = error.problems[0] + (f" ({len(error.problems)} mistakes)" if error.problems[1:] else "")
+            fleet.crashes = max(fleet.crashes, CRASHES_MAX - 1)
         except OSError as error:
             cause = _why_no_start(fleet.revision, error)
             fleet.crashes = max(fleet.crashes, CRASHES_MAX - 1)  # it would not be otherwise the next time
@@ -358,13 +363,15 @@ class ProcessSupervisor:
     async def _spawn(self, revision: Revision, process: LocalProcess) -> asyncio.subprocess.Process:
         settings = revision.process
         assert settings is not None
-        environment = {**os.environ, **settings.environment, "PORT": str(process.port), MARK: self._reaping.mark}
+        directory = directory_of(settings, os.environ)
+        variables = variables_of(settings, directory, os.environ)
+        check_program(settings.command, directory, variables)
         child = await asyncio.create_subprocess_exec(
             *(word.replace("{port}", str(process.port)) for word in settings.command),
             stdin=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
-            env=environment,
-            cwd=settings.directory or None,
+            env={**variables, "PORT": str(process.port), MARK: self._reaping.mark},
+            cwd=directory or None,
             start_new_session=True,
         )
         process.child = child
@@ -516,9 +523,6 @@ def missing_program(command: list[str]) -> str | None:
 
 def _why_no_start(revision: Revision, error: OSError) -> str:
     assert revision.process is not None
-    directory = revision.process.directory
-    if directory and not Path(directory).is_dir():
-        return f"cannot start in {directory}: no such directory"  # the error itself does not say what was not found
     return f"cannot start {revision.process.command[0]}: {error.strerror or error}"
 
 

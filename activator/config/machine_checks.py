@@ -1,0 +1,44 @@
+"""What `activator check` looks up on this machine: whether the local programs of a file could start here.
+
+A start does not need it: what is missing then may be there when the first request comes, and is told if not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+from activator.config.edge_checks import element_at, item_at
+from activator.config.model import Config, Process
+from activator.config.programs import check_program, directory_of, variables_of
+from activator.config.tree import Item
+from activator.runtime.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def machine_problems(config: Config, root: Item, environ: Mapping[str, str]) -> list[str]:
+    """One line for each mistake, with its place in the file that `root` was read from."""
+    problems: list[str] = []
+    for place, revision in enumerate(config.revisions):
+        if revision.process is not None:
+            item = item_at(element_at(item_at(root, "revisions"), place), "process")
+            _check(item, revision.process, f"revisions[{place}].process", environ, problems)
+    return problems
+
+
+def _check(item: Item, process: Process, path: str, environ: Mapping[str, str], problems: list[str]) -> None:
+    def attempt(key: str, look: Callable[[], T]) -> T | None:
+        try:
+            return look()
+        except ConfigError as error:
+            where = item_at(item, key).where
+            problems.extend(f"{where}: {path}.{key}: {problem}" for problem in error.problems)
+            return None
+
+    directory = attempt("directory", lambda: directory_of(process, environ))
+    if directory is None:
+        return
+    variables = attempt("env_file", lambda: variables_of(process, directory, environ))
+    known = {**environ, **process.environment} if variables is None else variables
+    attempt("command", lambda: check_program(process.command, directory, known))
