@@ -394,6 +394,15 @@ class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "",
         ),
     ] = None
+    log: Annotated[
+        str,
+        doc(
+            "A regular expression: the first line of the output that it is found in shows that the process is ready; "
+            "no connection is made. Of a line the first 4096 bytes count. Many programs buffer their standard output "
+            "when it is no terminal (Python: set `PYTHONUNBUFFERED`). Empty: the output is not looked at.",
+            "listening on port [0-9]+",
+        ),
+    ] = ""
     interval: Annotated[
         Duration, doc("The longest time between two probes while the process starts. The first steps are 2 ms.", "1s")
     ] = Duration(0.1)

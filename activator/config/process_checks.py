@@ -6,6 +6,7 @@ Part of `checks.py`'s work, with its rules. Nothing here looks at the machine: a
 from __future__ import annotations
 
 import difflib
+import re
 import signal
 from typing import Any, Final
 
@@ -81,8 +82,20 @@ class ProcessChecker:
     def _check_readiness(self, item: Item, readiness: Values, path: str) -> None:
         if readiness.get("http_get", "/")[:1] not in ("/", ""):
             self._reader.found(item_at(item, "http_get"), f"{path}.http_get", "a path that begins with /")
+        if readiness.get("log"):
+            self._check_log(item, readiness, path)
         if readiness.get("interval", 1) <= 0:
             self._reader.found(item_at(item, "interval"), f"{path}.interval", "more than 0")
+
+    def _check_log(self, item: Item, readiness: Values, path: str) -> None:
+        try:
+            re.compile(readiness["log"])
+        except re.error as error:
+            self._reader.found(item_at(item, "log"), f"{path}.log", f"a regular expression ({error})")
+        for key in ("http_get", "grpc", "interval"):
+            if readiness.get(key) not in (None, "") or (key == "grpc" and readiness.get(key) is not None):
+                advice = f"`{key}` has no effect with `log`, which makes no connection: set one of them"
+                self._reader.advise(item_at(item, key), f"{path}.{key}", advice)
 
 
 def _number(values: Any, key: str) -> int:

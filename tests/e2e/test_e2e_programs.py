@@ -233,3 +233,39 @@ def test_check_finds_what_is_missing_here(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
     path.write_text(json.dumps(configured([process_revision(SERVING, directory="~")])))
     assert cli("check", str(path)).returncode == 0
+
+
+# --- the line that says that it is ready ----------------------------------------------------------------------------
+
+# Takes one connection in its life, and says so on the stream of argv[2] some time after it listens.
+ONE_SHOT = """
+import socket, sys, time
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print("warming up", file=sys.stderr, flush=True)
+time.sleep(0.3)
+print("\\x1b[32mready\\x1b[0m on", sys.argv[1], file=getattr(sys, sys.argv[2]), flush=True)
+connection, _ = listener.accept()
+listener.close()
+connection.recv(65536)
+connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 4\\r\\nConnection: close\\r\\n\\r\\ndone")
+connection.close()
+"""
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_program_that_takes_one_connection_is_ready_by_its_log(run_activator: RunActivator, stream: str) -> None:
+    command = [sys.executable, "-I", "-S", "-c", ONE_SHOT, "{port}", stream]
+    activator = run_activator(configured([process_revision(command, readiness={"log": r"^ready on \d+$"})]))
+    for _ in range(2):
+        answer = ask(activator.address, request())
+        assert (answer.status, answer.body) == (200, b"done")
+        eventually(lambda: figures(activator)["processes"] == 0, "it has ended")
+    assert activator.revision("app")["failed"] == {}
+
+
+def test_a_line_that_never_comes_ends_with_the_startup_timeout(run_activator: RunActivator) -> None:
+    revision = process_revision(SERVING, readiness={"log": "ready"})
+    activator = run_activator(configured([{**revision, "timeouts": {"startup": "1s"}}]))
+    answer = ask(activator.address, request())
+    assert (answer.status, answer.reason) == (503, "revision_failed")
+    assert b"the program wrote no line with 'ready' within 1 s" in answer.body

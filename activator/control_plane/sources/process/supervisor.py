@@ -2,7 +2,8 @@
 
 Rules
   1. A process is a pod with an identity of its own; what takes its place after a crash is another pod.
-  2. "Ready" means that it answered: its port accepts, or its readiness path answers well; on 127.0.0.1, or on ::1 where
+  2. "Ready" means that it answered: its port accepts, or its readiness path answers well, or that it wrote the line of
+     `readiness.log`, without a connection; on 127.0.0.1, or on ::1 where
      it listens there alone. A fixed port must have been free before, and belong to the program after (`ports.py`).
   3. It is stopped only when the data plane reports that it has no request any more: first withdrawn, then the
      signal of `process.stop` to the group, SIGKILL after its grace.
@@ -24,13 +25,14 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from activator.config.file import readiness_probe
-from activator.config.model import Revision, Stop
+from activator.config.model import Process, Revision
 from activator.config.programs import check_program, directory_of, variables_of
 from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
+from activator.control_plane.sources.process.output import Output
 from activator.control_plane.sources.process.ports import (
     PORT_STEP_S,
     PORT_WAIT_S,
@@ -45,7 +47,7 @@ from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError
 from activator.runtime.local_listeners import LOOPBACK_4, LOOPBACK_6, Listening, listening
 from activator.runtime.sockets import join_address
-from activator.runtime.tasks import TaskGroupOwner, pause
+from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
 
 STARTING_MAX: Final = 4  # processes of one revision that start at the same time
 CRASHES_MAX: Final = 5  # failed starts in a row before a revision is reported as failed
@@ -57,7 +59,7 @@ READINESS_STEP_SHARE: Final = 0.05  # … of this share of the time since the st
 log = logging.getLogger("activator.process")
 
 SOURCE = "process"
-_STDERR_BYTES = 4096
+_READ_BYTES = 4096  # of a program's output at once
 _DRAIN_SLACK_S = 5.0  # over the data plane's own drain timeout, whose end is reported
 
 
@@ -107,12 +109,12 @@ class Reaping:
 class LocalProcess:
     """One process; `stopping` from the moment it is not wanted any more."""
 
-    def __init__(self, key: str, identity: str, port: int, drain_timeout_s: float, stop: Stop) -> None:
+    def __init__(self, key: str, identity: str, port: int, drain_timeout_s: float, settings: Process) -> None:
         self.key = key
         self.identity = identity
         self.port = port
         self.drain_timeout_s = drain_timeout_s
-        self.stop = stop  # as it was configured when the process was started
+        self.stop = settings.stop  # as it was configured when the process was started
         self.address = join_address(LOOPBACK_4, port)
         self.is_port_fixed = False
         self.ready = False
@@ -120,7 +122,7 @@ class LocalProcess:
         self.drained = asyncio.Event()
         self.stop_asked = asyncio.Event()
         self.child: asyncio.subprocess.Process | None = None
-        self.last_line = ""  # of its standard error
+        self.output = Output(settings.readiness.log)
         self.started_s = 0.0
 
     @property
@@ -288,7 +290,7 @@ class ProcessSupervisor:
         settings = fleet.revision.process
         assert settings is not None
         port = settings.port or self._free_port()
-        process = LocalProcess(fleet.key, f"{fleet.key}#{self._born}", port, drain_s, settings.stop)
+        process = LocalProcess(fleet.key, f"{fleet.key}#{self._born}", port, drain_s, settings)
         process.is_port_fixed = settings.port is not None
         fleet.processes[process.identity] = process
         self._submit(PodSeen(fleet.key, SOURCE, process.identity, process.address, PodStatus.PENDING))
@@ -336,7 +338,14 @@ class ProcessSupervisor:
             return f"port {process.port} is in use by {by}: end that program, or set another `port`"
         child = await self._spawn(fleet.revision, process)
         exited = asyncio.ensure_future(child.wait())  # noqa: TID251 - awaited below, in every case
-        reader = self._tasks.start("stderr", self._forward_stderr(process))
+        readers = [
+            self._tasks.start("output", self._forward(process, name, stream, sink))
+            for name, stream, sink in (
+                ("stderr", child.stderr, sys.stderr.buffer),
+                ("stdout", child.stdout, sys.stdout.buffer),
+            )
+            if stream is not None
+        ]
         asked = asyncio.ensure_future(process.stop_asked.wait())  # noqa: TID251 - cancelled below
         ready: asyncio.Task[str] = self._tasks.start("readiness", self._wait_ready(fleet, process))
         try:
@@ -348,8 +357,8 @@ class ProcessSupervisor:
                 self._became_ready(fleet, process)
                 await asyncio.wait({exited, asked}, return_when=asyncio.FIRST_COMPLETED)
             if exited.done():
-                await asyncio.wait({reader}, timeout=0.2)
-                return _cause_of(exited.result(), process.last_line)
+                await asyncio.wait(readers, timeout=0.2)
+                return _cause_of(exited.result(), process.output.lines())
             await self._wind_down(process, exited)
             return ""
         finally:
@@ -357,8 +366,9 @@ class ProcessSupervisor:
             asked.cancel()
             process.signal_group(signal.SIGKILL)  # what the program left behind in its group
             await exited
-            await asyncio.wait({reader}, timeout=0.2)
-            reader.cancel()
+            await asyncio.wait(readers, timeout=0.2)
+            for reader in readers:
+                reader.cancel()
 
     async def _spawn(self, revision: Revision, process: LocalProcess) -> asyncio.subprocess.Process:
         settings = revision.process
@@ -369,6 +379,7 @@ class ProcessSupervisor:
         child = await asyncio.create_subprocess_exec(
             *(word.replace("{port}", str(process.port)) for word in settings.command),
             stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE if settings.readiness.log else None,
             stderr=asyncio.subprocess.PIPE,
             env={**variables, "PORT": str(process.port), MARK: self._reaping.mark},
             cwd=directory or None,
@@ -392,18 +403,23 @@ class ProcessSupervisor:
         """Returns why it does not get ready, or an empty string when it is."""
         settings = fleet.revision.process
         assert settings is not None
+        timeout_s = float(fleet.revision.timeouts.startup)
+        if settings.readiness.log:
+            if not await wait_for(process.output.ready, timeout_s):
+                return f"the program wrote no line with {settings.readiness.log!r} within {timeout_s:g} s"
+            process.address = _address_of(process.port)
+            return await self._served_by_another(process)
         interval_s = float(settings.readiness.interval)
         probe = readiness_probe(fleet.revision)
         began_s = self._now()
         waited_s = 0.0
-        while waited_s < float(fleet.revision.timeouts.startup):
+        while waited_s < timeout_s:
             if await ask(Question(process.address, probe), PROBE_TIMEOUT_S) is Ask.ANSWERED:
                 return await self._served_by_another(process)
             process.address = _address_of(process.port)
             # In proportion to what has passed: the wait for the next look never adds more than that share to a start.
             await pause(min(max(waited_s * READINESS_STEP_SHARE, READINESS_STEP_MIN_S), interval_s))
             waited_s = self._now() - began_s
-        timeout_s = float(fleet.revision.timeouts.startup)
         return f"the program did not answer on port {process.port} within {timeout_s:g} s"
 
     async def _served_by_another(self, process: LocalProcess) -> str:
@@ -438,19 +454,18 @@ class ProcessSupervisor:
         process.signal_group(signal.Signals[process.stop.signal])
         await asyncio.wait({exited}, timeout=float(process.stop.grace))
 
-    async def _forward_stderr(self, process: LocalProcess) -> None:
-        """Show the program's standard error as ours, and remember its last line."""
-        assert process.child is not None and process.child.stderr is not None
-        tail = b""
-        while True:
-            data = await process.child.stderr.read(_STDERR_BYTES)
-            if not data:
-                return
-            sys.stderr.buffer.write(data)
-            sys.stderr.buffer.flush()
-            tail = (tail + data)[-_STDERR_BYTES:]
-            lines = [line for line in tail.decode("utf-8", "replace").splitlines() if line.strip()]
-            process.last_line = lines[-1].strip() if lines else ""
+    async def _forward(self, process: LocalProcess, name: str, stream: asyncio.StreamReader, sink: BinaryIO) -> None:
+        """Show what the program writes as ours, and keep its last lines."""
+        is_shown = True
+        while data := await stream.read(_READ_BYTES):
+            process.output.feed(name, data)
+            try:
+                if is_shown:
+                    sink.write(data)
+                    sink.flush()
+            except OSError as error:  # whoever read it has gone; the program must not be held up by that
+                is_shown = False
+                log.warning("the output of %s is not shown any more: %s", process.identity, error)
 
     def _remove_exited(self, fleet: Fleet, process: LocalProcess) -> None:
         if process.child is not None:
@@ -526,7 +541,7 @@ def _why_no_start(revision: Revision, error: OSError) -> str:
     return f"cannot start {revision.process.command[0]}: {error.strerror or error}"
 
 
-def _cause_of(code: int, last_line: str) -> str:
+def _cause_of(code: int, lines: list[str]) -> str:
     if code < 0:
         try:
             how = f"was ended by {signal.Signals(-code).name}"
@@ -534,4 +549,4 @@ def _cause_of(code: int, last_line: str) -> str:
             how = f"was ended by signal {-code}"
     else:
         how = f"exited with code {code}"
-    return f"the program {how}" + (f": {last_line}" if last_line else "")
+    return f"the program {how}" + (f": {lines[-1]}" if lines else "")
