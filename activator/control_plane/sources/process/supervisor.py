@@ -32,6 +32,7 @@ from activator.config.model import Process, Revision
 from activator.config.programs import check_program, directory_of, variables_of
 from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
+from activator.control_plane.sources.process.causes import cause_of
 from activator.control_plane.sources.process.output import Output
 from activator.control_plane.sources.process.ports import (
     PORT_STEP_S,
@@ -358,7 +359,7 @@ class ProcessSupervisor:
                 await asyncio.wait({exited, asked}, return_when=asyncio.FIRST_COMPLETED)
             if exited.done():
                 await asyncio.wait(readers, timeout=0.2)
-                return _cause_of(exited.result(), process.output.lines())
+                return cause_of(exited.result(), process.output.lines())
             await self._wind_down(process, exited)
             return ""
         finally:
@@ -539,14 +540,3 @@ def missing_program(command: list[str]) -> str | None:
 def _why_no_start(revision: Revision, error: OSError) -> str:
     assert revision.process is not None
     return f"cannot start {revision.process.command[0]}: {error.strerror or error}"
-
-
-def _cause_of(code: int, lines: list[str]) -> str:
-    if code < 0:
-        try:
-            how = f"was ended by {signal.Signals(-code).name}"
-        except ValueError:
-            how = f"was ended by signal {-code}"
-    else:
-        how = f"exited with code {code}"
-    return f"the program {how}" + (f": {lines[-1]}" if lines else "")
