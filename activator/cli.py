@@ -19,7 +19,7 @@ import msgspec
 import activator
 from activator.config.model import LOG_LEVELS, Config, Process, Readiness, Revision
 from activator.config.specs import RevisionSpec
-from activator.runtime.errors import ConfigError, StartError
+from activator.runtime.errors import ConfigError, StartError, one_line
 from activator.telemetry.logs.app_log import AppLog
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ NOT_STARTED = 3
 # The default host to listen on, in place of 127.0.0.1. The image sets it: 127.0.0.1 of a container cannot be reached
 # from outside. `listen` in a file, a variable or an option takes precedence.
 BIND_HOST = "ACTIVATOR_BIND_HOST"
+LOOPBACK = "127.0.0.1"
 
 Loaded = tuple[Config, list[RevisionSpec]]
 
@@ -74,8 +75,8 @@ def _parser() -> argparse.ArgumentParser:
         "`{port}` in CMD and $PORT carry its port.",
     )
     run.add_argument("-c", "--config", metavar="FILE", help="configuration (default: activator.yaml)")
-    run.add_argument("--listen", metavar="HOST:PORT", help="where to serve CMD (default: 127.0.0.1:8012)")
-    run.add_argument("--admin", metavar="HOST:PORT", help="the admin port (default: 127.0.0.1:8008; empty: none)")
+    run.add_argument("--listen", metavar="HOST:PORT", help="where to serve CMD, or a port (default: 127.0.0.1:8012)")
+    run.add_argument("--admin", metavar="HOST:PORT", help="the admin port (default: 8008 of 127.0.0.1; empty: none)")
     run.add_argument("--log-level", choices=LOG_LEVELS, help="stronger than `log:` in the file (default: info)")
     run.set_defaults(handler=_run)
     demo = commands.add_parser("demo", help="a guided tour: a real program from zero to several and back to zero")
@@ -114,12 +115,17 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
         if not command:
             print("activator: nothing stands after --; give the command to start", file=sys.stderr)
             return USAGE
+        problem = _settle_addresses(options)
+        if problem:
+            print(f"activator: {problem}", file=sys.stderr)
+            return USAGE
         loaded = _from_command(options, command)
         reload: Callable[[], Loaded] | None = None
     else:
-        if options.listen:
-            print("activator: --listen goes with -- CMD; with a file, set `listen:` there", file=sys.stderr)
-            return USAGE
+        for name in ("listen", "admin"):
+            if getattr(options, name) is not None:
+                print(f"activator: --{name} goes with -- CMD; with a file, set `{name}:` there", file=sys.stderr)
+                return USAGE
         path = options.config or "activator.yaml"
 
         def read() -> Loaded:
@@ -183,7 +189,23 @@ def bound(config: Config, environ: Mapping[str, str]) -> Config:
     return msgspec.structs.replace(config, listen=f"{host}:{str(default).rpartition(':')[2]}")
 
 
+def _settle_addresses(options: argparse.Namespace) -> str:
+    """Whole addresses in place of what was typed: a port alone is one of this machine. Returns what is wrong."""
+    from activator.config.checks import split_address
+
+    for name, host in (("listen", os.environ.get(BIND_HOST) or LOOPBACK), ("admin", LOOPBACK)):
+        typed = getattr(options, name)
+        if not typed and (typed is None or name == "admin"):
+            continue
+        address = f"{host}:{typed}" if typed.isdecimal() else typed
+        if split_address(address, lowest_port=0) is None:
+            return f'--{name}: found "{one_line(typed)}", expected a port or host:port such as 127.0.0.1:8080'
+        setattr(options, name, address)
+    return ""
+
+
 def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
+    from activator.config.checks import is_same_listener
     from activator.config.file import overlay, resolve
     from activator.control_plane.sources.process.supervisor import missing_program
     from lb.registry import default_name
@@ -197,6 +219,8 @@ def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
         config = bound(config, os.environ)
     said = {name: getattr(options, name) for name in ("listen", "admin") if getattr(options, name) is not None}
     config = msgspec.structs.replace(config, **said)  # what was typed wins over the environment
+    if isinstance(config.listen, str) and is_same_listener(config.listen, config.admin):
+        raise ConfigError([f"{config.admin}: is the address of clients and the admin port: use another port for one"])
     return config, resolve(config, default_name)
 
 

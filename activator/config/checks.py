@@ -42,6 +42,15 @@ def split_address(text: str, lowest_port: int = 1) -> tuple[str, int] | None:
     return (host, int(port_text)) if _is_ip(host, 4) or _is_dns_name(host) else None
 
 
+def is_same_listener(one: str, other: str) -> bool:
+    """Whether two sockets cannot listen on these addresses beside each other."""
+    found, beside = split_address(one), split_address(other)  # port 0 is none: the kernel chooses another each time
+    if found is None or beside is None or found[1] != beside[1]:
+        return False
+    wild = {"0.0.0.0", "::"}
+    return _canonical_address(one) == _canonical_address(other) or bool(wild & {found[0], beside[0]})
+
+
 def _canonical_address(text: str) -> str:
     """One of all ways to write an address; a name is not looked up. As it is where it is no address."""
     found = split_address(text)
@@ -101,7 +110,7 @@ class Checker:
     def check(self, root: Item, values: Values) -> None:
         self._check_listeners(root, values)
         self._check_address(root, values, "admin", "", allow_empty=True)
-        self._claim_ports(values)
+        self._claim_ports(root, values)
         check_telemetry(self._reader, root, values)
         self._edge.check_forwarded(root, values)
         self._check_address(item_at(root, "push"), values.get("push", {}), "listen", "push.", allow_empty=True)
@@ -127,8 +136,8 @@ class Checker:
                 self._check_revision(item, revision, f"revisions[{place}]", trusts_headers)
         self._routing.finish()
 
-    def _claim_ports(self, values: Values) -> None:
-        """Those of our own listeners: no program of a revision can have them."""
+    def _claim_ports(self, root: Item, values: Values) -> None:
+        """Those of our own listeners: no program of a revision can have them, and `admin` none of `listen`."""
         listen = values.get("listen", DEFAULT_LISTEN)
         listeners = listen if isinstance(listen, list) else [listen]
         addresses = [one.get("address", "") if isinstance(one, dict) else one for one in listeners]
@@ -136,6 +145,12 @@ class Checker:
             found = None if address is UNREADABLE else split_address(address)
             if found is not None:
                 self._processes.claim(found[1], f"`{key}`")
+        admin = values.get("admin", DEFAULT_ADMIN)
+        for address in addresses:
+            if address is not UNREADABLE and is_same_listener(address, admin):
+                item = item_at(root, "admin" if "admin" in (root.entries or {}) else "listen")
+                advice = f'"{admin}" cannot be listened on beside `listen`, which has "{address}": use another port'
+                self._reader.advise(item, "admin", advice)
 
     def _check_members(self, root: Item, values: Values) -> None:
         item, members = item_at(root, "members"), values.get("members", {})

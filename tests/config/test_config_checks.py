@@ -101,6 +101,12 @@ GOOD = revision("")
             f"listen: ['h:1', 'h:1']\nrevisions: [{GOOD}]",
             'a:1: listen[1]: "h:1" is in the list already: use each address once',
         ),
+        (
+            f"listen: ['h:1', '127.0.0.1:80']\nadmin: 127.0.0.1:80\nrevisions: [{GOOD}]",
+            'a:2: admin: "127.0.0.1:80" cannot be listened on beside `listen`, which has "127.0.0.1:80": use another',
+        ),
+        (f"listen: 0.0.0.0:80\nadmin: 127.0.0.1:80\nrevisions: [{GOOD}]", 'beside `listen`, which has "0.0.0.0:80"'),
+        (f"listen: 127.0.0.1:8008\nrevisions: [{GOOD}]", 'a:1: admin: "127.0.0.1:8008" cannot be listened on'),
         (f"admin: h\nrevisions: [{GOOD}]", 'a:1: admin: found "h", expected host:port'),
         (
             f"limits: {{header_bytes: 0}}\nrevisions: [{GOOD}]",

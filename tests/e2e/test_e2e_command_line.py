@@ -75,6 +75,12 @@ def test_check(tmp_path: Path) -> None:
         ["run", "--listen", "127.0.0.1:0"],
         ["run", "-c", "x.yaml", "--", "true"],
         ["check"],
+        ["run", "--listen", "99999", "--", "true"],
+        ["run", "--listen", "foo", "--", "true"],
+        ["run", "--listen", "", "--", "true"],
+        ["run", "--listen", ":18080", "--", "true"],
+        ["run", "--admin", "99999", "--", "true"],
+        ["run", "--admin", "127.0.0.1:0"],
     ],
     ids=" ".join,
 )
@@ -83,6 +89,30 @@ def test_wrong_usage(words: list[str]) -> None:
     assert done.returncode == 2
     assert done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("option", ["--listen", "--admin"])
+@pytest.mark.parametrize("typed", ["99999", "foo", "1.2.3:80"])
+def test_what_is_no_address_is_told_in_one_line(option: str, typed: str) -> None:
+    done = cli("run", option, typed, "--", "true")
+    expected = f'activator: {option}: found "{typed}", expected a port or host:port such as 127.0.0.1:8080\n'
+    assert (done.returncode, done.stderr) == (2, expected)
+
+
+def test_a_port_alone_is_one_of_this_machine(run_activator: RunActivator) -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    activator = run_activator(arguments=["--listen", str(port), "--admin", "0", "--", *SERVING])
+    assert activator.address == f"127.0.0.1:{port}"
+    assert activator.admin.startswith("127.0.0.1:")
+    assert ask(activator.address, request()).status == 200
+
+
+def test_one_address_for_clients_and_admin(tmp_path: Path) -> None:
+    done = cli("run", "--listen", "18080", "--admin", "18080", "--", "true")
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+    assert done.stderr.startswith("activator: 127.0.0.1:18080: is the address of clients and the admin port")
 
 
 def test_files_that_cannot_be_run(tmp_path: Path) -> None:
