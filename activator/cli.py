@@ -82,7 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="a guided tour: a real program from zero to several and back to zero")
     demo.set_defaults(handler=_demo)
     check = commands.add_parser(
-        "check", help="validate a file and find its programs, or Activations in a manifest: exit 0, or 1 and every mistake"
+        "check",
+        help="validate a file and find its programs, or Activations in a manifest: exit 0, or 1 with every mistake",
     )
     check.add_argument("file", metavar="FILE")
     check.set_defaults(handler=_check)

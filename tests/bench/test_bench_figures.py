@@ -180,7 +180,9 @@ def test_tables() -> None:
     assert markdown(["a", "b"], [["x|y", "1"]]) == "| a | b |\n|---|---:|\n| x\\|y | 1 |"
 
 
-@pytest.mark.parametrize("words", [[], ["scale", "--pods", "many"], ["load", "--rounds", "0"], ["load", "--body", "2m"]])
+@pytest.mark.parametrize(
+    "words", [[], ["scale", "--pods", "many"], ["load", "--rounds", "0"], ["load", "--body", "2m"]]
+)
 def test_wrong_usage(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(words)
