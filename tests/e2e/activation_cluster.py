@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 import time
 import urllib.request
@@ -44,6 +45,7 @@ class PodServer:
         self.requests = 0
         self.began_s = self.ended_s = time.monotonic()  # it listened, and died at last
         self.deaths: list[tuple[float, int]] = []  # when (monotonic seconds), and with how many requests in flight
+        self.downs: list[tuple[float, float]] = []  # from a death to the next start, or for ever
         self._runner: web.AppRunner | None = None
 
     @property
@@ -58,6 +60,8 @@ class PodServer:
         await web.TCPSite(self._runner, self.host, self.port).start()
         if not self.deaths:
             self.began_s = time.monotonic()
+        elif self.downs:
+            self.downs[-1] = (self.downs[-1][0], time.monotonic())
 
     async def stop(self) -> None:
         if self._runner is not None:
@@ -70,6 +74,7 @@ class PodServer:
             return
         self.ended_s = time.monotonic()
         self.deaths.append((self.ended_s, self.in_flight))
+        self.downs.append((self.ended_s, math.inf))
         runner, self._runner = self._runner, None
         assert runner.server is not None
         for site in list(runner.sites):

@@ -48,6 +48,8 @@ from activator.messages import (
 from activator.runtime.child_name import child_name
 from activator.runtime.clock import NEVER
 
+# Between a Service and an Activation of one name: what was made for the one goes before it is made for the other.
+HANDOVER_S: Final = 1.0
 WATCHED_KINDS: Final = frozenset({"apps/v1/Deployment", "apps/v1/StatefulSet"})
 
 
@@ -146,8 +148,7 @@ class DeclaredRevision:
         declaration, served = self.declaration, self.served
         if declaration is None:
             last, self._desired_last = self._desired_last, None
-            removal = None if last is None else replace(last, present=False, replicas=None, service=None, events=())
-            return Outcome(self._end(), removal, NEVER)
+            return Outcome(self._end(), None if last is None else _removal(last), NEVER)
         failure, due_s = self._failure(around, now_s)
         changes: list[Change] = []
         if served is not None:
@@ -166,6 +167,10 @@ class DeclaredRevision:
             changes += self._end()
         if not around.is_known:
             return Outcome(changes, None, due_s)
+        last = self._desired_last
+        if last is not None and last.owner.kind != declaration.kind:
+            self._desired_last = None
+            return Outcome(changes, _removal(last), min(due_s, now_s + HANDOVER_S))
         desired = self._desired_last = self._desired(declaration, served, around, failure)
         return Outcome(changes, desired, due_s)
 
@@ -240,6 +245,11 @@ class DeclaredRevision:
             return None
         labels = workload.spec.selector.match_labels
         return PodsService(pods_service(self.key.partition("/")[2]), labels, PORT_NAME, served.activation.port)
+
+
+def _removal(last: Desired) -> Desired:
+    """What was made for the object goes; the workload stays as it is."""
+    return replace(last, present=False, replicas=None, service=None, events=())
 
 
 def _wanted(around: Surroundings) -> int:

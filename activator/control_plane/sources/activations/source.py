@@ -352,8 +352,10 @@ class ActivationSource:
 
     def _is_target_known(self, key: str) -> bool:
         """Whether its target has been looked for: then there is none where none is known."""
-        place = self._target_of.get(key, _NOWHERE)
-        return self.workloads_known() if place[0] in WATCHED_KINDS else place in self._read
+        place = self._target_of.get(key)
+        if place is None or place[0] in WATCHED_KINDS:
+            return self.workloads_known()
+        return place in self._read
 
     def _granted(self, revision: DeclaredRevision) -> tuple[tuple[str, ...], tuple[Taken, ...]]:
         """The hosts that it has, and those that it names and another one has."""

@@ -290,3 +290,19 @@ def test_a_label_of_ours_on_an_activation_means_nothing() -> None:
     world.source.activation_objects.changed(activation(), labelled)
     assert world.turn() == []
     assert "the last valid spec stays in force" in world.condition("Ready").message
+
+
+def test_what_was_made_for_a_service_goes_before_it_is_made_for_an_activation_of_its_name() -> None:
+    """Each owns its private Service, and neither may take the other's."""
+    world = World()
+    world.deploy(workload())
+    world.source.service_objects.changed(None, service())
+    world.turn()
+    assert (world.desired().owner.kind, world.desired().present) == ("Service", True)
+    world.declare(activation(uid="of-the-activation"))
+    world.turn()
+    assert (world.desired().owner.kind, world.desired().present) == ("Service", False)
+    world.clock.pass_time(1.0)
+    world.turn()
+    assert (world.desired().owner.kind, world.desired().uid) == ("Activation", "of-the-activation")
+    assert world.desired().present
