@@ -112,9 +112,12 @@ def test_replicas_that_a_user_sets_are_set_back(cluster: ActivationCluster, acti
     cluster.declare(scaling={"min": 1})
     cluster.wait_replicas(1)
     cluster.wait_condition("Ready", "Serving")
-    cluster.call(lambda: cluster.api.update("deployments", "hello", {"spec": {"replicas": 5}}))
+    cluster.edit("deployments", "hello", {"spec": {"replicas": 5}}, "kubectl")
     cluster.wait_replicas(1)
     eventually(lambda: len(cluster.pods) == 1)
+    eventually(lambda: cluster.get("activations")["status"]["ready"] == 1)
+    condition = cluster.wait_condition("Degraded", "Contested")
+    assert "also writes the replicas of its target" in condition["message"]
 
 
 def test_an_activation_that_is_deleted_with_requests_in_line(cluster: ActivationCluster, activator: Activator) -> None:

@@ -20,6 +20,7 @@ READY: Final = "Ready"
 ACTIVE: Final = "Active"
 SCALED_TO_ZERO: Final = "ScaledToZero"
 DEGRADED: Final = "Degraded"
+CONTESTED: Final = "Contested"  # a reason: another manager writes what is ours
 
 _WRITTEN: Final = {
     Component.SERVICE: "the private Service of its pods",
@@ -110,7 +111,7 @@ def note_of(component: Component, outcome: Outcome) -> ConditionSpec | None:
     if outcome.result is Result.CONTESTED or outcome.taken_from:
         others = ", ".join(outcome.taken_from) or "somebody else"
         said = f"{others} also writes {what}: take it out of what {others} applies."
-        return _made(DEGRADED, _TRUE, "Contested", said)
+        return _made(DEGRADED, _TRUE, CONTESTED, said)
     if outcome.result is Result.FAILED:
         return _made(DEGRADED, _TRUE, "CannotWrite", f"The API refuses to write {what}: {outcome.message}")
     return None

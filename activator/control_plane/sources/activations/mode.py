@@ -29,7 +29,7 @@ from activator.control_plane.reconcile.report import Report
 from activator.control_plane.scaling.autoscaler import Autoscaler, Shown
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.scaling.rule import resolve_rule
-from activator.control_plane.sources.activations.conditions import note_of
+from activator.control_plane.sources.activations.conditions import CONTESTED, note_of
 from activator.control_plane.sources.activations.hosts import order_of
 from activator.control_plane.sources.activations.objects import (
     ACTIVATIONS,
@@ -56,6 +56,7 @@ from activator.runtime.tasks import TaskGroupOwner, pause
 from lb.registry import default_name, names
 from lb.rng import Rng
 
+CONTESTED_KEPT_S: Final = 600.0  # how long the status says that somebody else wrote what is ours
 SCALE_TICK_S: Final = 0.1  # how often it is looked at whether a decision is due
 
 log = logging.getLogger("activator.kubernetes")
@@ -120,6 +121,7 @@ class ActivationsMode(Source):
         self._slices: Relister[Any] | None = None
         self._workloads: list[Reflector[Any]] = []
         self._were_workloads_known = False
+        self._contested: dict[str, tuple[ConditionSpec, float]] = {}  # by key: what was taken from whom, and until when
 
     # --- life ---
 
@@ -226,6 +228,7 @@ class ActivationsMode(Source):
         elif key in self._begun:
             self._set_rule(key, declared, 0)
         if declared is None:
+            self._contested.pop(key, None)
             self.looks.set(key, None)
             if key in self._awaited:
                 self._await_pods(key, False)
@@ -274,12 +277,20 @@ class ActivationsMode(Source):
         revision = self.source.revisions.get(report.key)
         if revision is None or revision.declaration is None or revision.declaration.uid != report.uid:
             return  # about an object that is gone
-        notes: tuple[ConditionSpec, ...] = ()
-        for component, outcome in report.outcomes.items():
-            note = note_of(component, outcome)
-            if note is not None:
-                notes = (*notes, note)
+        found = [note_of(component, outcome) for component, outcome in report.outcomes.items()]
+        notes = tuple(note for note in found if note is not None)
+        for note in notes:
+            if note.reason == CONTESTED:  # the next pass will have nothing to take
+                self._contested[report.key] = (note, self._now() + CONTESTED_KEPT_S)
+        if not notes and report.key in self._contested:
+            notes = (self._contested[report.key][0],)
         self.source.noted(report.key, notes)
+
+    def _forget_contests(self) -> None:
+        """Nobody has written what is ours for a while."""
+        for key in [key for key, (_, until_s) in self._contested.items() if until_s <= self._now()]:
+            del self._contested[key]
+            self.source.noted(key, ())
 
     def _are_workloads_known(self) -> bool:
         return all(_may_do_without(one) for one in self._workloads)
@@ -307,6 +318,7 @@ class ActivationsMode(Source):
             await pause(SCALE_TICK_S)
             try:
                 self._look_at_workloads()
+                self._forget_contests()
                 self.autoscaler.tick()
             except Exception as error:  # counted and logged; the next look is a moment away
                 self._tasks.on_error("scaling", error)

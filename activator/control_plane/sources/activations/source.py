@@ -189,7 +189,10 @@ class ActivationSource:
 
     def applied(self, effect: Effect) -> None:
         """The model is as this says. The end of a revision may be that of an earlier one of this name."""
+        before = self.answers.count(effect.key)
         self.answers.applied(effect)
+        if self.answers.count(effect.key) != before and effect.key in self.revisions:
+            self.mark(effect.key)
 
     def relist(self, key: str) -> None:
         """Changes of this revision were lost: submit everything of it again."""

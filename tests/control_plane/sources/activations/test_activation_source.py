@@ -333,6 +333,18 @@ def test_the_conditions_follow_the_pods() -> None:
     assert world.condition("Active").reason == "Starting"
 
 
+def test_every_pod_that_answers_or_does_no_more_counts() -> None:
+    world = declared()
+    world.source.scaled(KEY, 3)
+    for number, identity in enumerate(("pod-1", "pod-2", "pod-3"), start=1):
+        world.answers(identity)
+        world.turn()
+        assert world.desired().ready == number
+    world.fails("pod-2", NOT_READY)
+    world.turn()
+    assert world.desired().ready == 2
+
+
 def test_what_writers_have_met_is_told() -> None:
     world = declared()
     world.turn()
