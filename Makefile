@@ -60,7 +60,7 @@ test-compiled: $(VENV)/.packages build
 	ACTIVATOR_EXPECT_COMPILED=1 $(PY) -m pytest $(PYTEST_ARGS)
 
 test-plain: $(VENV)/.packages build
-	ACTIVATOR_COMPILE=0 ACTIVATOR_EXPECT_COMPILED=0 $(PY) -m pytest $(PYTEST_ARGS)
+	ACTIVATOR_COMPILE=0 ACTIVATOR_EXPECT_COMPILED=0 $(PY) -m pytest $(PYTEST_ARGS) $(PLAIN_ARGS)
 
 # Compiled where that is done already. Otherwise in plain Python at once, with the rest of the set-up behind it. The
 # compiler gets no more CPU than the demo leaves, and ends with it: the objects that are done stay, and the next build goes
