@@ -22,6 +22,7 @@ from aiohttp import web
 from activator.config.crd import make_definition
 from activator.control_plane.sources.activations.rights import all_rules
 from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
+from tests.control_plane.sources.kubernetes.fake_cluster import write_config
 from tests.control_plane.sources.kubernetes.fake_controllers import ControllerManager, deployment
 from tests.control_plane.sources.kubernetes.fake_nodes import FAILURE_ANNOTATION, Settings
 from tests.control_plane.sources.kubernetes.fake_objects import Collection, Event, Json, key_of
@@ -139,20 +140,7 @@ class ActivationCluster:
 
     def environment(self) -> dict[str, str]:
         """Where this cluster is."""
-        file = self.folder / "kubeconfig"
-        file.write_text(
-            json.dumps(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "clusters": [{"name": "c", "cluster": {"server": self.api.url}}],
-                    "users": [{"name": "u", "user": {"token": "t"}}],
-                    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-                    "current-context": "x",
-                }
-            )
-        )
-        return {"KUBECONFIG": str(file), "POD_NAME": "activator-1"}
+        return {"KUBECONFIG": write_config(self.folder, self.api.url, {"token": "t"}), "POD_NAME": "activator-1"}
 
     def activator(self, **more: Any) -> Activator:
         """One that is started as the chart starts it, on ports of its own."""

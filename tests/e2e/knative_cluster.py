@@ -26,6 +26,7 @@ from websockets.exceptions import ConnectionClosed
 
 from activator.control_plane.scaling.statistics_pb2 import WireStatMessages
 from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
+from tests.control_plane.sources.kubernetes.fake_cluster import write_config
 from tests.e2e.http2_pods import PodConnection, PodRecords, PodStream
 from tests.e2e.running import PATIENCE_S, Activator, eventually
 
@@ -223,19 +224,6 @@ class Cluster:
 
     def environment(self) -> dict[str, str]:
         """What Knative's manifest would set, and where this cluster is."""
-        file = self.folder / "kubeconfig"
-        file.write_text(
-            json.dumps(
-                {
-                    "apiVersion": "v1",
-                    "kind": "Config",
-                    "clusters": [{"name": "c", "cluster": {"server": self.api.url}}],
-                    "users": [{"name": "u", "user": {"token": "t"}}],
-                    "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
-                    "current-context": "x",
-                }
-            )
-        )
         return {
             "POD_NAME": "activator-1",
             "POD_IP": "127.0.0.1",
@@ -243,7 +231,7 @@ class Cluster:
             "CONFIG_LOGGING_NAME": "config-logging",
             "CONFIG_OBSERVABILITY_NAME": "config-observability",
             "CLUSTER_DOMAIN": "cluster.local",
-            "KUBECONFIG": str(file),
+            "KUBECONFIG": write_config(self.folder, self.api.url, {"token": "t"}),
         }
 
     def activator(self, **more: str) -> Activator:
