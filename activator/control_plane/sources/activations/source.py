@@ -12,16 +12,17 @@ Rules
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from activator.config.activation import Declared
 from activator.config.checks import canonical_host
 from activator.control_plane.controller_counts import Controllers
-from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, Desired, EventSpec
+from activator.control_plane.reconcile.desired import ConditionSpec, Desired, EventSpec
 from activator.control_plane.sources.activations.conditions import Taken
 from activator.control_plane.sources.activations.declaration import Declaration, of_activation, of_service
 from activator.control_plane.sources.activations.hosts import HostClaims, part_of_host
+from activator.control_plane.sources.activations.object_handler import ObjectHandler, owner_key
 from activator.control_plane.sources.activations.objects import (
     Activation,
     AnnotatedService,
@@ -95,12 +96,12 @@ class ActivationSource:
         self._target_of: dict[str, Place] = {}
         self._routes = RouteHosts(routed_to)
         self._notes: dict[str, tuple[ConditionSpec, ...]] = {}
-        self.activation_objects = _Handler(self._activation_changed, self._activation_gone)
-        self.service_objects = _Handler(self._service_changed, self._service_gone)
-        self.slice_objects = _Handler(self._slice_changed, self._slice_gone, self._slice_missed, moves=True)
-        self.route_objects = _Handler(self._route_changed, self._route_gone)
+        self.activation_objects = ObjectHandler(self._activation_changed, self._activation_gone)
+        self.service_objects = ObjectHandler(self._service_changed, self._service_gone)
+        self.slice_objects = ObjectHandler(self._slice_changed, self._slice_gone, self._slice_missed, moves=True)
+        self.route_objects = ObjectHandler(self._route_changed, self._route_gone)
 
-    def workload_objects(self, kind: str) -> _Handler:
+    def workload_objects(self, kind: str) -> ObjectHandler:
         """The handler of the workloads of a kind."""
 
         def changed(one: Workload) -> None:
@@ -109,7 +110,7 @@ class ActivationSource:
         def gone(one: Workload) -> None:
             self._workload(kind, one, None)
 
-        return _Handler(changed, gone)
+        return ObjectHandler(changed, gone)
 
     # --- what others say ---
 
@@ -229,17 +230,17 @@ class ActivationSource:
             self._declare(_key(one))
 
     def _slice_changed(self, one: EndpointSlice) -> None:
-        key = _owner_key(one)
+        key = owner_key(one)
         if key:
             self._of(key).pods.put_slice(one.metadata.name, one)
 
     def _slice_missed(self, one: EndpointSlice) -> None:
-        key = _owner_key(one)
+        key = owner_key(one)
         if key:
             self._of(key).pods.events_lost(one)
 
     def _slice_gone(self, one: EndpointSlice) -> None:
-        key = _owner_key(one)
+        key = owner_key(one)
         revision = self.revisions.get(key)
         if revision is not None:
             revision.pods.put_slice(one.metadata.name, None)
@@ -384,38 +385,6 @@ class ActivationSource:
             self.mark(key)
 
 
-class _Handler:
-    """Of a watch; lists need nothing beyond the single calls. `moves`: by its label an object is another revision's."""
-
-    def __init__(
-        self,
-        changed: Callable[[Any], None],
-        gone: Callable[[Any], None],
-        missed: Callable[[Any], None] | None = None,
-        moves: bool = False,
-    ) -> None:
-        self._changed = changed
-        self._gone = gone
-        self._missed = missed
-        self._moves = moves
-
-    def changed(self, old: Any, new: Any) -> None:
-        if self._moves and old is not None and _owner_key(old) != _owner_key(new):
-            self._gone(old)
-        self._changed(new)
-
-    def gone(self, old: Any) -> None:
-        self._gone(old)
-
-    def missed(self, new: Any) -> None:
-        """Events of it were lost; its current state has been delivered."""
-        if self._missed is not None:
-            self._missed(new)
-
-    def listed(self, objects: Mapping[Key, Any]) -> None:
-        """The differences have been delivered one by one."""
-
-
 _NOWHERE: Final[Place] = ("", "", "")
 
 
@@ -433,9 +402,3 @@ def _ignore(key: str) -> None:
 
 def _key(one: KubeObject) -> str:
     return f"{one.metadata.namespace}/{one.metadata.name}"
-
-
-def _owner_key(one: KubeObject) -> str:
-    """The revision that its label names; empty: none."""
-    name = one.metadata.labels.get(ACTIVATION_LABEL, "")
-    return f"{one.metadata.namespace}/{name}" if name else ""

@@ -1,0 +1,48 @@
+"""What a watch of declared revisions calls: one object at a time, since their lists need nothing beyond that."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from activator.control_plane.reconcile.desired import ACTIVATION_LABEL
+from activator.control_plane.sources.kubernetes.object_store import Key
+from activator.control_plane.sources.kubernetes.objects import KubeObject
+
+
+class ObjectHandler:
+    """Of a watch; lists need nothing beyond the single calls. `moves`: by its label an object is another revision's."""
+
+    def __init__(
+        self,
+        changed: Callable[[Any], None],
+        gone: Callable[[Any], None],
+        missed: Callable[[Any], None] | None = None,
+        moves: bool = False,
+    ) -> None:
+        self._changed = changed
+        self._gone = gone
+        self._missed = missed
+        self._moves = moves
+
+    def changed(self, old: Any, new: Any) -> None:
+        if self._moves and old is not None and owner_key(old) != owner_key(new):
+            self._gone(old)
+        self._changed(new)
+
+    def gone(self, old: Any) -> None:
+        self._gone(old)
+
+    def missed(self, new: Any) -> None:
+        """Events of it were lost; its current state has been delivered."""
+        if self._missed is not None:
+            self._missed(new)
+
+    def listed(self, objects: Mapping[Key, Any]) -> None:
+        """The differences have been delivered one by one."""
+
+
+def owner_key(one: KubeObject) -> str:
+    """The revision that its label names; empty: none."""
+    name = one.metadata.labels.get(ACTIVATION_LABEL, "")
+    return f"{one.metadata.namespace}/{name}" if name else ""
