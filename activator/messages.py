@@ -540,6 +540,7 @@ class RevisionStatistics(msgspec.Struct, frozen=True):
     policy: str
     requests_total: int
     responses: dict[int, int]  # of pods, by status
+    grpc_statuses: dict[int, int]  # of gRPC calls that have ended, by grpc-status
     failures: dict[str, int]  # by reason
     retries: dict[str, int]  # by reason
     client_gone_total: int

@@ -18,11 +18,13 @@ FIELDS: Final[dict[str, str]] = {
     "protocol": "the protocol of the client: `HTTP/1.0`, `HTTP/1.1`, `HTTP/2`",
     "status": "the status of the response; 499: the client left before there was one; of a gRPC call that is refused, "
     "the HTTP status of its reason",
+    "grpc_status": "of a gRPC call, the name of its status: the pod's, or that of a refusal",
     "reason": "the word in Activator-Reason, if the response is not that of the pod",
     "namespace": "of the revision",
     "revision": "its name",
     "pod": "the last pod of the request",
     "address": "of that pod",
+    "pod_protocol": "the protocol that was spoken with it: `HTTP/1.1`, `HTTP/2`",
     "retries": "the number of pods that failed before",
     "request_bytes": "of the request's body",
     "response_bytes": "of the body of the pod that was passed on",

@@ -90,6 +90,10 @@ class PodStream:
     reused: bool
     may_refuse: bool = False
 
+    def protocol(self) -> str:
+        """What is spoken with the pod, with its version."""
+        return "HTTP/1.1"
+
     def send_request(self, head: RequestHead, body: list[bytes]) -> None:
         """The head and the body pieces that are there already, together."""
         raise NotImplementedError

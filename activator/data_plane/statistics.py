@@ -38,6 +38,7 @@ def revision(throttler: RevisionThrottler) -> RevisionStatistics:
         policy=spec.policy,
         requests_total=throttler.requests_total,
         responses=dict(throttler.codes),
+        grpc_statuses=dict(throttler.grpc_statuses),
         failures={reason.value: count for reason, count in throttler.failed_totals.items()},
         retries={reason.value: count for reason, count in throttler.retries.items()},
         client_gone_total=throttler.client_gone_total,

@@ -190,6 +190,7 @@ def plus(one: RevisionStatistics, other: RevisionStatistics) -> RevisionStatisti
         one,
         requests_total=one.requests_total + other.requests_total,
         responses=_sums(one.responses, other.responses),
+        grpc_statuses=_sums(one.grpc_statuses, other.grpc_statuses),
         failures=_sums(one.failures, other.failures),
         retries=_sums(one.retries, other.retries),
         client_gone_total=one.client_gone_total + other.client_gone_total,

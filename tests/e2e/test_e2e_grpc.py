@@ -444,6 +444,13 @@ def test_the_log_and_the_figures(run_activator: RunActivator, tmp_path: Path) ->
             100,
             100,
         ]
-        assert (second["protocol"], second["reason"]) == ("HTTP/2", "no_route")
+        assert [first[name] for name in ("grpc_status", "pod_protocol")] == ["OK", "HTTP/2"]
+        assert [second[name] for name in ("protocol", "reason", "grpc_status")] == [
+            "HTTP/2",
+            "no_route",
+            "UNIMPLEMENTED",
+        ]
+        counted = 'activator_grpc_calls_total{namespace="default",revision="a",grpc_status="OK"} 1'
+        assert counted in activator.ask("/metrics")[2].decode()
         shown = activator.revision("a")
         assert (shown["requests"], shown["in_flight"], shown["failed"]) == (1, 0, {})

@@ -97,6 +97,7 @@ def test_a_request_that_went_well() -> None:
             "revision": "app",
             "pod": "p1",
             "address": "10.0.0.1:80",
+            "pod_protocol": "HTTP/1.1",
             "request_bytes": 3,
             "response_bytes": 5,
             "first_byte_s": 0.25,
@@ -328,7 +329,7 @@ def test_nothing_gets_out_of_its_line(target: bytes, agent: bytes, host: bytes, 
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["GET", 'PO"ST']), any_text, any_text, any_text, st.floats(0.0, 2.0), st.integers(0, 3)
+            st.sampled_from(["GET", 'PO"ST']), any_text, any_text, any_text, st.floats(0.0, 2.0), st.integers(0, 5)
         ),
         min_size=1,
         max_size=6,
@@ -341,17 +342,25 @@ def test_json_says_what_there_is_to_say(requests: list[tuple[str, bytes, bytes, 
     expected = []
     for method, target, host, agent, took_s, kind in requests:
         head = request_head()
+        if kind > 3:
+            head.takes_trailers = True
+            head.headers.append(b"Content-Type", b"application/grpc")
         exchange, client = logged.world.begin(head)
         head.method, head.target, head.authority = method.encode(), target, host
         head.headers = Fields.from_pairs([(b"User-Agent", agent.replace(b"\r\n", b"")), (b"Referer", target[:1])])
-        if kind > 1:  # as we write it, with a client's own hyphen in it; or, where we do not, whatever a client says
+        if kind in (
+            2,
+            3,
+        ):  # as we write it, with a client's own hyphen; or whatever a client says
             name = agent[:3].hex().encode() + b"-" + agent[3:6].hex().encode()
             head.headers.append(b"X-Request-Id", name if kind == 2 else agent.replace(b"\r\n", b""))
         if kind == 1:
             head.headers.append(b"X-Request-Id", b"first")
             head.headers.append(b"X-Request-Id", b"second")
         logged.world.clock.pass_time(took_s)
-        if kind == 0:
+        if kind == 5:
+            head.headers.append(b"Content-Type", b"application/grpc")
+        if kind in (0, 5):
             exchange.client_gone()
         elif kind == 1:
             exchange.pod_failed(Reason.POD_CLOSED, "", False)

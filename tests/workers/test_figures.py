@@ -57,6 +57,7 @@ def revision(number: int, incarnation: int = 1, dropped: bool = False, key: str 
         policy="round-robin",
         requests_total=number,
         responses={200: number},
+        grpc_statuses={0: number},
         failures={"timeout": number},
         retries={"refused": number},
         client_gone_total=number,

@@ -8,6 +8,8 @@ Rules
   3. A refusal is an answer of trailers only, with status 200. A client decides by `grpc-status`: UNAVAILABLE says that
      it may try again, which is true of what no pod has seen; DEADLINE_EXCEEDED that there was no time; no route is
      UNIMPLEMENTED, as gRPC's mapping of 404 has it (http-grpc-status-mapping.md). `grpc-retry-pushback-ms` says when.
+  4. What a call came to is the `grpc-status` of its trailers, or of its head where that is all there is; without one,
+     the status that a client would make of the HTTP status (http-grpc-status-mapping.md).
 """
 
 from __future__ import annotations
@@ -17,12 +19,36 @@ from typing import Final
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
 from activator.runtime.errors import Reason
 
+# Names by number, as gRPC's statuscodes.md and its libraries spell them.
+STATUS_NAMES: Final[tuple[str, ...]] = (
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+)
+NO_STATUS: Final = -1  # it is no gRPC call, or has not ended
 CANCELLED: Final = 1
+UNKNOWN: Final = 2
 DEADLINE_EXCEEDED: Final = 4
+PERMISSION_DENIED: Final = 7
 RESOURCE_EXHAUSTED: Final = 8
 UNIMPLEMENTED: Final = 12
 INTERNAL: Final = 13
 UNAVAILABLE: Final = 14
+UNAUTHENTICATED: Final = 16
 
 _STATUS: dict[Reason, int] = {
     Reason.BAD_REQUEST: INTERNAL,
@@ -58,6 +84,18 @@ _STATUS: dict[Reason, int] = {
     Reason.INTERNAL: INTERNAL,
 }
 
+_OF_HTTP: Final[dict[int, int]] = {
+    400: INTERNAL,
+    401: UNAUTHENTICATED,
+    403: PERMISSION_DENIED,
+    404: UNIMPLEMENTED,
+    429: UNAVAILABLE,
+    502: UNAVAILABLE,
+    503: UNAVAILABLE,
+    504: UNAVAILABLE,
+}
+
+_STATUS_NAME: Final = b"grpc-status"
 _CONTENT_TYPE: Final = b"application/grpc"
 _DIGITS_MAX: Final = 8
 _UNITS_S: Final[dict[bytes, float]] = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
@@ -74,6 +112,25 @@ def is_grpc(head: RequestHead) -> bool:
 def status_of(reason: Reason) -> int:
     """The status that a gRPC client is given for this reason."""
     return _STATUS[reason]
+
+
+def status_said(head: ResponseHead | None, trailers: Headers) -> int:
+    """What a pod's whole answer comes to, a number of STATUS_NAMES; numbers that gRPC does not have are UNKNOWN."""
+    for name, value in trailers:
+        if len(name) == len(_STATUS_NAME) and name.lower() == _STATUS_NAME:
+            return _number(value)
+    if head is None:
+        return UNKNOWN
+    said = head.headers.get(_STATUS_NAME)
+    return _OF_HTTP.get(int(head.status), UNKNOWN) if said is None else _number(said)
+
+
+def _number(value: bytes) -> int:
+    value = value.strip()
+    if not value.isdigit() or len(value) > 2:
+        return UNKNOWN
+    number = int(value)
+    return number if number < len(STATUS_NAMES) else UNKNOWN
 
 
 def timeout_of(head: RequestHead) -> float | None:

@@ -77,6 +77,8 @@ class Accounting:
         traffic.ended(it.done_s)
         traffic.request_bytes += it.request_bytes
         traffic.response_bytes += it.response_bytes
+        if it.grpc_status >= 0:
+            throttler.grpc_statuses[it.grpc_status] = throttler.grpc_statuses.get(it.grpc_status, 0) + 1
         tunnel = it.was_tunnel()
         if tunnel:
             traffic.tunnels -= 1

@@ -241,9 +241,15 @@ class ProxiedExchange(RequestRecord):
     def _look_at_grpc(self) -> None:
         """Where it is a gRPC request: its client's deadline bounds the wait."""
         if grpc.is_grpc(self.head):
+            self.is_grpc = True
             timeout_s = grpc.timeout_of(self.head)
             if timeout_s is not None:
                 self.own_deadline_s = self.grpc_timeout_s = timeout_s
+
+    def _grpc_failed(self, reason: Reason) -> None:
+        """It ends without a status of its pod's, perhaps before it was looked at."""
+        if self.is_grpc or grpc.is_grpc(self.head):
+            self.grpc_status = grpc.status_of(reason)
 
     def _ask_for_slot(self, throttler: RevisionThrottler) -> None:
         if self.head.upgrade and not leave_taken_upgrades(self.head, throttler.spec):
@@ -310,6 +316,7 @@ class ProxiedExchange(RequestRecord):
             pod.abort()
             return
         self.pod = pod
+        self.pod_protocol = pod.protocol()
         self.connected_s = self._time()
         throttler = self.throttler
         assert throttler is not None
@@ -601,6 +608,8 @@ class ProxiedExchange(RequestRecord):
             self._tunnel_goes_on(after_end_of_pod(self.phase), pod)
         else:
             self.pod = None  # from here on the connection may serve another exchange
+            if self.is_grpc:
+                self.grpc_status = grpc.status_said(self._response_head, trailers)
             if not self.request_done and pod is not None:
                 pod.abort()  # an early answer: the rest of the request has no reader
             if self._response is not None:
@@ -727,6 +736,8 @@ class ProxiedExchange(RequestRecord):
         if self.throttler is not None:
             self.throttler.client_gone_total += 1
         self.reason = Reason.CLIENT_GONE
+        if self.head.takes_trailers:
+            self._grpc_failed(Reason.CLIENT_GONE)
         self._end(False, True)
 
     def refused(self, reason: Reason, detail: str) -> None:
@@ -786,6 +797,8 @@ class ProxiedExchange(RequestRecord):
                 retry_after_s = throttler.retry_after_s()
         client = self._client
         self.reason = reason
+        if self.head.takes_trailers:
+            self._grpc_failed(reason)
         if not answered:
             self.status = status_of(reason)
         elif self.phase == ANSWERING and self._response is not None and reason not in _ENDS_DELIVERY:

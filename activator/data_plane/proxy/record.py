@@ -12,6 +12,7 @@ from mypy_extensions import i64
 from activator.codec.message import RequestHead
 from activator.config.specs import RevisionSpec
 from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.headers.grpc import NO_STATUS
 from activator.data_plane.headers.trace_context import TraceContext
 from activator.data_plane.proxy.phases import ARRIVED
 from activator.data_plane.throttle.lease import Lease
@@ -48,9 +49,12 @@ class RequestRecord(Exchange):
         self.last_lease: Lease | None = None  # names the pod that it was given to last
         self.pod: PodStream | None = None  # the connection that carries it
         self.attempts: int = 0  # pods that failed it
+        self.pod_protocol: str = ""  # spoken with the last pod; empty: none was connected to
         # what became of it
         self.status: i64 = 0  # of the answer; 0: there was none
         self.reason: Reason | None = None  # why it ended otherwise than with its pod's answer
+        self.is_grpc: bool = False
+        self.grpc_status: i64 = NO_STATUS  # of the call, however it ended
         self.trace: TraceContext | None = None  # it is traced
 
     def revision_key(self) -> str:

@@ -121,6 +121,7 @@ class RevisionThrottler:
         self.requests_total: int = 0
         self.failed_totals: dict[Reason, int] = {}  # requests that did not end with their pod's answer
         self.codes: dict[int, int] = {}
+        self.grpc_statuses: dict[int, int] = {}  # of gRPC calls that have ended, however they ended
         self.client_gone_total: int = 0
         self.retries: dict[Reason, int] = {}  # requests tried again, by what was the matter the first time
         self.retry_budget = RetryBudget()

@@ -47,6 +47,9 @@ class Http2PodStream(PodStream):
         self.answered: bool = False  # a byte of an answer has come
         self.tunnel: bool = False
 
+    def protocol(self) -> str:
+        return "HTTP/2"
+
     def send_request(self, head: RequestHead, body: list[bytes]) -> None:
         connection = self.connection
         codec = connection.codec

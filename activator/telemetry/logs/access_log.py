@@ -26,7 +26,7 @@ from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.runtime.clock import Defer, Later, Now
 from activator.runtime.units import KIB
 from activator.telemetry.logs.entry import Entry
-from activator.telemetry.logs.fields import LoggedHeaders, printable, reason_of, status_of, without_zone
+from activator.telemetry.logs.fields import LoggedHeaders, grpc_status_of, printable, reason_of, status_of, without_zone
 from activator.telemetry.logs.json_line import JsonLine
 from activator.telemetry.logs.request_template import RequestTemplate, knative_template
 from activator.telemetry.logs.writer import LogWriter
@@ -134,11 +134,13 @@ def entry_of(exchange: ProxiedExchange, client: ClientStream, now: str, with_hea
         client.protocol(),
         status_of(exchange),
         round(exchange.done_s - exchange.arrived_s, 6),
+        grpc_status_of(exchange),
         reason_of(exchange),
         key[:slash] if slash > 0 else "",
         key[slash + 1 :],
         "" if lease is None else lease.identity,
         "" if lease is None else lease.address,
+        exchange.pod_protocol,
         exchange.retries(),
         int(exchange.request_bytes),
         int(exchange.response_bytes),

@@ -16,11 +16,13 @@ class Entry(msgspec.Struct, omit_defaults=True, gc=False):
     protocol: str
     status: int
     duration_s: float
+    grpc_status: str = ""
     reason: str = ""
     namespace: str = ""
     revision: str = ""
     pod: str = ""
     address: str = ""
+    pod_protocol: str = ""
     retries: int = 0
     request_bytes: int = 0
     response_bytes: int = 0

@@ -7,6 +7,7 @@ from typing import Final, final
 from mypy_extensions import i64
 
 from activator.codec.http1.fields import end_of_line, is_field, value_of
+from activator.data_plane.headers.grpc import STATUS_NAMES
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.runtime.errors import Reason, one_line
 from activator.runtime.units import KIB
@@ -69,6 +70,12 @@ def status_of(exchange: ProxiedExchange) -> int:
     """Of the answer; CLIENT_GONE_STATUS where the client had gone before there was one."""
     status = int(exchange.status)
     return CLIENT_GONE_STATUS if status == 0 and exchange.reason is Reason.CLIENT_GONE else status
+
+
+def grpc_status_of(exchange: ProxiedExchange) -> str:
+    """The name of a gRPC call's status; empty where it is none."""
+    status = exchange.grpc_status
+    return "" if status < 0 else STATUS_NAMES[status]
 
 
 def reason_of(exchange: ProxiedExchange) -> str:

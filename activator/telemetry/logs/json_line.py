@@ -22,6 +22,7 @@ from activator.data_plane.throttle.lease import Lease
 from activator.telemetry.logs.fields import (
     ACCESS_LOG_FIELD_MAX,
     LoggedHeaders,
+    grpc_status_of,
     printable,
     reason_of,
     status_of,
@@ -78,14 +79,14 @@ class JsonLine:
 
     def __init__(self) -> None:
         self._callers: dict[str, _Caller] = {}
-        self._pods: dict[str, tuple[str, str, str]] = {}  # by identity: revision, address, and the text of all three
+        self._pods: dict[str, tuple[str, str, str, str]] = {}  # by identity: revision, address, protocol, and the text
 
     def line(self, exchange: ProxiedExchange, client: ClientStream, time_text: str) -> str:
         """Of a request that is over, with the line's end."""
         lease = exchange.last_lease
         key = exchange.revision_key()
         caller = self._caller(client.client_ip())
-        whom = "" if not key else _revision(key) if lease is None else self._pod(key, lease)
+        whom = "" if not key else _revision(key) if lease is None else self._pod(key, lease, exchange.pod_protocol)
         took = seconds(exchange.done_s - exchange.arrived_s)
         opening = _opening(caller, exchange.head, client.protocol(), status_of(exchange))
         return (
@@ -102,15 +103,17 @@ class JsonLine:
             self._callers[client_ip] = known
         return known
 
-    def _pod(self, key: str, lease: Lease) -> str:
+    def _pod(self, key: str, lease: Lease, protocol: str) -> str:
         identity = lease.identity
         known = self._pods.get(identity)
-        if known is not None and known[0] == key and known[1] == lease.address:
-            return known[2]
+        if known is not None and known[0] == key and known[1] == lease.address and known[2] == protocol:
+            return known[3]
         text = f'{_revision(key)},"pod":{quoted(identity)},"address":{quoted(lease.address)}'
+        if protocol:
+            text += f',"pod_protocol":"{protocol}"'
         if len(self._pods) >= ACCESS_LOG_MEMO_MAX:
             self._pods.clear()
-        self._pods[identity] = (key, lease.address, text)
+        self._pods[identity] = (key, lease.address, protocol, text)
         return text
 
 
@@ -167,7 +170,8 @@ def _own_id(value: bytes) -> str:
 
 def _reason(exchange: ProxiedExchange) -> str:
     reason = reason_of(exchange)
-    return f',"reason":"{reason}"' if reason else ""
+    text = f',"reason":"{reason}"' if reason else ""
+    return text if exchange.grpc_status < 0 else f',"grpc_status":"{grpc_status_of(exchange)}"{text}'
 
 
 def _counts(exchange: ProxiedExchange) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from activator.data_plane.headers.grpc import STATUS_NAMES
 from activator.data_plane.throttle.starting import PHASES
 from activator.data_plane.throttle.traffic import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
 from activator.messages import RevisionStatistics, TrafficStatistics
@@ -53,6 +54,10 @@ def _responses(it: Of) -> Iterable[Row]:
     return [((name,), float(count)) for name, count in sorted(classes.items())]
 
 
+def _grpc_calls(it: Of) -> Iterable[Row]:
+    return [((STATUS_NAMES[status],), float(count)) for status, count in sorted(it.grpc_statuses.items())]
+
+
 def _by_reason(name: str, text: str, read: Callable[[Of], dict[str, int]]) -> Family[Of]:
     def rows(it: Of) -> list[Row]:
         return [((reason,), float(count)) for reason, count in read(it).items()]
@@ -84,6 +89,14 @@ TRAFFIC: tuple[Family[Of], ...] = (
         _responses,
         ("code_class",),
         (CODE_CLASSES,),
+    ),
+    Family(
+        "activator_grpc_calls",
+        Kind.COUNTER,
+        "gRPC calls that have ended, by grpc-status: the pod's, or that of a refusal.",
+        _grpc_calls,
+        ("grpc_status",),
+        (STATUS_NAMES,),
     ),
     _by_reason(
         "activator_failures",

@@ -51,6 +51,7 @@ _HOST: Final = attribute_name("server.address")
 _CLIENT: Final = attribute_name("client.address")
 _PROTOCOL: Final = attribute_name("network.protocol.version")
 _STATUS: Final = attribute_name("http.response.status_code")
+_GRPC_STATUS: Final = attribute_name("rpc.grpc.status_code")
 _NAMESPACE: Final = attribute_name("activator.namespace")
 _REVISION: Final = attribute_name("activator.revision")
 _ERROR: Final = attribute_name("error.type")
@@ -198,6 +199,8 @@ def _of_request(exchange: ProxiedExchange, client: ClientStream) -> bytes:
         slash = key.find("/")
         said.append(text_attribute(_NAMESPACE, key[:slash]))
         said.append(text_attribute(_REVISION, key[slash + 1 :]))
+    if exchange.grpc_status >= 0:
+        said.append(int_attribute(_GRPC_STATUS, int(exchange.grpc_status)))
     reason = reason_of(exchange)
     if reason:
         said.append(text_attribute(_ERROR, reason))
@@ -209,6 +212,8 @@ def _of_pod(exchange: ProxiedExchange) -> bytes:
     if lease is None:
         return b""
     said = text_attribute(_POD, lease.identity) + text_attribute(_ADDRESS, lease.address)
+    if exchange.pod_protocol:
+        said += text_attribute(_PROTOCOL, exchange.pod_protocol.removeprefix("HTTP/"))
     if exchange.status:
         said += int_attribute(_STATUS, int(exchange.status))
     if exchange.retries():

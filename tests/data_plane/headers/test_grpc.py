@@ -8,13 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.codec.message import Fields, RequestHead
+from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
 from activator.data_plane.headers.grpc import (
     DEADLINE_EXCEEDED,
+    STATUS_NAMES,
     UNAVAILABLE,
     is_grpc,
     refusal,
     status_of,
+    status_said,
     tell_rest,
     timeout_of,
 )
@@ -92,6 +94,32 @@ def test_nothing_is_told_to_who_has_asked_for_nothing() -> None:
 def test_what_is_grpc(value: bytes, expected: bool) -> None:
     assert is_grpc(head((b"content-type", value))) is expected
     assert not is_grpc(head())
+
+
+def answered(status: int, *pairs: tuple[bytes, bytes]) -> ResponseHead:
+    return ResponseHead(status, b"", Fields.from_pairs(list(pairs)), UNKNOWN_LENGTH, True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "trailers", "expected"),
+    [
+        (answered(200), [(b"grpc-status", b"0")], "OK"),
+        (answered(200), [(b"x", b"1"), (b"Grpc-Status", b" 5 ")], "NOT_FOUND"),
+        (answered(200, (b"grpc-status", b"13")), [], "INTERNAL"),
+        (answered(200, (b"grpc-status", b"13")), [(b"grpc-status", b"16")], "UNAUTHENTICATED"),
+        (answered(200), [], "UNKNOWN"),
+        (answered(503), [], "UNAVAILABLE"),
+        (answered(404), [(b"x", b"1")], "UNIMPLEMENTED"),
+        (answered(200), [(b"grpc-status", b"17")], "UNKNOWN"),
+        (answered(200), [(b"grpc-status", b"-1")], "UNKNOWN"),
+        (answered(200), [(b"grpc-status", b"0" * 5_000)], "UNKNOWN"),
+        (answered(200), [(b"grpc-status", b"")], "UNKNOWN"),
+        (answered(200), [(b"grpc-status", "\u0665".encode())], "UNKNOWN"),
+        (None, [], "UNKNOWN"),
+    ],
+)
+def test_what_a_call_came_to(answer: ResponseHead | None, trailers: Headers, expected: str) -> None:
+    assert STATUS_NAMES[status_said(answer, trailers)] == expected
 
 
 @pytest.mark.parametrize("reason", list(Reason))
