@@ -46,7 +46,7 @@ from activator.codec.http2.field import (
     TRACE,
     Field,
 )
-from activator.codec.http2.hpack.encoder import HpackEncoder
+from activator.codec.http2.hpack.encoder import HpackEncoder, literal_start
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
 from activator.runtime.errors import Reason, WireError
 
@@ -55,6 +55,8 @@ _LENGTH_MAX: Final = 2**63 - 1
 _NEEDS_LENGTH: Final = frozenset({b"POST", b"PUT", b"PATCH"})  # that servers of HTTP/1.1 want a length for, if it is 0
 _BAD: Final = Reason.BAD_REQUEST
 _BAD_ANSWER: Final = Reason.BAD_RESPONSE
+_REQUEST_ID: Final = b"\r\nX-Request-Id: "  # as headers/forwarding.py writes it, at the end
+_REQUEST_ID_START: Final = literal_start(b"x-request-id")
 _SCHEMES: Final = frozenset({b"http", b"https"})
 
 # What a head in HTTP/2 does not have (RFC 9113 8.2.2), or has in another place.
@@ -346,13 +348,16 @@ def write_request(encoder: HpackEncoder, head: RequestHead, default_authority: b
         encoder.add(b":protocol", b"websocket")
     if head.content_length >= 0:
         encoder.add(b"content-length", _length(head.content_length))
-    # The last line is most often an id of the request's own (X-Request-Id): what stands before it comes again.
+    # The last line is most often an id of the request's own: what stands before it comes again.
     last = block.rfind(b"\r\n")
     never_indexed = head.headers.never_indexed
     if last > 0:
         encoder.add_lines(block[:last], never_indexed)
         block = block[last:]
-    encoder.add_lines(block, never_indexed)
+    if block.startswith(_REQUEST_ID) and not never_indexed:
+        encoder.add_once(_REQUEST_ID_START, block[len(_REQUEST_ID) :].strip(b" \t"))
+    else:
+        encoder.add_lines(block, never_indexed)
     return encoder.finish()
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from activator.codec.http2.field import Field
 from activator.codec.http2.hpack.decoder import HpackDecoder, HpackError
-from activator.codec.http2.hpack.encoder import HpackEncoder
+from activator.codec.http2.hpack.encoder import HpackEncoder, literal_start
 from activator.codec.http2.hpack.static_table import ENTRIES
 from activator.codec.message import Fields, Headers
 from tests.codec.http2.hpack_examples import decoded, integer, literal, pairs, string, update
@@ -205,13 +205,16 @@ def test_what_is_encoded_hpack_decodes_and_so_do_we(
         for name, value in pseudos:
             encoder.add(name, value)
         encoder.add_lines(lines_block, never_lines)
+        once = [(b"x-request-id", b"%d" % len(block_lines)), (b"location", b"/" * len(changes))]
+        for name, value in once:
+            encoder.add_once(literal_start(name), value)
         encoder.add(b"x-secret", b"s", True)
         data = encoder.finish()
         theirs = list(oracle.decode(data, raw=True))
-        assert [tuple(map(bytes, pair)) for pair in theirs] == [*pseudos, *expected, (b"x-secret", b"s")]
+        assert [tuple(map(bytes, pair)) for pair in theirs] == [*pseudos, *expected, *once, (b"x-secret", b"s")]
         found: list[Field] = []
         assert decoder.decode(data, 0, len(data), found, LARGE, LARGE)
-        assert pairs(found) == [*pseudos, *expected, (b"x-secret", b"s")]
+        assert pairs(found) == [*pseudos, *expected, *once, (b"x-secret", b"s")]
         for field in found:
             must = field.name in SENSITIVE or field.name == b"x-secret"
             assert not must or field.never_indexed

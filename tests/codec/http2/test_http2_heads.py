@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -372,3 +373,14 @@ def test_a_refused_head_is_known(method: bytes, is_head: bool) -> None:
     with pytest.raises(WireError):
         reader.read([*pseudo, field_of(b":authority", b"a")], True)
     assert reader.is_head() is is_head
+
+
+def test_a_request_id_is_a_literal_that_the_pod_does_not_keep() -> None:
+    """Whatever the spelling, length and position; elsewhere than at the end it is a line like any other."""
+    encoder, oracle = HpackEncoder(), hpack.Decoder()
+    for value in (b"1", b"2", b"2", b"x" * 126, b"x" * 127, b"x" * 300, b"", b" padded "):
+        for lines in (b"\r\nA: 1\r\nX-Request-Id: %b", b"\r\nX-Request-Id: %b"):
+            head = RequestHead(b"GET", b"/", b"a.test", Fields(lines % value), -1, False)
+            data = write_request(encoder, head, b"", False)
+            assert oracle.decode(data, raw=True)[-1] == (b"x-request-id", value.strip())
+    assert b"x-request-id" not in {name for name, _ in oracle.header_table.dynamic_entries}
