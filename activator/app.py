@@ -320,6 +320,10 @@ class App:
     async def profile_of(self, worker: int, seconds: float) -> object:
         return await self.workers.profile_of(worker, seconds)
 
+    def program_output(self, key: str, after: int) -> object:
+        found = self.control.processes.supervisor.log_of(key)
+        return None if found is None else found.after(after)
+
     def members(self) -> object:
         return {} if self._membership is None else self._membership.describe()
 

@@ -100,6 +100,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     status.add_argument("--watch", action="store_true", help="again every second, until interrupted")
     status.set_defaults(handler=_status)
+    logs = commands.add_parser("logs", help="what the local programs of a revision have written")
+    logs.add_argument("name", metavar="NAME")
+    logs.add_argument("-f", "--follow", action="store_true", help="and what they write, until interrupted")
+    logs.add_argument("-n", "--lines", type=_count, default=100, metavar="N", help="the last so many (default: 100)")
+    logs.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
+    logs.set_defaults(handler=_logs)
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(handler=_version)
     return parser
@@ -315,6 +321,26 @@ def _status(options: argparse.Namespace, command: list[str] | None) -> int:
         return 0
     print(answer.decode() if options.json else table(answer))
     return 0
+
+
+def _logs(options: argparse.Namespace, command: list[str] | None) -> int:
+    from threading import Event
+
+    from activator.admin.client import ask
+    from activator.admin.program_logs import FOLLOW_INTERVAL_S, output
+
+    def goes_on() -> bool:
+        return options.follow and not Event().wait(FOLLOW_INTERVAL_S)
+
+    for line in output(lambda path: ask(options.admin, "GET", path), options.name, options.lines, goes_on):
+        print(line, flush=True)
+    return 0
+
+
+def _count(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"{text}: expected a number of lines")
+    return int(text)
 
 
 def _version(options: argparse.Namespace, command: list[str] | None) -> int:

@@ -31,6 +31,7 @@ from activator.telemetry.metrics.sliced_answer import answer_in_slices
 
 PROFILE_SECONDS: Final = 5.0  # of a profile for which no length is given
 PROFILE_SECONDS_MAX: Final = 60.0
+LINE_NUMBER_DIGITS_MAX: Final = 15
 
 ADMIN_HEADER: Final = "Activator-Admin"
 _INDEX: Final = """activator
@@ -42,6 +43,7 @@ GET  /debug/revisions  revisions, queues, slots
 GET  /debug/config     the configuration in force
 GET  /debug/members    the group of replicas, as this one sees it
 GET  /debug/tasks      what runs beside the requests
+GET  /logs/NAME        the last lines of a local program; ?after=N: those behind line N
 GET  /debug/log        what the program says of itself: levels by part
 POST /debug/log?part=state&level=debug   until the next reload   (with the header Activator-Admin: 1)
 POST /debug/profile?seconds=5            for speedscope          (with the header Activator-Admin: 1)
@@ -89,6 +91,9 @@ class Inside(Protocol):
         """Raises ProfilerBusyError."""
         ...
 
+    def program_output(self, key: str, after: int) -> object:
+        """The lines of a revision's programs behind a number; None: no such revision, or it has no programs."""
+
     def members(self) -> object:
         """Plain data: what `GET /debug/members` shows."""
 
@@ -134,6 +139,7 @@ class AdminServer:
                 web.get("/metrics", self._metrics),
                 web.get("/debug/revisions", self._revisions),
                 web.get("/debug/config", self._configuration),
+                web.get("/logs/{name:.+}", self._logs),
                 web.get("/debug/members", self._members),
                 web.get("/debug/tasks", self._tasks),
                 web.get("/debug/log", self._log),
@@ -187,6 +193,17 @@ class AdminServer:
 
     async def _configuration(self, request: web.Request) -> web.Response:
         return _json(self._inside.configuration())
+
+    async def _logs(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        after = request.query.get("after", "0")
+        if not (after.isascii() and after.isdigit() and len(after) <= LINE_NUMBER_DIGITS_MAX):
+            return _json({"problems": ["after: the number of a line, 0 for all"]}, status=400)
+        found = self._inside.program_output(name if "/" in name else f"default/{name}", int(after))
+        if found is None:
+            problem = f"there is no revision {name} with a local program; `activator status` lists revisions"
+            return _json({"problems": [problem]}, status=404)
+        return _json(found)
 
     async def _members(self, request: web.Request) -> web.Response:
         return _json(self._inside.members())

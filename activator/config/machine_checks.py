@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from activator.config.edge_checks import element_at, item_at
 from activator.config.model import Config, Process
-from activator.config.programs import check_program, directory_of, variables_of
+from activator.config.programs import check_program, directory_of, log_file_of, variables_of
 from activator.config.tree import Item
 from activator.runtime.errors import ConfigError
 
@@ -39,6 +39,8 @@ def _check(item: Item, process: Process, path: str, environ: Mapping[str, str], 
     directory = attempt("directory", lambda: directory_of(process, environ))
     if directory is None:
         return
+    if process.logs.file:
+        attempt("logs", lambda: log_file_of(process, environ))
     variables = attempt("env_file", lambda: variables_of(process, directory, environ))
     known = {**environ, **process.environment} if variables is None else variables
     attempt("command", lambda: check_program(process.command, directory, known))

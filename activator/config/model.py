@@ -420,6 +420,27 @@ class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = Duration(10.0)
 
 
+class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the output of a program goes. `activator logs NAME` shows the last lines in every case."""
+
+    show: Annotated[
+        bool,
+        doc("Whether lines are written to the output of the activator, with the name of the process in front.", False),
+    ] = True
+    file: Annotated[
+        str,
+        doc(
+            "A file that lines are appended to, with the time and the name of the process in front. A relative path "
+            "begins at `directory`; `~`, `$VAR` and `${VAR}` are expanded. Empty: none.",
+            "~/logs/model.log",
+        ),
+    ] = ""
+    max_size: Annotated[
+        Size, doc("The size at which the file is renamed to `FILE.1`, an older one to `FILE.2`, and so on.", "50MiB")
+    ] = Size(10 * MIB)
+    keep: Annotated[Positive, doc("The number of older files that are kept.", 9)] = 5
+
+
 class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A program on this machine. Each process of it is a pod; the activator starts and stops them by load."""
 
@@ -441,6 +462,7 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     readiness: Annotated[Readiness, doc("How a process is probed before it gets requests.")] = Readiness()
     stop: Annotated[Stop, doc("How a process is ended.")] = Stop()
+    logs: Annotated[Logs, doc("Where its output goes.")] = Logs()
     min_scale: Annotated[
         Count, doc("The number of processes that always run. 0: the program is stopped when it is idle.", 1)
     ] = 0

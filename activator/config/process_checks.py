@@ -13,6 +13,9 @@ from typing import Any, Final
 from activator.config.edge_checks import item_at
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
+from activator.runtime.units import KIB
+
+LOG_SIZE_MIN_BYTES: Final = 64 * KIB  # smaller files would be renamed all the time
 
 _SIGNALS: Final = frozenset(signal.Signals.__members__)
 
@@ -23,6 +26,7 @@ class ProcessChecker:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._ports: dict[int, str] = {}  # port → what listens on it
+        self._files: dict[tuple[str, str], str] = {}  # directory and name of a log → whose it is
 
     def claim(self, port: int, what: str) -> None:
         """This port is used by another part of the file."""
@@ -38,6 +42,7 @@ class ProcessChecker:
         if process.get("port") is not None:
             self._check_port(revision, values, path)
         self._check_readiness(item_at(item, "readiness"), process.get("readiness", {}), f"{at}.readiness")
+        self._check_logs(item_at(item, "logs"), process, f"{at}.logs")
         self._check_stop(item_at(item, "stop"), process.get("stop", {}), f"{at}.stop")
         for name, value in process.get("environment", {}).items():
             if name == "" or "=" in name or "\0" in name or (value is not UNREADABLE and "\0" in value):
@@ -71,6 +76,18 @@ class ProcessChecker:
     def _only_one(self, item: Item, path: str, number: int, port: int) -> None:
         advice = f"{number} copies cannot share `process.port: {port}`: set 1, or leave `port` out and use {{port}}"
         self._reader.advise(item, path, advice)
+
+    def _check_logs(self, item: Item, process: Values, path: str) -> None:
+        logs = process.get("logs", {})
+        file = logs.get("file", "")
+        if isinstance(file, str) and file:
+            place = (process.get("directory", ""), file) if not file.startswith(("/", "~", "$")) else ("", file)
+            owner = self._files.setdefault(place, path)
+            if owner != path:
+                advice = f"{file} is written by {owner} already: use another"
+                self._reader.advise(item_at(item, "file"), f"{path}.file", advice)
+        if 0 <= _number(logs, "max_size") < LOG_SIZE_MIN_BYTES and "max_size" in logs:
+            self._reader.found(item_at(item, "max_size"), f"{path}.max_size", "at least 64KiB")
 
     def _check_stop(self, item: Item, stop: Values, path: str) -> None:
         name = stop.get("signal", "SIGTERM")

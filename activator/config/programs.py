@@ -63,6 +63,17 @@ def variables_of(process: Process, directory: str, environ: Mapping[str, str]) -
     return found | process.environment
 
 
+def log_file_of(process: Process, environ: Mapping[str, str]) -> str:
+    """The file that the output is written to. Raises ConfigError."""
+    path = os.path.abspath(os.path.join(expand(process.directory, environ), expand(process.logs.file, environ)))
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        raise ConfigError([f"{path}: there is no directory {folder}; create it, or correct `file`"])
+    if os.path.isdir(path):
+        raise ConfigError([f"{path}: is a directory; give a file"])
+    return path
+
+
 def check_program(command: list[str], directory: str, variables: Mapping[str, str]) -> None:
     """Raises ConfigError if the first word of a command is no program that can be run."""
     word = command[0]

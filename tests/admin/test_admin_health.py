@@ -64,6 +64,9 @@ class Inside:
     def configuration(self) -> object:
         return {}
 
+    def program_output(self, key: str, after: int) -> object:
+        return None
+
     def members(self) -> object:
         return {}
 

@@ -45,6 +45,12 @@ def problems_of(text: str) -> list[str]:
         (f"revisions: [{revision('readiness: {log: x, http_get: /}')}]", "`http_get` has no effect with `log`"),
         (f"revisions: [{revision('readiness: {log: x, grpc: health}')}]", "`grpc` has no effect with `log`"),
         (f"revisions: [{revision('readiness: {log: x, interval: 1s}')}]", "`interval` has no effect with `log`"),
+        (f"revisions: [{revision('logs: {max_size: 1KiB}')}]", "process.logs.max_size: found"),
+        (f"revisions: [{revision('logs: {keep: 0}')}]", "process.logs.keep: found"),
+        (
+            f"revisions: [{revision('logs: {file: /tmp/x}')}, {revision('logs: {file: /tmp/x}', 'b')}]",
+            "a:1: revisions[1].process.logs.file: /tmp/x is written by revisions[0].process.logs already: use another",
+        ),
         (f"revisions: [{revision('stop: {grace: -1s}')}]", "process.stop.grace: found"),
         (f"revisions: [{revision('port: 8008')}]", "8008 is the port of `admin` already"),
     ],

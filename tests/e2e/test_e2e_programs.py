@@ -5,8 +5,10 @@ says that they are ready.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from contextlib import ExitStack
@@ -17,7 +19,7 @@ import pytest
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Answer, Client, ask, burst, failures, request
-from tests.e2e.running import SERVING, cli, configured, eventually, figures, process_revision
+from tests.e2e.running import CLI, SERVING, cli, configured, eventually, figures, process_revision
 
 
 def free_port() -> int:
@@ -269,3 +271,74 @@ def test_a_line_that_never_comes_ends_with_the_startup_timeout(run_activator: Ru
     answer = ask(activator.address, request())
     assert (answer.status, answer.reason) == (503, "revision_failed")
     assert b"the program wrote no line with 'ready' within 1 s" in answer.body
+
+
+# --- output ---------------------------------------------------------------------------------------------------------
+
+
+def saying(script: str) -> list[str]:
+    """A shell that writes, and the serving program behind it."""
+    return ["sh", "-c", f'{script}\nexec "$@"', "sh", *SERVING]
+
+
+def test_output_carries_the_name_of_its_process_and_stays_readable(run_activator: RunActivator, tmp_path: Path) -> None:
+    file = tmp_path / "out.log"
+    revision = process_revision(
+        saying("echo to stdout; echo to stderr >&2; printf 'no end' >&2; sleep 0.1"), logs={"file": str(file)}
+    )
+    activator = run_activator(configured([revision]))
+    assert cli("logs", "app", "--admin", activator.admin).stdout == ""
+    assert ask(activator.address, request()).status == 200
+    activator.wait_log(r"^app#1 \| to stderr$")
+
+    def logged() -> str:
+        return cli("logs", "app", "-n", "2", "--admin", activator.admin).stdout
+
+    eventually(lambda: "to stdout" in logged() and "to stderr" in logged(), "both streams are there")
+    assert {line.split(" ", 1)[1] for line in file.read_text().splitlines()} >= {"app#1 to stdout", "app#1 to stderr"}
+    refused = cli("logs", "nobody", "--admin", activator.admin)
+    assert refused.returncode != 0
+    assert "there is no revision nobody with a local program" in refused.stderr
+
+
+def test_who_follows_sees_the_next_process_too(run_activator: RunActivator) -> None:
+    activator = run_activator(configured([process_revision(saying('echo "I am $$"'), idle="100ms")]))
+    with subprocess.Popen(
+        [*CLI, "logs", "app", "-f", "--admin", activator.admin], stdout=subprocess.PIPE, text=True
+    ) as follower:
+        assert follower.stdout is not None
+        try:
+            for number in (1, 2):
+                assert ask(activator.address, request()).status == 200
+                assert follower.stdout.readline().startswith(f"app#{number} | I am ")
+                eventually(lambda: figures(activator)["processes"] == 0, "back at zero")
+        finally:
+            follower.kill()
+
+
+def test_a_program_that_writes_without_an_end_holds_nobody_up(run_activator: RunActivator) -> None:
+    """Lines on one stream, a line without an end on the other; the other revision answers as if nothing were."""
+    loud = saying("yes & cat /dev/zero >&2 &")
+    revisions = [
+        {**process_revision(loud, logs={"show": False}), "name": "loud", "hosts": ["loud.test"]},
+        {**process_revision(SERVING), "hosts": ["app.test"]},
+    ]
+    activator = run_activator(configured(revisions))
+    assert ask(activator.address, request(host="loud.test")).status == 200
+    for _ in range(200):
+        assert ask(activator.address, request(host="app.test"), timeout_s=10.0).status == 200
+    assert activator.revision("loud")["failed"] == {}
+    assert len(cli("logs", "loud", "--admin", activator.admin).stdout.splitlines()) <= 101
+
+
+def test_nobody_reads_our_own_output(run_activator: RunActivator, tmp_path: Path) -> None:
+    """Standard output is a pipe that is full: lines of the program are lost, and requests are served."""
+    path, pipe = tmp_path / "one.yaml", tmp_path / "pipe"
+    path.write_text(json.dumps(configured([process_revision(saying("yes $(printf %0400d 0) &"))])))
+    os.mkfifo(pipe)
+    prefix = ["sh", "-c", 'exec 9<>"$0"; exec "$@" >&9', str(pipe)]
+    activator = run_activator(arguments=["-c", str(path)], prefix=prefix)
+    for _ in range(100):
+        assert ask(activator.address, request(), timeout_s=10.0).status == 200
+    eventually(lambda: json.loads(activator.ask("/logs/app")[2])["lost"] > 0, "lines are lost")
+    assert len(activator.logged("lines of programs are lost")) == 1

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+import logging
 import string
-from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
@@ -18,6 +17,7 @@ from activator.codec.message import Fields
 from activator.config.log_template import FIELDS, TemplateError, template_fields
 from activator.data_plane.headers.trace_context import trace_id_of
 from activator.runtime.errors import Reason
+from activator.runtime.line_writer import LineWriter
 from activator.telemetry.logs.access_log import (
     ACCESS_LOG_BATCH_BYTES,
     ACCESS_LOG_BATCH_S,
@@ -30,7 +30,6 @@ from activator.telemetry.logs.entry import Entry
 from activator.telemetry.logs.fields import ACCESS_LOG_FIELD_MAX, LoggedHeaders, header_of, printable
 from activator.telemetry.logs.json_line import seconds
 from activator.telemetry.logs.switch import AccessLogSwitch
-from activator.telemetry.logs.writer import LOG_ATOMIC_BYTES, LogWriter, atomic_end
 from lb.tracker import READY
 from tests.data_plane.proxy.proxy_fakes import Client, World, request_head, response_head
 from tests.sources import ROOT
@@ -40,11 +39,11 @@ TRACEPARENT = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 ALL_FIELDS = " ".join(f'"{{{name}}}"' for name in FIELDS)
 
 
-class Lines(LogWriter):
+class Lines(LineWriter):
     """Keeps what it is given."""
 
     def __init__(self, bytes_max: int = 1 << 20) -> None:
-        super().__init__(-1, bytes_max)
+        super().__init__("the access log", -1, bytes_max, logging.getLogger("activator.access_log"))
         self.batches: list[bytes] = []
 
     def write(self, batch: bytes | bytearray) -> None:
@@ -454,60 +453,6 @@ def test_every_field_is_an_entry_and_documented() -> None:
 # --- the writer ---
 
 
-@pytest.fixture
-def pipe() -> Iterator[tuple[int, int]]:
-    reader, writer = os.pipe()
-    yield reader, writer
-    for descriptor in (reader, writer):
-        try:
-            os.close(descriptor)
-        except OSError:
-            pass  # the test has closed it
-
-
-def test_a_reader_that_does_not_read_holds_nobody_up(pipe: tuple[int, int]) -> None:
-    reader, descriptor = pipe
-    writer = LogWriter(descriptor, bytes_max=1 << 20)
-    line = b"x" * 9999 + b"\n"
-    given_lines = 0
-    while writer.room_bytes >= len(line):  # the pipe holds less than that: the thread is stuck in its write long before
-        writer.write(line)
-        given_lines += 1
-    assert given_lines >= 100
-    assert not writer.close(timeout_s=0.01)
-    with open(reader, "rb", closefd=False) as stream:
-        for _ in range(given_lines):
-            assert stream.readline() == line
-    assert writer.lost_lines == 0
-
-
-def test_lines_come_out_as_they_went_in(pipe: tuple[int, int]) -> None:
-    reader, descriptor = pipe
-    writer = LogWriter(descriptor, bytes_max=1 << 20)
-    for number in range(100):
-        writer.write(b"%d\n" % number)
-    assert writer.close(timeout_s=60.0)
-    assert writer.backlog_bytes == 0
-    writer.write(b"again\n")
-    assert writer.close(timeout_s=60.0)
-    os.close(descriptor)
-    with open(reader, "rb", closefd=False) as stream:
-        assert stream.read() == b"".join(b"%d\n" % number for number in range(100)) + b"again\n"
-
-
-def test_a_reader_that_has_gone_costs_lines_and_nothing_else(
-    pipe: tuple[int, int], caplog: pytest.LogCaptureFixture
-) -> None:
-    reader, descriptor = pipe
-    os.close(reader)
-    writer = LogWriter(descriptor, bytes_max=1 << 20)
-    for _ in range(5):
-        writer.write(b"one\ntwo\n")
-    assert writer.close(timeout_s=60.0)
-    assert (writer.lost_lines, writer.backlog_bytes) == (10, 0)
-    assert len(caplog.records) == 1, "told once, not for every batch"
-
-
 def test_the_switch_counts_what_was_lost_before(capfd: pytest.CaptureFixture[str]) -> None:
     world = World()
     switch = AccessLogSwitch(
@@ -523,38 +468,3 @@ def test_the_switch_counts_what_was_lost_before(capfd: pytest.CaptureFixture[str
         switch.set(False)
         assert world.proxy.observer is None
         assert switch.lost_total == 3
-
-
-@given(st.lists(st.integers(1, 9_000), min_size=1, max_size=40))
-def test_a_write_among_others_is_whole_lines_that_the_system_does_not_mix(lengths: list[int]) -> None:
-    lines = b"".join(b"x" * (length - 1) + b"\n" for length in lengths)
-    begin = 0
-    while begin < len(lines):
-        end = atomic_end(lines, begin)
-        piece = lines[begin:end]
-        assert piece.endswith(b"\n")
-        assert len(piece) <= LOG_ATOMIC_BYTES or piece.count(b"\n") == 1
-        following = lines.find(b"\n", end) + 1
-        assert end == len(lines) or following - begin > LOG_ATOMIC_BYTES, "as many as fit"
-        begin = end
-
-
-def test_lines_of_several_writers_to_one_pipe_stay_whole() -> None:
-    read, write = os.pipe()
-    writers = [LogWriter(write, bytes_max=1 << 30, shared=True) for _ in range(3)]
-    lines = 3_000
-    for number, writer in enumerate(writers):
-        for batch in range(30):
-            text = "".join(f"{number}:{batch}:{line}:{'x' * (line * 7 % 900)}\n" for line in range(lines // 30))
-            writer.write(text.encode())
-    seen = b""
-    while seen.count(b"\n") < 3 * lines:
-        seen += os.read(read, 1 << 16)
-    assert all(writer.close(10.0) for writer in writers)
-    found = [line.split(b":") for line in seen.splitlines()]
-    assert all(len(parts) == 4 and len(parts[3]) == int(parts[2]) * 7 % 900 for parts in found)
-    for number in range(3):
-        own = [(int(parts[1]), int(parts[2])) for parts in found if parts[0] == b"%d" % number]
-        assert own == sorted(own) and len(own) == lines
-    os.close(read)
-    os.close(write)

@@ -24,12 +24,12 @@ from activator.data_plane.headers.trace_context import trace_id_of
 from activator.data_plane.proxy.accounting import ExchangeObserver
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.runtime.clock import Defer, Later, Now
+from activator.runtime.line_writer import LineWriter
 from activator.runtime.units import KIB
 from activator.telemetry.logs.entry import Entry
 from activator.telemetry.logs.fields import LoggedHeaders, grpc_status_of, printable, reason_of, status_of, without_zone
 from activator.telemetry.logs.json_line import JsonLine
 from activator.telemetry.logs.request_template import RequestTemplate, knative_template
-from activator.telemetry.logs.writer import LogWriter
 
 ACCESS_LOG_BATCH_S: Final = 0.05  # lines are gathered for so long …
 ACCESS_LOG_BATCH_BYTES: Final = 512 * KIB  # … or until there are so many: waking the writer's thread is expensive
@@ -44,7 +44,7 @@ class AccessLog(ExchangeObserver):
     """`wall` is the time of day in seconds since 1970; `defer` the loop's call_soon, `later` its call_later."""
 
     def __init__(
-        self, kind: str, wall: Now, defer: Defer, later: Later, writer: LogWriter, failed: Callable[[Exception], None]
+        self, kind: str, wall: Now, defer: Defer, later: Later, writer: LineWriter, failed: Callable[[Exception], None]
     ) -> None:
         self.kind = kind
         self._format = LineFormat(kind)

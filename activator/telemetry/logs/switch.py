@@ -8,9 +8,9 @@ from collections.abc import Callable
 from typing import Final
 
 from activator.runtime.clock import Defer, Later, Now
+from activator.runtime.line_writer import LineWriter
 from activator.runtime.units import MIB
 from activator.telemetry.logs.access_log import AccessLog
-from activator.telemetry.logs.writer import LogWriter
 from activator.telemetry.request_hooks import RequestHooks
 
 ACCESS_LOG_BACKLOG_BYTES_MAX: Final = 4 * MIB  # waiting to be written; lines beyond are dropped and counted
@@ -38,7 +38,7 @@ class AccessLogSwitch:
         self._failed = failed
         self._shared = shared
         self._current: AccessLog | None = None
-        self._writer: LogWriter | None = None
+        self._writer: LineWriter | None = None
         self._dropped_before = 0  # by logs that were on before this one
 
     @property
@@ -62,7 +62,9 @@ class AccessLogSwitch:
             self._current = self._proxy.observer = None
         if isinstance(wanted, str):
             if self._writer is None:
-                self._writer = LogWriter(sys.stdout.fileno(), ACCESS_LOG_BACKLOG_BYTES_MAX, self._shared)
+                self._writer = LineWriter(
+                    "the access log", sys.stdout.fileno(), ACCESS_LOG_BACKLOG_BYTES_MAX, log, self._shared
+                )
             self._current = AccessLog(wanted, self._wall, self._defer, self._later, self._writer, self._failed)
             self._proxy.observer = self._current
 

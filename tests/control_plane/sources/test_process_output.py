@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.control_plane.sources.process.output import LINE_BYTES_MAX, LINES_KEPT, Output
+from activator.control_plane.sources.process.output import (
+    BURST_BYTES,
+    LINE_BYTES_MAX,
+    LINES_KEPT,
+    RATE_BYTES_S,
+    Output,
+    Pace,
+)
+from tests.manual_clock import ManualClock
 
 
 @given(
@@ -48,3 +57,41 @@ def test_a_program_controls_no_memory() -> None:
     output.feed("stdout", b"y\n" * 10_000 + b"end\n")
     assert output.ready.is_set()
     assert output.lines() == ["y"] * (LINES_KEPT - 1) + ["end"]
+
+
+@given(
+    st.lists(
+        st.sampled_from([b"", b"a", b"\x1b[1mb", b"x" * 4_095, b"y" * 4_096, b"z" * 4_097, b"w" * 9_000]), max_size=6
+    ),
+    st.sampled_from([b"\n", b"\r\n"]),
+    st.integers(1, 10_000),
+)
+def test_all_that_is_written_is_handed_on(lines: list[bytes], end: bytes, step: int) -> None:
+    """Byte for byte but for empty lines, in pieces that are bounded."""
+    found: list[bytes] = []
+
+    def take(stream: str, data: bytes) -> None:
+        assert stream == "stderr" and 0 < len(data) <= LINE_BYTES_MAX
+        found.append(data)
+
+    output = Output(on_line=take)
+    data = end.join(lines)
+    for place in range(0, len(data), step):
+        output.feed("stderr", data[place : place + step])
+    output.end("stderr")
+    assert b"".join(found) == b"".join(lines)
+    assert len(found) == sum(-(-len(line) // LINE_BYTES_MAX) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("size", "lines", "cost"), [(65_536, 0, 65_536), (65_536, 10, 65_536), (1_024, 512, 512 * 256)]
+)
+def test_who_writes_much_is_read_at_a_bounded_rate(size: int, lines: int, cost: int) -> None:
+    clock = ManualClock()
+    pace = Pace(clock.now)
+    assert pace.wait_s(BURST_BYTES, 0) == 0.0
+    taken, end_s = BURST_BYTES, clock.now() + 10.0
+    while clock.now() < end_s:
+        taken += cost
+        clock.pass_time(pace.wait_s(size, lines))
+    assert 9.9 * RATE_BYTES_S <= taken <= BURST_BYTES + 10.0 * RATE_BYTES_S + 2 * cost

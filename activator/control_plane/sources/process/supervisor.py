@@ -24,16 +24,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 from activator.config.file import readiness_probe
 from activator.config.model import Process, Revision
-from activator.config.programs import check_program, directory_of, variables_of
+from activator.config.programs import check_program, directory_of, log_file_of, variables_of
 from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
 from activator.control_plane.sources.process.causes import cause_of
-from activator.control_plane.sources.process.output import Output
+from activator.control_plane.sources.process.output import READ_BYTES, OnLine, Output, Pace
 from activator.control_plane.sources.process.ports import (
     PORT_STEP_S,
     PORT_WAIT_S,
@@ -41,6 +42,7 @@ from activator.control_plane.sources.process.ports import (
     holder,
     is_taken,
 )
+from activator.control_plane.sources.process.program_log import LOG_CLOSE_S, FileSettings, ProgramLog, Terminal
 from activator.control_plane.sources.process.reaper import MARK
 from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Listed, PodGone, PodSeen, PodStatus, RevisionFailed, RevisionRecovered
@@ -60,7 +62,7 @@ READINESS_STEP_SHARE: Final = 0.05  # … of this share of the time since the st
 log = logging.getLogger("activator.process")
 
 SOURCE = "process"
-_READ_BYTES = 4096  # of a program's output at once
+_UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # or lines of Python's programs would come late, their output is a pipe
 _DRAIN_SLACK_S = 5.0  # over the data plane's own drain timeout, whose end is reported
 
 
@@ -110,7 +112,9 @@ class Reaping:
 class LocalProcess:
     """One process; `stopping` from the moment it is not wanted any more."""
 
-    def __init__(self, key: str, identity: str, port: int, drain_timeout_s: float, settings: Process) -> None:
+    def __init__(
+        self, key: str, identity: str, port: int, drain_timeout_s: float, settings: Process, on_line: OnLine
+    ) -> None:
         self.key = key
         self.identity = identity
         self.port = port
@@ -123,7 +127,7 @@ class LocalProcess:
         self.drained = asyncio.Event()
         self.stop_asked = asyncio.Event()
         self.child: asyncio.subprocess.Process | None = None
-        self.output = Output(settings.readiness.log)
+        self.output = Output(settings.readiness.log, on_line)
         self.started_s = 0.0
 
     @property
@@ -142,9 +146,10 @@ class LocalProcess:
 class Fleet:
     """The processes of one revision."""
 
-    def __init__(self, key: str, revision: Revision) -> None:
+    def __init__(self, key: str, revision: Revision, log: ProgramLog) -> None:
         self.key = key
         self.revision = revision
+        self.log = log
         self.wanted = 0
         self.processes: dict[str, LocalProcess] = {}
         self.crashes = 0  # failed starts in a row
@@ -190,6 +195,7 @@ class ProcessSupervisor:
         self._born = 0
         self._ports: set[int] = set()
         self._closed = False
+        self._terminal = Terminal()
         self.first_start: tuple[float, float] | None = None  # when the first process was started and was ready
 
     # --- what is wanted ---
@@ -199,9 +205,10 @@ class ProcessSupervisor:
         assert revision.process is not None
         fleet = self._fleets.get(key)
         if fleet is None:
-            self._fleets[key] = Fleet(key, revision)
+            fleet = self._fleets[key] = Fleet(key, revision, ProgramLog(self._terminal, self._now))
         else:
             fleet.revision = revision
+        fleet.log.configure(revision.process.logs.show, _log_file(key, revision.process))
 
     def drop_revision(self, key: str) -> None:
         """The revision is gone; its processes may finish their requests in their own time."""
@@ -210,6 +217,8 @@ class ProcessSupervisor:
             for process in fleet.processes.values():
                 self._leaving[process.identity] = process
                 self._stop(process)
+            if not fleet.processes:
+                fleet.log.close()
 
     def scale(self, key: str, wanted: int) -> None:
         """From now on, keep `wanted` processes."""
@@ -244,6 +253,14 @@ class ProcessSupervisor:
             self._stop(process)
         while any(fleet.processes for fleet in self._fleets.values()) or self._leaving:
             await pause(0.01)
+        for fleet in self._fleets.values():
+            fleet.log.close(LOG_CLOSE_S)
+        self._terminal.close()
+
+    def log_of(self, key: str) -> ProgramLog | None:
+        """What the programs of a revision have written."""
+        fleet = self._fleets.get(key)
+        return None if fleet is None else fleet.log
 
     def statistics(self) -> dict[str, dict[str, int]]:
         """For /debug."""
@@ -291,7 +308,8 @@ class ProcessSupervisor:
         settings = fleet.revision.process
         assert settings is not None
         port = settings.port or self._free_port()
-        process = LocalProcess(fleet.key, f"{fleet.key}#{self._born}", port, drain_s, settings)
+        identity = f"{fleet.key}#{self._born}"
+        process = LocalProcess(fleet.key, identity, port, drain_s, settings, partial(fleet.log.line, identity))
         process.is_port_fixed = settings.port is not None
         fleet.processes[process.identity] = process
         self._submit(PodSeen(fleet.key, SOURCE, process.identity, process.address, PodStatus.PENDING))
@@ -340,11 +358,8 @@ class ProcessSupervisor:
         child = await self._spawn(fleet.revision, process)
         exited = asyncio.ensure_future(child.wait())  # noqa: TID251 - awaited below, in every case
         readers = [
-            self._tasks.start("output", self._forward(process, name, stream, sink))
-            for name, stream, sink in (
-                ("stderr", child.stderr, sys.stderr.buffer),
-                ("stdout", child.stdout, sys.stdout.buffer),
-            )
+            self._tasks.start("output", self._read_output(process, name, stream))
+            for name, stream in (("stderr", child.stderr), ("stdout", child.stdout))
             if stream is not None
         ]
         asked = asyncio.ensure_future(process.stop_asked.wait())  # noqa: TID251 - cancelled below
@@ -380,9 +395,9 @@ class ProcessSupervisor:
         child = await asyncio.create_subprocess_exec(
             *(word.replace("{port}", str(process.port)) for word in settings.command),
             stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE if settings.readiness.log else None,
+            stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
-            env={**variables, "PORT": str(process.port), MARK: self._reaping.mark},
+            env={**_UNBUFFERED, **variables, "PORT": str(process.port), MARK: self._reaping.mark},
             cwd=directory or None,
             start_new_session=True,
         )
@@ -455,18 +470,15 @@ class ProcessSupervisor:
         process.signal_group(signal.Signals[process.stop.signal])
         await asyncio.wait({exited}, timeout=float(process.stop.grace))
 
-    async def _forward(self, process: LocalProcess, name: str, stream: asyncio.StreamReader, sink: BinaryIO) -> None:
-        """Show what the program writes as ours, and keep its last lines."""
-        is_shown = True
-        while data := await stream.read(_READ_BYTES):
-            process.output.feed(name, data)
-            try:
-                if is_shown:
-                    sink.write(data)
-                    sink.flush()
-            except OSError as error:  # whoever read it has gone; the program must not be held up by that
-                is_shown = False
-                log.warning("the output of %s is not shown any more: %s", process.identity, error)
+    async def _read_output(self, process: LocalProcess, name: str, stream: asyncio.StreamReader) -> None:
+        """Until it ends; at a bounded rate."""
+        pace = Pace(self._now)
+        try:
+            while data := await stream.read(READ_BYTES):
+                lines = process.output.feed(name, data)
+                await pause(pace.wait_s(len(data), lines))  # 0: others have their turn
+        finally:
+            process.output.end(name)
 
     def _remove_exited(self, fleet: Fleet, process: LocalProcess) -> None:
         if process.child is not None:
@@ -477,6 +489,8 @@ class ProcessSupervisor:
         if not process.stopping:
             self._submit(PodGone(fleet.key, SOURCE, process.identity))
             self._count_ready(process)
+        if self._fleets.get(fleet.key) is not fleet and not fleet.processes:
+            fleet.log.close()
         if process.is_port_fixed:
             for other in list(self._fleets.values()):
                 if other is not fleet and other.fixed_port == process.port:
@@ -540,3 +554,14 @@ def missing_program(command: list[str]) -> str | None:
 def _why_no_start(revision: Revision, error: OSError) -> str:
     assert revision.process is not None
     return f"cannot start {revision.process.command[0]}: {error.strerror or error}"
+
+
+def _log_file(key: str, process: Process) -> FileSettings | None:
+    if not process.logs.file:
+        return None
+    try:
+        path = log_file_of(process, os.environ)
+    except ConfigError as error:
+        log.error("%s: the output is not written to a file: %s", key, error.problems[0])
+        return None
+    return FileSettings(path, int(process.logs.max_size), process.logs.keep)

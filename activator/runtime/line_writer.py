@@ -19,13 +19,15 @@ from typing import Final
 
 LOG_ATOMIC_BYTES: Final = 4096  # PIPE_BUF of Linux
 
-log = logging.getLogger("activator.access_log")
 
+class LineWriter:
+    """`close` it, or the last lines may be missing. `what` is written, in words for people; `shared`: other processes
+    write to it, too; `log` is told of failures.
+    """
 
-class LogWriter:
-    """`close` it, or the last lines may be missing. `shared`: other processes write to it, too."""
-
-    def __init__(self, descriptor: int, bytes_max: int, shared: bool = False) -> None:
+    def __init__(self, what: str, descriptor: int, bytes_max: int, log: logging.Logger, shared: bool = False) -> None:
+        self._what = what
+        self._log = log
         self._descriptor = descriptor
         self._shared = shared
         self._bytes_max = bytes_max
@@ -53,7 +55,7 @@ class LogWriter:
         Raises RuntimeError where the system has no thread for it; the next batch tries again.
         """
         if self._thread is None:
-            thread = Thread(target=self._run, name="access log", daemon=True)
+            thread = Thread(target=self._run, name=self._what, daemon=True)
             thread.start()
             self._thread = thread
         self._given_bytes += len(batch)
@@ -86,7 +88,7 @@ class LogWriter:
         except OSError as error:
             self.lost_lines += bytes(rest).count(b"\n")
             if not self._failing:
-                log.error("the access log cannot be written (%s); lines are lost until it can", error)
+                self._log.error("%s cannot be written (%s); lines are lost until it can", self._what, error)
             self._failing = True
         else:
             self._failing = False
