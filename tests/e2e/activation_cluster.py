@@ -80,10 +80,11 @@ class PodServer:
         assert runner.server is not None
         for site in list(runner.sites):
             await site.stop()
-        for connection in list(runner.server.connections):
-            if connection.transport is not None:
-                connection.transport.abort()
+        server = runner.server
+        _abort_all(server)
         await runner.cleanup()
+        await asyncio.sleep(0)  # connections that had been accepted, and are told to the server a turn later
+        _abort_all(server)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.requests += 1
@@ -96,6 +97,12 @@ class PodServer:
             return web.json_response({"pod": self.name, "host": request.headers.get("Host", "")})
         finally:
             self.in_flight -= 1
+
+
+def _abort_all(server: web.Server) -> None:
+    for connection in list(server.connections):
+        if connection.transport is not None:
+            connection.transport.abort()
 
 
 class ActivationCluster:
