@@ -33,7 +33,7 @@ polyline { fill: none; stroke-width: 1.5; vector-effect: non-scaling-stroke; }
 
 _SCRIPT: Final = """
 'use strict';
-const SAMPLES = 120, SLOTS_SHOWN = 2000, history = new Map();
+const SAMPLES = 120, SLOTS_SHOWN = 2000, REASONS_SHOWN = 5, history = new Map();
 const main = document.querySelector('main'), told = document.querySelector('#told');
 function element(name, words, text) {
   const made = document.createElement(name);
@@ -94,6 +94,11 @@ function shown(revision) {
   if (revision.without_slot.length)
     made.append(element('div', 'busy',
       revision.without_slot.length + ' pods without a slot: ' + revision.without_slot[0].reason));
+  const reasons = revision.slots.filter(one => one.reason);
+  for (const one of reasons.slice(0, REASONS_SHOWN))
+    made.append(element('div', one.state, one.pod + ' ' + one.state + ': ' + one.reason));
+  if (reasons.length > REASONS_SHOWN)
+    made.append(element('div', 'soft', 'and ' + (reasons.length - REASONS_SHOWN) + ' more pods with a reason'));
   const slots = element('div', 'slots');
   revision.slots.slice(0, SLOTS_SHOWN).forEach(one => slots.append(slot(one)));
   made.append(curves(key, revision), slots);

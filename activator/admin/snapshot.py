@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from activator.messages import DataPlaneStatistics
-from lb.tracker import QUARANTINED, RECOVERING, STATE_NAMES
+from lb.tracker import PENDING, QUARANTINED, RECOVERING, STATE_NAMES
 
-_WITH_REASON: Final = (STATE_NAMES[QUARANTINED], STATE_NAMES[RECOVERING])
+_WITH_REASON: Final = (STATE_NAMES[PENDING], STATE_NAMES[QUARANTINED], STATE_NAMES[RECOVERING])
 
 
 def joined(
@@ -42,7 +42,9 @@ def _revision(shown: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
 
 
 def _slot(slot: dict[str, Any], known: dict[str, str] | None) -> dict[str, Any]:
-    """With the reason why the pod is in quarantine or on trial; the record may be of the same pod elsewhere."""
+    """With the reason why the pod does not answer, is in quarantine, or on trial. The record may be of the same pod
+    elsewhere.
+    """
     reason = ""
     if known is not None and known["address"] == slot["address"] and slot["state"] in _WITH_REASON:
         reason = known["reason"]

@@ -121,7 +121,8 @@ class ControlPlane:
     def snapshot(self) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
         """Plain data for `/debug/revisions`: the revisions by key, and the state worker."""
         worker = self.worker
-        shown = revisions(worker.model, self.processes.supervisor.statistics(), self.scaling, self._now())
+        statistics = self.processes.supervisor.statistics()
+        shown = revisions(worker.model, statistics, self.scaling, self.prober.failing, self._now())
         return shown, state_worker(worker, self._now())
 
     def scaling(self, key: str) -> Shown | None:

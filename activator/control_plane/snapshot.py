@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from activator.control_plane.probes.asked_pod import Failing
 from activator.control_plane.scaling.autoscaler import Shown
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.state.model import Model
@@ -16,13 +17,17 @@ NO_SLOT: Final = "every slot of the table is held"
 
 
 def revisions(
-    model: Model, processes: dict[str, dict[str, int]], scaling: Callable[[str], Shown | None], now_s: float
+    model: Model,
+    processes: dict[str, dict[str, int]],
+    scaling: Callable[[str], Shown | None],
+    failing: Callable[[str], dict[str, Failing]],
+    now_s: float,
 ) -> dict[str, dict[str, Any]]:
-    """Of each revision, by key: why pods are, or were, in quarantine, pods without a slot, its local processes, and why
-    so many pods are wanted.
+    """Of each revision, by key: why pods are, or were, in quarantine, why others do not answer (`failing`, by
+    identity), pods without a slot, its local processes, and why so many pods are wanted.
     """
     return {
-        key: {**_pods(record), "processes": processes.get(key), "scaling": _scaling(scaling(key), now_s)}
+        key: {**_pods(record, failing(key)), "processes": processes.get(key), "scaling": _scaling(scaling(key), now_s)}
         for key, record in model.revisions.items()
     }
 
@@ -64,13 +69,15 @@ def _change(changed: Decision, now_s: float) -> dict[str, Any]:
     }
 
 
-def _pods(record: RevisionRecord) -> dict[str, Any]:
+def _pods(record: RevisionRecord, failing: dict[str, Failing]) -> dict[str, Any]:
     reasons = {}
     without_slot = []
     for pod in record.pods.values():
         state = pod.state()
-        if pod.cause:
-            reasons[pod.identity] = {"address": pod.address, "reason": pod.cause}
+        unanswered = failing[pod.identity].cause if pod.identity in failing else ""
+        said = f"{pod.cause}; now: {unanswered}" if pod.cause and unanswered else pod.cause or unanswered
+        if said:
+            reasons[pod.identity] = {"address": pod.address, "reason": said}
         reason = ""
         if pod.ousted_by:
             reason = f"{pod.ousted_by} has its address"

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from activator.admin.snapshot import joined as joined_snapshot
 from activator.admin.status import table
 from activator.control_plane import snapshot as control_snapshot
+from activator.control_plane.probes.asked_pod import Failing
 from activator.data_plane import snapshot as data_snapshot
 from activator.messages import (
     DataPlaneStatistics,
@@ -26,24 +27,24 @@ REFUSED = "refused a connection: connect_failed"
 NO_SLOT = "every slot of the table is held"
 
 
-def answer(joined: Joined) -> bytes:
+def answer(joined: Joined, failing: dict[str, Failing] | None = None) -> bytes:
     worker = joined.worker
     control = (
-        control_snapshot.revisions(worker.model, {}, lambda key: None, 0.0),
+        control_snapshot.revisions(worker.model, {}, lambda key: None, lambda key: failing or {}, 0.0),
         control_snapshot.state_worker(worker, joined.clock.now()),
     )
     counts = DataPlaneStatistics(client_connections=7, http2=Http2Statistics(connections=2, streams=5))
     return msgspec.json.encode(joined_snapshot(data_snapshot.revisions(joined.tables), *control, [], counts))
 
 
-def shown(joined: Joined) -> dict[str, Any]:
-    (revision,) = msgspec.json.decode(answer(joined))["revisions"]
+def shown(joined: Joined, failing: dict[str, Failing] | None = None) -> dict[str, Any]:
+    (revision,) = msgspec.json.decode(answer(joined, failing))["revisions"]
     found: dict[str, Any] = revision
     return found
 
 
-def reasons(joined: Joined) -> dict[str, tuple[str, str]]:
-    return {slot["pod"]: (slot["state"], slot["reason"]) for slot in shown(joined)["slots"]}
+def reasons(joined: Joined, failing: dict[str, Failing] | None = None) -> dict[str, tuple[str, str]]:
+    return {slot["pod"]: (slot["state"], slot["reason"]) for slot in shown(joined, failing)["slots"]}
 
 
 def test_why_a_pod_is_in_quarantine() -> None:
@@ -57,6 +58,19 @@ def test_why_a_pod_is_in_quarantine() -> None:
     assert reasons(joined)["p1"] == ("recovering", REFUSED)
     joined.do(PodGone(KEY, "list", "p2"), seen("p1", PodStatus.NOT_READY))
     assert reasons(joined) == {"p1": ("not_ready", "")}, "that is what its source says of it"
+
+
+def test_why_a_pod_does_not_answer() -> None:
+    joined = Joined()
+    joined.do(RevisionSet(SPEC), seen("p1", PodStatus.PENDING), seen("p2"), seen("p3"))
+    failing = {"p1": Failing(0.0, "connection refused"), "p3": Failing(0.0, "it answered the probe with 500")}
+    joined.do(joined.refused("p3", True, "connect_failed"))
+    assert reasons(joined, failing) == {
+        "p1": ("pending", "connection refused"),
+        "p2": ("ready", ""),
+        "p3": ("quarantined", f"{REFUSED}; now: it answered the probe with 500"),
+    }
+    assert "connection refused" in table(answer(joined, failing))
 
 
 def test_a_slot_that_drains_says_nothing_of_the_pod_that_has_moved_away() -> None:

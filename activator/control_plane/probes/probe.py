@@ -206,6 +206,8 @@ async def _read(reader: asyncio.StreamReader, question: Question) -> Ask:
 
 def _words_of(error: OSError) -> str:
     """In the kernel's words where it is the kernel's, else in those of TLS."""
+    if type(error).__module__ == "ssl":  # its numbers are not the kernel's; ssl itself is imported where TLS is used
+        return f"TLS: {getattr(error, 'verify_message', '') or getattr(error, 'reason', '') or error}"
     if error.errno is not None and error.errno > 0:
         return os.strerror(error.errno).lower()
     return str(error) or type(error).__name__

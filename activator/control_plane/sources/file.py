@@ -90,7 +90,10 @@ class FileSource(Source):
             self._submit(revision_set)
             self._processes.set_revision(key, revisions[key])
             self._submit(listed_pods)
-            self._unreachable.patience_s[key] = float(revisions[key].timeouts.unreachable) if listed_pods.pods else 0.0
+            if listed_pods.pods:
+                self._unreachable.patience_s[key] = float(revisions[key].timeouts.unreachable)
+            else:
+                self._unreachable.patience_s.pop(key, None)
         for key in others:
             self._unreachable.recover(key)
 

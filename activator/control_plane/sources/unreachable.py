@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from activator.control_plane.probes.prober import Prober
+from activator.control_plane.sources.pod_cause_log import PodCauseLog
 from activator.control_plane.state.model import Model
 from activator.messages import Change, Load, RevisionFailed, RevisionRecovered
 from activator.runtime.clock import Now
@@ -25,7 +26,7 @@ log = logging.getLogger("activator.probing")
 
 
 class UnreachableRevisions:
-    """`patience_s`: by revision, how long each pod may not answer; revisions that are not in it are not judged."""
+    """`patience_s`: by revision, how long each pod may not answer (0: for ever); others are not looked at."""
 
     def __init__(self, submit: Callable[[Change], None], prober: Prober, model: Model, now: Now) -> None:
         self._submit = submit
@@ -35,15 +36,19 @@ class UnreachableRevisions:
         self.patience_s: dict[str, float] = {}
         self._look_s: dict[str, float] = {}  # not before: the next look at a revision's pods
         self.causes: dict[str, str] = {}  # of those that are unreachable
+        self.pod_causes = PodCauseLog()
         prober.on_failed = self.pod_failed
         prober.on_answered = self.recover
 
     def pod_failed(self, key: str) -> None:
         """A pod of the revision was asked, and did not answer."""
-        patience_s = self.patience_s.get(key, 0.0)
+        patience_s = self.patience_s.get(key)
         now_s = self._now()
-        if patience_s > 0.0 and key not in self.causes and now_s >= self._look_s.get(key, 0.0):
-            self._look_s[key] = now_s + LOOK_INTERVAL_S
+        if patience_s is None or now_s < self._look_s.get(key, 0.0):
+            return
+        self._look_s[key] = now_s + LOOK_INTERVAL_S
+        self.pod_causes.look(key, self._prober.failing(key), now_s)
+        if patience_s > 0.0 and key not in self.causes:
             cause = self._cause(key, patience_s)
             if cause:
                 self.causes[key] = cause
@@ -61,6 +66,7 @@ class UnreachableRevisions:
         self.causes.pop(key, None)
         self.patience_s.pop(key, None)
         self._look_s.pop(key, None)
+        self.pod_causes.forget(key)
 
     def resubmit(self, key: str) -> None:
         """What was submitted of it was lost."""

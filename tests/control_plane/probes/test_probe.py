@@ -201,3 +201,20 @@ def test_files_that_have_gone_are_no_answer(tmp_path: Path) -> None:
             assert await ask(Question(pod.address, ProbeSpec("http"), tls), LONG_S) is Ask.REFUSED
 
     run(scenario)
+
+
+def test_the_cause_of_a_failed_handshake_is_that_of_tls() -> None:
+    async def scenario() -> None:
+        async def talks_in_the_clear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            writer.write(b"220 ready\r\n" * 20)
+            await reader.read()
+            writer.close()
+
+        async with await asyncio.start_server(talks_in_the_clear, "127.0.0.1", 0) as server:
+            host, port = server.sockets[0].getsockname()
+            question = Question(f"{host}:{port}", ProbeSpec("http"), PodTls())
+            assert await ask(question, LONG_S) is Ask.REFUSED
+            (cause,) = question.causes
+            assert cause.startswith("TLS: ") and "not permitted" not in cause
+
+    run(scenario)
