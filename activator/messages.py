@@ -112,6 +112,15 @@ class Probed(Message, frozen=True, tag=True):
     address: str = ""
 
 
+class PodFailedChecks(Message, frozen=True, tag=True):
+    """A ready pod has failed so many health checks in a row as its revision allows; `cause` is for people."""
+
+    key: str
+    identity: str
+    epoch: int
+    cause: str
+
+
 # --- changes: from the data plane ------------------------------------------------------------------------------------
 
 
@@ -230,6 +239,7 @@ Change = (
     | PodGone
     | Listed
     | Probed
+    | PodFailedChecks
     | PodRefused
     | PodServed
     | TrialEnded
@@ -376,6 +386,8 @@ class StartProbe(Message, frozen=True, tag=True):
     address: str
     probe: ProbeSpec = ProbeSpec()
     tls: PodTls | None = None
+    rise: int = 1  # so many answers in a row, `rise_interval_s` apart
+    rise_interval_s: float = 0.0
 
 
 class StopProbe(Message, frozen=True, tag=True):

@@ -17,7 +17,7 @@ from activator.config.edge_checks import EdgeChecker, element_at, item_at
 from activator.config.member_checks import check_members
 from activator.config.model import DEFAULT_ADMIN, DEFAULT_LISTEN, STABLE_WINDOW_S
 from activator.config.policy_checks import PolicyChecker
-from activator.config.probe_checks import check_probe
+from activator.config.probe_checks import check_health, check_probe
 from activator.config.process_checks import ProcessChecker
 from activator.config.queue_checks import check_queue
 from activator.config.reader import UNREADABLE, Reader, Values
@@ -205,6 +205,7 @@ class Checker:
         self._edge.check_revision(item, values, path)
         self._policies.check_revision(item, values, path)
         check_probe(self._reader, item, values, f"{path}.probe")
+        check_health(self._reader, item, values, f"{path}.health")
         check_queue(self._reader, item_at(item, "queue"), values.get("queue", {}), f"{path}.queue")
         self._check_positive(item, values, "timeouts", f"{path}.timeouts", ("connect", "startup"))
 

@@ -18,6 +18,9 @@ from msgspec import inspect
 
 from activator.config.checks import Checker, canonical_host
 from activator.config.model import (
+    HEALTH_FALL,
+    HEALTH_INTERVAL_S,
+    HEALTH_RISE,
     PROBE_GRPC,
     PROBE_HTTP,
     PROBE_TCP,
@@ -28,11 +31,13 @@ from activator.config.model import (
     Probe,
     Queue,
     Revision,
+    RevisionHealth,
 )
 from activator.config.reader import UNREADABLE, Reader, build
 from activator.config.schema import make_schema
 from activator.config.specs import (
     DisciplineSpec,
+    HealthCheckSpec,
     MatchSpec,
     ProbeSpec,
     RevisionSpec,
@@ -160,6 +165,7 @@ def resolve_revision(
         ejection_share=_or(revision.health.ejection_share, config.health.ejection_share),
         stale_after_s=float(_or(revision.health.stale_after, config.health.stale_after)),
         probe=_resolve_probe(revision.probe, revision),
+        health_checks=_resolve_health_checks(revision.health),
         lenient_pods=revision.lenient_pods,
         protocol=_pod_protocol(revision),
         server_timing=revision.server_timing,
@@ -216,6 +222,8 @@ def _or(own: T | None, general: T) -> T:
 
 def _resolve_probe(probe: Probe | None, revision: Revision) -> ProbeSpec:
     lenient = revision.lenient_pods
+    if revision.health.http_get:
+        return ProbeSpec(PROBE_HTTP, revision.health.http_get, lenient=lenient, http2=speaks_http2(revision))
     if probe is None:
         return ProbeSpec(lenient=lenient)
     return ProbeSpec(
@@ -227,6 +235,13 @@ def _resolve_probe(probe: Probe | None, revision: Revision) -> ProbeSpec:
         http2=speaks_http2(revision),
         service=probe.service,
     )
+
+
+def _resolve_health_checks(health: RevisionHealth) -> HealthCheckSpec | None:
+    if not health.http_get and health.interval is None:
+        return None
+    interval = HEALTH_INTERVAL_S if health.interval is None else float(health.interval)
+    return HealthCheckSpec(interval, health.rise or HEALTH_RISE, health.fall or HEALTH_FALL) if interval else None
 
 
 def _pod_protocol(revision: Revision) -> str:

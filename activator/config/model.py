@@ -55,6 +55,9 @@ BUFFERED_CONCURRENCY_MAX: Final = 10  # up to this limit a slow client is a good
 BUFFER_REQUEST_BYTES: Final = 64 * KIB  # … by default so much of its request …
 BUFFER_RESPONSE_BYTES: Final = MIB  # … and of its response
 TRACING_RATE: Final = 0.1
+HEALTH_INTERVAL_S: Final = 2.0  # between two active health checks of a pod
+HEALTH_RISE: Final = 2
+HEALTH_FALL: Final = 3
 WORKERS_MAX: Final = 256
 AUTO: Final = "auto"
 HASH_ON_CLIENT_IP: Final = "client_ip"
@@ -697,11 +700,33 @@ class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class RevisionHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The same of one revision."""
+    """The same of one revision, and active health checks of its ready pods."""
 
     strikes: Annotated[Positive | None, doc("As `health.strikes`. Not set: that value.", 5)] = None
     ejection_share: Annotated[Share | None, doc("As `health.ejection_share`. Not set: that value.", 0.3)] = None
     stale_after: Annotated[Duration | None, doc("As `health.stale_after`. Not set: that value.", "1m")] = None
+    http_get: Annotated[
+        str,
+        doc(
+            "A path that pods must answer with 2xx or 3xx, before they get requests and while they are ready (active "
+            "health checks). Empty: as `probe`.",
+            "/health",
+        ),
+    ] = ""
+    interval: Annotated[
+        Duration | None,
+        doc(
+            "The time between two health checks of a ready pod. 0: ready pods are not checked. Not set: 2 s with "
+            "`http_get`, else 0.",
+            "5s",
+        ),
+    ] = None
+    rise: Annotated[
+        Positive | None, doc("The checks in a row that a failed pod must pass before its trial. Not set: 2.", 1)
+    ] = None
+    fall: Annotated[
+        Positive | None, doc("The checks in a row that a ready pod fails before it is taken out. Not set: 3.", 2)
+    ] = None
 
 
 class JsonMatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -810,7 +835,9 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     queue: Annotated[Queue, doc("The queue of waiting requests.")] = Queue()
     timeouts: Annotated[Timeouts, doc("The times that a request and a start may take.")] = Timeouts()
     buffer: Annotated[Buffer, doc("What is kept for slow clients, so that they hold no slot.")] = Buffer()
-    health: Annotated[RevisionHealth, doc("Passive health checks, where they differ from `health`.")] = RevisionHealth()
+    health: Annotated[
+        RevisionHealth, doc("Health checks: passive ones where they differ from `health`, and active ones.")
+    ] = RevisionHealth()
     probe: Annotated[Probe | None, doc("How the pods are probed. Not set: the port must accept connections.")] = None
     upgrades: Annotated[
         list[str],

@@ -17,6 +17,8 @@ _PATH: Final = re.compile(r"/[!-~]*")  # visible ASCII, as it goes over the wire
 _HOST: Final = re.compile(r"[A-Za-z0-9._:\[\]-]+")
 SERVICE_BYTES_MAX: Final = 120  # of a gRPC service's name: so its length is one byte on the wire
 
+HEALTH_INTERVAL_MIN_S: Final = 0.1  # between two checks of one pod
+
 _HTTP_KEYS: Final = ("path", "host", "identity_header")
 
 
@@ -49,6 +51,29 @@ def check_probe(reader: Reader, revision: Item, values: Values, path: str) -> No
             "`identity_header` requires pods that report themselves: fixed `pods` have no identity but their address"
         )
         reader.advise(item_at(item, "identity_header"), f"{path}.identity_header", advice)
+
+
+def check_health(reader: Reader, revision: Item, values: Values, path: str) -> None:
+    """The active health checks in the key `health` of one revision."""
+    health = values.get("health")
+    if health is None or health is UNREADABLE:
+        return
+    item = item_at(revision, "health")
+    active = [key for key in ("http_get", "interval", "rise", "fall") if health.get(key) not in (None, "")]
+    if not active:
+        return
+    first, at = item_at(item, active[0]), f"{path}.{active[0]}"
+    http_get, interval = health.get("http_get", ""), health.get("interval")
+    if values.get("process") is not None:
+        reader.advise(first, at, "health checks cannot be set with `process`: use `process.readiness`")
+    elif http_get and _PATH.fullmatch(http_get) is None:
+        reader.found(item_at(item, "http_get"), f"{path}.http_get", "a path that begins with /, without spaces")
+    elif http_get and values.get("probe") is not None:
+        reader.advise(item_at(item, "http_get"), f"{path}.http_get", "set `probe` or `health.http_get`, not both")
+    elif not http_get and interval is None:
+        reader.advise(first, at, f"`{active[0]}` requires `interval`, or `http_get`")
+    elif interval is not None and (interval < 0 or 0 < interval < HEALTH_INTERVAL_MIN_S):
+        reader.found(item_at(item, "interval"), f"{path}.interval", f"0, or at least {HEALTH_INTERVAL_MIN_S:g} s")
 
 
 def _check_texts(reader: Reader, item: Item, probe: Values, path: str) -> None:

@@ -70,6 +70,14 @@ class ProbeSpec(msgspec.Struct, frozen=True):
     service: str = ""  # grpc: the service asked about; empty: the server as a whole
 
 
+class HealthCheckSpec(msgspec.Struct, frozen=True):
+    """Active health checks of ready pods: how often, and how many in a row count."""
+
+    interval_s: float
+    rise: int
+    fall: int
+
+
 class MatchSpec(msgspec.Struct, frozen=True):
     """Which requests for its hosts a revision takes. What is empty is not looked at."""
 
@@ -104,6 +112,7 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     ejection_share: float = _HEALTH.ejection_share
     stale_after_s: float = float(_HEALTH.stale_after)  # a pod that is not ready for so long is asked again; 0: never
     probe: ProbeSpec = ProbeSpec()
+    health_checks: HealthCheckSpec | None = None  # of ready pods, by `probe`; None: they are not asked
     max_scale: int = 0
     trailing_fragmentation_threshold: float = _CONFIG.trailing_fragmentation_threshold
     queue_depth: int = _QUEUE.depth

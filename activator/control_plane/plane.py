@@ -18,6 +18,7 @@ from activator.control_plane.probes.tcp_probe import TcpProber
 from activator.control_plane.scaling.autoscaler import Shown
 from activator.control_plane.snapshot import revisions, state_worker
 from activator.control_plane.sources.file import FileSource
+from activator.control_plane.sources.health_checks import HealthChecks
 from activator.control_plane.sources.process.source import ProcessSource
 from activator.control_plane.sources.process.supervisor import Reaping
 from activator.control_plane.sources.source import Source
@@ -70,6 +71,7 @@ class ControlPlane:
         self._tasks = tasks
         self.prober = Prober(tasks, self.submit, rng, now, TcpProber(now).ask)
         self.worker = StateWorker(now, self._apply, self.prober.order, self._resubmit, rng=rng, before_batch=write_out)
+        self.health_checks = HealthChecks(tasks, self.submit, self.worker.model, now)
         self.prober.panicked = self.worker.supervision.panicked
         self.controllers = Controllers(now)
         self.processes = ProcessSource(tasks, self.submit, now, wall_clock, reaping, self.worker.supervision.panicked)
@@ -81,7 +83,12 @@ class ControlPlane:
     # --- life ---
 
     def start(self) -> None:
-        for name, run in ((WORKER, self.worker.run), ("sweeps", self._run_sweeps), ("scaling", self._run_scaling)):
+        for name, run in (
+            (WORKER, self.worker.run),
+            ("sweeps", self._run_sweeps),
+            ("scaling", self._run_scaling),
+            ("health checks", self.health_checks.run),
+        ):
             self._tasks.start(name or "state worker", keep_running(name, run, self.worker.supervision, self._now))
 
     async def close(self) -> None:
@@ -174,6 +181,7 @@ class ControlPlane:
 
     def _apply(self, effects: list[Effect]) -> None:
         self._send(effects)
+        self.health_checks.applied(effects)
         for source in self._sources:
             try:
                 source.applied(effects)

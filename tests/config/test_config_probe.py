@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from activator.config.file import parse, resolve
-from activator.config.specs import ProbeSpec
+from activator.config.specs import HealthCheckSpec, ProbeSpec
 from activator.runtime.errors import ConfigError
 
 PODS = "pods: ['127.0.0.1:1']"
@@ -75,3 +75,44 @@ def test_mistakes_are_one_line_each(probe: str, problem: str) -> None:
 def test_a_local_process_is_asked_as_its_readiness_says() -> None:
     (problem,) = problems("{path: /}", PROCESS)
     assert problem.startswith("f:5: revisions[0].probe: `probe` cannot be set with `process`: use `process.readiness`")
+
+
+@pytest.mark.parametrize(
+    ("health", "checks", "probe"),
+    [
+        ("health: {}", None, ProbeSpec()),
+        ("health: {http_get: /up}", HealthCheckSpec(2.0, 2, 3), ProbeSpec("http", "/up")),
+        (
+            "health: {http_get: /up, interval: 500ms, rise: 1, fall: 5}",
+            HealthCheckSpec(0.5, 1, 5),
+            ProbeSpec("http", "/up"),
+        ),
+        ("health: {http_get: /up, interval: 0s}", None, ProbeSpec("http", "/up")),
+        ("health: {interval: 5s}, probe: {path: /r}", HealthCheckSpec(5.0, 2, 3), ProbeSpec("http", "/r")),
+    ],
+)
+def test_active_health_checks(health: str, checks: HealthCheckSpec | None, probe: ProbeSpec) -> None:
+    text = f"revisions:\n  - {{name: a, hosts: [a], {PODS}, {health}}}\n"
+    (spec,) = resolve(parse(text, "f", {}), lambda _: "random")
+    assert (spec.health_checks, spec.probe) == (checks, probe)
+
+
+@pytest.mark.parametrize(
+    ("health", "more", "problem"),
+    [
+        ("{rise: 2}", PODS, "f:5: revisions[0].health.rise: `rise` requires `interval`, or `http_get`"),
+        ("{http_get: up}", PODS, 'f:5: revisions[0].health.http_get: found "up", expected a path that begins with /'),
+        ("{interval: 1ms}", PODS, 'f:5: revisions[0].health.interval: found "1ms", expected 0, or at least 0.1 s'),
+        ("{http_get: /}", PROCESS, "f:5: revisions[0].health.http_get: health checks cannot be set with `process`"),
+        (
+            "{http_get: /}",
+            PODS + "\n    probe: {kind: tcp}",
+            "f:6: revisions[0].health.http_get: set `probe` or `health.http_get`, not both",
+        ),
+    ],
+)
+def test_health_checks_that_are_mistakes(health: str, more: str, problem: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(f"revisions:\n  - name: a\n    hosts: [a]\n    {more}\n    health: {health}\n", "f", {})
+    (found,) = caught.value.problems
+    assert found.startswith(problem)

@@ -108,6 +108,8 @@ class AskedPod:
         self._hurried_since_s = 0.0
         self._hurried_until_s = 0.0
         self._answered = False
+        self._answers = 0  # in a row
+        self._counts_from_s = -NEVER  # not before: the next answer counts
 
     @property
     def hurried(self) -> bool:
@@ -135,9 +137,15 @@ class AskedPod:
         """A question has ended."""
         if question is not None:
             self._questions.discard(question)
+        now_s = self._asker.now()
         if found is Ask.ANSWERED:
-            self._answered = True
+            if now_s >= self._counts_from_s:  # else it is of a question beside the one that counted
+                self._answers += 1
+                self._due_s = self._counts_from_s = now_s + self.order.rise_interval_s
+            self._answered = self._answers >= self.order.rise
         else:
+            self._answers = 0
+            self._counts_from_s = -NEVER
             since_s = self._asker.now() if self.failing is None else self.failing.since_s
             self.failing = Failing(since_s, cause or "it does not answer")
             self.silences = self.silences + 1 if found is Ask.SILENT else 0
@@ -151,6 +159,8 @@ class AskedPod:
         if self.hurried or self._answered:
             return
         self._asker.hurried_pods.add(self)
+        if self._answers:
+            return  # the answers that are still needed are to be apart
         self._due_s = now_s if not self._questions else min(self._due_s, now_s + PROBE_SECOND_AFTER_S)
         self._wake.set()
 
@@ -167,6 +177,8 @@ class AskedPod:
     def begin_again(self) -> None:
         """It is to be asked, as if it never had been."""
         self._answered = False
+        self._answers = 0
+        self._counts_from_s = -NEVER
         self.silences = 0
         self.failing = None
         self._due_s = -NEVER

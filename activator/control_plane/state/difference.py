@@ -110,7 +110,11 @@ def _probes(revision: RevisionRecord, identity: str, step: Step, reduction: Redu
 
 def start_probe(revision: RevisionRecord, pod: PodRecord) -> StartProbe:
     """The order to ask the pod as its revision says."""
-    return StartProbe(revision.spec.key, pod.identity, pod.address, revision.spec.probe, revision.spec.tls)
+    spec = revision.spec
+    checks = spec.health_checks
+    if checks is None or not pod.quarantined:
+        return StartProbe(spec.key, pod.identity, pod.address, spec.probe, spec.tls)
+    return StartProbe(spec.key, pod.identity, pod.address, spec.probe, spec.tls, checks.rise, checks.interval_s)
 
 
 def place(revision: RevisionRecord, pod: PodRecord) -> PlacePod:

@@ -6,7 +6,9 @@ comes back through trial requests, as behind a half-open circuit breaker.
 Rules
   1. A refused connection is certain: the pod is out at once, even the last one. Silence and breakage are uncertain: out
      after so many strikes in a row, only a share of the pods at once, never the last that is ready.
-  2. There is one way back: a probe is answered, then one trial request at a time.
+     A pod that fails its revision's health checks (sources/health_checks.py) is out, too, even the last one.
+  2. There is one way back: a probe is answered (where there are health checks, `rise` in a row), then one trial request
+     at a time.
   3. What comes too late is stale: a report of a pod that is gone, or has another state or another slot since (its epoch
      is another one), and an answer to a probe that nobody waits for. It is counted and not acted on.
   4. No pod is dropped for its age while a source lists it: it is asked again, unless its source itself decides whether
@@ -24,8 +26,18 @@ from activator.control_plane.state.difference import put, set_pod, start_probe
 from activator.control_plane.state.lifecycle import ANSWERED, DEAD, EXPIRED, SERVED, STRUCK, TRIAL_FAILED, TRIAL_PASSED
 from activator.control_plane.state.model import Reduction
 from activator.control_plane.state.records import PodRecord, RevisionRecord
-from activator.messages import PUSH, PodRefused, PodServed, PodStatus, Probed, StopProbe, Sweep, TrialEnded
-from lb.tracker import NOT_READY
+from activator.messages import (
+    PUSH,
+    PodFailedChecks,
+    PodRefused,
+    PodServed,
+    PodStatus,
+    Probed,
+    StopProbe,
+    Sweep,
+    TrialEnded,
+)
+from lb.tracker import NOT_READY, READY
 
 PUSH_FRESH_S: Final = 60.0  # how long a pod's report of itself overrides what others report of it
 PUSH_PROVISIONAL_S: Final = 60.0  # how long a pod that only reports itself may stay
@@ -64,6 +76,16 @@ def pod_refused(revision: RevisionRecord, change: PodRefused, now_s: float, redu
     put(revision, old, replace(old, strikes=strikes), STRUCK, now_s, reduction)
     if not reduction.refused:
         reduction.effects.append(set_pod(revision, old))  # only suspected: the slot is given back to the picks
+
+
+def pod_failed_checks(revision: RevisionRecord, change: PodFailedChecks, now_s: float, reduction: Reduction) -> None:
+    old = _reported(revision, change.identity, change.epoch, reduction)
+    if old is None:
+        return
+    if old.state() != READY:
+        reduction.stale = True
+        return
+    put(revision, old, replace(old, quarantined=True, strikes=0, cause=change.cause), DEAD, now_s, reduction)
 
 
 def pod_served(revision: RevisionRecord, change: PodServed, now_s: float, reduction: Reduction) -> None:

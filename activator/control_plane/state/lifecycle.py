@@ -17,7 +17,7 @@ from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, QUARANTINED, READY, 
 SEEN: Final = "seen"  # a source asserts it, or says something new of it
 GONE: Final = "gone"  # a source does not assert it any more
 ANSWERED: Final = "answered"  # a probe was answered
-DEAD: Final = "dead"  # a connection was refused
+DEAD: Final = "dead"  # a connection was refused, or health checks have failed
 STRUCK: Final = "struck"  # no answer in time, or a connection that broke
 SERVED: Final = "served"  # a request was answered after strikes
 TRIAL_PASSED: Final = "trial passed"

@@ -15,6 +15,7 @@ from typing import Final, final
 from activator.messages import (
     Change,
     Listed,
+    PodFailedChecks,
     PodGone,
     PodRefused,
     PodSeen,
@@ -60,7 +61,7 @@ def fold_key(change: Change) -> FoldKey:
     return (change.key, kind.__name__)
 
 
-_OF_A_POD: Final = frozenset({Probed, PodServed, TrialEnded, PodUnplaced, SlotForgotten})
+_OF_A_POD: Final = frozenset({Probed, PodFailedChecks, PodServed, TrialEnded, PodUnplaced, SlotForgotten})
 
 
 def _may_be_dropped(change: Change) -> bool:

@@ -31,6 +31,7 @@ from activator.messages import (
     LeasesForsaken,
     LineStuck,
     Listed,
+    PodFailedChecks,
     PodGone,
     PodRefused,
     PodSeen,
@@ -97,7 +98,11 @@ def _revision_set(model: Model, change: RevisionSet, reduction: Reduction) -> No
     reduction.effects.append(SetRevision(spec))
     if old is None:
         return
-    asks_otherwise = (spec.probe, spec.tls) != (old.spec.probe, old.spec.tls)
+    asks_otherwise = (spec.probe, spec.tls, spec.health_checks) != (
+        old.spec.probe,
+        old.spec.tls,
+        old.spec.health_checks,
+    )
     for pod in new.pods.values():
         if pod.state() != DRAINING and new.limit_of(pod) != old.limit_of(pod):
             reduction.effects.append(set_pod(new, pod))
@@ -265,6 +270,7 @@ _HANDLERS: Final[dict[type, Callable[[RevisionRecord, Any, float, Reduction], No
     PodSeen: _pod_seen,
     PodGone: _pod_gone,
     Probed: health.probed,
+    PodFailedChecks: health.pod_failed_checks,
     PodRefused: health.pod_refused,
     PodServed: health.pod_served,
     TrialEnded: health.trial_ended,

@@ -205,10 +205,16 @@ def test_files_that_have_gone_are_no_answer(tmp_path: Path) -> None:
 
 def test_the_cause_of_a_failed_handshake_is_that_of_tls() -> None:
     async def scenario() -> None:
+        ended = asyncio.Event()
+
         async def talks_in_the_clear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.write(b"220 ready\r\n" * 20)
-            await reader.read()
+            with contextlib.suppress(ConnectionError):
+                await reader.read()
             writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+            ended.set()
 
         async with await asyncio.start_server(talks_in_the_clear, "127.0.0.1", 0) as server:
             host, port = server.sockets[0].getsockname()
@@ -216,5 +222,6 @@ def test_the_cause_of_a_failed_handshake_is_that_of_tls() -> None:
             assert await ask(question, LONG_S) is Ask.REFUSED
             (cause,) = question.causes
             assert cause.startswith("TLS: ") and "not permitted" not in cause
+            await ended.wait()
 
     run(scenario)

@@ -1,0 +1,156 @@
+"""Active health checks: ready pods are asked again and again, where their revision says so.
+
+Rules
+  1. The pods of a revision are asked one after the other, evenly over its interval; so the checks of many pods never
+     come at once. A pod is asked again only after its last check has ended.
+  2. The cost has bounds, whatever is configured: HEALTH_CHECKS_PER_S_MAX starts a second and HEALTH_CHECKS_AT_ONCE_MAX
+     under way. Beyond that the intervals become longer; no check is kept.
+  3. After `fall` failures in a row the state worker is told, with the epoch of the pod as it was asked: a pod that has
+     left, or is in another state by then, is not taken out.
+  4. Only READY pods are asked here. Pods in quarantine are asked by the prober, `rise` times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Final
+
+from activator.control_plane.probes.asked_pod import Wait
+from activator.control_plane.probes.probe import Ask, Question, ask
+from activator.control_plane.state.model import Model
+from activator.control_plane.state.records import PodRecord, RevisionRecord
+from activator.messages import Change, Effect, PodFailedChecks, RebuildRevision, SetRevision
+from activator.runtime.clock import Now
+from activator.runtime.tasks import TaskGroupOwner, wait_for
+from lb.tracker import READY
+
+HEALTH_CHECKS_PER_S_MAX: Final = 500.0  # 2 % of a core
+HEALTH_CHECKS_AT_ONCE_MAX: Final = 256
+HEALTH_CHECK_TIMEOUT_MAX_S: Final = 10.0  # and never more than the interval
+_IDLE_S: Final = 3600.0  # nothing is due: sleep until a revision asks for checks
+
+log = logging.getLogger("activator.probing")
+
+
+class _Round:
+    """One revision: the pods that are still to be asked in this interval, and failures in a row."""
+
+    def __init__(self, order: int) -> None:
+        self.order = order  # of two that are due at once
+        self.left: list[str] = []  # identities, the next one last
+        self.step_s = 0.0
+        self.failures: dict[str, tuple[int, int]] = {}  # by identity: the pod's epoch, and how many in a row
+        self.asking: set[str] = set()
+
+
+class HealthChecks:
+    """`ask_pod` asks one pod once; `wait` sleeps."""
+
+    def __init__(
+        self,
+        tasks: TaskGroupOwner,
+        submit: Callable[[Change], None],
+        model: Model,
+        now: Now,
+        ask_pod: Callable[[Question, float], Coroutine[None, None, Ask]] = ask,
+        wait: Wait = wait_for,
+    ) -> None:
+        self._tasks = tasks
+        self._submit = submit
+        self._model = model
+        self._now = now
+        self._ask_pod = ask_pod
+        self._wait = wait
+        self._rounds: dict[str, _Round] = {}
+        self._due: list[tuple[float, int, str]] = []  # a heap
+        self._wake = asyncio.Event()  # a revision asks for checks, or one of the checks under way has ended
+        self._made = 0
+        self.under_way = 0
+        self.checks_total = 0
+        self.failed_total = 0
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            now_s = self._now()
+            may_check = bool(self._due) and self.under_way < HEALTH_CHECKS_AT_ONCE_MAX
+            if may_check and self._due[0][0] <= now_s:
+                self._check_next(now_s)
+                await self._wait(asyncio.Event(), 1.0 / HEALTH_CHECKS_PER_S_MAX)
+            else:
+                self._wake.clear()
+                await self._wait(self._wake, self._due[0][0] - now_s if may_check else _IDLE_S)
+
+    def applied(self, effects: list[Effect]) -> None:
+        """Begin with revisions that ask for checks; those that ask for none any more end when they are due."""
+        for effect in effects:
+            if type(effect) is SetRevision or type(effect) is RebuildRevision:
+                key = effect.key
+                if effect.spec.health_checks is not None and key not in self._rounds:
+                    self._made += 1
+                    self._rounds[key] = _Round(self._made)
+                    heapq.heappush(self._due, (self._now(), self._made, key))
+                    self._wake.set()
+
+    def _check_next(self, now_s: float) -> None:
+        """Of the revision that is due, the next pod."""
+        _, order, key = heapq.heappop(self._due)
+        revision = self._model.revisions.get(key)
+        checks = None if revision is None else revision.spec.health_checks
+        current = self._rounds[key]
+        if revision is None or checks is None:
+            del self._rounds[key]
+            return
+        if not current.left:
+            self._begin(current, revision, checks.interval_s)
+        identity = current.left.pop() if current.left else ""
+        heapq.heappush(self._due, (now_s + current.step_s, order, key))
+        pod = revision.pods.get(identity)
+        if pod is not None and pod.state() == READY and identity not in current.asking:
+            current.asking.add(identity)
+            self.under_way += 1
+            self.checks_total += 1
+            self._tasks.start("health check", self._check(revision, pod, current))
+
+    def _begin(self, current: _Round, revision: RevisionRecord, interval_s: float) -> None:
+        ready = [pod.identity for pod in revision.pods.values() if pod.state() == READY]
+        current.left = ready[::-1]
+        current.step_s = interval_s / max(len(ready), 1)
+        current.failures = {identity: current.failures[identity] for identity in ready if identity in current.failures}
+
+    async def _check(self, revision: RevisionRecord, pod: PodRecord, current: _Round) -> None:
+        spec = revision.spec
+        assert spec.health_checks is not None
+        question = Question(pod.address, spec.probe, spec.tls, pod.identity, spec.key, causes=[])
+        found = Ask.REFUSED
+        try:
+            found = await self._ask_pod(question, min(spec.health_checks.interval_s, HEALTH_CHECK_TIMEOUT_MAX_S))
+        except asyncio.CancelledError:
+            raise
+        except Exception:  # a defect says nothing of the pod
+            log.exception("could not check the pod %s of %s", pod.identity, spec.key)
+            found = Ask.ANSWERED
+        finally:
+            self.under_way -= 1
+            self._wake.set()
+            current.asking.discard(pod.identity)
+        self._judge(spec.key, pod, current, found, question.causes[-1] if question.causes else "it does not answer")
+
+    def _judge(self, key: str, pod: PodRecord, current: _Round, found: Ask, cause: str) -> None:
+        if found is Ask.ANSWERED:
+            current.failures.pop(pod.identity, None)
+            return
+        self.failed_total += 1
+        epoch, before = current.failures.get(pod.identity, (pod.epoch, 0))
+        failures = before + 1 if epoch == pod.epoch else 1
+        current.failures[pod.identity] = (pod.epoch, failures)
+        revision = self._model.revisions.get(key)
+        checks = None if revision is None else revision.spec.health_checks
+        if checks is not None and failures >= checks.fall:
+            del current.failures[pod.identity]
+            said = f"failed {failures} health checks in a row: {cause}"
+            log.warning("%s: the pod %s %s; it is taken out", key, pod.identity, said)
+            self._submit(PodFailedChecks(key, pod.identity, pod.epoch, said))
