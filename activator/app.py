@@ -22,7 +22,6 @@ import msgspec
 from activator.config.model import ACTIVATIONS, AUTO, FIXED_KEYS, Config, Kubernetes, Tls
 from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import ControlPlane
-from activator.control_plane.sources import file
 from activator.control_plane.sources.process.reaper import MARK
 from activator.control_plane.sources.process.supervisor import Reaping
 from activator.data_plane.plane import DataPlane
@@ -125,7 +124,9 @@ class App:
         count = processors() if settings.config.workers == AUTO else int(settings.config.workers)
         data = DataPlane(settings.config, now, channel.send_to_control, rng, self._tasks) if count == 1 else None
         self.data = data  # in this process
-        self.control = ControlPlane(now, channel.send_effects, channel.flush, rng, self._tasks, reaping, time.time)
+        self.control = ControlPlane(
+            now, channel.send_effects, channel.flush, rng, self._tasks, reaping, time.time, settings.config.dns
+        )
         channel.connect_control(self._receive)
         self.workers: Workers
         own_rng = Rng(rng.below(1 << 30))  # whether a request is traced must not change which pod it goes to
@@ -164,7 +165,7 @@ class App:
         self.control.start()
         if self._membership is not None:
             await self._membership.start()  # first: others may know more of revisions that were dropped and came back
-        self.control.configure(self.config, self.settings.specs, file.lists(self.config.revisions))
+        self.control.configure(self.config, self.settings.specs)
         await self.control.settle()  # before that, requests to what the file names would be answered "no route"
         await self._start_sources()
         if self.config.admin:
@@ -233,7 +234,6 @@ class App:
         try:
             config, specs = self.settings.reload()
             # What may be refused comes first, and changes nothing where it is.
-            lists = file.lists(config.revisions)
             listeners = self.workers.plan([*_listeners(config), *self._asked_by_cluster])
             try:
                 self.telemetry.set(config)
@@ -249,7 +249,7 @@ class App:
             return [str(error)]
         self.workers.reconfigure(config)
         self.workers.change(listeners)
-        self.control.configure(config, specs, lists)
+        self.control.configure(config, specs)
         if self._cluster is not None:
             self._cluster.configure(config)
         fixed = self.needs_restart = [one for one in FIXED_KEYS if getattr(config, one) != getattr(self.config, one)]

@@ -90,6 +90,7 @@ function shown(revision) {
     figure('clients that send', revision.gathering), figure('clients that read', revision.delivering));
   made.append(title, figures);
   if (revision.failure) made.append(element('div', 'bad', 'cannot start: ' + revision.failure));
+  for (const problem of revision.problems || []) made.append(element('div', 'busy', problem));
   if (revision.waits_for) made.append(element('div', 'busy', 'waits for ' + revision.waits_for));
   if (revision.without_slot.length)
     made.append(element('div', 'busy',

@@ -34,6 +34,8 @@ def _revision(shown: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
     reasons = known.get("reasons", {})
     slots = [_slot(slot, reasons.get(slot["pod"])) for slot in shown["slots"]]
     made = {**shown, "slots": slots, "without_slot": known.get("without_slot", [])}
+    if known.get("problems"):
+        made["problems"] = known["problems"]
     if known.get("processes") is not None:
         made["processes"] = known["processes"]
     if known.get("scaling") is not None:

@@ -96,6 +96,8 @@ def _revision(revision: dict[str, Any]) -> Text:
         line.append(f"  slow clients: {revision['gathering']} send, {revision['delivering']} read", style="not bold")
     if revision["waits_for"]:
         line.append(f"  waits for {revision['waits_for']}", style="yellow")
+    for problem in revision.get("problems", []):
+        line.append(f"  {problem}", style="yellow")
     if revision["failure"]:
         line.append(f"  cannot start: {revision['failure']}", style="red")
     return line

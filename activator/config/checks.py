@@ -120,6 +120,7 @@ class Checker:
         scaler = (values.get("kubernetes") or {}).get("external_scaler", {})
         scaler_item = item_at(item_at(root, "kubernetes"), "external_scaler")
         self._check_address(scaler_item, scaler, "listen", "kubernetes.external_scaler.", allow_empty=True)
+        self._check_dns(root, values)
         self._check_positive(root, values, "limits", "limits", ("header_bytes", "held_bytes"))
         revisions = values.get("revisions", [])
         revisions_item = root.entries.get("revisions") if root.entries else None
@@ -151,6 +152,17 @@ class Checker:
                 item = item_at(root, "admin" if "admin" in (root.entries or {}) else "listen")
                 advice = f'"{admin}" cannot be listened on beside `listen`, which has "{address}": use another port'
                 self._reader.advise(item, "admin", advice)
+
+    def _check_dns(self, root: Item, values: Values) -> None:
+        item = item_at(root, "dns")
+        self._check_positive(root, values, "dns", "dns", ("timeout",))
+        for place, server in enumerate(values.get("dns", {}).get("servers", [])):
+            if server is UNREADABLE or _is_ip(server, 4) or _is_ip(server, 6):
+                continue
+            found = split_address(server)
+            if found is None or not (_is_ip(found[0], 4) or _is_ip(found[0], 6)):
+                one = element_at(item_at(item, "servers"), place)
+                self._reader.found(one, f"dns.servers[{place}]", "an IP address such as 10.0.0.2 or 10.0.0.2:5353")
 
     def _check_members(self, root: Item, values: Values) -> None:
         item, members = item_at(root, "members"), values.get("members", {})
@@ -246,6 +258,7 @@ class Checker:
     def _check_pods(self, item: Item, values: Values, path: str) -> None:
         entries = item.entries or {}
         has_pods = bool(values["pods"]) if "pods" in values else "pods" in entries
+        has_pods = has_pods or bool(values.get("pods_file", ""))
         has_process = values["process"] is not None if "process" in values else "process" in entries
         if has_pods and has_process:
             self._reader.advise(item, path, "set `pods` or `process`, not both")
@@ -254,16 +267,33 @@ class Checker:
         seen: set[str] = set()
         for place, pod in enumerate(values.get("pods", [])):
             pods_item = item_at(item, "pods")
-            address = pod.get("address", UNREADABLE) if isinstance(pod, dict) else pod
-            if address is UNREADABLE or pods_item.elements is None:
+            if pod is UNREADABLE or pods_item.elements is None:
                 continue
-            one = item_at(pods_item.elements[place], "address")
-            at = f"{path}.pods[{place}]" + (".address" if isinstance(pod, dict) else "")
+            entry, at = pods_item.elements[place], f"{path}.pods[{place}]"
+            if isinstance(pod, dict) and not self._is_address_pod(entry, pod, at):
+                continue
+            address = pod["address"] if isinstance(pod, dict) else pod
+            one = item_at(entry, "address")
+            at += ".address" if isinstance(pod, dict) else ""
             self._check_is_address(one, address, at)
             known_as = _canonical_address(address)
             if known_as in seen:
                 self._reader.advise(one, at, f'"{address}" is in the list already: list each pod once')
             seen.add(known_as)
+
+    def _is_address_pod(self, item: Item, pod: Values, path: str) -> bool:
+        """Whether it has an address to be checked; else it has `srv`, or it is a mistake."""
+        entries = item.entries or {}
+        if "srv" in entries and "address" in entries:
+            self._reader.advise(item_at(item, "srv"), f"{path}.srv", "set `address` or `srv`, not both")
+        elif pod.get("srv", ""):
+            if not _is_dns_name(pod["srv"]):
+                self._reader.found(item_at(item, "srv"), f"{path}.srv", "a name such as _http._tcp.model.internal")
+        elif not entries.keys() & {"srv", "address"}:
+            self._reader.found(item, path, 'the key "address", or "srv"', "neither")
+        else:
+            return "address" in pod
+        return False
 
     def _check_positive(self, item: Item, values: Values, group: str, path: str, keys: tuple[str, ...]) -> None:
         for key in keys:

@@ -44,6 +44,7 @@ from activator.config.specs import (
     RuleSpec,
     resolve_buffer,
     resolve_process,
+    stand_for_many,
 )
 from activator.config.tree import Item, lay_environment_over, read_tree
 from activator.runtime.errors import ConfigError
@@ -147,7 +148,10 @@ def resolve_revision(
     threshold = revision.trailing_fragmentation_threshold
     queue = revision.queue
     buffer_request, buffer_response, buffer_file = resolve_buffer(revision.buffer, revision.container_concurrency)
-    most = len(revision.pods) if revision.process is None else resolve_process(revision, processors).max_scale
+    if revision.process is not None:
+        most = resolve_process(revision, processors).max_scale
+    else:
+        most = 0 if stand_for_many(revision) else len(revision.pods)
     return RevisionSpec(
         key=f"{revision.namespace}/{revision.name}",
         hosts=tuple(canonical_host(host) or host for host in revision.hosts),

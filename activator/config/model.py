@@ -630,11 +630,23 @@ class Scaling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A fixed pod with settings of its own."""
 
-    address: Annotated[str, doc("The host and port of the pod.", "127.0.0.1:9001")]
+    address: Annotated[
+        str, doc("The host and port of the pod. A name stands for a pod at each of its addresses.", "127.0.0.1:9001")
+    ] = ""
     weight: Annotated[
         Weight,
-        doc("With `policy: weighted`: its share of the requests. 0: only when no other pod has a free slot.", 3),
+        doc(
+            "With `policy: weighted`: its share of the requests. 0: only when no other pod has a free slot. Pods of "
+            "`srv` have the weights of their records.",
+            3,
+        ),
     ] = 1
+    srv: Annotated[
+        str,
+        doc(
+            "In the place of `address`: a name whose SRV records tell addresses and ports.", "_http._tcp.model.internal"
+        ),
+    ] = ""
 
 
 class HashOn(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -852,6 +864,13 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ["127.0.0.1:9001", {"address": "127.0.0.1:9002", "weight": 3}],
         ),
     ] = []
+    pods_file: Annotated[
+        str,
+        doc(
+            "A file with more fixed pods: a list as in `pods`, in JSON or YAML. It is read again when it changes.",
+            "pods.json",
+        ),
+    ] = ""
     protocol: Annotated[
         str,
         doc(
@@ -876,6 +895,19 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls: Annotated[PodTls | None, doc("TLS on the connections to the pods. Not set: without TLS.")] = None
     process: Annotated[Process | None, doc("A program on this machine that the activator starts and stops.")] = None
     scaling: Annotated[Scaling, doc("How many processes there are, by load.")] = Scaling()
+
+
+class Dns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who is asked for the addresses of names in `pods`."""
+
+    servers: Annotated[
+        list[str],
+        doc(
+            "Name servers, each an IP address, with a port if it is not 53. Empty: those of /etc/resolv.conf.",
+            ["10.0.0.2"],
+        ),
+    ] = []
+    timeout: Annotated[Duration, doc("The time of one question, with its repetitions.", "2s")] = Duration(5.0)
 
 
 class Forwarded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -1195,6 +1227,7 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     push: Annotated[Push, doc("The endpoint where pods report their own state.")] = Push()
     members: Annotated[Members, doc("The replicas that hold the limits of revisions together.")] = Members()
     health: Annotated[Health, doc("Passive health checks of all revisions.")] = Health()
+    dns: Annotated[Dns, doc("Who is asked for names.")] = Dns()
     limits: Annotated[Limits, doc("Bounds of the process.")] = Limits()
     revisions: Annotated[list[Revision], doc("The revisions. At least one, unless `kubernetes` is set.")] = []
     kubernetes: Annotated[Kubernetes | None, doc("Revisions and pods from a cluster. Not set: from this file.")] = None
@@ -1210,5 +1243,6 @@ FIXED_KEYS: Final = (
     "forwarded",
     "push",
     "members",
+    "dns",
     "kubernetes",
 )

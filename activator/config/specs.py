@@ -5,6 +5,7 @@ Plain values only, since a specification is sent from the control plane to the d
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from typing import Final
 
@@ -145,6 +146,21 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     def drain_timeout_s(self) -> float:
         """How long a pod that was removed may go on with what it carries: as long as a request may take."""
         return max(DRAIN_TIMEOUT_S, self.total_timeout_s)
+
+
+def stand_for_many(revision: Revision) -> bool:
+    """Whether its fixed pods may be more than the entries of `pods`: names and files tell how many."""
+    if revision.pods_file:
+        return True
+    for pod in revision.pods:
+        if not isinstance(pod, str) and pod.srv:
+            return True
+        host = (pod if isinstance(pod, str) else pod.address).rpartition(":")[0].strip("[]")
+        try:
+            ipaddress.ip_address(host)
+        except ValueError:
+            return True
+    return False
 
 
 def resolve_buffer(buffer: Buffer, container_concurrency: int) -> tuple[int, int, int]:

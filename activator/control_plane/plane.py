@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from activator.config.model import Config
+from activator.config.model import Config, Dns
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.probes.prober import Prober
@@ -18,6 +18,8 @@ from activator.control_plane.probes.tcp_probe import TcpProber
 from activator.control_plane.scaling.autoscaler import Shown
 from activator.control_plane.snapshot import revisions, state_worker
 from activator.control_plane.sources.file import FileSource
+from activator.control_plane.sources.fixed_pods.resolver import NameResolver
+from activator.control_plane.sources.fixed_pods.source import FixedPods
 from activator.control_plane.sources.health_checks import HealthChecks
 from activator.control_plane.sources.process.source import ProcessSource
 from activator.control_plane.sources.process.supervisor import Reaping
@@ -30,7 +32,6 @@ from activator.messages import (
     PUSH,
     Change,
     Effect,
-    Listed,
     Load,
     PodDrained,
     RevisionGone,
@@ -53,7 +54,7 @@ STALLED_AFTER_S = 10.0  # a state worker that has not turned for so long is not 
 
 class ControlPlane:
     """`send` delivers effects to the data plane; `write_out` sends what its requests have written so far; `wall_clock`
-    gives Unix seconds.
+    gives Unix seconds; `dns` says whom to ask for names.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class ControlPlane:
         tasks: TaskGroupOwner,
         reaping: Reaping,
         wall_clock: Now,
+        dns: Dns = Dns(),  # noqa: B008
     ) -> None:
         self._now = now
         self._send = send
@@ -76,7 +78,10 @@ class ControlPlane:
         self.controllers = Controllers(now)
         self.processes = ProcessSource(tasks, self.submit, now, wall_clock, reaping, self.worker.supervision.panicked)
         unreachable = UnreachableRevisions(self.submit, self.prober, self.worker.model, now)
-        self.file = FileSource(self.submit, self.processes, unreachable)
+        resolver = NameResolver(dns.servers, float(dns.timeout))
+        fixed_pods = FixedPods(tasks, self.submit, unreachable.pods_changed, now, resolver)
+        unreachable.no_pods = fixed_pods.cause_of
+        self.file = FileSource(self.submit, self.processes, fixed_pods, unreachable)
         # In the order in which they are asked whether a revision is theirs.
         self._sources: list[Source] = [self.file, self.processes]
 
@@ -130,6 +135,8 @@ class ControlPlane:
         worker = self.worker
         statistics = self.processes.supervisor.statistics()
         shown = revisions(worker.model, statistics, self.scaling, self.prober.failing, self._now())
+        for key, revision in shown.items():
+            revision["problems"] = self.file.fixed_pods.problems(key)
         return shown, state_worker(worker, self._now())
 
     def scaling(self, key: str) -> Shown | None:
@@ -139,9 +146,9 @@ class ControlPlane:
 
     # --- sources ---
 
-    def configure(self, config: Config, specs: list[RevisionSpec], lists: dict[str, Listed]) -> None:
+    def configure(self, config: Config, specs: list[RevisionSpec]) -> None:
         """What the file declares from now on (`FileSource.configure`)."""
-        self.file.configure(config, specs, lists)
+        self.file.configure(config, specs)
 
     async def start_source(self, source: Source) -> None:
         """A source beside the file. Raises StartError."""

@@ -2,7 +2,8 @@
 
 Rules
   1. Only pods that the file lists. Pods of a cluster and local processes are expected to take long until they answer.
-  2. A revision is unreachable when none of its pods has answered a probe for `timeouts.unreachable`.
+  2. A revision is unreachable when none of its pods has answered a probe for `timeouts.unreachable`, or when it has had
+     none for so long, since a name or a file that they come from fails.
      It is reachable again with the first pod that answers, or when its pods or its configuration change.
   3. While requests come, its pods are asked again and again (expedited probing), also when these are refused at once.
 """
@@ -13,6 +14,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from activator.control_plane.probes.asked_pod import Failing
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.sources.pod_cause_log import PodCauseLog
 from activator.control_plane.state.model import Model
@@ -23,6 +25,10 @@ from lb.tracker import DRAINING
 LOOK_INTERVAL_S: Final = 0.1  # of a revision that may have thousands of pods, each asked every few milliseconds
 
 log = logging.getLogger("activator.probing")
+
+
+def _unknown(key: str) -> None:
+    return None
 
 
 class UnreachableRevisions:
@@ -37,23 +43,34 @@ class UnreachableRevisions:
         self._look_s: dict[str, float] = {}  # not before: the next look at a revision's pods
         self.causes: dict[str, str] = {}  # of those that are unreachable
         self.pod_causes = PodCauseLog()
+        self.no_pods: Callable[[str], Failing | None] = _unknown  # why a revision has none
         prober.on_failed = self.pod_failed
         prober.on_answered = self.recover
 
     def pod_failed(self, key: str) -> None:
         """A pod of the revision was asked, and did not answer."""
-        patience_s = self.patience_s.get(key)
         now_s = self._now()
-        if patience_s is None or now_s < self._look_s.get(key, 0.0):
+        if key not in self.patience_s or now_s < self._look_s.get(key, 0.0):
             return
         self._look_s[key] = now_s + LOOK_INTERVAL_S
         self.pod_causes.look(key, self._prober.failing(key), now_s)
+        self._judge(key)
+
+    def _judge(self, key: str) -> None:
+        patience_s = self.patience_s.get(key, 0.0)
         if patience_s > 0.0 and key not in self.causes:
             cause = self._cause(key, patience_s)
             if cause:
                 self.causes[key] = cause
                 log.warning("%s: %s; its requests are refused until a pod answers", key, cause)
                 self._submit(RevisionFailed(key, cause))
+
+    def pods_changed(self, key: str, are_others: bool) -> None:
+        """It has other pods now; or a name or a file that its pods come from has failed once more."""
+        if are_others:
+            self.recover(key)
+        else:
+            self._judge(key)
 
     def recover(self, key: str) -> None:
         """A pod has answered, or the pods are others now."""
@@ -85,7 +102,10 @@ class UnreachableRevisions:
         pods = [] if revision is None else [pod for pod in revision.pods.values() if pod.state() != DRAINING]
         failing = self._prober.failing(key)
         until_s = self._now() - patience_s
-        if not pods or any(pod.identity not in failing or failing[pod.identity].since_s > until_s for pod in pods):
+        if not pods:
+            found = self.no_pods(key)
+            return "" if found is None or found.since_s > until_s else f"it has no pods ({found.cause})"
+        if any(pod.identity not in failing or failing[pod.identity].since_s > until_s for pod in pods):
             return ""
         first = pods[0]
         which = "its pod" if len(pods) == 1 else f"none of its {len(pods)} pods"

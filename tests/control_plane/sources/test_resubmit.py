@@ -11,7 +11,6 @@ import pytest
 from activator.config.model import Config, Process, Revision
 from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import ControlPlane
-from activator.control_plane.sources import file
 from activator.control_plane.sources.process.supervisor import CRASHES_MAX, SOURCE, ProcessSupervisor, Reaping
 from activator.control_plane.sources.source import Source
 from activator.control_plane.state.model import Model, Reduction
@@ -92,7 +91,7 @@ class World:
 
     def configure(self, *revisions: Revision) -> None:
         specs = [RevisionSpec(f"{one.namespace}/{one.name}") for one in revisions]
-        self.control.configure(Config(revisions=list(revisions)), specs, file.lists(revisions))
+        self.control.configure(Config(revisions=list(revisions)), specs)
         self.turn()
 
     def turn(self) -> None:
@@ -134,7 +133,7 @@ def test_a_full_queue_that_drops_a_new_process_says_the_revision_as_the_file_has
     world.control.worker.queue._changes_max = 0
     started = Revision("run", process=Process(["true"], min_scale=1))
     spec = RevisionSpec("default/run", hosts=("changed",))
-    world.control.configure(Config(revisions=[started]), [spec], file.lists([started]))
+    world.control.configure(Config(revisions=[started]), [spec])
     world.turn()
     assert world.control.worker.dropped_total == 1
     assert world.control.worker.model.revisions["default/run"].spec == spec

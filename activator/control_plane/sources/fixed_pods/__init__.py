@@ -1,0 +1,1 @@
+"""Where the addresses of fixed pods come from, beside the configuration itself: names, and files of pods."""

@@ -1,0 +1,208 @@
+"""The fixed pods of each revision: addresses of the configuration, those that names stand for, and those of a file.
+
+Rules
+  1. They are told as one list for each revision, after each change of a part: a pod stays as long as any part has its
+     address, with the weight that it has in the first. Pods that are in no part any more drain.
+  2. A revision that has no pods since a name or a file fails has a cause (`cause_of`), from the moment at which the
+     first of them failed.
+  3. A reload keeps what names and files that stay in it are known to be.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple
+
+from activator.config.model import Pod, Revision
+from activator.control_plane.probes.asked_pod import Failing
+from activator.control_plane.sources.fixed_pods.name_watch import NAMES_AT_ONCE_MAX, NameWatch, Wait
+from activator.control_plane.sources.fixed_pods.pods_file import Entries, PodsFile
+from activator.control_plane.sources.fixed_pods.resolver import NameResolver
+from activator.messages import Change, Listed, PodSeen, PodStatus
+from activator.runtime.clock import Now
+from activator.runtime.sockets import join_address, split_address
+from activator.runtime.tasks import TaskGroupOwner, wait_for
+
+SOURCE: Final = "static"
+
+
+class _Name(NamedTuple):
+    """A question: the addresses of `host`, all with `port`; or, with port 0, the SRV records of `host`."""
+
+    host: str
+    port: int
+
+
+class _Revision:
+    def __init__(self, fixed: Entries, path: str) -> None:
+        self.fixed = fixed
+        self.path = path
+        self.file: PodsFile | None = None
+        self.names: dict[_Name, NameWatch] = {}
+        self.tasks: dict[object, asyncio.Task[None]] = {}  # by name, or path of the file
+        self.said: Listed | None = None
+
+
+class FixedPods:
+    """`changed` is called with the key of a revision whose pods are others now (True), or whose cause may be."""
+
+    def __init__(
+        self,
+        tasks: TaskGroupOwner,
+        submit: Callable[[Change], None],
+        changed: Callable[[str, bool], None],
+        now: Now,
+        resolver: NameResolver,
+        wait: Wait = wait_for,
+    ) -> None:
+        self._tasks = tasks
+        self._submit = submit
+        self._changed = changed
+        self._now = now
+        self.resolver = resolver
+        self._wait = wait
+        self._places = asyncio.Semaphore(NAMES_AT_ONCE_MAX)
+        self._revisions: dict[str, _Revision] = {}
+
+    def set_revision(self, key: str, revision: Revision) -> None:
+        """What its configuration says now."""
+        known = self._revisions.get(key)
+        if known is None:
+            known = self._revisions[key] = _Revision([], "")
+        known.fixed = revision.pods
+        if known.path != revision.pods_file:
+            self._end(known, known.path)
+            known.path, known.file = revision.pods_file, None
+            if known.path:
+                label = f"{key}: the pods_file {known.path}"
+                known.file = PodsFile(label, known.path, partial(self._tell, key), self._now, self._wait)
+                known.tasks[known.path] = self._tasks.start("pods file", known.file.run())
+        known.said = None
+        self._tell(key)
+
+    def drop_revision(self, key: str) -> None:
+        known = self._revisions.pop(key, None)
+        if known is not None:
+            for what in list(known.tasks):
+                self._end(known, what)
+
+    def has_pods(self, key: str) -> bool:
+        """Whether fixed pods are asked for at all."""
+        known = self._revisions.get(key)
+        return known is not None and bool(known.fixed or known.path)
+
+    def resubmit(self, key: str) -> None:
+        self._submit(self.listed(key))
+
+    def hurry(self, key: str) -> None:
+        """Requests wait for the revision."""
+        known = self._revisions.get(key)
+        if known is not None and known.names and not (known.said and known.said.pods):
+            for watch in known.names.values():
+                watch.hurry()
+
+    def cause_of(self, key: str) -> Failing | None:
+        """Why the revision has no pods."""
+        known = self._revisions.get(key)
+        if known is None or (known.said is not None and known.said.pods):
+            return None
+        return min((Failing(one.failing_since_s, _said_of(one)) for one in self._bad(known)), default=None)
+
+    def problems(self, key: str) -> list[str]:
+        """Of names and files that fail, whether pods are known or not; for people."""
+        known = self._revisions.get(key)
+        return [] if known is None else [_said_of(one) for one in self._bad(known)]
+
+    def listed(self, key: str) -> Listed:
+        """All of its pods, as one list."""
+        known = self._revisions.get(key)
+        pods: dict[str, PodSeen] = {}
+        if known is not None:
+            for entry in self._entries(known):
+                for address, weight in self._addresses(known, entry):
+                    if address not in pods:
+                        pods[address] = PodSeen(key, SOURCE, address, address, PodStatus.PENDING, True, weight)
+        return Listed(key, SOURCE, tuple(pods.values()))
+
+    # --- within ---
+
+    def _bad(self, known: _Revision) -> list[NameWatch | PodsFile]:
+        parts: list[NameWatch | PodsFile] = [*known.names.values()]
+        if known.file is not None:
+            parts.append(known.file)
+        return [one for one in parts if one.problem]
+
+    def _entries(self, known: _Revision) -> Entries:
+        return known.fixed if known.file is None else [*known.fixed, *known.file.entries]
+
+    def _addresses(self, known: _Revision, entry: str | Pod) -> list[tuple[str, int]]:
+        name = _name_of(entry)
+        if name is None:
+            assert isinstance(entry, str) or entry.address
+            address, weight = (entry, 1) if isinstance(entry, str) else (entry.address, entry.weight)
+            return [(canonical(address), weight)]
+        watch = known.names.get(name)
+        own = 1 if isinstance(entry, str) else entry.weight
+        targets = () if watch is None else watch.targets
+        return [(join_address(one.ip, one.port or name.port), one.weight if not name.port else own) for one in targets]
+
+    def _tell(self, key: str) -> None:
+        """A part has changed."""
+        known = self._revisions.get(key)
+        if known is None:
+            return  # a task that is being cancelled
+        self._watch_names(key, known)
+        listed = self.listed(key)
+        are_others = listed != known.said
+        if are_others:
+            known.said = listed
+            self._submit(listed)
+        self._changed(key, are_others)
+
+    def _watch_names(self, key: str, known: _Revision) -> None:
+        wanted = {name for entry in self._entries(known) if (name := _name_of(entry)) is not None}
+        for name in [one for one in known.names if one not in wanted]:
+            del known.names[name]
+            self._end(known, name)
+        for name in wanted - known.names.keys():
+            shown = f"{name.host}:{name.port}" if name.port else f"SRV {name.host}"
+            ask = partial(self.resolver.addresses if name.port else self.resolver.services, name.host)
+            changed = partial(self._tell, key)
+            watch = NameWatch(f"{key}: {shown}", ask, changed, self._places, self._now, self._wait)
+            known.names[name] = watch
+            known.tasks[name] = self._tasks.start("name", watch.run())
+
+    def _end(self, known: _Revision, what: object) -> None:
+        task = known.tasks.pop(what, None)
+        if task is not None:
+            task.cancel()
+
+
+def _said_of(part: NameWatch | PodsFile) -> str:
+    return f"{part.label.partition(': ')[2]}: {part.problem}"
+
+
+def _name_of(entry: str | Pod) -> _Name | None:
+    """The question that an entry asks; None: it is an address."""
+    if not isinstance(entry, str) and entry.srv:
+        return _Name(entry.srv, 0)
+    host, port = split_address(entry if isinstance(entry, str) else entry.address)
+    return None if is_ip(host) else _Name(host, port)
+
+
+def is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def canonical(address: str) -> str:
+    """`ip:port` in the one way in which it is compared; IPv6 in brackets."""
+    host, port = split_address(address)
+    ip = ipaddress.ip_address(host)
+    return join_address(str(getattr(ip, "ipv4_mapped", None) or ip), port)
