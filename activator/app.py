@@ -394,6 +394,8 @@ class App:
         kubernetes = self.config.kubernetes
         if kubernetes is not None and kubernetes.mode == ACTIVATIONS:
             self._activations = self._make_activations()
+            if self._membership is not None:
+                self._activations.join(self._membership.writing)
         elif kubernetes is not None:
             self._knative = self._make_knative()
         if self._cluster is not None:
@@ -410,7 +412,11 @@ class App:
 
         if self.config.admin:
             importlib.import_module("activator.admin.server")  # now: it takes 0.3 s, in which the others hear nothing
-        return await join(self.config.members, self.workers, self._displaced, self._now, self._rng, self._tasks)
+        kubernetes = self.config.kubernetes
+        may_be_alone = kubernetes is None or kubernetes.mode != ACTIVATIONS
+        return await join(
+            self.config.members, self.workers, self._displaced, self._now, self._rng, self._tasks, may_be_alone
+        )
 
     def _displaced(self) -> None:
         """Another replica has the seat of this one in the group."""

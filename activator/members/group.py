@@ -67,7 +67,8 @@ class Contact:
         self.is_linked: bool = False
         self.takes_part: bool = False
         self.is_released: bool = False  # silent for so long that it is taken for ended, as the operator allows
-        self.heard_s: float = float("-inf")
+        self.heard_s: float = float("-inf")  # later than it was, by the time that this process did not have
+        self.spoken_s: float = float("-inf")  # when it was
         self.since_s = now_s  # since when the seat is known
         self.vacant_s: float = float("-inf")  # when nobody listened at its address
         self.deaf_until_s: float = float("-inf")  # it has not accepted a proposal
@@ -137,9 +138,12 @@ class Group:
 
     def set_data_planes(self, data_planes: tuple[DataPlaneName, ...]) -> None:
         """Those of this replica: what is not named any more has ended."""
-        self.replica = Replica(self.number, data_planes)
-        self._introduce_to_all()
-        self._reconsider()
+        self._be(Replica(self.number, data_planes, self.replica.writes))
+
+    def set_writes(self, writes: bool) -> None:
+        """Whether objects of the cluster may be its own to write, from the next view on."""
+        if writes != self.replica.writes:
+            self._be(Replica(self.number, self.replica.data_planes, writes))
 
     def set_lives(self, lives: RevisionLives) -> None:
         """Those of this replica."""
@@ -195,7 +199,7 @@ class Group:
         contact = self.contacts.get(seat)
         if contact is None or not contact.is_linked:
             return
-        contact.heard_s = self._now()
+        contact.heard_s = contact.spoken_s = self._now()
         contact.is_released = False
         if isinstance(message, Beat):
             contact.accepted_epoch = max(message.accepted, contact.accepted_epoch)
@@ -257,6 +261,28 @@ class Group:
         contact = self.contacts.get(seat)
         return 0 if contact is None or contact.replica is None else len(contact.replica.data_planes)
 
+    def may_write(self) -> bool:
+        """It hears a majority, by its own clock, and nobody who is in another view: in a later one than that in effect
+        here, unless this one has accepted it, or in one of another part of a group that fell apart. Whoever was stopped
+        for a while hears nobody before it has read what it was sent. What it has accepted follows on that in effect:
+        otherwise others may have acted in between, without this one.
+        """
+        if not self.effective.epoch:
+            return False
+        if self.rules.grants_alone:
+            return True
+        if self.accepted is not self.effective and not follows_on(self.effective.epoch, self.accepted.epoch):
+            return False
+        heard = [
+            one for one in self.contacts.values() if one.replica and self._now() - one.spoken_s <= self.rules.silence_s
+        ]
+        for one in heard:
+            is_elsewhere = one.accepted_epoch > 0 and not self._is_in(self.effective, one)
+            is_later = one.accepted_epoch > self.effective.epoch and one.accepted_epoch != self.accepted.epoch
+            if is_elsewhere or is_later:
+                return False
+        return self._is_majority({self.seat, *[one.seat for one in heard]})
+
     def is_coordinator(self) -> bool:
         return self._coordinator() == self.seat
 
@@ -292,6 +318,11 @@ class Group:
         return ""
 
     # --- within ---
+
+    def _be(self, replica: Replica) -> None:
+        self.replica = replica
+        self._introduce_to_all()
+        self._reconsider()
 
     def _state_of(self, contact: Contact) -> str:
         if self._reaches(contact):

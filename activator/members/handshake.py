@@ -20,7 +20,7 @@ import msgspec
 
 _T = TypeVar("_T")
 
-PROTOCOL: Final = 1  # goes up where two versions could misunderstand each other …
+PROTOCOL: Final = 2  # goes up where two versions could misunderstand each other …
 OLDEST_PROTOCOL: Final = 1  # … and this, a release later, where the former one is not spoken any more
 MAGIC: Final = "activator-members"
 NONCE_BYTES: Final = 32
@@ -102,7 +102,10 @@ class SessionKeys(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Dialer:
-    """The side that has connected. `expected`: the replica that must answer, 0 for whoever has the address."""
+    """The side that has connected. `expected`: the replica that must answer, 0 for whoever has the address.
+
+    `version`: that is spoken, once there is an answer.
+    """
 
     def __init__(
         self, key: bytes, party: Party, wanted: int, expected: int, nonce: bytes, newest: int = PROTOCOL
@@ -111,6 +114,7 @@ class Dialer:
         self._party = party
         self._expected = expected
         self._newest = newest
+        self.version = 0
         self.greeting = _ENCODER.encode(Greeting(MAGIC, newest, OLDEST_PROTOCOL, nonce, party, wanted))
 
     def take_answer(self, frame: bytes) -> tuple[bytes, Party, SessionKeys]:
@@ -128,16 +132,17 @@ class Dialer:
         if self._expected and answer.party.replica != self._expected:
             raise HandshakeError("another replica has that address now")
         keys = SessionKeys(_code(self._key, b"to listener", said), _code(self._key, b"to dialer", said))
+        self.version = answer.version
         return _ENCODER.encode(Proof(_code(self._key, b"dialer", said))), answer.party, keys
 
 
 class Listener:
-    """The side that was connected to. `party` is as it answers."""
+    """The side that was connected to. `party` is as it answers; `version`: that is spoken, once there is a greeting."""
 
     def __init__(self, key: bytes, group: str) -> None:
         self._key = key
         self._group = group
-        self._version = PROTOCOL
+        self.version = PROTOCOL
         self._said = b""
 
     def take_greeting(self, frame: bytes) -> Greeting:
@@ -145,17 +150,17 @@ class Listener:
         greeting = _decoded(_GREETING, frame)
         if greeting.magic != MAGIC:
             raise HandshakeError("not a member")
-        self._version = min(greeting.version, PROTOCOL)
-        if self._version < max(greeting.oldest, OLDEST_PROTOCOL):
+        self.version = min(greeting.version, PROTOCOL)
+        if self.version < max(greeting.oldest, OLDEST_PROTOCOL):
             raise HandshakeError(f"version {greeting.version} of the protocol is not spoken here")
         if greeting.party.group != self._group:
             raise HandshakeError("another group")
         return greeting
 
     def answer(self, greeting_frame: bytes, party: Party, nonce: bytes) -> bytes:
-        bare = Answer(self._version, nonce, party, b"")
+        bare = Answer(self.version, nonce, party, b"")
         self._said = _said(greeting_frame, bare)
-        return _ENCODER.encode(Answer(self._version, nonce, party, _code(self._key, b"listener", self._said)))
+        return _ENCODER.encode(Answer(self.version, nonce, party, _code(self._key, b"listener", self._said)))
 
     def take_proof(self, frame: bytes) -> SessionKeys:
         """Raises HandshakeError."""

@@ -30,8 +30,10 @@ async def join(
     now: Now,
     rng: Rng,
     tasks: TaskGroupOwner,
+    may_be_alone: bool = True,
 ) -> Membership | None:
-    """None without the right to use Leases: the replica goes on as one of several that know nothing of each other.
+    """None without the right to use Leases: the replica goes on as one of several that know nothing of each other. That
+    is an error where they write into the cluster (`may_be_alone`): each of them would.
 
     `displaced` is called if another replica gets this one's seat. Raises StartError.
     """
@@ -40,6 +42,8 @@ async def join(
     try:
         seat = await roster.join(address)
     except ForbiddenError as error:
+        if not may_be_alone:
+            raise StartError(f"{error}; without them several replicas would write for the same objects") from error
         log.warning("%s; this replica goes on alone, and limits hold for each replica by itself", error)
         return None
     membership = Membership(config, key, roster, address, seat, planes, tasks, now, rng)

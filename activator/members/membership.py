@@ -28,11 +28,21 @@ from activator.members.group import EPOCH_SHIFT, Group, GroupRules, follows_on
 from activator.members.handshake import Greeting, HandshakeError, NotWantedError, Party, Process, Seal
 from activator.members.lives import Lives
 from activator.members.mesh import Connection, Mesh, VacantError
-from activator.members.messages import DataPlaneName, GroupMessage, GroupView, RevisionLives, decode, encode
+from activator.members.messages import (
+    LOADS_PROTOCOL,
+    DataPlaneName,
+    GroupMessage,
+    GroupView,
+    Loads,
+    RevisionLives,
+    decode,
+    encode,
+)
 from activator.members.numbers import replica_number, seat_of
 from activator.members.plane_links import PlaneLinks
 from activator.members.proof import EndOfProcesses, this_process
 from activator.members.roster import Roster
+from activator.members.shared_writing import LOADS_BACKLOG_BYTES_MAX, SharedWriting
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.runtime.wire import Wire
@@ -54,10 +64,11 @@ log = logging.getLogger("activator.members")
 class SeatLink:
     """The link to the replica that has a seat."""
 
-    def __init__(self, wire: Wire, party: Party, is_dialled: bool) -> None:
+    def __init__(self, wire: Wire, party: Party, is_dialled: bool, version: int) -> None:
         self.wire = wire
         self.party = party
         self.is_dialled = is_dialled
+        self.version = version
         self.has_spoken: bool = False  # it has got past the handshake as well
 
 
@@ -92,7 +103,8 @@ class Membership(GroupSide):
             config.on_silence == "prompt",
             config.on_partition == "prompt",
         )
-        self.group = Group(self.replica, rules, self._send, self._adopt, self._allow, self._learn, now)
+        self.group = Group(self.replica, rules, self.say, self._adopt, self._allow, self._learn, now)
+        self.writing = SharedWriting(self.group, self, now)
         self._process: Process = this_process()
         self._addresses: dict[int, str] = {}
         self._links: dict[int, SeatLink] = {}  # by seat
@@ -155,6 +167,7 @@ class Membership(GroupSide):
     def drain_begins(self) -> None:
         """From the next view on others own what this replica owns; it goes on as a borrower, until its end."""
         self._is_draining = True
+        self.writing.set_writes(False)
         self.set_data_planes(self._names)
 
     def lives_changed(self) -> None:
@@ -174,7 +187,8 @@ class Membership(GroupSide):
         epoch = group.effective.epoch >> EPOCH_SHIFT
         unproven = len(group.effective.unproven)
         return MemberFigures(
-            dict(states), unproven, epoch, self.views_total, group.may_grant, dict(self._mesh.refused_total)
+            *(dict(states), unproven, epoch, self.views_total, group.may_grant, dict(self._mesh.refused_total)),
+            self.writing.totals(),
         )
 
     def describe(self) -> dict[str, Any]:
@@ -188,6 +202,8 @@ class Membership(GroupSide):
             "members": [seat_of(replica.number) for replica in view.replicas],
             "unproven": sorted({seat_of(number) for number in view.unproven}),
             "grants": self.group.may_grant,
+            "writers": list(self.writing.writers.views[0]) if self.writing.writers.views else [],
+            "writes": self.writing.writers.is_allowed,
             "seats": seats,
             "refused": dict(self._mesh.refused_total),
         }
@@ -204,6 +220,7 @@ class Membership(GroupSide):
             await pause(TICK_S)
             try:
                 self.group.tick()
+                self.writing.look()
                 self._redial()
             except Exception as error:  # a replica that says nothing more would hold up all others
                 self._failed(error)
@@ -223,7 +240,15 @@ class Membership(GroupSide):
             self._drop_link(seat)
         self.group.set_roster(set(addresses))
 
-    def _send(self, seat: int, message: GroupMessage) -> None:
+    def can_take_loads(self, seat: int) -> bool:
+        """There is a link whose other end knows what they are, and reads."""
+        link = self._links.get(seat)
+        return (
+            link is not None and link.version >= LOADS_PROTOCOL and link.wire.backlog_bytes <= LOADS_BACKLOG_BYTES_MAX
+        )
+
+    def say(self, seat: int, message: GroupMessage) -> None:
+        """To the replica that has this seat, where there is a link."""
         link = self._links.get(seat)
         if link is not None:
             link.wire.send(encode(message))
@@ -336,7 +361,7 @@ class Membership(GroupSide):
             self._failed,
             Seal(connection.keys),
         )
-        self._links[seat] = SeatLink(wire, connection.party, connection.is_dialled)
+        self._links[seat] = SeatLink(wire, connection.party, connection.is_dialled, connection.version)
         self._addresses_of[connection.party.replica] = connection.party.address
         if len(self._addresses_of) > ADDRESSES_MAX:
             del self._addresses_of[next(iter(self._addresses_of))]
@@ -360,7 +385,11 @@ class Membership(GroupSide):
             self._drop_link(seat)
             return
         link.has_spoken = True
+        if isinstance(message, Loads):
+            self.writing.receive(seat, message)
+            return
         self.group.receive(seat, message)
+        self.writing.look()
         self._watch(seat, link)
 
     def _failed(self, error: Exception) -> None:

@@ -57,14 +57,17 @@ class VacantError(Exception):
 
 
 class Connection:
-    """An authenticated one. `is_dialled`: by us."""
+    """An authenticated one. `is_dialled`: by us. `version`: of the protocol that is spoken on it."""
 
-    def __init__(self, sock: socket.socket, own: int, party: Party, keys: SessionKeys, is_dialled: bool) -> None:
+    def __init__(
+        self, sock: socket.socket, own: int, party: Party, keys: SessionKeys, is_dialled: bool, version: int
+    ) -> None:
         self.sock = sock
         self.own = own  # our data plane, 0: the replica as a whole
         self.party = party
         self.keys = keys
         self.is_dialled = is_dialled
+        self.version = version
 
 
 class Mesh:
@@ -169,7 +172,7 @@ class Mesh:
         await self._write(sock, listener.answer(frame, self._party(greeting.wanted), os.urandom(NONCE_BYTES)))
         keys = listener.take_proof(await self._read(sock))
         self._accepts(greeting)  # again: this has taken its time
-        self._met(Connection(sock, greeting.wanted, greeting.party, keys, is_dialled=False))
+        self._met(Connection(sock, greeting.wanted, greeting.party, keys, False, listener.version))
 
     def _refused(self, host: str, error: Exception) -> None:
         if isinstance(error, NotWantedError):
@@ -226,7 +229,7 @@ class Mesh:
         if other.replica == party.replica:
             raise HandshakeError("that is this replica itself")
         await self._write(sock, proof)
-        return Connection(sock, own, other, keys, is_dialled=True)
+        return Connection(sock, own, other, keys, True, dialer.version)
 
     # --- frames of the handshake ---
 

@@ -7,9 +7,12 @@ Rules
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
+
+LOADS_MAX: Final = 500  # revisions in one message, some 60 bytes each and the name
+LOADS_PROTOCOL: Final = 2  # the first version of the protocol that has them
 
 
 class DataPlaneName(msgspec.Struct, frozen=True, array_like=True):
@@ -25,10 +28,11 @@ class DataPlaneName(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Replica(msgspec.Struct, frozen=True, array_like=True):
-    """A replica and its data planes."""
+    """A replica and its data planes. `writes`: objects of the cluster may be its own to write."""
 
     number: int
     data_planes: tuple[DataPlaneName, ...] = ()
+    writes: bool = False
 
 
 class GroupView(msgspec.Struct, frozen=True, array_like=True):
@@ -100,7 +104,28 @@ class Leave(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The sender has nothing in flight, and sends nothing more."""
 
 
-GroupMessage = Introduction | LivesChanged | Beat | Propose | Accept | Commit | Ended | Leave
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
+Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
+
+
+class RevisionLoad(msgspec.Struct, frozen=True, array_like=True):
+    """The traffic of one revision at the sender (`activator.messages.Load`); totals count since its start."""
+
+    key: str
+    in_flight: Count
+    queued: Count
+    requests_total: Count
+    concurrency: Count
+    request_seconds: Seconds
+
+
+class Loads(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """To the replica that decides on these revisions, LOADS_MAX at most. Since version 2 of the protocol."""
+
+    loads: Annotated[tuple[RevisionLoad, ...], msgspec.Meta(max_length=LOADS_MAX)]
+
+
+GroupMessage = Introduction | LivesChanged | Beat | Propose | Accept | Commit | Ended | Leave | Loads
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(GroupMessage)

@@ -22,8 +22,8 @@ import yaml
 
 from activator.config.crd import make_definition
 from activator.config.file import schema
-from activator.control_plane.sources.activations.rights import all_rules
-from tests.charts.chart_files import CHART, CRD_FILE, DASHBOARD, FILES, RULES_FILE, VALUES_SCHEMA
+from activator.control_plane.sources.activations.rights import all_rules, member_rules
+from tests.charts.chart_files import CHART, CRD_FILE, DASHBOARD, FILES, MEMBER_RULES_FILE, RULES_FILE, VALUES_SCHEMA
 
 WRITTEN: Final = "# Written by `make chart-snapshots` from the program's own tables and types; do not edit.\n"
 SNAPSHOTS: Final = Path(__file__).parent / "snapshots"
@@ -46,6 +46,7 @@ REVISIONS: Final[Values] = {
 }
 KNATIVE: Final[Values] = {"profile": "knative"}
 CLUSTER: Final[Values] = {"profile": "kubernetes"}
+SEVERAL: Final[Values] = {**CLUSTER, "replicas": 3, "members": {"enabled": True, "keySecret": "group-key"}}
 BESIDE: Final[Values] = {**KNATIVE, "deploymentName": "activator-python"}
 EVERYTHING: Final[Values] = {
     **REVISIONS,
@@ -74,6 +75,10 @@ RENDITIONS: Final[dict[str, tuple[Values, tuple[str, ...]]]] = {
     "knative": (KNATIVE, ()),
     "kubernetes": (CLUSTER, ("deployment.yaml", "configmap.yaml", "rbac.yaml", "service.yaml")),
     "kubernetes-one-namespace": ({**CLUSTER, "kubernetes": {"namespace": "models"}}, ("rbac.yaml", "configmap.yaml")),
+    "kubernetes-replicas": (
+        {**SEVERAL, "networkPolicy": {"enabled": True}},
+        ("deployment.yaml", "configmap.yaml", "rbac.yaml", "networkpolicy.yaml", "pdb.yaml"),
+    ),
     "knative-beside": (BESIDE, ()),
     "everything": (EVERYTHING, ("deployment.yaml", "service.yaml", "configmap.yaml", "serviceaccount.yaml")),
     "autoscaling": ({**REVISIONS, "autoscaling": {"enabled": True, "minReplicas": 2}}, ("hpa.yaml", "pdb.yaml")),
@@ -183,6 +188,11 @@ def rules_text() -> str:
     return WRITTEN + yaml.safe_dump(all_rules(), sort_keys=False, default_flow_style=None)
 
 
+def member_rules_text() -> str:
+    """The rules of a role in the program's own namespace, where its replicas find each other."""
+    return WRITTEN + yaml.safe_dump(member_rules(), sort_keys=False, default_flow_style=None)
+
+
 def crd_text() -> str:
     """The CustomResourceDefinition of Activation."""
     return WRITTEN + yaml.safe_dump(make_definition(), sort_keys=False, width=120)
@@ -191,6 +201,7 @@ def crd_text() -> str:
 def main() -> None:
     FILES.mkdir(exist_ok=True)
     RULES_FILE.write_text(rules_text(), "utf-8")
+    MEMBER_RULES_FILE.write_text(member_rules_text(), "utf-8")
     CRD_FILE.write_text(crd_text(), "utf-8")
     VALUES_SCHEMA.write_text(values_schema_text(), "utf-8")  # first: what is rendered is judged by it
     SNAPSHOTS.mkdir(exist_ok=True)

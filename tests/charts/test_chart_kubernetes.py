@@ -10,14 +10,24 @@ import yaml
 from activator.config.crd import make_definition
 from activator.config.file import parse
 from activator.control_plane.reconcile.rights import RIGHTS
-from activator.control_plane.sources.activations.rights import READ, all_rules
-from tests.charts.chart_files import CRD_FILE, RULES_FILE
-from tests.charts.renditions import CLUSTER, Values, crd_text, objects, of_kind, rules_text
+from activator.control_plane.sources.activations.rights import READ, all_rules, member_rules
+from tests.charts.chart_files import CRD_FILE, MEMBER_RULES_FILE, RULES_FILE
+from tests.charts.renditions import (
+    CLUSTER,
+    SEVERAL,
+    Values,
+    crd_text,
+    member_rules_text,
+    objects,
+    of_kind,
+    rules_text,
+)
 
 
 def test_what_the_program_says_of_itself_is_what_the_chart_has() -> None:
     """`make chart-snapshots` writes both files."""
     assert RULES_FILE.read_text("utf-8") == rules_text()
+    assert MEMBER_RULES_FILE.read_text("utf-8") == member_rules_text()
     assert CRD_FILE.read_text("utf-8") == crd_text()
 
 
@@ -61,6 +71,34 @@ def test_the_program_takes_the_file() -> None:
     assert config.workers == 4
 
 
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+def test_several_replicas_are_members_of_one_group(replicas: int) -> None:
+    found = objects({**SEVERAL, "replicas": replicas})
+    config = parse(of_kind(found, "ConfigMap")["data"]["activator.yaml"], "activator.yaml", {})
+    assert (config.members.listen, config.members.group) == ("0.0.0.0:8015", "demo-activator")
+    deployment = of_kind(found, "Deployment")
+    assert deployment["spec"]["replicas"] == replicas
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    assert {"POD_NAME", "POD_UID", "POD_IP", "POD_NAMESPACE"} <= {one["name"] for one in container["env"]}
+    assert config.members.key_file == "/etc/activator/members/key"
+    assert "/etc/activator/members" in {mount["mountPath"] for mount in container["volumeMounts"]}
+    role = of_kind(found, "Role")
+    assert (role["metadata"]["namespace"], role["rules"]) == ("serving", member_rules())
+    budgets = [one for one in found if one["kind"] == "PodDisruptionBudget"]
+    assert [one["spec"]["maxUnavailable"] for one in budgets] == [1] * (replicas > 1), "one may be drained"
+
+
+def test_replicas_may_be_scaled_by_load() -> None:
+    found = objects({**SEVERAL, "autoscaling": {"enabled": True, "minReplicas": 2, "maxReplicas": 4}})
+    assert of_kind(found, "HorizontalPodAutoscaler")["spec"]["maxReplicas"] == 4
+
+
+def test_the_members_role_is_in_the_namespace_of_the_release_wherever_objects_are_served() -> None:
+    found = objects({**SEVERAL, "kubernetes": {"namespace": "models"}})
+    roles = {one["metadata"]["name"]: one["metadata"]["namespace"] for one in found if one["kind"] == "Role"}
+    assert roles == {"demo-activator": "models", "demo-activator-members": "serving"}
+
+
 def test_its_pods_have_a_token_and_know_their_name() -> None:
     pod = of_kind(objects(CLUSTER), "Deployment")["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is True
@@ -70,13 +108,13 @@ def test_its_pods_have_a_token_and_know_their_name() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({**CLUSTER, "replicas": 2}, "one replica scales and counts"),
-        ({**CLUSTER, "autoscaling": {"enabled": True}}, "one replica scales and counts"),
+        ({**CLUSTER, "replicas": 2}, "several replicas need members.enabled=true"),
+        ({**CLUSTER, "autoscaling": {"enabled": True}}, "several replicas need members.enabled=true"),
+        ({"members": {"enabled": True}}, "members.enabled: only with profile=knative and profile=kubernetes"),
         (
             {**CLUSTER, "config": {"revisions": [{"name": "a", "hosts": ["*"], "pods": ["h:1"]}]}},
             "Activations and annotated Services declare revisions",
         ),
-        ({**CLUSTER, "members": {"enabled": True}}, "members.enabled: only with profile=knative"),
         ({"kubernetes": {"namespace": "models"}}, "kubernetes.namespace: only with profile=kubernetes"),
         (
             {"config": {"revisions": [{"name": "a", "hosts": ["*"], "process": {"command": ["x"]}}]}},

@@ -164,6 +164,13 @@ class ActivationCluster:
         annotations = {FAILURE_ANNOTATION: failure} if failure else {}
         self.call(lambda: self.api.create("deployments", deployment(name, replicas, 8080, annotations)))
 
+    def mend(self, name: str = "hello") -> None:
+        """A Deployment whose pods failed has a template that works; those that are there are replaced."""
+        mended = {"spec": {"template": {"metadata": {"annotations": {FAILURE_ANNOTATION: None}}}}}
+        self.call(lambda: self.api.update("deployments", name, mended))
+        for pod in [pod for pod in self.names("pods") if pod.startswith(f"{name}-")]:
+            self.call(lambda pod=pod: self.api.delete("pods", pod))  # type: ignore[misc]
+
     def declare(self, name: str = "hello", **spec: Any) -> None:
         """An Activation of a Deployment, with times for tests."""
         scaling = {"scaleToZeroGrace": "1s", "stableWindow": "1s", **spec.pop("scaling", {})}

@@ -116,7 +116,11 @@ class GroupWorld:
             self.time_s, _, act = heapq.heappop(self._queue)
             self.events += 1
             act()
+            self.happened()
         self.time_s = until_s
+
+    def happened(self) -> None:
+        """After each event: for those who look at more than views."""
 
     # --- what happens to replicas ---
 
@@ -253,11 +257,17 @@ class GroupWorld:
         assert all(process.may_grant for process in living)
 
 
-def storm(seed: int, rules: GroupRules | None = None, seats: int = 0, acts: int = 60) -> GroupWorld:
+def storm(
+    seed: int,
+    rules: GroupRules | None = None,
+    seats: int = 0,
+    acts: int = 60,
+    make: Callable[[int, int, GroupRules], GroupWorld] = GroupWorld,
+) -> GroupWorld:
     """Whatever can happen, and then calm."""
     chosen = random.Random(seed)
     count = seats or chosen.randint(1, 6)
-    world = GroupWorld(seed, count, rules or GroupRules())
+    world = make(seed, count, rules or GroupRules())
     for seat in range(count):
         if chosen.random() < 0.8:
             world.later(chosen.uniform(0.0, 2.0), lambda seat=seat: start_if_none(world, seat))  # type: ignore[misc]

@@ -100,19 +100,21 @@ def test_another_group_another_version_and_another_program_are_told_apart() -> N
         Listener(KEY, "core").take_greeting(dialer().greeting)
     with pytest.raises(HandshakeError, match="not what a member says"):
         Listener(KEY, "edge").take_greeting(b"GET / HTTP/1.1\r\n")
-    newer = dialer().greeting.replace(b"activator-members\x01\x01", b"activator-members\x03\x02")
-    with pytest.raises(HandshakeError, match="version 3 of the protocol is not spoken here"):
+    newer = dialer().greeting.replace(b"activator-members\x02\x01", b"activator-members\x04\x03")
+    with pytest.raises(HandshakeError, match="version 4 of the protocol is not spoken here"):
         Listener(KEY, "edge").take_greeting(newer)
     with pytest.raises(NotWantedError, match=r"version 3 of the protocol is not spoken here \(its version"):
         dialer().take_answer(refusal("version 3 of the protocol is not spoken here"))
 
 
-def test_a_newer_member_speaks_as_the_older_one_does() -> None:
-    """So a group is upgraded one member after the other."""
-    newer = Dialer(KEY, ONE, 0, 0, os.urandom(32), newest=2)
+@pytest.mark.parametrize(("newest", "spoken"), [(1, 1), (2, 2), (3, 2)])
+def test_a_newer_member_speaks_as_the_older_one_does(newest: int, spoken: int) -> None:
+    """So a group is upgraded one member after the other; both know which version it is."""
+    newer = Dialer(KEY, ONE, 0, 0, os.urandom(32), newest=newest)
     listener, answer = answered(newer)
     proof, _, keys = newer.take_answer(answer)
     assert listener.take_proof(proof).receives == keys.sends
+    assert (newer.version, listener.version) == (spoken, spoken)
 
 
 def test_whoever_is_expected_must_answer() -> None:

@@ -176,6 +176,7 @@ def a_cluster() -> Any:
         scale_fallback=Of(scaled_total=65),
         declared=lambda: {"serving": 66, "at_zero": 67, "not_ready": 68},
         contested_hosts=lambda: 69,
+        owned=lambda: 72,
         looks=Of(looks_total=70, errors_total=71),
     )
 
@@ -203,6 +204,7 @@ KNATIVE: dict[str, float | Figures] = {
 
 DECLARATIONS: dict[str, float | Figures] = {
     "activator_declared_revisions": {("serving",): 66.0, ("at_zero",): 67.0, ("starting",): 0.0, ("not_ready",): 68.0},
+    "activator_owned_revisions": 72.0,
     "activator_contested_hosts": 69.0,
     "activator_pod_looks": 70.0,
     "activator_pod_look_errors": 71.0,
@@ -341,6 +343,7 @@ MEMBERS: dict[str, float | Figures] = {
     "activator_group_epoch": 5.0,
     "activator_group_views": 6.0,
     "activator_group_grants": 1.0,
+    "activator_group_loads": {("sent",): 9.0, ("received",): 10.0, ("left_out",): 0.0},
     "activator_group_connections_refused": {("refused",): 7.0, ("no handshake",): 0.0, ("too many",): 8.0},
 }
 
@@ -364,7 +367,15 @@ SCALING: dict[str, float | Figures] = {
     "activator_scaling_target": {("ns", "app"): 4.0, ("ns", "asleep"): 8.0},
     "activator_scaling_decisions": {("panic",): 9.0, ("grace",): 10.0},
 }
-GROUP = MemberFigures({"this one": 1, "reached": 2, "vacant": 3}, 4, 5, 6, True, {"refused": 7, "too many": 8})
+GROUP = MemberFigures(
+    {"this one": 1, "reached": 2, "vacant": 3},
+    4,
+    5,
+    6,
+    True,
+    {"refused": 7, "too many": 8},
+    {"sent": 9, "received": 10},
+)
 
 
 def figure(value: Value) -> float:

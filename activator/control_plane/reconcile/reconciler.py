@@ -5,13 +5,14 @@ Rules
   2. A Desired that finds everything as wanted by what is known costs a comparison: no task, no call, no report.
   3. A pass that failed is tried again after its key's own pause; its report says when.
   4. It writes what it is given: which replica of the activator writes for which Activation is decided before
-     (`owner_of` in runtime/rendezvous.py).
+     (writers.py). `abandon` ends the pass of one that is another replica's from now on.
   5. Memory is bounded by KEYS_MAX keys; a key is there from its first Desired until `forget`, or until what was made
      for it has been removed (`present` False).
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -88,6 +89,7 @@ class Reconciler:
         self._desired: dict[str, Desired] = {}
         self._memories: dict[str, Memory] = {}
         self._active = 0
+        self._turns: dict[str, asyncio.Task[None] | None] = {}  # passes that have begun
         self._closed = False
         self.refused_total = 0  # Desired beyond KEYS_MAX
         self.no_pass_total = 0  # Desired that found everything as wanted
@@ -122,6 +124,13 @@ class Reconciler:
         self._queue.forget(key)
         if desired is not None:
             self._events.forget(key, desired.uid)
+
+    def abandon(self, key: str) -> None:
+        """`forget`, and the pass that runs ends at once: a call that was sent may have its effect still."""
+        self.forget(key)
+        turn = self._turns.get(key)
+        if turn is not None:
+            turn.cancel()
 
     @property
     def is_quiet(self) -> bool:
@@ -188,11 +197,13 @@ class Reconciler:
     async def _turn(self, key: str) -> None:
         report: Report | None = None
         desired = self._desired.get(key)
+        self._turns[key] = asyncio.current_task()
         try:
             if desired is not None:
                 report = await self._reconcile(desired)
         finally:
             self._active -= 1
+            del self._turns[key]
             failed = report is not None and not report.good
             again_in_s = None if report is None else _again_in_s(report)
             at_least_s = 0.0 if report is None else _retry_after_s(report)

@@ -89,11 +89,16 @@ class Autoscaler:
 
     # --- what is said to it ---
 
-    def set_revision(self, key: str, rule: ScalingRule, ready: int = 0) -> None:
-        """A new revision, which so many pods run already, or a changed rule; takes effect at once."""
+    def set_revision(self, key: str, rule: ScalingRule, ready: int = 0, is_taken_over: bool = False) -> None:
+        """A new revision, which so many pods run already, or a changed rule; takes effect at once.
+
+        `is_taken_over`: somebody else has decided on it before, so its initial scale has been.
+        """
         revision = self._revisions.get(key)
         if revision is None:
-            revision = self._revisions[key] = _Revision(rule, ScalingState.begun(self._now(), ready), ready)
+            state = ScalingState.begun(self._now(), ready)
+            state = state._replace(is_initialized=state.is_initialized or is_taken_over)
+            revision = self._revisions[key] = _Revision(rule, state, ready)
         elif revision.rule == rule:
             return
         else:

@@ -70,6 +70,7 @@ class DeclarationsView(Protocol):
     @property
     def looks(self) -> LooksView: ...
     def declared(self) -> dict[str, int]: ...
+    def owned(self) -> int: ...
     def contested_hosts(self) -> int: ...
 
 
@@ -123,6 +124,12 @@ DECLARATION_FAMILIES: tuple[Family[DeclarationsView], ...] = (
         ("state",),
         (DECLARED_STATES,),
         adds="`activator_pods` is by revision, and knows nothing of one whose spec is not valid.",
+    ),
+    gauge(
+        "activator_owned_revisions",
+        "Revisions that this replica decides on and writes for; the sum over all replicas is that of all revisions.",
+        lambda it: it.owned(),
+        adds="`activator_declared_revisions` is the same at all replicas.",
     ),
     gauge(
         "activator_contested_hosts",

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from activator.telemetry.metrics.families import Family, Kind, counter, gauge
 
 SEAT_STATES: Final = ("this one", "reached", "silent", "vacant", "released")
+LOAD_WAYS: Final = ("sent", "received", "left_out")
 REFUSALS: Final = ("refused", "no handshake", "too many")
 
 
@@ -19,6 +20,7 @@ class MemberFigures(NamedTuple):
     views_total: int
     may_grant: bool
     refused: dict[str, int]  # connections, by reason
+    loads: dict[str, int]  # of revisions that others own, or that are ours: by what became of them
 
 
 MEMBER_FAMILIES: tuple[Family[MemberFigures], ...] = (
@@ -41,6 +43,14 @@ MEMBER_FAMILIES: tuple[Family[MemberFigures], ...] = (
         "activator_group_grants",
         "1: this replica grants slots of what it owns. 0: it does not reach a majority.",
         lambda it: float(it.may_grant),
+    ),
+    Family(
+        "activator_group_loads",
+        Kind.COUNTER,
+        "Loads of revisions that were sent to their owner, received as owner, or left out since a member did not read.",
+        lambda it: [((way,), float(it.loads.get(way, 0))) for way in LOAD_WAYS],
+        ("way",),
+        (LOAD_WAYS,),
     ),
     Family(
         "activator_group_connections_refused",

@@ -137,6 +137,11 @@ serving.knative.dev/controller: "true"
 {{- if include "activator.isAutoscaled" . }}{{ .Values.autoscaling.minReplicas | int }}{{ else }}{{ .Values.replicas | int }}{{ end }}
 {{- end }}
 
+{{/* How many there are at the most. */}}
+{{- define "activator.ceiling" -}}
+{{- if include "activator.isAutoscaled" . }}{{ .Values.autoscaling.maxReplicas | int }}{{ else }}{{ .Values.replicas | int }}{{ end }}
+{{- end }}
+
 {{/* Whether a budget would be of use, and would not keep the node of an only replica from being drained. */}}
 {{- define "activator.hasBudget" -}}
 {{- if and .Values.podDisruptionBudget.enabled (not (include "activator.isBeside" .)) }}
@@ -164,6 +169,10 @@ serving.knative.dev/controller: "true"
 {{- $cluster := dict "mode" "activations" "reconcile_interval" .Values.kubernetes.reconcileInterval "service" (printf "%s/%s" .Release.Namespace (include "activator.serviceName" .)) }}
 {{- with .Values.kubernetes.namespace }}{{ $_ := set $cluster "namespace" . }}{{ end }}
 {{- $_ := set $file "kubernetes" $cluster }}
+{{- if .Values.members.enabled }}
+{{- $listen := printf "%s:%d" .Values.bindHost (int .Values.members.port) }}
+{{- $_ := set $file "members" (dict "listen" $listen "group" (include "activator.name" .) "key_file" "/etc/activator/members/key" "on_silence" .Values.members.onSilence "on_partition" .Values.members.onPartition) }}
+{{- end }}
 {{- end }}
 {{- toYaml (merge $file .Values.config) }}
 {{- end }}
@@ -192,11 +201,10 @@ serving.knative.dev/controller: "true"
 {{- else }}
 {{- if include "activator.isCluster" . }}
 {{- if .Values.config.revisions }}{{ fail "config.revisions: with profile=kubernetes Activations and annotated Services declare revisions" }}{{ end }}
-{{- if gt (include "activator.floor" . | int) 1 }}{{ fail "replicas: with profile=kubernetes one replica scales and counts; set config.workers to use more processors" }}{{ end }}
-{{- if include "activator.isAutoscaled" . }}{{ fail "autoscaling.enabled: with profile=kubernetes one replica scales and counts; set config.workers to use more processors" }}{{ end }}
+{{- if and (gt (include "activator.ceiling" . | int) 1) (not .Values.members.enabled) }}{{ fail "replicas: with profile=kubernetes several replicas need members.enabled=true, since one of them writes for each object; or set config.workers to use more processors" }}{{ end }}
 {{- else if .Values.kubernetes.namespace }}{{ fail "kubernetes.namespace: only with profile=kubernetes" }}
 {{- end }}
-{{- if .Values.members.enabled }}{{ fail "members.enabled: only with profile=knative" }}{{ end }}
+{{- if and .Values.members.enabled (not (include "activator.isCluster" .)) }}{{ fail "members.enabled: only with profile=knative and profile=kubernetes" }}{{ end }}
 {{- if include "activator.scalesItself" . }}{{ fail "knative.scaleFallback: only with profile=knative" }}{{ end }}
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.exposeAdmin) }}{{ fail "serviceMonitor.enabled needs service.exposeAdmin=true, since the Service has no metrics otherwise; a podMonitor needs neither" }}{{ end }}
 {{- end }}

@@ -63,6 +63,39 @@ async def test_a_start_from_zero_jumps_the_queue() -> None:
 
 
 @on_a_loop
+async def test_what_is_another_replicas_is_not_written_any_more() -> None:
+    async with world() as here:
+        a, b = here.make("a"), here.make("b")
+        here.api.hold = asyncio.Event()
+        here.reconciler.want(desired_of(a, 3))
+        here.reconciler.want(desired_of(b, 3))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert here.api.running == 2, "a pass of each is under way"
+        here.reconciler.abandon("default/a")
+        here.api.hold.set()
+        await here.settle()
+        assert here.one("deployments", "a")["spec"]["replicas"] == 0
+        assert here.one("deployments", "b")["spec"]["replicas"] == 3
+        assert [one.key for one in here.reports] == ["default/b"]
+        here.reconciler.want(desired_of(a, 2))
+        await here.settle()
+        assert here.one("deployments", "a")["spec"]["replicas"] == 2, "it is ours again"
+
+
+@on_a_loop
+async def test_a_pass_that_has_not_begun_is_abandoned_as_well() -> None:
+    async with world(passes_max=1) as here:
+        things = [here.make(name) for name in "abc"]
+        for thing in things:
+            here.reconciler.want(desired_of(thing, 3))
+        for thing in things[:2]:
+            here.reconciler.abandon(f"default/{thing['metadata']['name']}")
+        await here.settle()
+        assert [here.one("deployments", name)["spec"]["replicas"] for name in "abc"] == [0, 0, 3]
+
+
+@on_a_loop
 async def test_keys_are_bounded_and_a_closed_reconciler_takes_none() -> None:
     async with world(keys_max=2) as here:
         a, b, c = (here.make(name) for name in "abc")

@@ -4,6 +4,9 @@
     loads ──► Autoscaler ──► wanted ──► ActivationSource ──► Desired ──► Reconciler ──► the API
     (pods are wanted and none answers) ──► PodLooks ──► why ──► ActivationSource
 
+With several replicas of the activator each knows all revisions and serves them; Autoscaler and Reconciler have those
+that are this replica's (`replicas.py`).
+
 It belongs to the control plane: it exists once, whatever the number of workers. `docs/kubernetes.md` has the contract.
 """
 
@@ -40,6 +43,7 @@ from activator.control_plane.sources.activations.objects import (
 )
 from activator.control_plane.sources.activations.other_targets import OtherTargets, Place
 from activator.control_plane.sources.activations.pod_looks import PodLooks
+from activator.control_plane.sources.activations.replicas import OtherReplicas, Replicas
 from activator.control_plane.sources.activations.source import ActivationSource
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.credentials import Credentials
@@ -57,6 +61,7 @@ from lb.registry import default_name, names
 from lb.rng import Rng
 
 CONTESTED_KEPT_S: Final = 600.0  # how long the status says that somebody else wrote what is ours
+EXPIRE_INTERVAL_S: Final = 1.0  # between two looks for loads of replicas that say nothing any more
 SCALE_TICK_S: Final = 0.1  # how often it is looked at whether a decision is due
 
 log = logging.getLogger("activator.kubernetes")
@@ -115,8 +120,13 @@ class ActivationsMode(Source):
         self.looks = PodLooks(self.client, self.source.looked, now, pause)
         self.others = OtherTargets(self.client, self.source.read, now, pause)
         self.source.followed = self._followed
+        self.replicas = Replicas(self._uid_of, self._carried, self._writers_shifted, now)
         self._writes = True
+        self._is_announced = False  # to the other replicas
+        self._expired_s = now()  # when it was last looked for loads that nobody confirms
         self._begun: set[str] = set()  # revisions that the autoscaler knows
+        self._ours: set[str] = set()  # revisions that this replica writes for, as they were last worked out …
+        self._foreign: set[str] = set()  # … and those that were another one's before
         self._awaited: dict[str, Scope] = {}  # revisions whose requests wait for a pod
         self._slices: Relister[Any] | None = None
         self._workloads: list[Reflector[Any]] = []
@@ -149,6 +159,7 @@ class ActivationsMode(Source):
         that. Pods are followed as before.
         """
         self._writes = False
+        self.replicas.set_writes(False)
         await self.reconciler.close()
 
     async def close(self) -> None:
@@ -168,7 +179,7 @@ class ActivationsMode(Source):
 
     def receive_load(self, load: Load) -> None:
         """A revision's load now."""
-        self.autoscaler.load(load)
+        self.replicas.receive(load)
         if load.in_flight or load.queued:
             self.looks.hurry(load.key)
         revision = self.source.revisions.get(load.key)
@@ -204,6 +215,46 @@ class ActivationsMode(Source):
     def scaling(self, key: str) -> Shown | None:
         return self.autoscaler.shown(key)
 
+    # --- several replicas ---
+
+    def join(self, others: OtherReplicas) -> None:
+        """This replica is one of several. To be called before `start`."""
+        self.replicas.join(others)
+
+    def owned(self) -> int:
+        """Objects that this replica writes for."""
+        return sum(self._is_ours(key) for key in self.source.revisions)
+
+    def _uid_of(self, key: str) -> str | None:
+        revision = self.source.revisions.get(key)
+        return None if revision is None or revision.declaration is None else revision.declaration.uid
+
+    def _is_ours(self, key: str) -> bool:
+        uid = self._uid_of(key)
+        return uid is not None and self.replicas.writes(uid)
+
+    def _carried(self, load: Load) -> None:
+        """What all replicas carry of a revision; the autoscaler knows those that are ours."""
+        self.autoscaler.load(load)
+        if load.in_flight or load.queued:
+            self.looks.hurry(load.key)
+
+    def _writers_shifted(self) -> None:
+        """What is not ours any more is let go of now; what is ours now is worked out in this turn."""
+        for key in self.source.revisions:
+            if self._is_ours(key) != (key in self._ours):
+                self.source.mark(key)
+                if key in self._ours:
+                    self._let_go(key)
+
+    def _let_go(self, key: str) -> None:
+        """Another replica decides on it and writes for it."""
+        self._ours.discard(key)
+        self._begun.discard(key)
+        self.autoscaler.drop_revision(key)
+        self.source.unscaled(key)
+        self.reconciler.abandon(key)
+
     # --- within ---
 
     def _watch(self, resource: Resource[Object], handler: Handler[Object], labels: str = "") -> Relister[Object]:
@@ -229,6 +280,9 @@ class ActivationsMode(Source):
             self._set_rule(key, declared, 0)
         if declared is None:
             self._contested.pop(key, None)
+            self.replicas.drop_revision(key)
+            self._ours.discard(key)
+            self._foreign.discard(key)
             self.looks.set(key, None)
             if key in self._awaited:
                 self._await_pods(key, False)
@@ -237,13 +291,16 @@ class ActivationsMode(Source):
         """What is known of this revision may be other than before."""
         source = self.source
         revision = source.revisions.get(key)
-        if revision is None or revision.served is None:
+        if revision is None or revision.declaration is None or revision.served is None:
             return
         replicas = source.replicas_of(key)
-        if key not in self._begun and replicas >= 0 and not revision.served.activation.external_scaler:
-            self._begun.add(key)
-            source.scaled(key, replicas)
-            self._set_rule(key, revision.served, replicas)
+        if self._is_ours(key):
+            self._begin(key, revision.served, replicas)
+        else:
+            if key in self._ours:
+                self._let_go(key)  # another object of this name
+            if self.replicas.is_anothers(revision.declaration.uid):
+                self._foreign.add(key)
         ready = source.answers.count(key)
         self.autoscaler.ready(key, ready)
         workload = source.workload_of(key)
@@ -254,9 +311,21 @@ class ActivationsMode(Source):
         if place is not None:
             self.others.hurry(place, not ready and source.wanted.get(key, replicas) != 0)
 
-    def _set_rule(self, key: str, declared: Declared, replicas: int) -> None:
+    def _begin(self, key: str, declared: Declared, replicas: int) -> None:
+        """It is ours."""
+        self._ours.add(key)
+        if key in self._begun or replicas < 0 or declared.activation.external_scaler:
+            return
+        self._begun.add(key)
+        self.source.scaled(key, replicas)
+        self._set_rule(key, declared, replicas, key in self._foreign)
+        if not self.replicas.is_alone:
+            self.autoscaler.load(self.replicas.sum(key))
+
+    def _set_rule(self, key: str, declared: Declared, replicas: int, is_taken_over: bool = False) -> None:
         revision = declared.revision
-        self.autoscaler.set_revision(key, resolve_rule(revision.scaling, revision.container_concurrency), replicas)
+        rule = resolve_rule(revision.scaling, revision.container_concurrency)
+        self.autoscaler.set_revision(key, rule, replicas, is_taken_over)
 
     def _scaled(self, key: str, decision: Decision) -> None:
         log.info("%s: %d pods wanted: %s", key, decision.wanted, decision.explanation)
@@ -270,8 +339,10 @@ class ActivationsMode(Source):
             self.others.forget(place)
 
     def _want(self, desired: Desired) -> None:
-        if self._writes:
+        if self._writes and self.replicas.writes(desired.uid):
             self.reconciler.want(desired)
+        else:
+            self.reconciler.abandon(desired.key)
 
     def _reported(self, report: Report) -> None:
         revision = self.source.revisions.get(report.key)
@@ -301,6 +372,14 @@ class ActivationsMode(Source):
             self._were_workloads_known = True
             self.source.mark_all()
 
+    def _keep_up_with_replicas(self) -> None:
+        if not self._is_announced and self._writes and not self.pending():
+            self._is_announced = True
+            self.replicas.set_writes(True)
+        if self._now() - self._expired_s >= EXPIRE_INTERVAL_S:
+            self._expired_s = self._now()
+            self.replicas.expire()
+
     def _await_pods(self, key: str, waits: bool) -> None:
         """Look every second whether the watch has missed a pod that requests wait for."""
         scope = self._awaited.pop(key, None)
@@ -319,6 +398,7 @@ class ActivationsMode(Source):
             try:
                 self._look_at_workloads()
                 self._forget_contests()
+                self._keep_up_with_replicas()
                 self.autoscaler.tick()
             except Exception as error:  # counted and logged; the next look is a moment away
                 self._tasks.on_error("scaling", error)

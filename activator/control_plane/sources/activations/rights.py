@@ -6,6 +6,7 @@ under exactly these rights, so a call without a row here is refused there.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from activator.config.activation import API_VERSION
@@ -23,11 +24,31 @@ READ: Final[tuple[Right, ...]] = (
     Right("gateway.networking.k8s.io/v1", "httproutes", _WATCH, "hosts of routes that lead here"),
 )
 
+# With several replicas: in the namespace of the activator itself.
+MEMBERS: Final[tuple[Right, ...]] = (
+    Right(
+        "coordination.k8s.io/v1",
+        "leases",
+        (*_WATCH, "create", "delete"),
+        "one for each replica, whose name is its index",
+    ),
+    Right("v1", "pods", ("get",), "whether the pod of a replica that does not answer is gone"),
+)
+
 
 def all_rules() -> list[dict[str, list[str]]]:
     """The rules of a role: one for each resource, with the verbs of all who use it."""
+    return _merged((*READ, *RIGHTS))
+
+
+def member_rules() -> list[dict[str, list[str]]]:
+    """The rules of a role in the activator's own namespace, where there are several replicas."""
+    return _merged(MEMBERS)
+
+
+def _merged(table: Iterable[Right]) -> list[dict[str, list[str]]]:
     verbs: dict[tuple[str, str], set[str]] = {}
-    for right in (*READ, *RIGHTS):
+    for right in table:
         verbs.setdefault((right.group, right.resource), set()).update(right.verbs)
     merged = [
         Right(f"{group}/v1" if group else "v1", name, tuple(sorted(which)), "")

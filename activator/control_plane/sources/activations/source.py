@@ -136,6 +136,11 @@ class ActivationSource:
             revision.events = (*revision.events[-EVENTS_KEPT_MAX:], EventSpec(reason, "Scale", why))
         self.mark(key)
 
+    def unscaled(self, key: str) -> None:
+        """Somebody else decides how many pods it has."""
+        if self.wanted.pop(key, None) is not None:
+            self.mark(key)
+
     def replicas_of(self, key: str) -> int:
         """Of the target of the revision; -1: it is not known."""
         workload = self.workload_of(key)

@@ -11,6 +11,7 @@ import asyncio
 import base64
 import json
 import ssl
+import time
 from collections.abc import Callable
 from enum import Enum
 
@@ -30,6 +31,8 @@ from tests.control_plane.sources.kubernetes.fake_objects import (
 from tests.control_plane.sources.kubernetes.fake_rights import check_rights
 from tests.control_plane.sources.kubernetes.fake_scale import scale_of, scaled
 from tests.control_plane.sources.kubernetes.fake_selectors import fields_match, labels_match
+
+WRITING = frozenset({"create", "update", "patch", "delete"})  # verbs
 
 
 class Fault(Enum):
@@ -116,6 +119,7 @@ class FakeApiServer:
         self.listeners: list[Callable[[Collection, Event], None]] = []  # called after each write: controllers
         self.requests: list[tuple[str, str, dict[str, str]]] = []
         self.requests_kept = True  # False: of a server that lives long
+        self.written_by: list[tuple[float, str, str, str]] = []  # of each write: when, the bearer, the verb, the path
         self.watchers: list[Watcher] = []
         self.token = ""  # what clients must bear
         self.refusals: list[tuple[str, RefusalError]] = []  # (verb, answer) for the next requests of that verb
@@ -192,7 +196,7 @@ class FakeApiServer:
     @property
     def writes(self) -> int:
         """How many requests came that write, whatever became of them."""
-        return sum(verb in {"create", "update", "patch", "delete"} for verb in self.verbs())
+        return sum(verb in WRITING for verb in self.verbs())
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
@@ -202,6 +206,9 @@ class FakeApiServer:
         verb = verb_of(request.method, target, query)
         if self.requests_kept:
             self.requests.append((verb, request.path, query))
+            if verb in WRITING:
+                bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+                self.written_by.append((time.monotonic(), bearer, verb, request.path))
         fault = self._fault(verb)
         if fault is Fault.LOST_REQUEST:
             return cut(request)
