@@ -271,7 +271,8 @@ class Group:
             return False
         if self.rules.grants_alone:
             return True
-        if self.accepted is not self.effective and not follows_on(self.effective.epoch, self.accepted.epoch):
+        effective, accepted = self.effective.epoch, self.accepted.epoch
+        if accepted != effective and not follows_on(effective, accepted):
             return False
         heard = [
             one for one in self.contacts.values() if one.replica and self._now() - one.spoken_s <= self.rules.silence_s

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -110,18 +109,15 @@ class ActivationReplicas:
         owner = self.owner(name)
         return [one for one in self.running if one != owner]
 
-    def writes(self, part: str, since_s: float = 0.0) -> list[tuple[float, str, str, str]]:
+    def writes(self, part: str) -> list[tuple[float, str, str, str]]:
         """(when, who, verb, path) of the writes of replicas to paths that have this part."""
         found = self.cluster.call(lambda: list(self.cluster.api.written_by))
-        return [one for one in found if one[0] >= since_s and f"/{part}" in one[3] and "/leases" not in one[3]]
+        return [one for one in found if f"/{part}" in one[3] and "/leases" not in one[3]]
 
-    def writers(self, name: str, since_s: float = 0.0) -> list[str]:
+    def writers(self, name: str) -> list[str]:
         """Who wrote for this object, one after the other."""
         found: list[str] = []
-        for _, who, _, _ in self.writes(name, since_s):
+        for _, who, _, _ in self.writes(name):
             if not found or found[-1] != who:
                 found.append(who)
         return found
-
-    def now(self) -> float:
-        return time.monotonic()

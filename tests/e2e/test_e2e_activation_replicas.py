@@ -115,13 +115,11 @@ def test_the_owner_is_killed_in_the_middle_of_a_cold_start(
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(lambda: ask(replicas.running[other])[0])
         cluster.wait_replicas(1)
-        killed_s = replicas.now()
         replicas.kill(owner)
         cluster.mend()
         assert answer.result(20.0) == 200
     cluster.wait_condition("Ready", "Serving")
     assert replicas.writers("hello") == [owner, other]
-    assert replicas.writers("hello", killed_s) == [other]
     eventually(lambda: "scaling" in replicas.running[other].revision("hello"))
     assert ask(replicas.running[other])[0] == 200
 
