@@ -23,7 +23,7 @@ from activator.config.model import ACTIVATIONS, AUTO, FIXED_KEYS, Config, Kubern
 from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources.process.reaper import MARK
-from activator.control_plane.sources.process.supervisor import Reaping
+from activator.control_plane.sources.process.reaping import Reaping
 from activator.data_plane.plane import DataPlane
 from activator.messages import (
     AnnounceDrain,

@@ -147,7 +147,7 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
 
 
 def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog) -> int:
-    from activator.control_plane.sources.process.supervisor import Reaping
+    from activator.control_plane.sources.process.reaping import Reaping
 
     reaping = Reaping.start()  # before there is an event loop or a thread
     import uvloop

@@ -6,11 +6,12 @@ A start does not need it: what is missing then may be there when the first reque
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from activator.config.edge_checks import element_at, item_at
 from activator.config.model import Config, Process
-from activator.config.programs import check_program, directory_of, log_file_of, variables_of
+from activator.config.programs import check_program, directory_of, limits_of, log_file_of, variables_of
 from activator.config.tree import Item
 from activator.runtime.errors import ConfigError
 
@@ -39,8 +40,13 @@ def _check(item: Item, process: Process, path: str, environ: Mapping[str, str], 
     directory = attempt("directory", lambda: directory_of(process, environ))
     if directory is None:
         return
+    if attempt("user" if process.user else "cpus", lambda: limits_of(process)) is None:
+        return
     if process.logs.file:
         attempt("logs", lambda: log_file_of(process, environ))
     variables = attempt("env_file", lambda: variables_of(process, directory, environ))
     known = {**environ, **process.environment} if variables is None else variables
     attempt("command", lambda: check_program(process.command, directory, known))
+    for key, command in (("readiness", process.readiness.command), ("stop", process.stop.command)):
+        if command:
+            attempt(key, partial(check_program, command, directory, known))

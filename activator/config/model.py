@@ -119,6 +119,7 @@ LOG_PARTS: Final[dict[str, bool]] = {
 Count = Annotated[int, msgspec.Meta(ge=0)]
 WorkerCount = Annotated[int, msgspec.Meta(ge=1, le=WORKERS_MAX)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+Nice = Annotated[int, msgspec.Meta(ge=-20, le=19)]
 Weight = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 Share = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 Utilization = Annotated[float, msgspec.Meta(ge=0.01, le=1.0)]
@@ -406,6 +407,15 @@ class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "listening on port [0-9]+",
         ),
     ] = ""
+    command: Annotated[
+        list[str],
+        doc(
+            "A command that shows by the exit code 0 that the process is ready; nothing else connects to the program "
+            "before. It is run as the program is (directory, variables, user), with `{port}` replaced. It is asked "
+            "again after `interval`; one that takes longer than 10 s is ended. Empty: none.",
+            ["pg_isready", "-p", "{port}"],
+        ),
+    ] = []
     interval: Annotated[
         Duration, doc("The longest time between two probes while the process starts. The first steps are 2 ms.", "1s")
     ] = Duration(0.1)
@@ -418,6 +428,13 @@ class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str,
         doc("The name of the signal that its process group gets first.", "SIGINT"),
     ] = "SIGTERM"
+    command: Annotated[
+        list[str],
+        doc(
+            "A command that is run in the place of the signal, as the program is, with `{port}` replaced. Empty: none.",
+            ["nginx", "-s", "quit"],
+        ),
+    ] = []
     grace: Annotated[
         Duration, doc("The time that it has to end then. Longer: its process group gets SIGKILL.", "20s")
     ] = Duration(10.0)
@@ -511,6 +528,27 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "~/models/$MODEL",
         ),
     ] = ""
+    user: Annotated[
+        str,
+        doc(
+            "The user that the program runs as: a name or a number, and behind a colon the group, if it is another one "
+            "than the user's own. The activator must be root. HOME, USER and LOGNAME are set. Empty: the user of the "
+            "activator.",
+            "www-data",
+        ),
+    ] = ""
+    nice: Annotated[Nice, doc("The niceness of the program: 19 gives way to all others; below 0 needs root.", 10)] = 0
+    cpus: Annotated[
+        str, doc("The processors that the program may run on, numbers and ranges. Empty: all.", "0-3,6")
+    ] = ""
+    memory: Annotated[
+        Size,
+        doc(
+            "The memory that each process of the program may ask for (RLIMIT_DATA: heap and private mappings). What it "
+            "asks for beyond that is refused. 0: no limit.",
+            "2GiB",
+        ),
+    ] = Size(0)
 
 
 class ScheduledScale(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

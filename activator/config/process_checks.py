@@ -11,6 +11,7 @@ import signal
 from typing import Any, Final
 
 from activator.config.edge_checks import item_at
+from activator.config.programs import parse_processors
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
 from activator.runtime.units import KIB
@@ -42,6 +43,8 @@ class ProcessChecker:
         if process.get("port") is not None:
             self._check_port(revision, values, path)
         self._check_readiness(item_at(item, "readiness"), process.get("readiness", {}), f"{at}.readiness")
+        if process.get("cpus") and process["cpus"] is not UNREADABLE and parse_processors(process["cpus"]) is None:
+            self._reader.found(item_at(item, "cpus"), f"{at}.cpus", "numbers and ranges of processors, such as 0-3,6")
         self._check_logs(item_at(item, "logs"), process, f"{at}.logs")
         self._check_stop(item_at(item, "stop"), process.get("stop", {}), f"{at}.stop")
         for name, value in process.get("environment", {}).items():
@@ -100,7 +103,10 @@ class ProcessChecker:
         if readiness.get("http_get", "/")[:1] not in ("/", ""):
             self._reader.found(item_at(item, "http_get"), f"{path}.http_get", "a path that begins with /")
         if readiness.get("log"):
+            self._check_alone(item, readiness, path, "log", "which makes no connection")
             self._check_log(item, readiness, path)
+        elif readiness.get("command"):
+            self._check_alone(item, readiness, path, "command", "which alone says what is ready")
         if readiness.get("interval", 1) <= 0:
             self._reader.found(item_at(item, "interval"), f"{path}.interval", "more than 0")
 
@@ -109,9 +115,13 @@ class ProcessChecker:
             re.compile(readiness["log"])
         except re.error as error:
             self._reader.found(item_at(item, "log"), f"{path}.log", f"a regular expression ({error})")
-        for key in ("http_get", "grpc", "interval"):
-            if readiness.get(key) not in (None, "") or (key == "grpc" and readiness.get(key) is not None):
-                advice = f"`{key}` has no effect with `log`, which makes no connection: set one of them"
+
+    def _check_alone(self, item: Item, readiness: Values, path: str, owner: str, why: str) -> None:
+        """Other ways to ask have no effect beside `owner`."""
+        others = {"log": ("command", "http_get", "grpc", "interval"), "command": ("http_get", "grpc")}[owner]
+        for key in others:
+            if readiness.get(key) not in (None, "", []) or (key == "grpc" and readiness.get(key) is not None):
+                advice = f"`{key}` has no effect with `{owner}`, {why}: set one of them"
                 self._reader.advise(item_at(item, key), f"{path}.{key}", advice)
 
 

@@ -8,7 +8,9 @@ Rules
 
 from __future__ import annotations
 
+import grp
 import os
+import pwd
 import re
 import shutil
 from collections.abc import Mapping
@@ -20,6 +22,7 @@ from activator.runtime.errors import ConfigError
 
 ENV_FILE_BYTES_MAX: Final = 256 * 1024  # a program gets some MiB of variables and arguments at most
 
+_NUMBER: Final = re.compile(r"[0-9]{1,4}", re.ASCII)
 _VARIABLE: Final = re.compile(r"\$(?:(\$)|(\w+)|\{(\w+)\})", re.ASCII)
 _LINE: Final = re.compile(r"(?:export\s+)?([A-Za-z_][A-Za-z0-9_.-]*)\s*=\s*(.*)", re.ASCII | re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "$": "$"}
@@ -58,9 +61,70 @@ def directory_of(process: Process, environ: Mapping[str, str]) -> str:
 def variables_of(process: Process, directory: str, environ: Mapping[str, str]) -> dict[str, str]:
     """All environment variables; raises ConfigError."""
     found = dict(environ)
+    if process.user:
+        user, _ = _user(process.user)
+        found |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
     if process.env_file:
         found |= read_env_file(os.path.join(directory, expand(process.env_file, environ)))
     return found | process.environment
+
+
+def limits_of(process: Process) -> list[str]:
+    """As launcher.py takes them, in the order in which they apply; empty: nothing limits the program.
+
+    Raises ConfigError.
+    """
+    limits = []
+    if process.cpus:
+        limits.append(f"cpus={_listed(_processors(process.cpus))}")
+    if process.nice:
+        limits.append(f"nice={process.nice}")
+    if process.memory:
+        limits.append(f"memory={int(process.memory)}")
+    if process.user:
+        user, group = _user(process.user)
+        groups = sorted({group, *os.getgrouplist(user.pw_name, group)})
+        limits.append(f"user={_listed([user.pw_uid, group, *groups])}")
+    return limits
+
+
+def _listed(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
+def parse_processors(text: str) -> list[int] | None:
+    """Numbers and ranges, `0-3,6`; None: it is not such a list."""
+    found: set[int] = set()
+    for part in text.split(","):
+        first, dash, last = (word.strip() for word in part.partition("-"))
+        last = last if dash else first
+        if not (_NUMBER.fullmatch(first) and _NUMBER.fullmatch(last)) or int(first) > int(last):
+            return None
+        found.update(range(int(first), int(last) + 1))
+    return sorted(found)
+
+
+def _processors(text: str) -> list[int]:
+    wanted, there = parse_processors(text) or [], os.sched_getaffinity(0)
+    missing = [str(number) for number in wanted if number not in there]
+    if missing:
+        have = f"{len(there)} processors, {min(there)} to {max(there)}"
+        raise ConfigError([f"cpus: {text}: there is no processor {missing[0]} here ({have}); correct `cpus`"])
+    return wanted
+
+
+def _user(text: str) -> tuple[pwd.struct_passwd, int]:
+    name, _, group = text.partition(":")
+    try:
+        user = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+    except (KeyError, OverflowError):
+        raise ConfigError([f"user: {text}: there is no such user here; correct `user`"]) from None
+    if not group:
+        return user, user.pw_gid
+    try:
+        return user, (grp.getgrgid(int(group)) if group.isdecimal() else grp.getgrnam(group)).gr_gid
+    except (KeyError, OverflowError):
+        raise ConfigError([f"user: {text}: there is no such group here; correct `user`"]) from None
 
 
 def log_file_of(process: Process, environ: Mapping[str, str]) -> str:

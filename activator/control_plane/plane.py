@@ -21,8 +21,8 @@ from activator.control_plane.sources.file import FileSource
 from activator.control_plane.sources.fixed_pods.resolver import NameResolver
 from activator.control_plane.sources.fixed_pods.source import FixedPods
 from activator.control_plane.sources.health_checks import HealthChecks
+from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.source import ProcessSource
-from activator.control_plane.sources.process.supervisor import Reaping
 from activator.control_plane.sources.source import Source
 from activator.control_plane.sources.unreachable import UnreachableRevisions
 from activator.control_plane.state import repair

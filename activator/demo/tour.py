@@ -25,7 +25,7 @@ import lb
 from activator.app import App, Settings
 from activator.config.file import resolve
 from activator.config.model import Config, Duration, Process, Queue, Revision
-from activator.control_plane.sources.process.supervisor import Reaping
+from activator.control_plane.sources.process.reaping import Reaping
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.proxy.accounting import ExchangeObserver
 from activator.data_plane.proxy.proxy import ProxiedExchange

@@ -11,7 +11,7 @@ import pytest
 
 from activator.admin.server import AdminServer
 from activator.control_plane.plane import STALLED_AFTER_S, ControlPlane
-from activator.control_plane.sources.process.supervisor import Reaping
+from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.state.worker import HEARTBEAT_S
 from activator.messages import RevisionSet
 from activator.runtime.errors import NoWorkerError

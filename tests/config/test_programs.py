@@ -20,6 +20,7 @@ from activator.config.programs import (
     directory_of,
     expand,
     parse_env,
+    parse_processors,
     read_env_file,
     variables_of,
 )
@@ -195,3 +196,24 @@ def test_a_command_in_one_text_is_shown_as_a_list() -> None:
     (problem,) = caught.value.problems
     assert problem.endswith(""", expected a list: [python, app.py, --x=a b, '{port}']""")
     assert shlex.split("python app.py '--x=a b' {port}") == ["python", "app.py", "--x=a b", "{port}"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0", [0]),
+        ("0-3,6", [0, 1, 2, 3, 6]),
+        (" 1 - 2 , 1", [1, 2]),
+        ("2-2", [2]),
+        ("", None),
+        ("a", None),
+        ("3-1", None),
+        ("-1", None),
+        ("1-", None),
+        ("1,,2", None),
+        ("99999", None),
+        ("\u0661", None),
+    ],
+)
+def test_lists_of_processors(text: str, expected: list[int] | None) -> None:
+    assert parse_processors(text) == expected

@@ -13,7 +13,7 @@ import uvloop
 from activator.app import EXIT_PANICS, App, Settings
 from activator.config.file import resolve
 from activator.config.model import Config, Duration, Revision, Shutdown
-from activator.control_plane.sources.process.supervisor import Reaping
+from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.state.supervision import PANIC_BUDGET, WORKER
 from activator.runtime.tasks import pause
 

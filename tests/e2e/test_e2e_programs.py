@@ -4,8 +4,10 @@ says that they are ready.
 
 from __future__ import annotations
 
+import grp
 import json
 import os
+import pwd
 import signal
 import socket
 import subprocess
@@ -342,3 +344,82 @@ def test_nobody_reads_our_own_output(run_activator: RunActivator, tmp_path: Path
         assert ask(activator.address, request(), timeout_s=10.0).status == 200
     eventually(lambda: json.loads(activator.ask("/logs/app")[2])["lost"] > 0, "lines are lost")
     assert len(activator.logged("lines of programs are lost")) == 1
+
+
+# --- limits, and commands beside the program ------------------------------------------------------------------------
+
+
+def test_a_program_is_limited_before_it_begins(run_activator: RunActivator) -> None:
+    """A shell that answers nothing: another user may not be able to read where Python is."""
+    if os.getuid() != 0:
+        pytest.skip("only root can become another user")
+    last = max(os.sched_getaffinity(0))
+    said = 'echo "$(id -un) $(id -gn) $HOME $(nice) $(ulimit -d) $(taskset -cp $$ | sed "s/.*: //")"; exec sleep 1000'
+    limits = {"user": "nobody", "nice": 7, "cpus": str(last), "memory": "512MiB", "directory": "/"}
+    command = ["sh", "-c", said]
+    activator = run_activator(
+        configured([process_revision(command, min_scale=1, readiness={"log": "nobody"}, **limits)])
+    )
+    nobody = pwd.getpwnam("nobody")
+    group = grp.getgrgid(nobody.pw_gid).gr_name
+    shown = eventually(lambda: cli("logs", "app", "--admin", activator.admin).stdout)
+    assert shown == f"app#1 | nobody {group} {nobody.pw_dir} 7 524288 {last}\n"
+
+
+def test_memory_beyond_the_limit_is_refused(run_activator: RunActivator) -> None:
+    greedy = [sys.executable, "-I", "-S", "-c", "x = bytearray(300 << 20)"]
+    activator = run_activator(configured([process_revision(greedy, memory="100MiB")]))
+    answer = ask(activator.address, request())
+    assert (answer.status, answer.reason) == (503, "revision_failed")
+    assert b"MemoryError" in answer.body
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"user": "nobody-here"}, b"there is no such user here; correct `user`"),
+        ({"user": "root:nobody-here"}, b"there is no such group here; correct `user`"),
+        ({"cpus": "0,4000"}, b"there is no processor 4000 here"),
+        ({"readiness": {"command": ["nothing-like-it"]}}, b"cannot start nothing-like-it: there is no such program"),
+    ],
+)
+def test_what_is_not_possible_is_told(run_activator: RunActivator, more: dict[str, Any], told: bytes) -> None:
+    activator = run_activator(configured([process_revision(SERVING, **more)]))
+    answer = ask(activator.address, request())
+    assert (answer.status, answer.reason) == (503, "revision_failed")
+    assert told in answer.body
+
+
+def test_a_command_says_when_it_is_ready(run_activator: RunActivator, tmp_path: Path) -> None:
+    """Nothing connects before; a command that hangs is ended and asked again."""
+    asked = tmp_path / "asked"
+    script = 'echo x >> "$0"; n=$(wc -l < "$0"); [ $n = 1 ] && exec sleep 1000; [ $n -ge 4 ]'
+    readiness = {"command": ["sh", "-c", script, str(asked)], "interval": "10ms"}
+    revision = {**process_revision(SERVING, readiness=readiness), "timeouts": {"startup": "30s"}}
+    activator = run_activator(configured([revision]))
+    assert ask(activator.address, request(), timeout_s=30.0).status == 200
+    assert len(asked.read_text().splitlines()) == 4
+    assert len(activator.logged("took longer than 10 s, and was ended")) == 1
+
+
+def test_a_command_that_never_says_so_fails_the_start(run_activator: RunActivator) -> None:
+    revision = {
+        **process_revision(SERVING, readiness={"command": ["false"], "interval": "10ms"}),
+        "timeouts": {"startup": "300ms"},
+    }
+    activator = run_activator(configured([revision]))
+    answer = ask(activator.address, request())
+    assert (answer.status, answer.reason) == (503, "revision_failed")
+    assert b"false (`readiness.command`) did not end with exit code 0 within 0.3 s" in answer.body
+
+
+def test_a_command_ends_the_program(run_activator: RunActivator, tmp_path: Path) -> None:
+    """In the place of the signal; what it leaves running is killed after the grace."""
+    told = tmp_path / "told"
+    stop = {"command": ["sh", "-c", 'echo "$PORT {port}" >> "$0"; exit 3', str(told)], "grace": "300ms"}
+    activator = run_activator(configured([process_revision(SERVING, idle="100ms", stop=stop)]))
+    assert ask(activator.address, request()).status == 200
+    eventually(lambda: figures(activator)["processes"] == 0, "it is ended")
+    one, other = told.read_text().split()
+    assert one == other
+    activator.wait_log(r"sh \(`stop.command`\) ended with 3")

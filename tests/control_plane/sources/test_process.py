@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable
 
 from activator.config.model import Process, Revision
-from activator.control_plane.sources.process.supervisor import ProcessSupervisor, Reaping
+from activator.control_plane.sources.process.reaping import Reaping
+from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.state.supervision import Supervision
 from activator.messages import Change, PodSeen, PodStatus
 from activator.runtime.tasks import TaskGroupOwner

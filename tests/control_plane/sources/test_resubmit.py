@@ -11,7 +11,8 @@ import pytest
 from activator.config.model import Config, Process, Revision
 from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import ControlPlane
-from activator.control_plane.sources.process.supervisor import CRASHES_MAX, SOURCE, ProcessSupervisor, Reaping
+from activator.control_plane.sources.process.reaping import Reaping
+from activator.control_plane.sources.process.supervisor import CRASHES_MAX, SOURCE, ProcessSupervisor
 from activator.control_plane.sources.source import Source
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce

@@ -11,7 +11,8 @@ from activator.config.model import Revision
 from activator.control_plane.scaling.autoscaler import Autoscaler, Shown
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.scaling.rule import process_rule
-from activator.control_plane.sources.process.supervisor import ProcessSupervisor, Reaping
+from activator.control_plane.sources.process.reaping import Reaping
+from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.sources.source import Source
 from activator.messages import Change, Load
 from activator.runtime.clock import Now

@@ -2,9 +2,10 @@
 
 Rules
   1. A process is a pod with an identity of its own; what takes its place after a crash is another pod.
-  2. "Ready" means that it answered: its port accepts, or its readiness path answers well, or that it wrote the line of
-     `readiness.log`, without a connection; on 127.0.0.1, or on ::1 where
-     it listens there alone. A fixed port must have been free before, and belong to the program after (`ports.py`).
+  2. "Ready" means that it answered: its port accepts, or its readiness path answers well; or, without a connection of
+     ours, that it wrote the line of `readiness.log`, or that `readiness.command` ended with 0. It is on 127.0.0.1, or
+     on ::1 where it listens there alone. A fixed port must have been free before, and belong to the program after
+     (`ports.py`).
   3. It is stopped only when the data plane reports that it has no request any more: first withdrawn, then the
      signal of `process.stop` to the group, SIGKILL after its grace.
   4. Failed starts are repeated with a growing backoff; after `CRASHES_MAX` in a row the revision is reported as failed
@@ -17,24 +18,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from activator.config.file import readiness_probe
 from activator.config.model import Process, Revision
-from activator.config.programs import check_program, directory_of, log_file_of, variables_of
+from activator.config.programs import log_file_of
 from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
 from activator.control_plane.sources.process.causes import cause_of
-from activator.control_plane.sources.process.output import READ_BYTES, OnLine, Output, Pace
+from activator.control_plane.sources.process.fleet import Fleet, LocalProcess
+from activator.control_plane.sources.process.launch import Launch
+from activator.control_plane.sources.process.output import READ_BYTES, Pace
 from activator.control_plane.sources.process.ports import (
     PORT_STEP_S,
     PORT_WAIT_S,
@@ -43,7 +42,7 @@ from activator.control_plane.sources.process.ports import (
     is_taken,
 )
 from activator.control_plane.sources.process.program_log import LOG_CLOSE_S, FileSettings, ProgramLog, Terminal
-from activator.control_plane.sources.process.reaper import MARK
+from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Listed, PodGone, PodSeen, PodStatus, RevisionFailed, RevisionRecovered
 from activator.runtime.clock import Now
@@ -56,118 +55,14 @@ STARTING_MAX: Final = 4  # processes of one revision that start at the same time
 CRASHES_MAX: Final = 5  # failed starts in a row before a revision is reported as failed
 CRASH_BACKOFF_INITIAL_S: Final = 0.1
 CRASH_BACKOFF_MAX_S: Final = 30.0
+COMMAND_TIMEOUT_S: Final = 10.0  # of one run of `readiness.command`
 READINESS_STEP_MIN_S: Final = 0.002  # readiness is asked in steps from this up to the configured interval …
 READINESS_STEP_SHARE: Final = 0.05  # … of this share of the time since the start
 
 log = logging.getLogger("activator.process")
 
 SOURCE = "process"
-_UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # or lines of Python's programs would come late, their output is a pipe
 _DRAIN_SLACK_S = 5.0  # over the data plane's own drain timeout, whose end is reported
-
-
-class Reaping:
-    """The pipe to the reaper; closing it, or dying, makes the reaper end every group it knows."""
-
-    def __init__(self, reaper: subprocess.Popen[str] | None, mark: str) -> None:
-        self._reaper = reaper
-        self.mark = mark
-
-    @classmethod
-    def start(cls) -> Reaping:
-        """Start the reaper; to be called before there is an event loop."""
-        mark = secrets.token_hex(8)
-        script = Path(__file__).with_name("reaper.py")
-        reaper = subprocess.Popen(
-            [sys.executable, "-I", "-S", str(script), mark],
-            stdin=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-        return cls(reaper, mark)
-
-    def born(self, group: int) -> None:
-        self._report(f"+{group}\n")
-
-    def exited(self, group: int) -> None:
-        self._report(f"-{group}\n")
-
-    def close(self) -> None:
-        """End the reaper, and with it whatever it still knows."""
-        if self._reaper is not None and self._reaper.stdin is not None:
-            self._reaper.stdin.close()
-            self._reaper.wait()
-
-    def _report(self, line: str) -> None:
-        if self._reaper is None or self._reaper.stdin is None:
-            return
-        try:
-            self._reaper.stdin.write(line)
-            self._reaper.stdin.flush()
-        except OSError as error:
-            log.error("the reaper has gone (%s): processes may outlive a kill -9", error)
-            self._reaper = None
-
-
-class LocalProcess:
-    """One process; `stopping` from the moment it is not wanted any more."""
-
-    def __init__(
-        self, key: str, identity: str, port: int, drain_timeout_s: float, settings: Process, on_line: OnLine
-    ) -> None:
-        self.key = key
-        self.identity = identity
-        self.port = port
-        self.drain_timeout_s = drain_timeout_s
-        self.stop = settings.stop  # as it was configured when the process was started
-        self.address = join_address(LOOPBACK_4, port)
-        self.is_port_fixed = False
-        self.ready = False
-        self.stopping = False
-        self.drained = asyncio.Event()
-        self.stop_asked = asyncio.Event()
-        self.child: asyncio.subprocess.Process | None = None
-        self.output = Output(settings.readiness.log, on_line)
-        self.started_s = 0.0
-
-    @property
-    def status(self) -> PodStatus:
-        return PodStatus.READY if self.ready else PodStatus.PENDING
-
-    def signal_group(self, number: int) -> None:
-        """Send a signal to the process and all its descendants that kept its group."""
-        if self.child is not None:
-            try:
-                os.killpg(self.child.pid, number)
-            except ProcessLookupError:
-                pass
-
-
-class Fleet:
-    """The processes of one revision."""
-
-    def __init__(self, key: str, revision: Revision, log: ProgramLog) -> None:
-        self.key = key
-        self.revision = revision
-        self.log = log
-        self.wanted = 0
-        self.processes: dict[str, LocalProcess] = {}
-        self.crashes = 0  # failed starts in a row
-        self.failure = ""  # why it cannot start; empty: it can, or may try
-        self.not_before_s = 0.0  # the crash backoff
-
-    @property
-    def fixed_port(self) -> int | None:
-        return None if self.revision.process is None else self.revision.process.port
-
-    def running(self) -> list[LocalProcess]:
-        return [process for process in self.processes.values() if not process.stopping]
-
-    def starting(self) -> int:
-        return sum(not process.ready for process in self.running())
-
-    def ready(self) -> int:
-        return sum(process.ready for process in self.running())
 
 
 class ProcessSupervisor:
@@ -389,18 +284,8 @@ class ProcessSupervisor:
     async def _spawn(self, revision: Revision, process: LocalProcess) -> asyncio.subprocess.Process:
         settings = revision.process
         assert settings is not None
-        directory = directory_of(settings, os.environ)
-        variables = variables_of(settings, directory, os.environ)
-        check_program(settings.command, directory, variables)
-        child = await asyncio.create_subprocess_exec(
-            *(word.replace("{port}", str(process.port)) for word in settings.command),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**_UNBUFFERED, **variables, "PORT": str(process.port), MARK: self._reaping.mark},
-            cwd=directory or None,
-            start_new_session=True,
-        )
+        launch = process.launch = Launch(settings, process.port, self._reaping.mark)
+        child = await launch.start(settings.command, asyncio.subprocess.PIPE)
         process.child = child
         self._reaping.born(child.pid)
         process.started_s = self._now()
@@ -426,6 +311,8 @@ class ProcessSupervisor:
             process.address = _address_of(process.port)
             return await self._served_by_another(process)
         interval_s = float(settings.readiness.interval)
+        if settings.readiness.command:
+            return await self._wait_command(process, settings.readiness.command, interval_s, timeout_s)
         probe = readiness_probe(fleet.revision)
         began_s = self._now()
         waited_s = 0.0
@@ -437,6 +324,40 @@ class ProcessSupervisor:
             await pause(min(max(waited_s * READINESS_STEP_SHARE, READINESS_STEP_MIN_S), interval_s))
             waited_s = self._now() - began_s
         return f"the program did not answer on port {process.port} within {timeout_s:g} s"
+
+    async def _wait_command(
+        self, process: LocalProcess, command: list[str], interval_s: float, timeout_s: float
+    ) -> str:
+        """Ask a command until it ends with 0; as `_wait_ready`."""
+        began_s = self._now()
+        while self._now() - began_s < timeout_s:
+            if await self._run_beside(process, command, min(COMMAND_TIMEOUT_S, timeout_s)) == 0:
+                process.address = _address_of(process.port)
+                return await self._served_by_another(process)
+            await pause(interval_s)
+        return f"{command[0]} (`readiness.command`) did not end with exit code 0 within {timeout_s:g} s"
+
+    async def _run_beside(self, process: LocalProcess, command: list[str], timeout_s: float) -> int | None:
+        """Run a command as the program is run; its exit code, None if it took too long or could not be started."""
+        assert process.launch is not None
+        try:
+            child = await process.launch.start(command, asyncio.subprocess.DEVNULL)
+        except OSError as error:
+            log.warning("%s: cannot start %s: %s", process.identity, command[0], error.strerror)
+            return None
+        self._reaping.born(child.pid)
+        try:
+            return await asyncio.wait_for(child.wait(), timeout_s)
+        except TimeoutError:
+            log.warning("%s: %s took longer than %g s, and was ended", process.identity, command[0], timeout_s)
+            return None
+        finally:
+            try:
+                os.killpg(child.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+            await child.wait()
+            self._reaping.exited(child.pid)
 
     async def _served_by_another(self, process: LocalProcess) -> str:
         """The cause, when what answered is not the program: only a fixed port can be taken meanwhile by plan."""
@@ -467,8 +388,14 @@ class ProcessSupervisor:
             waits: set[asyncio.Future[Any]] = {drained, exited}
             await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         drained.cancel()
-        process.signal_group(signal.Signals[process.stop.signal])
-        await asyncio.wait({exited}, timeout=float(process.stop.grace))
+        until_s = self._now() + float(process.stop.grace)
+        if process.stop.command:
+            code = await self._run_beside(process, process.stop.command, float(process.stop.grace))
+            if code:
+                log.warning("%s: %s (`stop.command`) ended with %d", process.identity, process.stop.command[0], code)
+        else:
+            process.signal_group(signal.Signals[process.stop.signal])
+        await asyncio.wait({exited}, timeout=max(until_s - self._now(), 0.0))
 
     async def _read_output(self, process: LocalProcess, name: str, stream: asyncio.StreamReader) -> None:
         """Until it ends; at a bounded rate."""

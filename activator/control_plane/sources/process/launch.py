@@ -1,0 +1,48 @@
+"""How a program of a revision is started: its words, its directory, its variables, and what limits it.
+
+The same holds for the commands beside it (`readiness.command`, `stop.command`). Everything is looked up at each start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from activator.config.model import Process
+from activator.config.programs import check_program, directory_of, limits_of, variables_of
+from activator.control_plane.sources.process.reaper import MARK
+
+_LAUNCHER: Final = str(Path(__file__).with_name("launcher.py"))
+_UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # or lines of Python's programs would come late, their output is a pipe
+
+
+class Launch:
+    """Of one process. Raises ConfigError if it could not start."""
+
+    def __init__(self, settings: Process, port: int, mark: str) -> None:
+        self.directory = directory_of(settings, os.environ)
+        found = variables_of(settings, self.directory, os.environ)
+        for command in (settings.command, settings.readiness.command, settings.stop.command):
+            if command:
+                check_program(command, self.directory, found)
+        self.variables = {**_UNBUFFERED, **found, "PORT": str(port), MARK: mark}
+        self._port = port
+        limits = limits_of(settings)
+        self._prefix = [sys.executable, "-I", "-S", _LAUNCHER, *limits, "--"] if limits else []
+
+    async def start(self, command: Sequence[str], output: int) -> asyncio.subprocess.Process:
+        """Leads a group of its own. `output`: what becomes of both streams, as subprocess has it. Raises OSError."""
+        return await asyncio.create_subprocess_exec(
+            *self._prefix,
+            *(word.replace("{port}", str(self._port)) for word in command),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=self.variables,
+            cwd=self.directory or None,
+            start_new_session=True,
+        )

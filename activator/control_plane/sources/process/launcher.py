@@ -1,0 +1,69 @@
+"""Becomes a program after it has limited itself: processors, priority, memory, and last the user.
+
+Run as a program of its own, with nothing but the standard library's smallest part (8 ms), so that nothing of ours runs
+between fork and exec in a process with threads. Its arguments: `KEY=NUMBER,…` for what is to be limited, `--`, and the
+command, which is looked up in PATH. It keeps its process number. What is not possible is said in one line on standard
+error, and the exit code is NOT_POSSIBLE.
+"""
+
+import os
+import resource
+import sys
+
+NOT_POSSIBLE = 126
+
+
+def limit(key: str, values: list[int]) -> str:
+    """Limit this process; why that is not possible, or nothing."""
+    what = f"set `{key}`"
+    try:
+        if key == "cpus":
+            what = "run on the processors of `cpus`"
+            os.sched_setaffinity(0, values)
+        elif key == "nice":
+            what = "set `nice` (below 0 needs root)"
+            os.setpriority(os.PRIO_PROCESS, 0, values[0])
+        elif key == "memory":
+            resource.setrlimit(resource.RLIMIT_DATA, (values[0], values[0]))
+        elif key == "user":  # uid, gid, and the groups
+            what = "become `user` (that needs root)"
+            os.setgroups(values[2:])
+            os.setgid(values[1])
+            os.setuid(values[0])
+    except (OSError, ValueError) as error:
+        return f"cannot {what}: {error.strerror if isinstance(error, OSError) else error}"
+    return ""
+
+
+def start(places: list[str], command: list[str]) -> str:
+    """Become the first of these programs that there is; why that is not possible."""
+    problem = "no such program"
+    for place in places:
+        try:
+            os.execv(place, command)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            problem = error.strerror or "not possible"
+    return f"cannot start {command[0]}: {problem}"
+
+
+def main() -> None:
+    split = sys.argv.index("--")
+    command = sys.argv[split + 1 :]
+    # Looked up before another user is become, who may not be able to read the modules that this needs.
+    is_path = "/" in command[0]
+    places = [command[0]] if is_path else [os.path.join(folder, command[0]) for folder in os.get_exec_path()]
+    for setting in sys.argv[1:split]:
+        key, _, numbers = setting.partition("=")
+        problem = limit(key, [int(number) for number in numbers.split(",")])
+        if problem:
+            break
+    else:
+        problem = start(places, command)
+    sys.stderr.write(f"{problem}\n")
+    sys.exit(NOT_POSSIBLE)
+
+
+if __name__ == "__main__":
+    main()

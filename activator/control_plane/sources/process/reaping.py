@@ -1,0 +1,54 @@
+"""Our end of the pipe to the reaper (`reaper.py`), which ends what we have started when we end."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+
+log = logging.getLogger("activator.process")
+
+
+class Reaping:
+    """The pipe to the reaper; closing it, or dying, makes the reaper end every group it knows."""
+
+    def __init__(self, reaper: subprocess.Popen[str] | None, mark: str) -> None:
+        self._reaper = reaper
+        self.mark = mark
+
+    @classmethod
+    def start(cls) -> Reaping:
+        """Start the reaper; to be called before there is an event loop."""
+        mark = secrets.token_hex(8)
+        script = Path(__file__).with_name("reaper.py")
+        reaper = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(script), mark],
+            stdin=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        return cls(reaper, mark)
+
+    def born(self, group: int) -> None:
+        self._report(f"+{group}\n")
+
+    def exited(self, group: int) -> None:
+        self._report(f"-{group}\n")
+
+    def close(self) -> None:
+        """End the reaper, and with it whatever it still knows."""
+        if self._reaper is not None and self._reaper.stdin is not None:
+            self._reaper.stdin.close()
+            self._reaper.wait()
+
+    def _report(self, line: str) -> None:
+        if self._reaper is None or self._reaper.stdin is None:
+            return
+        try:
+            self._reaper.stdin.write(line)
+            self._reaper.stdin.flush()
+        except OSError as error:
+            log.error("the reaper has gone (%s): processes may outlive a kill -9", error)
+            self._reaper = None
