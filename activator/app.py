@@ -41,6 +41,8 @@ from activator.runtime.errors import ConfigError, StartError
 from activator.runtime.extras import need
 from activator.runtime.memory import FreedMemory
 from activator.runtime.processors import processors
+from activator.runtime.service_manager import ServiceManager
+from activator.runtime.sockets import unused
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.request_hooks import NoRequests
@@ -66,6 +68,7 @@ if TYPE_CHECKING:
     from activator.telemetry.metrics.worker_families import WorkerFigures
     from activator.telemetry.request_hooks import RequestHooks
 
+STOP_MARGIN_S: Final = 60.0  # for programs to end, over the time of the drain; then systemd may kill us
 HEALTH_REPORT_INTERVAL_S: Final = 0.1  # how often it is looked at for the data plane
 PANIC_JUDGE_INTERVAL_S: Final = 0.5  # how often it is asked whether that has gone on for too long
 
@@ -106,12 +109,18 @@ class App:
     """One running activator. Use it within one event loop."""
 
     def __init__(
-        self, settings: Settings, reaping: Reaping, now: Now = time.monotonic, app_log: AppLog | None = None
+        self,
+        settings: Settings,
+        reaping: Reaping,
+        now: Now = time.monotonic,
+        app_log: AppLog | None = None,
+        manager: ServiceManager | None = None,
     ) -> None:
-        """`reaping` ends what is left of processes when the program is killed."""
+        """`reaping` ends what is left of processes when the program is killed; `manager`: what has started it."""
         self.settings = settings
         self.config = settings.config
         self.started_s = now()
+        self._manager = manager or ServiceManager({}, 0)
         self.draining = False
         self._errors_total = 0
         self.needs_restart: list[str] = []  # keys that the last reload found changed and could not apply
@@ -188,6 +197,11 @@ class App:
         await self.start()
         self._tasks.start("judge", self._judge())
         _calm_the_collector()
+        self._tell_ready()
+        for address in unused():
+            log.warning("systemd has opened %s, where nothing of ours listens: correct its unit, or `listen`", address)
+        if self._manager.watchdog_s > 0.0:
+            self._tasks.start("watchdog", self._feed_watchdog())
         await self._stop.wait()
         return await self.close()
 
@@ -205,6 +219,7 @@ class App:
         if self._activations is not None:
             await self._activations.stop_writing()
         shutdown = self.config.shutdown
+        self._manager.stopping(shutdown.delay + max(shutdown.timeout, shutdown.tunnels) + STOP_MARGIN_S)
         if shutdown.delay > 0.0:
             log.info("not ready from now on; draining begins in %g s", shutdown.delay)
             self._channel.send_command(AnnounceDrain())
@@ -247,6 +262,7 @@ class App:
         except StartError as error:
             log.error("reload refused: %s", error)
             return [str(error)]
+        self._manager.reloading(time.monotonic_ns())
         self.workers.reconfigure(config)
         self.workers.change(listeners)
         self.control.configure(config, specs)
@@ -258,6 +274,7 @@ class App:
             log.warning("reloaded, but for a change of %s the program must be started anew", ", ".join(fixed))
         else:
             log.info("reloaded")
+        self._tell_ready()
         return []
 
     # --- what the admin port asks ---
@@ -488,6 +505,16 @@ class App:
         if health != self._health:
             self._health = health
             self._channel.send_command(health)
+
+    def _tell_ready(self) -> None:
+        self._manager.ready(f"serving on {', '.join(self.addresses)}")
+
+    async def _feed_watchdog(self) -> None:
+        """While the state worker turns; systemd starts the program anew otherwise."""
+        while True:
+            if self.is_alive():
+                self._manager.alive()
+            await pause(self._manager.watchdog_s / 3)
 
     async def _watch_health(self) -> None:
         while True:

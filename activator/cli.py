@@ -7,6 +7,7 @@ worker went on failing.
 from __future__ import annotations
 
 import argparse
+import getpass
 import os
 import sys
 import time
@@ -33,6 +34,7 @@ NOT_STARTED = 3
 # from outside. `listen` in a file, a variable or an option takes precedence.
 BIND_HOST = "ACTIVATOR_BIND_HOST"
 LOOPBACK = "127.0.0.1"
+UNITS = "/etc/systemd/system"
 
 Loaded = tuple[Config, list[RevisionSpec]]
 
@@ -106,6 +108,12 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("-n", "--lines", type=_count, default=100, metavar="N", help="the last so many (default: 100)")
     logs.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
     logs.set_defaults(handler=_logs)
+    install = commands.add_parser("install-service", help="write units of systemd that run a file, hardened")
+    install.add_argument("-c", "--config", metavar="FILE", default="activator.yaml", help="default: activator.yaml")
+    install.add_argument("--run-as", metavar="USER", default="", help="the user that it runs as (default: who asks)")
+    install.add_argument("--directory", metavar="DIR", default=UNITS, help=f"where units are (default: {UNITS})")
+    install.add_argument("--print", action="store_true", help="print the units, and write nothing")
+    install.set_defaults(handler=_install_service)
     version = commands.add_parser("version", help="print the version")
     version.set_defaults(handler=_version)
     return parser
@@ -148,14 +156,18 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
 
 def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog) -> int:
     from activator.control_plane.sources.process.reaping import Reaping
+    from activator.runtime.service_manager import ServiceManager
+    from activator.runtime.sockets import pass_on
 
+    manager = ServiceManager(os.environ, os.getpid())
+    pass_on(manager.sockets)
     reaping = Reaping.start()  # before there is an event loop or a thread
     import uvloop
 
     from activator.app import App, Settings
 
     async def serve() -> int:
-        return await App(Settings(*loaded, reload=reload), reaping, app_log=app_log).run()
+        return await App(Settings(*loaded, reload=reload), reaping, app_log=app_log, manager=manager).run()
 
     try:
         _raise_descriptor_limit()
@@ -334,6 +346,20 @@ def _logs(options: argparse.Namespace, command: list[str] | None) -> int:
 
     for line in output(lambda path: ask(options.admin, "GET", path), options.name, options.lines, goes_on):
         print(line, flush=True)
+    return 0
+
+
+def _install_service(options: argparse.Namespace, command: list[str] | None) -> int:
+    from activator.systemd_units import install, units
+
+    config, _ = _load(options.config)
+    user = options.run_as or os.environ.get("SUDO_USER") or getpass.getuser()
+    found = units(Path(options.config).resolve(), config, user, [sys.executable, "-m", "activator.cli"])
+    if options.print:
+        print("\n".join(f"# {name}\n{text}" for name, text in found.items()), end="")
+        return 0
+    for line in install(found, Path(options.directory)):
+        print(line)
     return 0
 
 

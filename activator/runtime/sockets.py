@@ -12,6 +12,20 @@ from activator.runtime.errors import StartError
 LISTEN_BACKLOG: Final = 4096
 ADMIN_CONNECTIONS_MAX: Final = 32  # of the admin port; then the oldest is closed
 
+_passed: dict[socket.socket, bool] = {}  # sockets that whoever started us has opened → whether we listen on them
+
+
+def pass_on(sockets: list[socket.socket]) -> None:
+    """`bind` uses these for the addresses that they are bound to. They stay open: what waits in their queues is served
+    by the next program if not by this one.
+    """
+    _passed.update(dict.fromkeys(sockets, False))
+
+
+def unused() -> list[str]:
+    """Addresses of sockets that were passed on, and that nothing was bound to."""
+    return [address_of(sock) for sock, used in _passed.items() if not used]
+
 
 def bind(address: str, shared: bool = False) -> socket.socket:
     """A listening socket on `host:port`. Raises StartError with what to do.
@@ -26,6 +40,15 @@ def bind(address: str, shared: bool = False) -> socket.socket:
         sock = socket.socket(family, kind, protocol)
     except OSError as error:
         raise StartError(f"cannot listen on {address}: {os.strerror(error.errno or 0)}") from error
+    for passed in _passed:
+        if passed.family == family and passed.getsockname()[:2] == sockaddr[:2]:
+            sock.close()
+            if shared:
+                hint = "it cannot be shared by several workers; remove its socket unit, or set `workers: 1`"
+                raise StartError(f"cannot listen on {address}: systemd has opened it, and {hint}")
+            _passed[passed] = True
+            passed.setblocking(False)
+            return passed.dup()
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if shared:

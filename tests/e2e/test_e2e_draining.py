@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
 from collections.abc import Callable
@@ -104,3 +105,19 @@ def test_a_second_signal_does_not_wait(run_activator: RunActivator) -> None:
         assert activator.wait_end(5.0) == 130
         activator.wait_nothing_left(1.5)
         assert client.is_closed()
+
+
+def test_a_connection_that_has_just_come_has_time_for_its_first_request(run_activator: RunActivator) -> None:
+    """It was accepted before the drain; one that says nothing is closed a moment later."""
+    activator = run_activator(configured([process_revision(SERVING)]))
+    with Client(activator.address) as fresh, Client(activator.address) as silent:
+        eventually(
+            lambda: json.loads(activator.ask("/debug/revisions")[2])["clients"]["connections"] == 2, "both are accepted"
+        )
+        activator.signal(signal.SIGTERM)
+        activator.wait_log("draining")
+        fresh.send(request())
+        answer = fresh.answer()
+        assert (answer.status, answer.header("connection")) == (200, "close")
+        assert silent.is_closed()
+    assert activator.wait_end() == 0

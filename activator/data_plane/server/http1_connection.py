@@ -39,6 +39,7 @@ from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_
 
 REQUESTS_PER_TURN_MAX: Final = 16  # of one connection that are begun before the loop is given a turn
 HEAD_TIMEOUT_S: Final = 60.0  # first byte of a request head to its last
+FIRST_REQUEST_GRACE_S: Final = 1.0  # from accept, in which a drain does not close a connection without a byte
 BODY_RATE_GRACE_S: Final = 5.0  # of which a request body's rate is the mean
 # A half-closed client is probed when its request has taken so long: one that is answered sooner sees nothing of it …
 HALF_CLOSE_PROBE_S: Final = 0.1
@@ -330,8 +331,12 @@ class Http1Connection(StreamOwner):
     def drain(self) -> None:
         if self._phase != OPEN:
             self._drain_closing()
-        elif not self._parser.in_message and self._is_idle():
+        elif not self._parser.in_message and self._is_idle() and not self._is_fresh():
             self._close_in_order(False, False, True)
+
+    def _is_fresh(self) -> bool:
+        """It was accepted a moment ago, and its first request is still on its way."""
+        return self._is_first and self._registry.now() - self._quiet_since_s < FIRST_REQUEST_GRACE_S
 
     def is_tunnel(self) -> bool:
         return self._tunnel is not None

@@ -121,6 +121,7 @@ class Server:
         self._closed = registry.draining = True
         for listener in self.sockets:
             self.close(listener)
+        await pause(0.0)  # what has been accepted is a connection a turn later
         for connection in list(registry.connections):
             connection.drain()
         finished = await self._wait_for_connections(timeout_s, tunnels_timeout_s)

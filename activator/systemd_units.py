@@ -1,0 +1,136 @@
+"""Units of systemd that run one file: a service that tells when it is ready, and sockets that outlive it.
+
+Rules
+  1. systemd opens the sockets: a restart refuses no connection, it waits in the queue (`runtime/service_manager.py`).
+     Only addresses of numbers can be opened so; others are bound by the service itself, and so is all where there are
+     several workers, each of which has a socket of its own.
+  2. The service is hardened as far as programs that it starts, which are unknown, can be expected to bear.
+  3. A unit of that name that this has not written is never replaced.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import shlex
+from pathlib import Path
+from typing import Final
+
+from activator.config.model import Config
+from activator.runtime.errors import StartError
+from activator.runtime.sockets import LISTEN_BACKLOG
+
+NAME: Final = "activator"
+MARK: Final = "# Written by `activator install-service`; it may be written again. Changes: systemctl edit activator"
+
+_SERVICE: Final = """\
+[Unit]
+Description=Activator: starts programs on their first request
+Wants=network-online.target
+After=network-online.target{sockets}
+
+[Service]
+Type=notify
+NotifyAccess=main
+ExecStart={command}
+ExecReload=/bin/kill -HUP $MAINPID
+WorkingDirectory={directory}
+User={user}
+Restart=always
+RestartSec=1
+RestartPreventExitStatus=1 2
+WatchdogSec=30
+KillMode=mixed
+LimitNOFILE=65536
+Delegate=yes
+NoNewPrivileges=yes
+ProtectSystem=full
+ProtectKernelTunables=yes
+ProtectKernelModules=yes
+ProtectKernelLogs=yes
+ProtectClock=yes
+ProtectHostname=yes
+RestrictSUIDSGID=yes
+RestrictRealtime=yes
+LockPersonality=yes
+SystemCallArchitectures=native
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+_SOCKET: Final = """\
+[Unit]
+Description=Sockets of the activator
+
+[Socket]
+{listens}
+Backlog={backlog}
+NoDelay=yes
+
+[Install]
+WantedBy=sockets.target
+"""
+
+
+def units(file: Path, config: Config, user: str, program: list[str]) -> dict[str, str]:
+    """Name → text. `file`: absolute; `program`: how the activator is called."""
+    listens = [address for address in map(stream_of, _addresses(config)) if address] if config.workers == 1 else []
+    command = [*program, "run", "-c", str(file)]
+    found = {
+        f"{NAME}.service": _SERVICE.format(
+            sockets=f"\nRequires={NAME}.socket\nAfter={NAME}.socket" if listens else "",
+            command=" ".join(_escaped(shlex.quote(word)) for word in command),
+            directory=_escaped(str(file.parent)),
+            user=user,
+        )
+    }
+    if listens:
+        lines = "\n".join(f"ListenStream={address}" for address in listens)
+        found[f"{NAME}.socket"] = _SOCKET.format(listens=lines, backlog=LISTEN_BACKLOG)
+    return {name: f"{MARK}\n{text}" for name, text in found.items()}
+
+
+def stream_of(address: str) -> str:
+    """What ListenStream has for `host:port`; empty: systemd cannot open it as we would."""
+    host, _, port = address.rpartition(":")
+    try:
+        parsed = ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return ""
+    if port == "0":
+        return ""
+    return f"[{parsed}]:{port}" if parsed.version == 6 else f"{parsed}:{port}"
+
+
+def install(found: dict[str, str], directory: Path) -> list[str]:
+    """Write the units; what to do next, as lines. Raises StartError."""
+    for name in found:
+        path = directory / name
+        if path.exists() and not path.read_text("utf-8", "replace").startswith(MARK[:40]):
+            raise StartError(f"{path} is not ours: remove it, or give another --directory; nothing was written")
+    for name, text in found.items():
+        path = directory / name
+        try:
+            fresh = path.with_suffix(path.suffix + ".new")
+            fresh.write_text(text, "utf-8")
+            fresh.chmod(0o644)
+            fresh.replace(path)
+        except OSError as error:
+            reason = error.strerror or "not possible"
+            raise StartError(f"{path} cannot be written: {reason}; be root, or give another --directory") from error
+    names = " ".join(found)
+    return [
+        *(f"wrote {directory / name}" for name in found),
+        "now: systemctl daemon-reload",
+        f"     systemctl enable --now {names}",
+    ]
+
+
+def _addresses(config: Config) -> list[str]:
+    listeners = config.listen if isinstance(config.listen, list) else [config.listen]
+    return [one if isinstance(one, str) else one.address for one in listeners]
+
+
+def _escaped(text: str) -> str:
+    """Of systemd's own: `%` begins a specifier, `$` a variable."""
+    return text.replace("%", "%%").replace("$", "$$")

@@ -1,0 +1,48 @@
+"""What systemd passes and what it is told."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from activator.runtime.service_manager import ServiceManager
+
+
+@pytest.mark.parametrize("kind", ["path", "abstract"])
+def test_what_it_is_told(tmp_path: Path, kind: str) -> None:
+    name = str(tmp_path / "notify") if kind == "path" else f"@activator-test-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind("\0" + name[1:] if kind == "abstract" else name)
+        listener.settimeout(5.0)
+        environ = {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "30000000", "OTHER": "1"}
+        manager = ServiceManager(environ, 7)
+        assert environ == {"OTHER": "1"}
+        assert manager.watchdog_s == 30.0
+        manager.ready("serving on a")
+        manager.reloading(5_000)
+        manager.alive()
+        manager.stopping(1.5)
+        told = [listener.recv(4096).decode() for _ in range(4)]
+    assert told == [
+        "READY=1\nSTATUS=serving on a",
+        "RELOADING=1\nMONOTONIC_USEC=5",
+        "WATCHDOG=1",
+        "STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=1500000",
+    ]
+
+
+def test_one_that_does_not_listen_is_told_of_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    manager = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "nobody")}, 7)
+    for _ in range(3):
+        manager.alive()
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+
+
+def test_nobody_is_told_without_an_address(caplog: pytest.LogCaptureFixture) -> None:
+    manager = ServiceManager({"LISTEN_PID": "8", "LISTEN_FDS": "1", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "8"}, 7)
+    manager.ready("")
+    assert (manager.sockets, manager.watchdog_s, caplog.records) == ([], 0.0, [])
