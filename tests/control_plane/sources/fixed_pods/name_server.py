@@ -14,6 +14,29 @@ import dns.rcode
 import dns.rrset
 
 
+def _sockets_on_one_port() -> tuple[socket.socket, socket.socket]:
+    """A port that the kernel chose for UDP may be in use for TCP (of any connection on this machine): then another."""
+    refused: list[socket.socket] = []  # kept open until the end, so that the kernel chooses another port each time
+    try:
+        while True:
+            udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+            udp.bind(("127.0.0.1", 0))
+            tcp = socket.socket()
+            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tcp.bind(udp.getsockname())
+            except OSError:
+                refused += [udp, tcp]
+                if len(refused) > 200:
+                    raise
+                continue
+            tcp.listen()
+            return udp, tcp
+    finally:
+        for sock in refused:
+            sock.close()
+
+
 class NameServer:
     """`records`: by (name, kind) the texts of the records. `mode` is how it behaves: by name, else `fine`."""
 
@@ -23,12 +46,7 @@ class NameServer:
         self.ttl_s = 1
         self.asked: Counter[tuple[str, str]] = Counter()
         self.over_tcp = 0
-        self._udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        self._udp.bind(("127.0.0.1", 0))
-        self._tcp = socket.socket()
-        self._tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._tcp.bind(self._udp.getsockname())
-        self._tcp.listen()
+        self._udp, self._tcp = _sockets_on_one_port()
         self.address = f"127.0.0.1:{self._udp.getsockname()[1]}"
         self._closing = False
         self._threads = [threading.Thread(target=one, daemon=True) for one in (self._serve_udp, self._serve_tcp)]
