@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from activator.config.model import ACTIVATIONS, AUTO, FIXED_KEYS, Config, Kubernetes, Tls
+from activator.config.model.file import AUTO, FIXED_KEYS, Config
+from activator.config.model.kubernetes import ACTIVATIONS, Kubernetes
+from activator.config.model.listeners import Tls
 from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources.process.reaper import MARK

@@ -18,7 +18,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 import activator
-from activator.config.model import LOG_LEVELS, Config, Process, Readiness, Revision
+from activator.config.model.file import Config
+from activator.config.model.programs import Process, Readiness
+from activator.config.model.revision import Revision
+from activator.config.model.telemetry import LOG_LEVELS
 from activator.config.specs import RevisionSpec
 from activator.runtime.errors import ConfigError, StartError, one_line
 from activator.telemetry.logs.app_log import AppLog

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from activator.config.model import PodTls
+from activator.config.model.pods import PodTls
 from activator.config.specs import ProbeSpec, RevisionSpec
 from activator.runtime.distribution import Distribution
 

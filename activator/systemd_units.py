@@ -15,7 +15,7 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from activator.config.model import Config
+from activator.config.model.file import Config
 from activator.runtime.errors import StartError
 from activator.runtime.sockets import LISTEN_BACKLOG
 

@@ -22,7 +22,7 @@ import msgspec
 import uvloop
 
 import lb
-from activator.config.model import Config
+from activator.config.model.file import Config
 from activator.config.specs import RevisionSpec
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
-from activator.config.model import Health
+from activator.config.model.pods import Health
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.sources.knative.environment import KnativeEnvironment

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from activator.config.model import Config, Tls
+from activator.config.model.file import Config
+from activator.config.model.listeners import Tls
 from activator.runtime.errors import StartError
 from activator.systemd_units import install, stream_of, units
 

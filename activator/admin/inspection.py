@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from activator.config.model import Config
+from activator.config.model.file import Config
 
 _HIDDEN = "…"
 

@@ -20,7 +20,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from activator.admin.page import HEADERS, PAGE
-from activator.config.model import LOG_LEVELS, LOG_PARTS
+from activator.config.model.telemetry import LOG_LEVELS, LOG_PARTS
 from activator.runtime.clock import Now
 from activator.runtime.errors import NoWorkerError, StartError
 from activator.runtime.profiler import Profiler, ProfilerBusyError

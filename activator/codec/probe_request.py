@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
-from activator.config.model import PROBE_QUEUE_PROXY
+from activator.config.model.pods import PROBE_QUEUE_PROXY
 from activator.config.specs import ProbeSpec
 
 # Knative's: queue-proxy knows its callers by these, and answers no other caller on this path.

@@ -1,4 +1,4 @@
-"""From a file to the structs of `config/model.py`: a tree with line numbers, read by those types, then checked.
+"""From a file to the structs of `config/model/`: a tree with line numbers, read by those types, then checked.
 
     file  →  checks, schema  →  …_checks  →  reader  →  tree
 

@@ -2,7 +2,7 @@
 Kubernetes spells them.
 
 Rules
-  1. There is one description of the keys: the structs of `model.py`. Here stands only what differs in a cluster: the
+  1. There is one description of the keys: the structs of `model/`. Here stands only what differs in a cluster: the
      target in place of `pods` and `process`, and the spelling (`container_concurrency` is `containerConcurrency`).
   2. An object is read and checked by the code that reads and checks the file, so a mistake is told in the same way,
      with the keys spelled as its author spelled them.
@@ -20,7 +20,8 @@ import msgspec
 from msgspec import inspect as types
 
 from activator.config.checks import Checker
-from activator.config.model import Duration, Revision, doc
+from activator.config.model.kinds import Duration, doc
+from activator.config.model.revision import Revision
 from activator.config.reader import UNREADABLE, Reader, Values, build
 from activator.config.tree import Item
 

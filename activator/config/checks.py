@@ -15,7 +15,8 @@ from typing import Final
 
 from activator.config.edge_checks import EdgeChecker, element_at, item_at
 from activator.config.member_checks import check_members
-from activator.config.model import DEFAULT_ADMIN, DEFAULT_LISTEN, STABLE_WINDOW_S
+from activator.config.model.file import DEFAULT_ADMIN, DEFAULT_LISTEN
+from activator.config.model.scaling import STABLE_WINDOW_S
 from activator.config.policy_checks import PolicyChecker
 from activator.config.probe_checks import check_health, check_probe
 from activator.config.process_checks import ProcessChecker

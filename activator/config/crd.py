@@ -18,7 +18,7 @@ from typing import Any, Final
 from msgspec import inspect as types
 
 from activator.config.activation import GROUP, KIND, KIND_OF_SPEC, VERSION, camel, respelled
-from activator.config.model import Duration, Size
+from activator.config.model.kinds import Duration, Size
 from activator.config.reader import SIZE_PATTERN
 from activator.runtime.durations import DURATION_PATTERN
 

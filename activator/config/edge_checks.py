@@ -10,17 +10,9 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from activator.config.model import (
-    ACTIVATIONS,
-    ALPN_PROTOCOLS,
-    FORWARDED_HEADERS,
-    KNATIVE,
-    KUBERNETES_MODES,
-    POD_PROTOCOLS,
-    SHARING_KNATIVE,
-    SHARINGS,
-    TLS_VERSIONS,
-)
+from activator.config.model.kubernetes import ACTIVATIONS, KNATIVE, KUBERNETES_MODES, SHARING_KNATIVE, SHARINGS
+from activator.config.model.listeners import ALPN_PROTOCOLS, FORWARDED_HEADERS, TLS_VERSIONS
+from activator.config.model.pods import POD_PROTOCOLS
 from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 

@@ -17,22 +17,21 @@ import msgspec
 from msgspec import inspect
 
 from activator.config.checks import Checker, canonical_host
-from activator.config.model import (
+from activator.config.model.file import Config
+from activator.config.model.kinds import Duration
+from activator.config.model.pods import (
     HEALTH_FALL,
     HEALTH_INTERVAL_S,
     HEALTH_RISE,
     PROBE_GRPC,
     PROBE_HTTP,
     PROBE_TCP,
-    Config,
-    Duration,
-    HashOn,
-    Match,
     Probe,
-    Queue,
-    Revision,
     RevisionHealth,
 )
+from activator.config.model.queueing import Queue
+from activator.config.model.revision import Revision
+from activator.config.model.routing import HashOn, Match
 from activator.config.reader import UNREADABLE, Reader, build
 from activator.config.schema import make_schema
 from activator.config.specs import (

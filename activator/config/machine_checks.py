@@ -10,7 +10,8 @@ from functools import partial
 from typing import TypeVar
 
 from activator.config.edge_checks import element_at, item_at
-from activator.config.model import Config, Process
+from activator.config.model.file import Config
+from activator.config.model.programs import Process
 from activator.config.programs import check_program, directory_of, limits_of, log_file_of, variables_of
 from activator.config.tree import Item
 from activator.runtime.errors import ConfigError

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from activator.config.edge_checks import item_at
-from activator.config.model import PROOFS, SHARING_EXACT, SHARING_KNATIVE, STRICT
+from activator.config.model.kubernetes import SHARING_EXACT, SHARING_KNATIVE
+from activator.config.model.members import PROOFS, STRICT
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Set as AbstractSet
 
 from activator.config.edge_checks import item_at
-from activator.config.model import HASH_ON_CLIENT_IP
+from activator.config.model.routing import HASH_ON_CLIENT_IP
 from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 from lb.registry import problem_with, takes_key, takes_weights

@@ -9,7 +9,7 @@ import re
 from typing import Final
 
 from activator.config.edge_checks import item_at
-from activator.config.model import PROBE_GRPC, PROBE_HTTP, PROBE_KINDS
+from activator.config.model.pods import PROBE_GRPC, PROBE_HTTP, PROBE_KINDS
 from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from activator.config.model import Process
+from activator.config.model.programs import Process
 from activator.runtime.errors import ConfigError
 
 ENV_FILE_BYTES_MAX: Final = 256 * 1024  # a program gets some MiB of variables and arguments at most

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from activator.config.edge_checks import item_at
-from activator.config.model import ADMISSIONS, DISCIPLINES, Queue
+from activator.config.model.queueing import ADMISSIONS, DISCIPLINES, Queue
 from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 

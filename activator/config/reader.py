@@ -1,4 +1,4 @@
-"""Reads items as the types of `model.py`'s structs, by walking those types.
+"""Reads items as the types of the structs in `model/`, by walking those types.
 
 Rules
   1. Every mistake is reported, not only the first: what could not be read is left out, and reading goes on.
@@ -18,7 +18,7 @@ from typing import Any, Final
 import yaml
 from msgspec import inspect as types
 
-from activator.config.model import Duration, Size
+from activator.config.model.kinds import Duration, Size
 from activator.config.tree import Item
 from activator.runtime.durations import parse_seconds
 from activator.runtime.units import GIB, KIB, MIB

@@ -1,4 +1,4 @@
-"""docs/configuration.md, made from the structs of `model.py` by `make docs`.
+"""docs/configuration.md, made from the structs of `model/` by `make docs`.
 
 Each struct is a section, each field a row: the key, its type and unit, its default, its meaning and an example.
 """
@@ -14,7 +14,8 @@ import msgspec
 import yaml
 from msgspec import inspect as types
 
-from activator.config.model import FIXED_KEYS, Config, Duration, Size
+from activator.config.model.file import FIXED_KEYS, Config
+from activator.config.model.kinds import Duration, Size
 from activator.runtime.units import GIB, KIB, MIB
 
 _INTRODUCTION: Final = """# Configuration reference

@@ -10,7 +10,7 @@ from typing import Final
 from zoneinfo import ZoneInfo
 
 from activator.config.edge_checks import item_at
-from activator.config.model import (
+from activator.config.model.scaling import (
     METRIC_RPS,
     PROCESS_STABLE_WINDOW_S,
     SCALING_METRICS,

@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from msgspec import inspect as types
 
-from activator.config.model import Config, Duration, Size
+from activator.config.model.file import Config
+from activator.config.model.kinds import Duration, Size
 from activator.config.reader import SIZE_PATTERN
 from activator.runtime.durations import DURATION_PATTERN
 

@@ -11,26 +11,24 @@ from typing import Final
 
 import msgspec
 
-from activator.config.model import (
+from activator.config.model.file import Config
+from activator.config.model.pods import PROBE_TCP, Health, PodTls
+from activator.config.model.programs import Process
+from activator.config.model.queueing import (
     BUFFER_REQUEST_BYTES,
     BUFFER_RESPONSE_BYTES,
     BUFFERED_CONCURRENCY_MAX,
-    PROBE_TCP,
-    TARGET_CONCURRENCY,
     Buffer,
-    Config,
-    Health,
-    PodTls,
-    Process,
     Queue,
-    Revision,
     Timeouts,
 )
+from activator.config.model.revision import Revision
+from activator.config.model.scaling import TARGET_CONCURRENCY
 
 DRAIN_TIMEOUT_S: Final = 300.0  # of a removed pod, at the least: then its exchanges are aborted
 
 
-# The file's defaults are those of a specification, too: each stands in `model.py` only.
+# The file's defaults are those of a specification, too: each stands in `model/` only.
 _HEALTH: Final = Health()
 _QUEUE: Final = Queue()
 _TIMEOUTS: Final = Timeouts()

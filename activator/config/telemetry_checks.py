@@ -8,7 +8,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from activator.config.log_template import KNATIVE, TemplateError, template_fields
-from activator.config.model import EXPORTERS, LOG_FORMATS, LOG_LEVELS, LOG_PARTS, METRICS_PROTOCOLS
+from activator.config.model.telemetry import EXPORTERS, LOG_FORMATS, LOG_LEVELS, LOG_PARTS, METRICS_PROTOCOLS
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
 

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from activator.config.model import Config, Dns
+from activator.config.model.file import Config
+from activator.config.model.pods import Dns
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.probes.prober import Prober

@@ -19,7 +19,9 @@ from activator.codec.http1.chunks import CHUNK_OVERHEAD_BYTES_MAX
 from activator.codec.http1.framing import TRAILERS_BYTES_MAX
 from activator.codec.http1.request import TARGET_BYTES_MAX, RequestLimits
 from activator.codec.probe_request import probe_head
-from activator.config.model import Config, Forwarded, PodTls
+from activator.config.model.file import Config
+from activator.config.model.listeners import Forwarded
+from activator.config.model.pods import PodTls
 from activator.config.specs import ProbeSpec, RevisionSpec
 from activator.data_plane import statistics
 from activator.data_plane.apply import RevisionTables, TableHooks, load_of

@@ -24,7 +24,11 @@ from typing import Any
 import lb
 from activator.app import App, Settings
 from activator.config.file import resolve
-from activator.config.model import Config, Duration, Process, Queue, Revision
+from activator.config.model.file import Config
+from activator.config.model.kinds import Duration
+from activator.config.model.programs import Process
+from activator.config.model.queueing import Queue
+from activator.config.model.revision import Revision
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.proxy.accounting import ExchangeObserver

@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from activator.config.model import Members
+from activator.config.model.members import Members
 from activator.members.data_planes import GroupDataPlanes
 from activator.members.key import read_key
 from activator.members.membership import Membership

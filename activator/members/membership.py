@@ -21,7 +21,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from activator.config.model import Members
+from activator.config.model.members import Members
 from activator.data_plane.ownership.view import MemberName, View
 from activator.members.data_planes import GroupDataPlanes, GroupSide
 from activator.members.group import EPOCH_SHIFT, Group, GroupRules, follows_on

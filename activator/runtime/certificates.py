@@ -57,7 +57,7 @@ class ServerTls(Protocol):
 
 
 class ClientTls(Protocol):
-    """How to connect to pods over TLS (`config.model.PodTls` says what each means)."""
+    """How to connect to pods over TLS (`config.model.pods.PodTls` says what each means)."""
 
     @property
     def ca(self) -> str: ...

@@ -14,7 +14,8 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from activator.config.log_template import KNATIVE, REQUEST_TEMPLATE
-from activator.config.model import Config, KnativeExport, Log, Tracing
+from activator.config.model.file import Config
+from activator.config.model.telemetry import KnativeExport, Log, Tracing
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.runtime.clock import Defer, Later, Now

@@ -8,7 +8,8 @@ import socket
 from collections.abc import Iterator
 from typing import Any, Final
 
-from activator.config.model import Config, Tls
+from activator.config.model.file import Config
+from activator.config.model.listeners import Tls
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.view import View

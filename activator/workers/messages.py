@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from activator.config.model import Config, Tls
+from activator.config.model.file import Config
+from activator.config.model.listeners import Tls
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.members.handshake import SessionKeys
 from activator.messages import Command, DataPlaneStatistics, Effect, FromData, Message, RevisionStatistics

@@ -20,7 +20,8 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from activator.config.model import Config, Tls
+from activator.config.model.file import Config
+from activator.config.model.listeners import Tls
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.data_plane.ownership.view import View
 from activator.members.data_planes import GroupSide

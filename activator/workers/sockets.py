@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import NamedTuple
 
-from activator.config.model import Tls
+from activator.config.model.listeners import Tls
 from activator.runtime.certificates import CERTIFICATE_CHECK_S, ServerCertificate
 from activator.runtime.errors import StartError
 from activator.runtime.sockets import address_of, bind, join_address

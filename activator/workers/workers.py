@@ -6,7 +6,8 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-from activator.config.model import Config, Tls
+from activator.config.model.file import Config
+from activator.config.model.listeners import Tls
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.members.data_planes import GroupDataPlanes
 from activator.messages import Command, Effect, RevisionStatistics

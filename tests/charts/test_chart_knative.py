@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from activator.cli import _from_knative
-from activator.config.model import Config
+from activator.config.model.file import Config
 from activator.control_plane.sources.knative.config_maps import default_config
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.internal_tls import SECRET

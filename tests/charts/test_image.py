@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from activator.cli import _parser, bound
-from activator.config.model import Config
+from activator.config.model.file import Config
 from tests.charts.chart_files import ROOT
 from tests.charts.renditions import objects, of_kind
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from activator.config.activation import Declared, camel, item_of, read_spec
-from activator.config.model import Revision
+from activator.config.model.revision import Revision
 from lb.registry import names
 
 TARGET = {"name": "model"}

@@ -10,7 +10,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from activator.config import file as config_file
-from activator.config.model import Config, Pod
+from activator.config.model.file import Config
+from activator.config.model.pods import Pod
 from activator.config.specs import RevisionSpec, resolve_process
 from activator.runtime.errors import ConfigError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from activator.config.model import FIXED_KEYS, Config
+from activator.config.model.file import FIXED_KEYS, Config
 from activator.config.reference import keys, markdown
 from tests.sources import ROOT
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 
 from activator.config.file import overlay, parse, resolve
-from activator.config.model import Config, Process, Revision, Scaling
+from activator.config.model.file import Config
+from activator.config.model.programs import Process
+from activator.config.model.revision import Revision
+from activator.config.model.scaling import Scaling
 from activator.control_plane.scaling.rule import ScalingRule, process_rule, resolve_rule
 from activator.runtime.errors import ConfigError
 

@@ -12,7 +12,7 @@ import yaml
 
 from activator.config.checks import Checker
 from activator.config.file import schema
-from activator.config.model import Config
+from activator.config.model.file import Config
 from activator.config.reader import UNREADABLE, Reader
 from activator.config.reference import Key, keys
 from activator.config.tree import read_tree

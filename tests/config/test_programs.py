@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from activator.config.file import parse
 from activator.config.machine_checks import machine_problems
-from activator.config.model import Process
+from activator.config.model.programs import Process
 from activator.config.programs import (
     ENV_FILE_BYTES_MAX,
     check_program,

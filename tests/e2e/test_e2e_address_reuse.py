@@ -12,7 +12,7 @@ from random import Random
 
 import uvloop
 
-from activator.config.model import Config
+from activator.config.model.file import Config
 from activator.config.specs import ProbeSpec, RevisionSpec
 from activator.control_plane.state.worker import Outcome, StateWorker
 from activator.data_plane.plane import DataPlane

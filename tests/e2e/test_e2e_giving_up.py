@@ -12,7 +12,10 @@ import uvloop
 
 from activator.app import EXIT_PANICS, App, Settings
 from activator.config.file import resolve
-from activator.config.model import Config, Duration, Revision, Shutdown
+from activator.config.model.file import Config
+from activator.config.model.kinds import Duration
+from activator.config.model.listeners import Shutdown
+from activator.config.model.revision import Revision
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.state.supervision import PANIC_BUDGET, WORKER
 from activator.runtime.tasks import pause

@@ -13,7 +13,7 @@ from collections import Counter
 
 import uvloop
 
-from activator.config.model import Config
+from activator.config.model.file import Config
 from activator.config.specs import RevisionSpec
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hypothesis import given
 
-from activator.config.model import Tls
+from activator.config.model.listeners import Tls
 from activator.runtime.certificates import ServerCertificate
 from activator.runtime.client_hello import CertificatePair, listening_context, names_of, offered_protocols
 

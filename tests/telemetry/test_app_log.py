@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.config.model import LOG_PARTS, Log
+from activator.config.model.telemetry import LOG_PARTS, Log
 from activator.telemetry.logs.app_log import (
     LOG_PLACE_MAX,
     LOG_PLACES_MAX,

@@ -5,7 +5,10 @@ from __future__ import annotations
 import msgspec
 
 from activator.admin.inspection import configuration
-from activator.config.model import Config, Duration, Process, Revision
+from activator.config.model.file import Config
+from activator.config.model.kinds import Duration
+from activator.config.model.programs import Process
+from activator.config.model.revision import Revision
 
 
 def test_values_of_environment_variables_are_hidden() -> None:

@@ -7,7 +7,7 @@ from collections import Counter
 
 import msgspec
 
-from activator.config.model import KnativeExport
+from activator.config.model.telemetry import KnativeExport
 from activator.telemetry.metrics.knative_requests import OTHER, Combination, KnativeRequests, RequestSeries
 from activator.telemetry.metrics.request_counts import RequestCounter, RequestCounts, WorkersRequests
 from activator.telemetry.request_hooks import NoRequests

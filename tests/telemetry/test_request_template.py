@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from activator.codec.message import Fields
 from activator.config.log_template import REQUEST_TEMPLATE
-from activator.config.model import Config, Log, Metrics, Tracing
+from activator.config.model.file import Config
+from activator.config.model.telemetry import Log, Metrics, Tracing
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.telemetry.logs.access_log import AccessLog

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from activator.codec.message import Fields, RequestHead
-from activator.config.model import TRACING_RATE, Tracing
+from activator.config.model.telemetry import TRACING_RATE, Tracing
 from activator.control_plane.controller_counts import Controllers
 from activator.data_plane.headers.trace_context import Sampler, is_sampled, is_traceparent
 from activator.runtime.errors import Reason, StartError

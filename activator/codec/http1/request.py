@@ -25,7 +25,7 @@ from activator.codec.http1.fields import tokens, value_of
 from activator.codec.http1.framing import CHUNKED, HEAD, LENGTH, TRAILERS_BYTES_MAX, Grammar, MessageParser
 from activator.codec.http1.target import RequestLine, check_authority
 from activator.codec.message import Fields, Headers, RequestHead
-from activator.config.model import Limits
+from activator.config.model.listeners import Limits
 from activator.runtime.errors import Reason, WireError
 from activator.runtime.units import KIB
 

@@ -24,7 +24,7 @@ from activator.codec.http1.response import ResponseParser, ResponseSink
 from activator.codec.http1.serialise import request_bytes
 from activator.codec.message import Headers, ResponseHead
 from activator.codec.probe_request import names, probe_head
-from activator.config.model import PROBE_GRPC, PROBE_QUEUE_PROXY, PROBE_TCP, PodTls
+from activator.config.model.pods import PROBE_GRPC, PROBE_QUEUE_PROXY, PROBE_TCP, PodTls
 from activator.config.specs import ProbeSpec
 from activator.control_plane.probes.grpc_health import check_request, problem_with
 from activator.control_plane.probes.http2_exchange import exchange

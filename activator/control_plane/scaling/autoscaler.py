@@ -16,7 +16,7 @@ import heapq
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from activator.config.model import METRIC_CONCURRENCY
+from activator.config.model.scaling import METRIC_CONCURRENCY
 from activator.control_plane.scaling.decision import Decision, ScalingState, decide
 from activator.control_plane.scaling.explanation import ScalingReason
 from activator.control_plane.scaling.observation import Observation

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final
 
-from activator.config.model import METRIC_RPS
+from activator.config.model.scaling import METRIC_RPS
 from activator.control_plane.scaling.observation import Observation
 from activator.control_plane.scaling.rule import ScalingRule
 

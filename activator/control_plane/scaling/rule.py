@@ -2,7 +2,7 @@
 
 Rules
   1. Plain values only. Times are seconds; a maximum of 0 is no maximum. `process_rule` and `resolve_rule` make a rule
-     of what stands in a file (`config.model.Scaling`).
+     of what stands in a file (`config.model.scaling.Scaling`).
   2. Where a default differs from Knative's, docs/scaling.md says so and why.
 
 Source of names and defaults: knative.dev/serving config/core/configmaps/autoscaler.yaml,
@@ -15,7 +15,8 @@ from typing import Final
 
 import msgspec
 
-from activator.config.model import (
+from activator.config.model.revision import Revision
+from activator.config.model.scaling import (
     METRIC_CONCURRENCY,
     PANIC_WINDOW_SHARE,
     PROCESS_STABLE_WINDOW_S,
@@ -23,7 +24,6 @@ from activator.config.model import (
     STABLE_WINDOW_S,
     TARGET_CONCURRENCY,
     TARGET_RPS,
-    Revision,
     Scaling,
 )
 from activator.config.specs import resolve_process

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from activator.config.model import WEEKDAYS, ScheduledScale
+from activator.config.model.scaling import WEEKDAYS, ScheduledScale
 
 ZONES_MAX: Final = 256  # time zones that are kept
 LOOK_S: Final = 1800.0  # on a day on which clocks are changed: offsets change at whole half hours

@@ -25,7 +25,7 @@ from collections import deque
 from math import ceil, floor
 from typing import Final
 
-from activator.config.model import METRIC_RPS
+from activator.config.model.scaling import METRIC_RPS
 from activator.messages import Load
 
 BUCKET_S: Final = 1.0

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from activator.config.model import Config, Revision
+from activator.config.model.file import Config
+from activator.config.model.revision import Revision
 from activator.config.specs import RevisionSpec
 from activator.control_plane.sources.fixed_pods.source import FixedPods
 from activator.control_plane.sources.process.source import ProcessSource

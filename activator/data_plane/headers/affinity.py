@@ -10,7 +10,7 @@ from __future__ import annotations
 from mypy_extensions import i64
 
 from activator.codec.message import RequestHead
-from activator.config.model import HASH_ON_CLIENT_IP
+from activator.config.model.routing import HASH_ON_CLIENT_IP
 from lb.hashing import hash_bytes
 
 

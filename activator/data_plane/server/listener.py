@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-from activator.config.model import Tls
+from activator.config.model.listeners import Tls
 from activator.data_plane.server.client_connection import ClientConnection
 from activator.data_plane.server.half_close_sweep import HalfCloseSweep
 from activator.data_plane.server.http1_connection import Http1Connection

@@ -13,7 +13,7 @@ import asyncio
 import logging
 from typing import NamedTuple
 
-from activator.config.model import Tls
+from activator.config.model.listeners import Tls
 from activator.data_plane.server.listener import ListeningSocket, Server, open_socket
 from activator.runtime.errors import StartError
 from activator.runtime.tasks import TaskGroupOwner

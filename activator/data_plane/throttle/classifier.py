@@ -13,7 +13,7 @@ import re
 from typing import Final
 
 from activator.codec.message import RequestHead
-from activator.config.model import PRIORITY_LEVELS
+from activator.config.model.queueing import PRIORITY_LEVELS
 from activator.config.specs import RevisionSpec, RuleSpec
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import NEVER

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from activator.config.model import PRIORITY_LEVELS
+from activator.config.model.queueing import PRIORITY_LEVELS
 from activator.config.specs import RevisionSpec
 from activator.data_plane.throttle.classifier import RequestClassifier
 from activator.data_plane.throttle.fair import FairLine

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from activator.config.model import QUEUE_TIMEOUT_S
+from activator.config.model.queueing import QUEUE_TIMEOUT_S
 from activator.config.specs import RevisionSpec
 from activator.data_plane.headers.affinity import Affinity
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX

@@ -19,7 +19,7 @@ from typing import Final, TextIO
 
 import msgspec
 
-from activator.config.model import LOG_PARTS, Log
+from activator.config.model.telemetry import LOG_PARTS, Log
 from activator.runtime.clock import Now
 from activator.runtime.errors import one_line
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from aiohttp import web
 
-from activator.config.model import KnativeExport
+from activator.config.model.telemetry import KnativeExport
 from activator.runtime.errors import StartError
 from activator.runtime.sockets import address_of, bind
 from activator.runtime.tasks import TaskGroupOwner, pause

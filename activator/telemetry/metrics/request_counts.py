@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol
 
-from activator.config.model import KnativeExport
+from activator.config.model.telemetry import KnativeExport
 from activator.runtime.distribution import Distribution
 from activator.runtime.histogram import Histogram
 from activator.telemetry.metrics import METRICS_REVISIONS_MAX

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import activator
-from activator.config.model import TRACING_RATE, Tracing
+from activator.config.model.telemetry import TRACING_RATE, Tracing
 from activator.control_plane.controller_counts import Controllers
 from activator.data_plane.headers.trace_context import Sampler
 from activator.runtime.clock import Now

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from activator.config.file import readiness_probe
-from activator.config.model import Process, Readiness, Revision
+from activator.config.model.programs import Process, Readiness
+from activator.config.model.revision import Revision
 from activator.config.specs import ProbeSpec
 from activator.control_plane.probes.grpc_health import check_request, problem_with
 from activator.control_plane.probes.http2_exchange import NOT_HTTP2, Http2Answer

@@ -11,7 +11,7 @@ from typing import Self
 
 import pytest
 
-from activator.config.model import PodTls
+from activator.config.model.pods import PodTls
 from activator.config.specs import ProbeSpec
 from activator.control_plane.probes.probe import Ask, Question, ask
 

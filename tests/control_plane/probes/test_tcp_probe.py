@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from activator.config.model import PROBE_QUEUE_PROXY
+from activator.config.model.pods import PROBE_QUEUE_PROXY
 from activator.config.specs import ProbeSpec
 from activator.control_plane.probes.probe import (
     PROBE_HURRIED_LONG_S,

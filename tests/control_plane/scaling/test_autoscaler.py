@@ -8,7 +8,10 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from activator.config.model import PROCESS_STABLE_WINDOW_S, Duration, Process, Revision, Scaling, ScheduledScale
+from activator.config.model.kinds import Duration
+from activator.config.model.programs import Process
+from activator.config.model.revision import Revision
+from activator.config.model.scaling import PROCESS_STABLE_WINDOW_S, Scaling, ScheduledScale
 from activator.control_plane.scaling.autoscaler import SCALING_INTERVAL_S, Autoscaler
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.scaling.explanation import ScalingReason

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from activator.config.model import WEEKDAYS, ScheduledScale
+from activator.config.model.scaling import WEEKDAYS, ScheduledScale
 from activator.control_plane.scaling.schedule import ScheduledMinimum, minimum_at, next_change_s, scheduled
 
 BERLIN = "Europe/Berlin"  # clocks change on 2026-03-29 at 02:00 and on 2026-10-25 at 03:00

@@ -7,7 +7,8 @@ import sys
 import time
 from collections.abc import Callable
 
-from activator.config.model import Process, Revision
+from activator.config.model.programs import Process
+from activator.config.model.revision import Revision
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.state.supervision import Supervision

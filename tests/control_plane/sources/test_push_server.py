@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from activator.config.model import Push
+from activator.config.model.pods import Push
 from activator.control_plane.sources.push.server import PUSH_REPORTS_MAX, PushServer, read_token
 from activator.runtime.errors import StartError
 from tests.control_plane.sources.test_push import Reporting

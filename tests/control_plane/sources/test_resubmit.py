@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from activator.config.model import Config, Process, Revision
+from activator.config.model.file import Config
+from activator.config.model.programs import Process
+from activator.config.model.revision import Revision
 from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources.process.reaping import Reaping

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from activator.config.model import Config
+from activator.config.model.file import Config
 from activator.config.specs import RevisionSpec
 from activator.data_plane.plane import DataPlane
 from activator.messages import DropRevision, FromData, PlacePod, PodDrained, SetRevision

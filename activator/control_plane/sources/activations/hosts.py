@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from activator.config.model import Revision
+from activator.config.model.revision import Revision
 
 _PATH_MAX: Final = 4_095  # characters of a prefix that count for the order
 _SECONDS: Final = 1 << 34  # more than a time of creation has

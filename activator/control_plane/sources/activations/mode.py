@@ -23,7 +23,9 @@ from msgspec import structs
 
 from activator.config.activation import Declared
 from activator.config.file import resolve_revision
-from activator.config.model import Config, Kubernetes, Revision
+from activator.config.model.file import Config
+from activator.config.model.kubernetes import Kubernetes
+from activator.config.model.revision import Revision
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, Desired

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from activator.config.model import PANIC_WINDOW_SHARE, STABLE_WINDOW_S
+from activator.config.model.scaling import PANIC_WINDOW_SHARE, STABLE_WINDOW_S
 from activator.control_plane.scaling.windows import Windows
 from activator.messages import Load
 from activator.runtime.clock import Now

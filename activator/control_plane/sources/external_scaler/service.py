@@ -24,7 +24,13 @@ from grpclib.exceptions import GRPCError
 from grpclib.protocol import H2Protocol
 from grpclib.server import Server, Stream
 
-from activator.config.model import METRIC_CONCURRENCY, METRIC_RPS, SCALING_METRICS, TARGET_CONCURRENCY, TARGET_RPS
+from activator.config.model.scaling import (
+    METRIC_CONCURRENCY,
+    METRIC_RPS,
+    SCALING_METRICS,
+    TARGET_CONCURRENCY,
+    TARGET_RPS,
+)
 from activator.control_plane.scaling.externalscaler_pb2 import (
     GetMetricSpecResponse,
     GetMetricsRequest,

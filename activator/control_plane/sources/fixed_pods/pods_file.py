@@ -20,7 +20,7 @@ import msgspec
 import yaml
 
 from activator.config.checks import split_address
-from activator.config.model import Pod
+from activator.config.model.pods import Pod
 from activator.control_plane.sources.fixed_pods.name_watch import Wait
 from activator.runtime.clock import Now
 from activator.runtime.units import KIB, MIB

@@ -16,7 +16,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
-from activator.config.model import Pod, Revision
+from activator.config.model.pods import Pod
+from activator.config.model.revision import Revision
 from activator.control_plane.probes.asked_pod import Failing
 from activator.control_plane.sources.fixed_pods.name_watch import NAMES_AT_ONCE_MAX, NameWatch, Wait
 from activator.control_plane.sources.fixed_pods.pods_file import Entries, PodsFile

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from activator.config.model import Config, Duration, Forwarded, Kubernetes, Limits, Log, Shutdown, Size
+from activator.config.model.file import Config
+from activator.config.model.kinds import Duration, Size
+from activator.config.model.kubernetes import Kubernetes
+from activator.config.model.listeners import Forwarded, Limits, Shutdown
+from activator.config.model.telemetry import Log
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.runtime.units import KIB
 

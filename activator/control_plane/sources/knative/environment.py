@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from activator.config.model import TLS_VERSIONS
+from activator.config.model.listeners import TLS_VERSIONS
 from activator.runtime.durations import parse_seconds
 from activator.runtime.errors import ConfigError
 

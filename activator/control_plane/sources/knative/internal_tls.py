@@ -18,7 +18,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from activator.config.model import PodTls, Tls
+from activator.config.model.listeners import Tls
+from activator.config.model.pods import PodTls
 from activator.control_plane.sources.kubernetes.objects import ConfigMap, Secret
 from activator.runtime.certificates import NO_AUTHORITIES, MemoryFile, is_pem, problem_with, problem_with_authorities
 

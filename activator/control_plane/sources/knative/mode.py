@@ -15,7 +15,10 @@ import os
 from collections.abc import Callable
 from typing import Any, Final
 
-from activator.config.model import SHARING_KNATIVE, Config, Kubernetes, PodTls, Tls
+from activator.config.model.file import Config
+from activator.config.model.kubernetes import SHARING_KNATIVE, Kubernetes
+from activator.config.model.listeners import Tls
+from activator.config.model.pods import PodTls
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.scaling.autoscaler_stream import AutoscalerStream
 from activator.control_plane.scaling.concurrency import ConcurrencyReporter

@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from activator.config.model import PROBE_QUEUE_PROXY, Buffer, Health, PodTls
+from activator.config.model.pods import PROBE_QUEUE_PROXY, Health, PodTls
+from activator.config.model.queueing import Buffer
 from activator.config.reader import parse_size
 from activator.config.specs import ProbeSpec, RevisionSpec, resolve_buffer
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings

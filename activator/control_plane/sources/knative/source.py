@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from activator.config.model import PodTls
+from activator.config.model.pods import PodTls
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.sources.knative import cluster_settings

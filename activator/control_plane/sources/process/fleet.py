@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 
-from activator.config.model import Process, Revision
+from activator.config.model.programs import Process
+from activator.config.model.revision import Revision
 from activator.control_plane.sources.process.launch import Launch
 from activator.control_plane.sources.process.output import OnLine, Output
 from activator.control_plane.sources.process.program_log import ProgramLog

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from activator.config.model import Process
+from activator.config.model.programs import Process
 from activator.config.programs import check_program, directory_of, limits_of, variables_of
 from activator.control_plane.sources.process.reaper import MARK
 

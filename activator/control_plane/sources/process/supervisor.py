@@ -26,7 +26,8 @@ from functools import partial
 from typing import Any, Final
 
 from activator.config.file import readiness_probe
-from activator.config.model import Process, Revision
+from activator.config.model.programs import Process
+from activator.config.model.revision import Revision
 from activator.config.programs import log_file_of
 from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask

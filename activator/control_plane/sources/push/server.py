@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from activator.config.model import Push
+from activator.config.model.pods import Push
 from activator.control_plane.sources.push.intake import PushIntake, Report, Verdict
 from activator.runtime.errors import StartError
 from activator.runtime.sockets import address_of, bind

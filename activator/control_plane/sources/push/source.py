@@ -7,7 +7,7 @@ import ipaddress
 import logging
 from collections.abc import Callable
 
-from activator.config.model import Push
+from activator.config.model.pods import Push
 from activator.control_plane.sources.push.intake import PushIntake
 from activator.control_plane.sources.push.server import PushServer, read_token
 from activator.control_plane.sources.source import Source

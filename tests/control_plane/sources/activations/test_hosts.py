@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.config.model import Match, Revision
+from activator.config.model.revision import Revision
+from activator.config.model.routing import Match
 from activator.control_plane.sources.activations.hosts import HostClaims, order_of
 
 KEYS = st.sampled_from(["d/a", "d/b", "e/a", "e/c"])

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from activator.config.model import Health, PodTls
+from activator.config.model.pods import Health, PodTls
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.control_plane.sources.knative.environment import KnativeEnvironment

@@ -11,7 +11,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from activator.config.model import Health, PodTls
+from activator.config.model.pods import Health, PodTls
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.sources.knative.cluster_settings import MESH_ENABLED
 from activator.control_plane.sources.knative.environment import KnativeEnvironment

@@ -8,7 +8,9 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from activator.config.model import Config, Health, Kubernetes
+from activator.config.model.file import Config
+from activator.config.model.kubernetes import Kubernetes
+from activator.config.model.pods import Health
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.scaling.concurrency import POKE_INTERVAL_S

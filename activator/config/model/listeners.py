@@ -1,0 +1,158 @@
+"""Where clients connect: certificates, the origin of a request, bounds of the process, its end."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from activator.config.model.kinds import Count, Duration, Positive, Size, doc
+from activator.runtime.units import GIB, KIB, MIB
+
+TLS_VERSIONS: Final = ("1.2", "1.3")
+ALPN_PROTOCOLS: Final = ("h2", "http/1.1")
+FORWARDED_HEADERS: Final = ("x-forwarded", "forwarded", "both", "x-forwarded-for", "none")
+
+
+class CertificateFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One of several certificates of a listener. A client gets the first that has the name that it asks for (SNI)."""
+
+    certificate: Annotated[str, doc("A file with the certificate chain, in PEM.", "a.crt")]
+    key: Annotated[str, doc("A file with the private key of the certificate, in PEM.", "a.key")]
+
+
+class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A listener with TLS. It has either `certificate` and `key`, or `certificates`."""
+
+    address: Annotated[str, doc("The host and port to listen on.", "0.0.0.0:8443")]
+    certificate: Annotated[
+        str,
+        doc("A file with the certificate chain, in PEM. The files are read again when they change.", "tls.crt"),
+    ] = ""
+    key: Annotated[str, doc("A file with the private key of the certificate, in PEM.", "tls.key")] = ""
+    min_version: Annotated[str, doc("The lowest TLS version that is accepted.", "1.3", words=TLS_VERSIONS)] = "1.2"
+    certificates: Annotated[
+        list[CertificateFiles],
+        doc(
+            "Several certificates; a client gets the first that has the name that it asks for, exactly or by a "
+            "wildcard, else the first of all. Two for the same names may have keys of different types.",
+            [{"certificate": "a.crt", "key": "a.key"}, {"certificate": "b.crt", "key": "b.key"}],
+        ),
+    ] = []
+    alpn: Annotated[
+        list[Annotated[str, doc("A protocol.", "h2", words=ALPN_PROTOCOLS)]],
+        doc("The protocols that are offered to clients, the preferred one first.", ["http/1.1"]),
+    ] = msgspec.field(default_factory=lambda: [*ALPN_PROTOCOLS])
+
+
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Bounds of one activator process. A request above a bound is rejected with the status that is given here."""
+
+    header_bytes: Annotated[
+        Size, doc("The request line and all header fields together, in bytes. Above: 431.", "64KiB")
+    ] = Size(32 * KIB)
+    headers: Annotated[Positive, doc("The number of header fields of a request. Above: 431.", 200)] = 100
+    body_bytes: Annotated[Size, doc("The body of a request, in bytes. Above: 413. 0: no limit.", "10MiB")] = Size(0)
+    held_bytes: Annotated[
+        Size,
+        doc(
+            "The bodies that are held for all requests of the process, in bytes. Above: 503. Buffers (`buffer`) use "
+            "half of it at most.",
+            "1GiB",
+        ),
+    ] = Size(256 * MIB)
+    held_requests: Annotated[
+        Positive, doc("The number of waiting requests of all revisions together. Above: 503.", 50_000)
+    ] = 10_000
+    connections: Annotated[
+        Positive,
+        doc(
+            "The number of connections of clients. Above: 503, and the connection is closed. Half of the file "
+            "descriptors that the system allows, less 128, is a second limit.",
+            20_000,
+        ),
+    ] = 10_000
+    worker_stall: Annotated[
+        Duration,
+        doc(
+            "A worker process whose event loop has not turned for this time is killed and replaced. 0: never. Only if "
+            "there are several `workers`.",
+            "30s",
+        ),
+    ] = Duration(10.0)
+    idle: Annotated[
+        Duration, doc("The time that a connection of a client may stay without a request. Then it is closed.", "5m")
+    ] = Duration(75.0)
+    file_bytes: Annotated[
+        Size, doc("The temporary files of all requests together (`buffer.file`), in bytes.", "10GiB")
+    ] = Size(GIB)
+    send_timeout: Annotated[
+        Duration,
+        doc(
+            "The time in which a client must take some of a response that waits for it. Longer: the response is cut. "
+            "0: no limit.",
+            "5m",
+        ),
+    ] = Duration(60.0)
+    streams: Annotated[
+        Positive,
+        doc("The number of requests that a client may have open on one HTTP/2 connection. Above: REFUSED_STREAM.", 250),
+    ] = 128
+    body_rate: Annotated[
+        Count,
+        doc(
+            "The lowest rate of a request body, in bytes per second, measured over 5 s until the response begins. "
+            "Slower: 408. 0: no limit.",
+            1_000,
+        ),
+    ] = 240
+
+
+class Forwarded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The header fields that tell pods where a request came from."""
+
+    trust: Annotated[
+        list[str],
+        doc("Networks of proxies whose `X-Forwarded-…` and `Forwarded` fields are trusted.", ["10.0.0.0/8"]),
+    ] = []
+    headers: Annotated[
+        str,
+        doc(
+            "The fields that are written: `X-Forwarded-For`, `-Proto` and `-Host`; `Forwarded` (RFC 7239); both; "
+            "`X-Forwarded-For` alone; none.",
+            "both",
+            words=FORWARDED_HEADERS,
+        ),
+    ] = "x-forwarded"
+    request_id: Annotated[
+        bool,
+        doc(
+            "Whether `X-Request-Id` is written: a valid one is kept, otherwise a new one is made. `false`: it is "
+            "passed on unchanged.",
+            False,
+        ),
+    ] = True
+    via: Annotated[str, doc("The name of this proxy in `Via`. Empty: `Via` is not written.", "activator")] = ""
+
+
+class Shutdown(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What happens after SIGTERM."""
+
+    delay: Annotated[
+        Duration,
+        doc("The program is not ready but still serves for this time, until all load balancers know.", "10s"),
+    ] = Duration(0.0)
+    timeout: Annotated[Duration, doc("After `delay`: the time for requests to end. Then they are aborted.", "5m")] = (
+        Duration(30.0)
+    )
+    tunnels: Annotated[
+        Duration, doc("After `delay`: the time for upgraded connections to end. Then they are closed.", "1m")
+    ] = Duration(30.0)
+    panic_grace: Annotated[
+        Duration,
+        doc(
+            "The control plane has failed too often in a row: after this time more the program drains and exits with "
+            "code 4. 0: never.",
+            "5m",
+        ),
+    ] = Duration(60.0)

@@ -1,0 +1,181 @@
+"""Fixed pods, how they are reached and whether they answer."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from activator.config.model.kinds import Duration, Positive, Share, Weight, doc
+from activator.config.model.listeners import TLS_VERSIONS
+
+HEALTH_INTERVAL_S: Final = 2.0  # between two active health checks of a pod
+HEALTH_RISE: Final = 2
+HEALTH_FALL: Final = 3
+PROBE_TCP: Final = "tcp"
+PROBE_HTTP: Final = "http"
+PROBE_QUEUE_PROXY: Final = "queue-proxy"
+POD_PROTOCOLS: Final = ("auto", "h1", "h2c", "h2")
+PROBE_GRPC: Final = "grpc"
+PROBE_KINDS: Final = (PROBE_TCP, PROBE_HTTP, PROBE_GRPC, PROBE_QUEUE_PROXY)
+
+
+class PodTls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """TLS on the connections to the pods of a revision."""
+
+    ca: Annotated[
+        str,
+        doc(
+            "The certificate authorities that sign the certificates of the pods: a file in PEM, or the PEM text. "
+            "Empty: the authorities of the system.",
+            "ca.crt",
+        ),
+    ] = ""
+    server_name: Annotated[
+        str,
+        doc(
+            "The name that is sent in SNI and that the certificate must have. Empty: the address of the pod.",
+            "model.internal",
+        ),
+    ] = ""
+    san: Annotated[str, doc("One more DNS name that the certificate must have. Empty: none.", "kn-user-default")] = ""
+    min_version: Annotated[str, doc("The lowest TLS version that is accepted.", "1.3", words=TLS_VERSIONS)] = "1.2"
+    verify: Annotated[bool, doc("Whether the certificate of the pod is verified.", False)] = True
+    certificate: Annotated[
+        str, doc("A file with a client certificate, in PEM, for pods that require one. Empty: none.", "client.crt")
+    ] = ""
+    key: Annotated[str, doc("A file with the private key of the client certificate, in PEM.", "client.key")] = ""
+
+
+class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A fixed pod with settings of its own."""
+
+    address: Annotated[
+        str, doc("The host and port of the pod. A name stands for a pod at each of its addresses.", "127.0.0.1:9001")
+    ] = ""
+    weight: Annotated[
+        Weight,
+        doc(
+            "With `policy: weighted`: its share of the requests. 0: only when no other pod has a free slot. Pods of "
+            "`srv` have the weights of their records.",
+            3,
+        ),
+    ] = 1
+    srv: Annotated[
+        str,
+        doc(
+            "In the place of `address`: a name whose SRV records tell addresses and ports.", "_http._tcp.model.internal"
+        ),
+    ] = ""
+
+
+class Probe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How fixed pods, and pods that report themselves, are probed."""
+
+    kind: Annotated[
+        str,
+        doc(
+            "`tcp`: the port accepts connections. `http`: `path` is answered with 2xx or 3xx. `grpc`: gRPC's health "
+            "service says SERVING. `queue-proxy`: the probe of Knative. Empty: `http` if `path` or `identity_header` "
+            "is set, else `tcp`.",
+            "http",
+            words=("", *PROBE_KINDS),
+        ),
+    ] = ""
+    path: Annotated[str, doc("With `http`: the path of the probe. Empty: `/`.", "/ready")] = ""
+    service: Annotated[
+        str, doc("With `grpc`: the service that is asked about. Empty: the server as a whole.", "model.Inference")
+    ] = ""
+    host: Annotated[
+        str, doc("With `http`: the `Host` of the probe. Empty: the address of the pod.", "model.internal")
+    ] = ""
+    identity_header: Annotated[
+        str,
+        doc(
+            "With `http`: the response header that must hold the identity of the pod. Each new connection to the pod "
+            "is checked as well. Not for fixed pods.",
+            "X-Pod-Uid",
+        ),
+    ] = ""
+
+
+class Health(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What becomes of pods that fail or are not ready for long. For every revision that has no value of its own."""
+
+    strikes: Annotated[
+        Positive,
+        doc("The number of failures in a row (no answer, broken connection) that put a pod into quarantine.", 5),
+    ] = 3
+    ejection_share: Annotated[
+        Share,
+        doc(
+            "The share of the pods that may be in quarantine for such failures at the same time. It is rounded down, "
+            "to at least one pod; the last ready pod stays.",
+            0.3,
+        ),
+    ] = 0.5
+    stale_after: Annotated[
+        Duration,
+        doc(
+            "A pod that has not been ready for this time is probed again, unless its source decides whether it is "
+            "ready (Kubernetes does for an exec readiness probe or a startup probe). 0: never.",
+            "1m",
+        ),
+    ] = Duration(600.0)
+
+
+class RevisionHealth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The same of one revision, and active health checks of its ready pods."""
+
+    strikes: Annotated[Positive | None, doc("As `health.strikes`. Not set: that value.", 5)] = None
+    ejection_share: Annotated[Share | None, doc("As `health.ejection_share`. Not set: that value.", 0.3)] = None
+    stale_after: Annotated[Duration | None, doc("As `health.stale_after`. Not set: that value.", "1m")] = None
+    http_get: Annotated[
+        str,
+        doc(
+            "A path that pods must answer with 2xx or 3xx, before they get requests and while they are ready (active "
+            "health checks). Empty: as `probe`.",
+            "/health",
+        ),
+    ] = ""
+    interval: Annotated[
+        Duration | None,
+        doc(
+            "The time between two health checks of a ready pod. 0: ready pods are not checked. Not set: 2 s with "
+            "`http_get`, else 0.",
+            "5s",
+        ),
+    ] = None
+    rise: Annotated[
+        Positive | None, doc("The checks in a row that a failed pod must pass before its trial. Not set: 2.", 1)
+    ] = None
+    fall: Annotated[
+        Positive | None, doc("The checks in a row that a ready pod fails before it is taken out. Not set: 3.", 2)
+    ] = None
+
+
+class Dns(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who is asked for the addresses of names in `pods`."""
+
+    servers: Annotated[
+        list[str],
+        doc(
+            "Name servers, each an IP address, with a port if it is not 53. Empty: those of /etc/resolv.conf.",
+            ["10.0.0.2"],
+        ),
+    ] = []
+    timeout: Annotated[Duration, doc("The time of one question, with its repetitions.", "2s")] = Duration(5.0)
+
+
+class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The endpoint where pods report their own state."""
+
+    listen: Annotated[str, doc("The host and port to listen on. Empty: no endpoint.", "127.0.0.1:8014")] = ""
+    token: Annotated[
+        str, doc("The bearer token that a report needs. Required if others than this machine can connect.", "s3cret")
+    ] = ""
+    token_file: Annotated[str, doc("A file that holds the token, instead of `token`.", "/run/activator/token")] = ""
+    networks: Annotated[
+        list[str],
+        doc("Pods with an address in these networks may be reported from another address.", ["10.0.0.0/8"]),
+    ] = []

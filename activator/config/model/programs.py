@@ -1,0 +1,180 @@
+"""Programs of this machine that are started from zero."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from activator.config.model.kinds import Count, Duration, Port, Positive, Size, doc
+from activator.config.model.scaling import TARGET_CONCURRENCY
+from activator.runtime.units import MIB
+
+Nice = Annotated[int, msgspec.Meta(ge=-20, le=19)]
+
+
+class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a local process is probed."""
+
+    http_get: Annotated[
+        str, doc("A path that must be answered with 2xx or 3xx. Empty: the port must accept connections.", "/health")
+    ] = ""
+    grpc: Annotated[
+        str | None,
+        doc(
+            "The service that gRPC's health service must call SERVING; empty: the server as a whole. Not set: it is "
+            "not asked.",
+            "",
+        ),
+    ] = None
+    log: Annotated[
+        str,
+        doc(
+            "A regular expression: the first line of the output that it is found in shows that the process is ready; "
+            "no connection is made. Of a line the first 4096 bytes count. Many programs buffer their standard output "
+            "when it is no terminal (Python: set `PYTHONUNBUFFERED`). Empty: the output is not looked at.",
+            "listening on port [0-9]+",
+        ),
+    ] = ""
+    command: Annotated[
+        list[str],
+        doc(
+            "A command that shows by the exit code 0 that the process is ready; nothing else connects to the program "
+            "before. It is run as the program is (directory, variables, user), with `{port}` replaced. It is asked "
+            "again after `interval`; one that takes longer than 10 s is ended. Empty: none.",
+            ["pg_isready", "-p", "{port}"],
+        ),
+    ] = []
+    interval: Annotated[
+        Duration, doc("The longest time between two probes while the process starts. The first steps are 2 ms.", "1s")
+    ] = Duration(0.1)
+
+
+class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a local process is ended, once it has no request any more."""
+
+    signal: Annotated[
+        str,
+        doc("The name of the signal that its process group gets first.", "SIGINT"),
+    ] = "SIGTERM"
+    command: Annotated[
+        list[str],
+        doc(
+            "A command that is run in the place of the signal, as the program is, with `{port}` replaced. Empty: none.",
+            ["nginx", "-s", "quit"],
+        ),
+    ] = []
+    grace: Annotated[
+        Duration, doc("The time that it has to end then. Longer: its process group gets SIGKILL.", "20s")
+    ] = Duration(10.0)
+
+
+class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the output of a program goes. `activator logs NAME` shows the last lines in every case."""
+
+    show: Annotated[
+        bool,
+        doc("Whether lines are written to the output of the activator, with the name of the process in front.", False),
+    ] = True
+    file: Annotated[
+        str,
+        doc(
+            "A file that lines are appended to, with the time and the name of the process in front. A relative path "
+            "begins at `directory`; `~`, `$VAR` and `${VAR}` are expanded. Empty: none.",
+            "~/logs/model.log",
+        ),
+    ] = ""
+    max_size: Annotated[
+        Size, doc("The size at which the file is renamed to `FILE.1`, an older one to `FILE.2`, and so on.", "50MiB")
+    ] = Size(10 * MIB)
+    keep: Annotated[Positive, doc("The number of older files that are kept.", 9)] = 5
+
+
+class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A program on this machine. Each process of it is a pod; the activator starts and stops them by load."""
+
+    command: Annotated[
+        list[str],
+        doc(
+            "The program and its arguments. `{port}` is replaced by the port that the process must listen on; the "
+            "environment variable `PORT` has the same value. No shell reads it: nothing else is expanded.",
+            ["python3", "serve.py", "--port", "{port}"],
+        ),
+    ]
+    port: Annotated[
+        Port | None,
+        doc(
+            "The port that the program listens on, if it cannot be told one: there is one copy then. A port that "
+            "another program uses is an error at the start. Not set: a free port for each process.",
+            8080,
+        ),
+    ] = None
+    readiness: Annotated[Readiness, doc("How a process is probed before it gets requests.")] = Readiness()
+    stop: Annotated[Stop, doc("How a process is ended.")] = Stop()
+    logs: Annotated[Logs, doc("Where its output goes.")] = Logs()
+    min_scale: Annotated[
+        Count, doc("The number of processes that always run. 0: the program is stopped when it is idle.", 1)
+    ] = 0
+    max_scale: Annotated[
+        Count,
+        doc(
+            "The highest number of processes. 0: one if `container_concurrency` is 0, else the number of processors; "
+            "at least `min_scale`.",
+            4,
+        ),
+    ] = 0
+    target_concurrency: Annotated[
+        Count,
+        doc(
+            "The number of requests per process that the scaling aims at: wanted processes = requests in flight and "
+            f"waiting / this number. 0: `container_concurrency`, or {TARGET_CONCURRENCY} if that is 0.",
+            10,
+        ),
+    ] = 0
+    idle: Annotated[Duration, doc("The time without a request after which the number falls to `min_scale`.", "5m")] = (
+        Duration(60.0)
+    )
+    environment: Annotated[
+        dict[str, str],
+        doc(
+            "Environment variables of the program, added to those of the activator and of `env_file`.",
+            {"MODEL": "small"},
+        ),
+    ] = {}
+    env_file: Annotated[
+        str,
+        doc(
+            "A file with more variables, `KEY=VALUE` in each line; it is read at each start of a process. A relative "
+            "path begins at `directory`. `~`, `$VAR` and `${VAR}` are expanded, as in `directory`. Empty: none.",
+            ".env",
+        ),
+    ] = ""
+    directory: Annotated[
+        str,
+        doc(
+            "The working directory of the program. `~`, `$VAR` and `${VAR}` are expanded. Empty: that of the "
+            "activator.",
+            "~/models/$MODEL",
+        ),
+    ] = ""
+    user: Annotated[
+        str,
+        doc(
+            "The user that the program runs as: a name or a number, and behind a colon the group, if it is another one "
+            "than the user's own. The activator must be root. HOME, USER and LOGNAME are set. Empty: the user of the "
+            "activator.",
+            "www-data",
+        ),
+    ] = ""
+    nice: Annotated[Nice, doc("The niceness of the program: 19 gives way to all others; below 0 needs root.", 10)] = 0
+    cpus: Annotated[
+        str, doc("The processors that the program may run on, numbers and ranges. Empty: all.", "0-3,6")
+    ] = ""
+    memory: Annotated[
+        Size,
+        doc(
+            "The memory that each process of the program may ask for (RLIMIT_DATA: heap and private mappings). What it "
+            "asks for beyond that is refused. 0: no limit.",
+            "2GiB",
+        ),
+    ] = Size(0)

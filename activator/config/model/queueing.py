@@ -1,0 +1,154 @@
+"""How the requests of a revision wait, are buffered and end."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from activator.config.model.kinds import Count, Duration, Size, doc
+from activator.runtime.units import KIB, MIB
+
+PRIORITY_LEVELS: Final = 8  # of the discipline `priority`: 0 … 7
+FAIR_WEIGHT_MAX: Final = 1_000
+CHARGE_MAX: Final = 1_000
+QUEUE_TIMEOUT_S: Final = 60.0  # the queue timeout of a revision that has had a ready pod
+BUFFERED_CONCURRENCY_MAX: Final = 10  # up to this limit a slow client is a good part of a pod: it is buffered …
+BUFFER_REQUEST_BYTES: Final = 64 * KIB  # … by default so much of its request …
+BUFFER_RESPONSE_BYTES: Final = MIB  # … and of its response
+ADMISSIONS: Final = ("off", "predictive")
+DISCIPLINES: Final = ("fifo", "priority", "fair")
+Level = Annotated[int, msgspec.Meta(ge=0, le=PRIORITY_LEVELS - 1)]
+Charge = Annotated[int, msgspec.Meta(ge=1, le=CHARGE_MAX)]
+FairWeight = Annotated[int, msgspec.Meta(ge=1, le=FAIR_WEIGHT_MAX)]
+
+
+class QueueRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An exception for some requests. The first rule that matches a request applies."""
+
+    path_prefix: Annotated[str, doc("The beginning of the path, as it was sent.", "/healthz")] = "/"
+    methods: Annotated[list[str], doc("The methods that match. Empty: all methods.", ["GET", "HEAD"])] = []
+    exempt: Annotated[bool, doc("The request does not wait, also when every pod is full.", True)] = False
+    charge: Annotated[
+        Charge, doc("With `discipline: fair`: the request counts as this many requests of its key.", 5)
+    ] = 1
+
+
+class Queue(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The queue of requests that wait for a slot of this revision."""
+
+    depth: Annotated[
+        Count, doc("The number of requests that may wait. Above: 503 with `Retry-After`. 0: none may wait.", 100)
+    ] = 10_000
+    bytes: Annotated[
+        Size,
+        doc("The request bodies held for them, in bytes. Above: 503. 0: only `limits.held_bytes` applies.", "64MiB"),
+    ] = Size(0)
+    timeout: Annotated[
+        Duration | None,
+        doc(
+            "The time that a request may wait; then 504. Not set: `timeouts.startup` and 5 s until a pod of the "
+            f"revision has been ready, {QUEUE_TIMEOUT_S:.0f} s after that.",
+            "30s",
+        ),
+    ] = None
+    request_timeout: Annotated[
+        bool,
+        doc("Whether a client may set the time with `Activator-Queue-Timeout` or `Activator-Deadline`.", True),
+    ] = False
+    request_timeout_max: Annotated[
+        Duration | None,
+        doc("The longest time that `Activator-Queue-Timeout` may set. Not set: it can only shorten the time.", "2m"),
+    ] = None
+    admission: Annotated[
+        str,
+        doc(
+            "`predictive` rejects a request at arrival if no slot can be free before its deadline.",
+            "predictive",
+            words=ADMISSIONS,
+        ),
+    ] = "off"
+    discipline: Annotated[
+        str,
+        doc(
+            "The order of the queue: by arrival, by the level in `header`, or in turns between the keys in `header`.",
+            "priority",
+            words=DISCIPLINES,
+        ),
+    ] = "fifo"
+    header: Annotated[
+        str,
+        doc("The request header with the level (`priority`) or with the key (`fair`). Both need it.", "X-Priority"),
+    ] = ""
+    ageing: Annotated[
+        Duration,
+        doc("With `discipline: priority`: a request moves up one level for each such time that it waits.", "5s"),
+    ] = Duration(10.0)
+    default: Annotated[Level, doc("With `discipline: priority`: the level of a request without a valid one.", 3)] = 0
+    weights: Annotated[
+        dict[str, FairWeight],
+        doc("With `discipline: fair`: the weights of keys. A key that is not in the list has weight 1.", {"paying": 3}),
+    ] = {}
+    rules: Annotated[list[QueueRule], doc("Exceptions for some requests, at most 32.")] = []
+
+
+class Buffer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is kept for slow clients, so that they hold no slot of a pod. Server-sent events, gRPC and upgraded
+    connections are not buffered, nor responses with `X-Accel-Buffering: no`.
+    """
+
+    request: Annotated[
+        Size | None,
+        doc(
+            "The part of a request body that is received before the request gets a slot. 0: none. Not set: 64KiB if "
+            f"`container_concurrency` is 1 to {BUFFERED_CONCURRENCY_MAX}, else 0.",
+            "1MiB",
+        ),
+    ] = None
+    response: Annotated[
+        Size | None,
+        doc(
+            "The part of a response that is kept when its client is slow; the slot is free when the pod has finished. "
+            f"0: none. Not set: 1MiB if `container_concurrency` is 1 to {BUFFERED_CONCURRENCY_MAX}, else 0.",
+            "8MiB",
+        ),
+    ] = None
+    file: Annotated[
+        Size,
+        doc(
+            "What may be kept beyond that, of each, in an unnamed temporary file (in the directory of `TMPDIR`).",
+            "1GiB",
+        ),
+    ] = Size(0)
+
+
+class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The times that one request may take after it has a slot, and the time of a start."""
+
+    total: Annotated[Duration, doc("From the slot to the end of the response. Longer: 504. 0: no limit.", "10m")] = (
+        Duration(300.0)
+    )
+    first_byte: Annotated[
+        Duration, doc("From the slot to the first byte of the response. Longer: 504. 0: no limit.", "30s")
+    ] = Duration(0.0)
+    idle: Annotated[
+        Duration, doc("Between two parts of the response. Longer: 504, or the response is cut. 0: no limit.", "30s")
+    ] = Duration(0.0)
+    tunnel_idle: Annotated[
+        Duration,
+        doc("The time that an upgraded connection may carry nothing in either direction. 0: no limit.", "10m"),
+    ] = Duration(3600.0)
+    connect: Annotated[Duration, doc("The time of a connection attempt to a pod. Longer: another pod.", "1s")] = (
+        Duration(5.0)
+    )
+    unreachable: Annotated[
+        Duration,
+        doc(
+            "The time that all fixed pods of a revision may not answer. Longer: 503 with the cause, until one answers. "
+            "0: requests wait.",
+            "30s",
+        ),
+    ] = Duration(3.0)
+    startup: Annotated[Duration, doc("The time that a revision may need from zero to its first ready pod.", "10m")] = (
+        Duration(300.0)
+    )

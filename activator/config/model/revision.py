@@ -1,0 +1,140 @@
+"""One version of a service."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from activator.config.model.kinds import Count, Duration, Share, Weight, doc
+from activator.config.model.pods import POD_PROTOCOLS, Pod, PodTls, Probe, RevisionHealth
+from activator.config.model.programs import Process
+from activator.config.model.queueing import Buffer, Queue, Timeouts
+from activator.config.model.routing import HASH_ON_CLIENT_IP, HashOn, Match
+from activator.config.model.scaling import Scaling
+
+
+class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One version of a service, with its pods."""
+
+    name: Annotated[str, doc("The name of the revision; unique in its namespace.", "model")]
+    namespace: Annotated[str, doc("The namespace, for metrics and for the revision headers.", "production")] = "default"
+    hosts: Annotated[
+        list[str],
+        doc(
+            "The hosts that lead to this revision, without a port. `*.example.com` matches every name below it, `*` "
+            "matches all. Optional only with `trust_revision_headers`.",
+            ["model.localhost", "*.model.example.com"],
+        ),
+    ] = []
+    match: Annotated[
+        Match | None,
+        doc("Which requests for these hosts are for this revision ([routing](routing.md)). Not set: all."),
+    ] = None
+    aliases: Annotated[list[str], doc("Other names of its models, beside `match.json.model`.", ["gpt-4o-mini"])] = []
+    rewrite_model: Annotated[
+        str,
+        doc(
+            "The name that the pod reads as `model` if one of `aliases` was asked for. Empty: the alias.", "llama-3-8b"
+        ),
+    ] = ""
+    default: Annotated[
+        bool, doc("Whether the revision takes what no revision matches. At most one for each host.", True)
+    ] = False
+    weight: Annotated[
+        Weight | None,
+        doc("The share of requests, if several revisions have the same `hosts`, `match` and `aliases`.", 90),
+    ] = None
+    split_on: Annotated[
+        str | HashOn | None,
+        doc(
+            "With `weight`: requests of one key go to the same revision. Not set: the revisions take turns.",
+            HASH_ON_CLIENT_IP,
+            {"cookie": "session"},
+        ),
+    ] = None
+    container_concurrency: Annotated[
+        Count, doc("The number of requests that one pod may have in flight. 0: no limit.", 1)
+    ] = 0
+    policy: Annotated[
+        str,
+        doc(
+            "The load balancing policy, by name, or `package.module:Class`. Empty: `choice-of-2` if "
+            "`container_concurrency` is 0, `first-available` for 1 to 3, `round-robin` from 4 on.",
+            "least-connections",
+        ),
+    ] = ""
+    hash_on: Annotated[
+        str | HashOn | None,
+        doc(
+            "With `policy: consistent-hash`: the key of a request. Not set: `client_ip`.",
+            HASH_ON_CLIENT_IP,
+            {"cookie": "session"},
+        ),
+    ] = None
+    slow_start: Annotated[
+        Duration, doc("The time in which the share of a new pod grows to its full share. 0: none.", "30s")
+    ] = Duration(0.0)
+    max_scale: Annotated[
+        Count,
+        doc(
+            "The highest number of pods; the table of slots has twice that size. 0: the number of `pods`, or "
+            "`process.max_scale`; without both it is unknown and the table grows when needed.",
+            100,
+        ),
+    ] = 0
+    trailing_fragmentation_threshold: Annotated[
+        Share | None,
+        doc("As the key of the same name for all revisions. Not set: that value.", 0.25),
+    ] = None
+    queue: Annotated[Queue, doc("The queue of waiting requests.")] = Queue()
+    timeouts: Annotated[Timeouts, doc("The times that a request and a start may take.")] = Timeouts()
+    buffer: Annotated[Buffer, doc("What is kept for slow clients, so that they hold no slot.")] = Buffer()
+    health: Annotated[
+        RevisionHealth, doc("Health checks: passive ones where they differ from `health`, and active ones.")
+    ] = RevisionHealth()
+    probe: Annotated[Probe | None, doc("How the pods are probed. Not set: the port must accept connections.")] = None
+    upgrades: Annotated[
+        list[str],
+        doc(
+            'Protocols that a connection may be upgraded to. `"*"`: all but HTTP/2 and TLS.', ["websocket", "spdy/3.1"]
+        ),
+    ] = msgspec.field(default_factory=lambda: ["websocket"])
+    pods: Annotated[
+        list[str | Pod],
+        doc(
+            "Fixed pods, each an address or a mapping. A revision has either `pods` or `process`.",
+            ["127.0.0.1:9001", {"address": "127.0.0.1:9002", "weight": 3}],
+        ),
+    ] = []
+    pods_file: Annotated[
+        str,
+        doc(
+            "A file with more fixed pods: a list as in `pods`, in JSON or YAML. It is read again when it changes.",
+            "pods.json",
+        ),
+    ] = ""
+    protocol: Annotated[
+        str,
+        doc(
+            "What is spoken with the pods. `h1`: HTTP/1.1. `h2c`: HTTP/2 without TLS, as gRPC servers do. `h2`: HTTP/2 "
+            "over TLS. `auto`: over TLS what the pod prefers (ALPN), else HTTP/1.1, unless Kubernetes says otherwise "
+            "by the name of a port.",
+            "h2c",
+            words=POD_PROTOCOLS,
+        ),
+    ] = "auto"
+    lenient_pods: Annotated[
+        bool,
+        doc(
+            "Whether heads of responses may have the shapes of old servers: bare line feeds, continued lines, spaces "
+            "before a colon, empty lines before the status line. Clients get them in order.",
+            True,
+        ),
+    ] = False
+    server_timing: Annotated[
+        bool, doc("Adds the response header `Server-Timing` with the time of each phase of the request.", True)
+    ] = False
+    tls: Annotated[PodTls | None, doc("TLS on the connections to the pods. Not set: without TLS.")] = None
+    process: Annotated[Process | None, doc("A program on this machine that the activator starts and stops.")] = None
+    scaling: Annotated[Scaling, doc("How many processes there are, by load.")] = Scaling()

@@ -1,0 +1,110 @@
+"""The log of the program, metrics and traces."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from activator.config.model.kinds import Duration, Share, doc
+
+TRACING_RATE: Final = 0.1
+LOG_FORMATS: Final = ("console", "json")
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+METRICS_PROTOCOLS: Final = ("none", "prometheus", "http/protobuf")
+EXPORTERS: Final = ("none", "otlp")
+# By name: whether it is a part of ours, or a library.
+LOG_PARTS: Final[dict[str, bool]] = {
+    "access_log": True,
+    "autoscaler": True,
+    "certificates": True,
+    "control": True,
+    "data": True,
+    "knative": True,
+    "kubernetes": True,
+    "members": True,
+    "probing": True,
+    "process": True,
+    "scaling": True,
+    "state": True,
+    "tracing": True,
+    "upstream": True,
+    "aiohttp": False,
+    "asyncio": False,
+    "kubernetes_asyncio": False,
+    "opentelemetry": False,
+}
+
+
+class Log(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The log of the program itself, on standard error."""
+
+    format: Annotated[str, doc("The format of a line.", "json", words=LOG_FORMATS)] = "console"
+    level: Annotated[str, doc("The lowest level that is written.", "warning", words=LOG_LEVELS)] = "info"
+    levels: Annotated[
+        dict[str, str],
+        doc(
+            f"Levels of single parts of the program. Parts: {', '.join(f'`{part}`' for part in LOG_PARTS)}.",
+            {"state": "debug"},
+        ),
+    ] = {}
+
+
+class KnativeExport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Metrics with the names of Knative, beside those of the activator."""
+
+    protocol: Annotated[
+        str,
+        doc(
+            "`prometheus`: on a port of their own. `http/protobuf`: sent as OTLP over HTTP.",
+            "prometheus",
+            words=METRICS_PROTOCOLS,
+        ),
+    ] = "none"
+    endpoint: Annotated[
+        str,
+        doc(
+            "With `prometheus`: the address to listen on; empty: port 9090. With `http/protobuf`: the whole URL.",
+            "0.0.0.0:9090",
+        ),
+    ] = ""
+    export_interval: Annotated[Duration, doc("With `http/protobuf`: the time between two exports.", "30s")] = Duration(
+        60.0
+    )
+
+
+class Metrics(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Metrics on the admin port."""
+
+    histograms: Annotated[bool, doc("Histograms of duration, first byte and queue wait for each revision.", False)] = (
+        True
+    )
+    knative: Annotated[KnativeExport, doc("Metrics with the names of Knative.")] = KnativeExport()
+
+
+class Tracing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Spans of requests, sent as OTLP over HTTP. A key that is not set follows the variables of OpenTelemetry."""
+
+    exporter: Annotated[
+        str,
+        doc(
+            "Where spans are sent. Empty: as `OTEL_TRACES_EXPORTER` sets, else `none`.",
+            "otlp",
+            words=("", *EXPORTERS),
+        ),
+    ] = ""
+    endpoint: Annotated[
+        str,
+        doc(
+            "The URL of the collector. Empty: as `OTEL_EXPORTER_OTLP_ENDPOINT` sets, else port 4318 of this machine.",
+            "http://collector:4318",
+        ),
+    ] = ""
+    sampling_rate: Annotated[
+        Share | None,
+        doc(
+            "The share of the requests without a trace context that are traced. Not set: as `OTEL_TRACES_SAMPLER` "
+            f"sets, else {TRACING_RATE:g}.",
+            0.01,
+        ),
+    ] = None
