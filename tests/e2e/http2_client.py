@@ -79,7 +79,6 @@ class Http2Client:
         self.socket: socket.socket = socket.create_connection((host, int(port)), timeout=timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
-            tls.set_alpn_protocols(["h2"])
             secured = tls.wrap_socket(self.socket, server_hostname=server_name)
             assert secured.selected_alpn_protocol() == "h2"
             self.socket = secured

@@ -24,6 +24,7 @@ from tests.e2e.pods import ScriptedPod
 from tests.e2e.running import Activator, configured
 from tests.http2.clients import Address
 from tests.http2.hostile import Target
+from tests.http2.raw_client import trusting
 
 HOSTS = {"h1": "127.0.0.1", "h2c": "localhost", "h2": "h2.test"}
 
@@ -42,7 +43,7 @@ class World:
         return self.activator.port
 
     def trusting(self) -> ssl.SSLContext:
-        return ssl.create_default_context(cafile=self.ca)
+        return trusting(self.ca)
 
     def http2(self, *, tls: bool = False, keeps: bool = True, timeout_s: float = 20.0) -> Http2Client:
         port = self.tls_port if tls else self.port

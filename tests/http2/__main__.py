@@ -10,7 +10,6 @@ python -m tests.http2 grpc 127.0.0.1:8080
 from __future__ import annotations
 
 import argparse
-import ssl
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from tests.http2.grpc_program import LIBRARIES
 from tests.http2.h2spec_cases import CASES, run_case
 from tests.http2.hostile import STIMULI, Target, attack, problems
 from tests.http2.messages import MESSAGES, send_message
+from tests.http2.raw_client import trusting
 
 Line = tuple[str, str, str]  # what was run; what is wrong with it; what happened
 
@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("-v", action="store_true", help="also what went well")
     told = parser.parse_args()
     host, _, port = told.address.rpartition(":")
-    tls = ssl.create_default_context(cafile=told.ca) if told.ca else None
+    tls = trusting(told.ca) if told.ca else None
     target = Target(host, int(port), told.path, told.large, tls=tls, pid=told.pid)
     address = Address(host, int(port), told.ca)
     if told.table in ("clients", "grpc"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -45,6 +44,7 @@ from tests.http2.grpc_service import (
     path,
     size_of,
 )
+from tests.http2.raw_client import trusting
 
 
 class Identity(CodecBase):
@@ -283,9 +283,7 @@ def run_cases(target: str, *, ca: Path | None, authority: str, patience_s: float
     host, _, port = target.rpartition(":")
 
     async def run() -> dict[str, str]:
-        tls = ssl.create_default_context(cafile=ca) if ca is not None else None
-        if tls is not None:
-            tls.set_alpn_protocols(["h2"])
+        tls = trusting(ca) if ca is not None else None
         found = {}
         async with Channel(host, int(port), ssl=tls, codec=Identity()) as channel:
             client = Client(channel, patience_s)

@@ -17,6 +17,7 @@ import struct
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -228,6 +229,14 @@ def _bytes(text: str | bytes) -> bytes:
     return text if isinstance(text, bytes) else text.encode("latin-1")
 
 
+def trusting(ca: Path) -> ssl.SSLContext:
+    """For clients that speak HTTP/2 over TLS. It is complete: OpenSSL frees what a setter replaces, and a handshake of
+    another thread with the same context may read that just then."""
+    context = ssl.create_default_context(cafile=ca)
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
 # --- the client ---
 
 
@@ -241,7 +250,7 @@ class RawClient:
         *,
         path: str = "/",
         authority: str | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: ssl.SSLContext | None = None,  # of `trusting`
         patience_s: float = PATIENCE_S,
     ) -> None:
         self.path = path
@@ -263,7 +272,6 @@ class RawClient:
         self.socket = socket.create_connection((host, port), timeout=patience_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if tls is not None:
-            tls.set_alpn_protocols(["h2"])
             secured = tls.wrap_socket(self.socket, server_hostname=host)
             assert secured.selected_alpn_protocol() == "h2", secured.selected_alpn_protocol()
             self.socket = secured

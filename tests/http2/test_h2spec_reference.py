@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import ssl
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.http2.h2spec_cases import CASES, SECTIONS, Case, run_case
-from tests.http2.raw_client import SETTINGS_ACK, Setting, settings_frame
+from tests.http2.raw_client import SETTINGS_ACK, Setting, settings_frame, trusting
 from tests.http2.reference_servers import HOST, SERVERS, certificate, haproxy, nghttpd
 
 # How many cases h2spec 2.6 has in each section.
@@ -123,7 +122,7 @@ def test_over_tls(name: str, tmp_path: Path, need_program: Callable[[str], str])
     """With HTTP/2 by ALPN. A case of each section is enough."""
     need_program(name)
     made = certificate(tmp_path)
-    tls = ssl.create_default_context(cafile=made.ca)
+    tls = trusting(made.ca)
     with {"nghttpd": nghttpd, "haproxy": haproxy}[name](tmp_path, made) as running:
         for case in CASES:
             if case.number.endswith("/1"):
