@@ -19,22 +19,16 @@ RunActivator = Callable[..., Activator]
 
 one_worker = pytest.mark.skipif(WORKERS > 1, reason="it is about what each worker has for itself")
 
-PART = os.environ.get("E2E_PART", "")  # 1 or 2: every second file, so that two runs beside each other do them all
+# Of 127.0.0.0/8, one for each cluster: those of three processes of pytest-xdist beside each other.
+NETS_OF_A_PROCESS = 75
+_NETS = itertools.count(20 + NETS_OF_A_PROCESS * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")))
 
-_NETS = itertools.count(130 if PART == "2" else 20)  # of 127.0.0.0/8, one for each cluster
 
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.e2e)
-    ours = [item for item in items if item.get_closest_marker("e2e")]  # of other folders, too
-    files = sorted({item.path for item in ours})
-    left_out = [item for item in ours if PART and str(files.index(item.path) % 2 + 1) != PART]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture
