@@ -46,6 +46,7 @@ from activator.runtime.processors import processors
 from activator.runtime.service_manager import ServiceManager
 from activator.runtime.sockets import unused
 from activator.runtime.tasks import TaskGroupOwner, pause
+from activator.telemetry.history import History
 from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.request_hooks import NoRequests
 from activator.telemetry.switchboard import Telemetry
@@ -149,6 +150,7 @@ class App:
         else:
             self.telemetry = self._make_telemetry(NoRequests(), app_log, own_rng)
             self.workers = self._make_pool(count, channel, reaping, app_log)
+        self._history = History(self.workers.revision_statistics, now)
         channel.connect_data(self.workers.apply, self.workers.execute, self.workers.write_out)
         loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
@@ -198,6 +200,8 @@ class App:
         self._tasks.start("freed memory", FreedMemory().watch())
         await self.start()
         self._tasks.start("judge", self._judge())
+        if self.config.admin:
+            self._tasks.start("history", self._history.run())
         _calm_the_collector()
         self._tell_ready()
         for address in unused():
@@ -322,16 +326,25 @@ class App:
         self._exposition.histograms = self.config.metrics.histograms
         return self._exposition.render(accept)
 
-    def snapshot(self) -> object:
-        return self._joined(self.workers.snapshot())
+    def snapshot(self, only: str = "") -> object:
+        return self._joined(self.workers.snapshot(only), only)
 
     async def snapshot_of(self, worker: int) -> object:
         return self._joined(await self.workers.snapshot_of(worker))
 
-    def _joined(self, shown: dict[str, dict[str, Any]]) -> object:
+    def _joined(self, shown: dict[str, dict[str, Any]], only: str = "") -> object:
         from activator.admin.snapshot import joined
 
-        return joined(shown, *self.control.snapshot(), self.workers.describe(), self.workers.counts().data)
+        return joined(shown, *self.control.snapshot(only), self.workers.describe(), self.workers.counts().data)
+
+    def overview(self) -> Iterator[bytes]:
+        from activator.admin.overview import slices, totals
+
+        head = totals(self.workers.counts().data, self.workers.describe(), self.draining)
+        return slices(self.workers.revision_statistics(), self.control.known(), head)
+
+    def history(self, keys: list[str]) -> object:
+        return self._history.shown(keys)
 
     async def tasks_of(self, worker: int) -> object:
         return await self.workers.tasks_of(worker)

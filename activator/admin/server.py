@@ -26,12 +26,14 @@ from activator.runtime.errors import NoWorkerError, StartError
 from activator.runtime.profiler import Profiler, ProfilerBusyError
 from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX, address_of, bind
 from activator.runtime.tasks import describe_tasks
+from activator.telemetry.history import HISTORY_INTERVAL_S
 from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.metrics.sliced_answer import answer_in_slices
 
 PROFILE_SECONDS: Final = 5.0  # of a profile for which no length is given
 PROFILE_SECONDS_MAX: Final = 60.0
 LINE_NUMBER_DIGITS_MAX: Final = 15
+HISTORY_KEYS_MAX: Final = 100  # that one request may ask for by name
 
 ADMIN_HEADER: Final = "Activator-Admin"
 _INDEX: Final = """activator
@@ -39,7 +41,9 @@ GET  /                 the live page, for browsers
 GET  /healthz          alive: the state worker's loop turns
 GET  /readyz           able to serve
 GET  /metrics          Prometheus
-GET  /debug/revisions  revisions, queues, slots
+GET  /debug/revisions  revisions, queues, slots; ?revision=NAMESPACE/NAME: one of them
+GET  /debug/overview   one row for each revision
+GET  /debug/history    the last hour; ?revision=NAMESPACE/NAME, also several: only these
 GET  /debug/config     the configuration in force
 GET  /debug/members    the group of replicas, as this one sees it
 GET  /debug/tasks      what runs beside the requests
@@ -77,8 +81,16 @@ class Inside(Protocol):
         """The exposition, in slices made one by one, and its content type, for the header Accept."""
         ...
 
-    def snapshot(self) -> object:
-        """Plain data: what `GET /debug/revisions` shows."""
+    def snapshot(self, only: str = "") -> object:
+        """Plain data: what `GET /debug/revisions` shows of all revisions, or of the one of this key."""
+        ...
+
+    def overview(self) -> Iterator[bytes]:
+        """What `GET /debug/overview` answers, in slices made one by one."""
+        ...
+
+    def history(self, keys: list[str]) -> object:
+        """Plain data: the curves of these revisions; without keys, of all that have any."""
         ...
 
     async def snapshot_of(self, worker: int) -> object:
@@ -138,6 +150,8 @@ class AdminServer:
                 web.get("/readyz", self._readyz),
                 web.get("/metrics", self._metrics),
                 web.get("/debug/revisions", self._revisions),
+                web.get("/debug/overview", self._overview),
+                web.get("/debug/history", self._history),
                 web.get("/debug/config", self._configuration),
                 web.get("/logs/{name:.+}", self._logs),
                 web.get("/debug/members", self._members),
@@ -189,7 +203,17 @@ class AdminServer:
         if worker is not None:
             return _json(await self._inside.snapshot_of(worker))
         await self._inside.gather_snapshot()
-        return _json(self._inside.snapshot())
+        return _json(self._inside.snapshot(request.query.get("revision", "")))
+
+    async def _overview(self, request: web.Request) -> web.StreamResponse:
+        return await answer_in_slices(request, self._inside.overview(), "application/json")
+
+    async def _history(self, request: web.Request) -> web.Response:
+        keys = request.query.getall("revision", [])
+        if len(keys) > HISTORY_KEYS_MAX:
+            return _json({"problems": [f"revision: at most {HISTORY_KEYS_MAX} of them"]}, status=400)
+        body = msgspec.json.encode({"interval_s": HISTORY_INTERVAL_S, "revisions": self._inside.history(keys)})
+        return web.Response(body=body, content_type="application/json")
 
     async def _configuration(self, request: web.Request) -> web.Response:
         return _json(self._inside.configuration())

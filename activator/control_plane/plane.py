@@ -17,7 +17,7 @@ from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.probes.tcp_probe import TcpProber
 from activator.control_plane.scaling.autoscaler import Shown
-from activator.control_plane.snapshot import revisions, state_worker
+from activator.control_plane.snapshot import UNANSWERED_S, Known, revisions, state_worker
 from activator.control_plane.sources.file import FileSource
 from activator.control_plane.sources.fixed_pods.resolver import NameResolver
 from activator.control_plane.sources.fixed_pods.source import FixedPods
@@ -131,14 +131,32 @@ class ControlPlane:
         for key, revision in model.revisions.items():
             yield SentRevision(repair.whole(revision), model.sent.get(key, 0))
 
-    def snapshot(self) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-        """Plain data for `/debug/revisions`: the revisions by key, and the state worker."""
+    def snapshot(self, only: str = "") -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+        """Plain data for `/debug/revisions`: the revisions, or the one of this key, by key, and the state worker."""
         worker = self.worker
+        known = worker.model.revisions
+        if only:
+            known = {only: known[only]} if only in known else {}
         statistics = self.processes.supervisor.statistics()
-        shown = revisions(worker.model, statistics, self.scaling, self.prober.failing, self._now())
+        shown = revisions(known, statistics, self.scaling, self.prober.failing, self._now())
         for key, revision in shown.items():
             revision["problems"] = self.file.fixed_pods.problems(key)
         return shown, state_worker(worker, self._now())
+
+    def known(self) -> dict[str, Known]:
+        """What the overview shows of the revisions, by key."""
+        fleets = self.processes.supervisor.statistics()
+        problems, failing = self.file.fixed_pods.problems, self.prober.failing
+        until_s = self._now() - UNANSWERED_S
+        return {
+            key: Known(
+                record,
+                problems(key),
+                {identity: one for identity, one in failing(key).items() if one.since_s <= until_s},
+                key in fleets,
+            )
+            for key, record in self.worker.model.revisions.items()
+        }
 
     def scaling(self, key: str) -> Shown | None:
         """The last decision about how many pods a revision should have; None: something else decides that."""

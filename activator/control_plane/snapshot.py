@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from activator.control_plane.probes.asked_pod import Failing
 from activator.control_plane.scaling.autoscaler import Shown
 from activator.control_plane.scaling.decision import Decision
-from activator.control_plane.state.model import Model
 from activator.control_plane.state.records import RevisionRecord
 from activator.control_plane.state.worker import StateWorker
 from lb.tracker import DRAINING, STATE_NAMES
 
+UNANSWERED_S: Final = 10.0  # a pod that has not answered for so long needs attention; before, it may be starting
 NO_SLOT: Final = "every slot of the table is held"
 
 
+class Known(NamedTuple):
+    """What the control plane knows of one revision."""
+
+    record: RevisionRecord
+    problems: list[str]  # with names and files that say which pods there are
+    failing: dict[str, Failing]  # pods that have not answered for `UNANSWERED_S`, by identity
+    has_program: bool
+
+
 def revisions(
-    model: Model,
+    known: dict[str, RevisionRecord],
     processes: dict[str, dict[str, int]],
     scaling: Callable[[str], Shown | None],
     failing: Callable[[str], dict[str, Failing]],
@@ -28,7 +37,7 @@ def revisions(
     """
     return {
         key: {**_pods(record, failing(key)), "processes": processes.get(key), "scaling": _scaling(scaling(key), now_s)}
-        for key, record in model.revisions.items()
+        for key, record in known.items()
     }
 
 

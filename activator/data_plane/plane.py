@@ -225,9 +225,9 @@ class DataPlane:
         """Of one revision, now."""
         return statistics.revision(throttler)
 
-    def snapshot(self) -> dict[str, dict[str, Any]]:
-        """All revisions as plain data, by key: what `/debug/revisions` shows of them."""
-        return revisions(self.tables)
+    def snapshot(self, only: str = "") -> dict[str, dict[str, Any]]:
+        """All revisions, or the one of this key, as plain data, by key: what `/debug/revisions` shows of them."""
+        return revisions(self.tables, only)
 
     def _speak_knative(self, command: SpeakKnative) -> None:
         dialect = self.proxy.dialect

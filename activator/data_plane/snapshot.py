@@ -11,8 +11,11 @@ from activator.data_plane.upstream.pool import PodPool
 from lb.tracker import EMPTY, STATE_NAMES, PodTracker
 
 
-def revisions(tables: RevisionTables) -> dict[str, dict[str, Any]]:
-    """All revisions, by key: totals, queue, table, slots."""
+def revisions(tables: RevisionTables, only: str = "") -> dict[str, dict[str, Any]]:
+    """All revisions, or the one of this key, by key: totals, queue, table, slots."""
+    if only:
+        throttler = tables.throttlers.get(only)
+        return {} if throttler is None else {only: revision(throttler)}
     return {key: revision(throttler) for key, throttler in tables.throttlers.items()}
 
 

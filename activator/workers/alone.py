@@ -142,8 +142,8 @@ class OneWorker(Workers):
     def requests(self) -> RequestReader | None:
         return None
 
-    def snapshot(self) -> dict[str, dict[str, Any]]:
-        return self._data.snapshot()
+    def snapshot(self, only: str = "") -> dict[str, dict[str, Any]]:
+        return self._data.snapshot(only)
 
     async def snapshot_of(self, place: int) -> dict[str, dict[str, Any]]:
         raise NoWorkerError(NONE)

@@ -282,8 +282,11 @@ class WorkerPool(Workers, ForkListener):
     def requests(self) -> RequestReader | None:
         return self._requests
 
-    def snapshot(self) -> dict[str, dict[str, Any]]:
-        return together({worker.place: worker.snapshot for worker in self._begun()})
+    def snapshot(self, only: str = "") -> dict[str, dict[str, Any]]:
+        by_place = {worker.place: worker.snapshot for worker in self._begun()}
+        if only:
+            by_place = {place: {only: shown[only]} for place, shown in by_place.items() if only in shown}
+        return together(by_place)
 
     async def snapshot_of(self, place: int) -> dict[str, dict[str, Any]]:
         worker = self._at(place)

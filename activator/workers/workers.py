@@ -91,8 +91,8 @@ class Workers(GroupDataPlanes):
         """As Knative's metrics distinguish them; None: they are counted in this process."""
 
     @abstractmethod
-    def snapshot(self) -> dict[str, dict[str, Any]]:
-        """All revisions as plain data, by key."""
+    def snapshot(self, only: str = "") -> dict[str, dict[str, Any]]:
+        """All revisions, or the one of this key, as plain data, by key."""
 
     @abstractmethod
     async def snapshot_of(self, place: int) -> dict[str, dict[str, Any]]:

@@ -46,7 +46,13 @@ class Inside:
     def metrics(self, accept: str) -> tuple[Iterator[bytes], str]:
         return iter(()), "text/plain"
 
-    def snapshot(self) -> object:
+    def snapshot(self, only: str = "") -> object:
+        return {}
+
+    def overview(self) -> Iterator[bytes]:
+        return iter((b"{}",))
+
+    def history(self, keys: list[str]) -> object:
         return {}
 
     async def snapshot_of(self, worker: int) -> object:

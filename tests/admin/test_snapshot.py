@@ -30,7 +30,7 @@ NO_SLOT = "every slot of the table is held"
 def answer(joined: Joined, failing: dict[str, Failing] | None = None) -> bytes:
     worker = joined.worker
     control = (
-        control_snapshot.revisions(worker.model, {}, lambda key: None, lambda key: failing or {}, 0.0),
+        control_snapshot.revisions(worker.model.revisions, {}, lambda key: None, lambda key: failing or {}, 0.0),
         control_snapshot.state_worker(worker, joined.clock.now()),
     )
     counts = DataPlaneStatistics(client_connections=7, http2=Http2Statistics(connections=2, streams=5))

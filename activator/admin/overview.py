@@ -1,0 +1,119 @@
+"""`GET /debug/overview`: one row for each revision, as the table of the live page shows it.
+
+Rules
+  1. A row is what an operator needs to see whether a revision needs attention, and why. `/debug/revisions?revision=…`
+     has the rest.
+  2. Made row by row of statistics and of what the control plane knows, so that thousands of revisions do not hold up
+     the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from activator.control_plane.snapshot import Known
+from activator.messages import DataPlaneStatistics, RevisionStatistics
+from activator.telemetry.history import distribution_figures
+from lb.tracker import DRAINING, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING
+
+ROWS_IN_A_SLICE: Final = 50
+
+# What a revision is like, the worst first; the page sorts by it.
+FAILED: Final = "failed"  # it cannot start
+DEGRADED: Final = "degraded"  # some pods do not answer, or something of its declaration cannot be had
+WAITING: Final = "waiting"  # requests wait
+SERVING: Final = "serving"
+READY_STATE: Final = "ready"
+STARTING: Final = "starting"
+ASLEEP: Final = "asleep"
+STATES: Final = (FAILED, DEGRADED, WAITING, STARTING, SERVING, READY_STATE, ASLEEP)
+
+
+def totals(counts: DataPlaneStatistics, workers: list[dict[str, Any]], draining: bool) -> dict[str, Any]:
+    """Of the program as a whole."""
+    return {
+        "clients": counts.client_connections,
+        "http2_connections": counts.http2.connections,
+        "streams": counts.http2.streams,
+        "held_bytes": counts.held_bytes,
+        "workers": len(workers) or 1,
+        "draining": draining,
+    }
+
+
+def slices(statistics: Iterable[RevisionStatistics], known: dict[str, Known], head: dict[str, Any]) -> Iterator[bytes]:
+    """The answer in pieces: an object with `head`'s items and `revisions`."""
+    yield msgspec.json.encode(head)[:-1] + b',"revisions":['
+    rows: list[bytes] = []
+    separator = b""
+    for one in statistics:
+        found = known.get(one.key)
+        if one.dropped or found is None:
+            continue
+        rows.append(separator + msgspec.json.encode(row(one, found)))
+        separator = b","
+        if len(rows) == ROWS_IN_A_SLICE:
+            yield b"".join(rows)
+            rows.clear()
+    yield b"".join(rows) + b"]}"
+
+
+def row(one: RevisionStatistics, known: Known) -> dict[str, Any]:
+    """Plain data."""
+    spec = known.record.spec
+    pods = one.table.pods
+    attention = _attention(one, known)
+    server_errors = sum(count for code, count in one.responses.items() if code >= 500)
+    return {
+        "key": one.key,
+        "hosts": list(spec.hosts),
+        "state": _state(one, known, attention),
+        "attention": attention,
+        "requests": one.requests_total,
+        "failed": sum(one.failures.values()) + server_errors,
+        "in_flight": one.table.in_flight,
+        "queued": one.queued,
+        "ready": pods[READY] + pods[RECOVERING],
+        "pods": sum(pods[state] for state in (PENDING, READY, NOT_READY, RECOVERING, QUARANTINED, DRAINING)),
+        "container_concurrency": spec.container_concurrency,
+        "policy": one.policy,
+        "program": known.has_program,
+        "cold": {}
+        if one.traffic is None
+        else {phase: distribution_figures(d) for phase, d in one.traffic.cold.items()},
+    }
+
+
+def _attention(one: RevisionStatistics, known: Known) -> list[str]:
+    """Sentences that say what is wrong."""
+    pods = one.table.pods
+    found = []
+    if known.record.failure:
+        found.append(f"cannot start: {known.record.failure}")
+    if pods[QUARANTINED]:
+        found.append(f"{pods[QUARANTINED]} of {sum(pods[1:])} pods are in quarantine")
+    if pods[NOT_READY]:
+        found.append(f"{pods[NOT_READY]} pods are not ready")
+    unanswered = sorted({one.cause for one in known.failing.values() if one.cause})
+    if unanswered:
+        more = f", and {len(unanswered) - 1} more causes" if len(unanswered) > 1 else ""
+        found.append(f"pods that do not answer: {len(known.failing)} ({unanswered[0]}{more})")
+    return [*found, *known.problems]
+
+
+def _state(one: RevisionStatistics, known: Known, attention: list[str]) -> str:
+    pods = one.table.pods
+    if known.record.failure:
+        return FAILED
+    if attention:
+        return DEGRADED
+    if one.queued:
+        return WAITING
+    if one.table.in_flight:
+        return SERVING
+    if pods[READY] or pods[RECOVERING]:
+        return READY_STATE
+    return STARTING if pods[PENDING] else ASLEEP

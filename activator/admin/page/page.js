@@ -1,0 +1,405 @@
+
+'use strict';
+const ROWS_OFTEN = 500, OFTEN_MS = 1000, SELDOM_MS = 5000, CURVES_MS = 10000, CURVES_MAX = 60, SPARK_POINTS = 60;
+const SLOTS_SHOWN = 2000, REASONS_SHOWN = 10, LINES_SHOWN = 500, UNLIMITED = 2 ** 30;
+const STATES = ['failed', 'degraded', 'waiting', 'starting', 'serving', 'ready', 'asleep'];
+const COLUMNS = [
+  ['revision', row => row.key, 1], ['state', row => STATES.indexOf(row.state), 1], ['rate', row => row.rate, -1],
+  ['requests', row => row.requests, -1], ['failed', row => row.failed, -1], ['in flight', row => row.in_flight, -1],
+  ['queued', row => row.queued, -1], ['pods', row => row.ready, -1], ['last hour', null, 0],
+];
+const find = name => document.querySelector(name);
+const told = find('#told'), table = find('table'), search = find('#search'), filter = find('#state'), sure = find('#sure');
+const rows = new Map();  // by key: what is shown of a revision
+let sorted = {column: 1, way: 1}, open = '', last = null, asked_ms = -Infinity, confirmed = null;
+
+// --- elements: what has not changed is not written -----------------------------------------------------------------
+
+function element(name, words, text) {
+  const made = document.createElement(name);
+  if (words) made.className = words;
+  if (text !== undefined) made.textContent = text;
+  return made;
+}
+function write(node, text) { text = String(text); if (node.textContent !== text) node.textContent = text; }
+function mark(node, words) { if (node.className !== words) node.className = words; }
+function drawing(words, wide, high) {
+  const made = document.createElementNS('http://www.w3.org/2000/svg', 'svg');
+  made.setAttribute('class', words);
+  made.setAttribute('viewBox', '0 0 ' + wide + ' ' + high);
+  made.setAttribute('preserveAspectRatio', 'none');
+  made.setAttribute('role', 'img');
+  return made;
+}
+function line(points, words, most, wide, high) {
+  const made = document.createElementNS('http://www.w3.org/2000/svg', 'polyline'), last = Math.max(points.length - 1, 1);
+  const at = (value, place) => (place * wide / last).toFixed(1) + ',' + (high - 1 - (high - 2) * value / most).toFixed(1);
+  made.setAttribute('points', points.map((value, place) => value === null ? '' : at(value, place)).join(' '));
+  made.setAttribute('class', words);
+  return made;
+}
+function greatest(...lists) { return Math.max(1e-9, ...lists.map(list => Math.max(0, ...list.map(value => value || 0)))); }
+function amount(value) {
+  for (const [unit, size] of [['GiB', 2 ** 30], ['MiB', 2 ** 20], ['KiB', 2 ** 10]])
+    if (value >= size) return Number((value / size).toPrecision(3)) + ' ' + unit;
+  return String(value);
+}
+function seconds(value) {
+  if (value === null || value === undefined) return '–';
+  return value < 1 ? Number((value * 1000).toPrecision(3)) + ' ms' : Number(value.toPrecision(3)) + ' s';
+}
+function rate(value) { return value === undefined ? '' : value < 10 ? value.toFixed(1) : value.toFixed(0); }
+function selects(node) {
+  const selection = document.getSelection();
+  return !selection.isCollapsed && node.contains(selection.anchorNode);
+}
+
+// --- the table -----------------------------------------------------------------------------------------------------
+
+COLUMNS.forEach(([name, value], number) => {
+  const head = element('th'), button = value && element('button', '', name);
+  head.scope = 'col';
+  if (button) {
+    button.type = 'button';
+    button.addEventListener('click', () => {
+      sorted = {column: number, way: sorted.column === number ? -sorted.way : COLUMNS[number][2]};
+      order();
+    });
+    head.append(button);
+  } else head.textContent = name;
+  find('thead tr').append(head);
+});
+STATES.forEach(state => filter.append(element('option', '', state)));
+
+function made(key) {
+  const row = {key, body: element('tbody'), line: element('tr'), name: element('button', 'name'), why: element('div', 'why'), cells: []};
+  row.name.type = 'button';
+  row.name.textContent = key;
+  row.name.setAttribute('aria-expanded', 'false');
+  row.name.addEventListener('click', () => toggle(key));
+  const head = element('td');
+  head.append(row.name, row.why);
+  row.state = element('span', 'mark');
+  row.spark = element('td');
+  row.line.append(head);
+  for (let number = 1; number < COLUMNS.length - 1; number++) {
+    const cell = element('td');
+    row.cells[number] = number === 1 ? row.state : cell;
+    if (number === 1) cell.append(row.state);
+    row.line.append(cell);
+  }
+  row.line.append(row.spark);
+  row.body.append(row.line);
+  return row;
+}
+function update(row, now, since_s) {
+  const before = row.data;
+  now.rate = before && since_s > 0 ? Math.max(0, (now.requests - before.requests) / since_s) : (before || {}).rate;
+  row.data = now;
+  write(row.state, now.state);
+  mark(row.state, 'mark ' + now.state);
+  write(row.why, now.attention.join('; '));
+  mark(row.why, 'why ' + (now.state === 'failed' ? 'bad' : 'busy'));
+  const texts = [, , rate(now.rate), now.requests, now.failed, now.in_flight, now.queued, now.ready + ' / ' + now.pods];
+  for (let number = 2; number < texts.length; number++) write(row.cells[number], texts[number]);
+  mark(row.cells[4], now.failed ? 'bad' : '');
+  mark(row.cells[6], now.queued ? 'busy' : '');
+}
+function order() {
+  const value = COLUMNS[sorted.column][1], wanted = search.value.trim().toLowerCase();
+  document.querySelectorAll('thead th').forEach((head, number) => {
+    if (number === sorted.column) head.setAttribute('aria-sort', sorted.way > 0 ? 'ascending' : 'descending');
+    else head.removeAttribute('aria-sort');
+  });
+  const shown = [...rows.values()].filter(row => (!filter.value || row.data.state === filter.value) &&
+    (!wanted || [row.key, ...row.data.hosts].some(name => name.toLowerCase().includes(wanted))));
+  shown.sort((one, other) => {
+    const left = value(one.data), right = value(other.data);
+    const by = left < right ? -1 : left > right ? 1 : 0;
+    return by * sorted.way || other.data.queued - one.data.queued || (one.key < other.key ? -1 : 1);
+  });
+  const matches = new Set(shown);
+  for (const row of rows.values()) row.body.hidden = !matches.has(row);
+  find('#none').hidden = shown.length > 0 || rows.size === 0;
+  write(find('#count'), shown.length === rows.size ? '' : shown.length + ' of ' + rows.size);
+  if (selects(table)) return;  // moving what is selected would lose the selection
+  let place = table.tHead;
+  for (const row of shown) {
+    if (place.nextElementSibling !== row.body) {
+      const focus = row.body.contains(document.activeElement) ? document.activeElement : null;
+      place.after(row.body);
+      if (focus) focus.focus({preventScroll: true});
+    }
+    place = row.body;
+  }
+}
+function toggle(key) {
+  const before = open;
+  open = open === key ? '' : key;
+  for (const one of [before, open]) {
+    const row = rows.get(one);
+    if (!row) continue;
+    row.name.setAttribute('aria-expanded', String(one === open));
+    if (one === open) opened(row);
+    else if (row.details) { row.details.remove(); row.details = null; }
+  }
+  if (open) { details(); asked_ms = -Infinity; }
+}
+
+// --- the details of one revision -----------------------------------------------------------------------------------
+
+function opened(row) {
+  const box = element('td'), parts = {};
+  row.details = element('tr', 'details');
+  box.colSpan = COLUMNS.length;
+  for (const name of ['facts', 'problems', 'buttons', 'curves', 'slots', 'scaling', 'cold', 'output'])
+    box.append(parts[name] = element('div'));
+  parts.curves.className = 'curves';
+  row.parts = parts;
+  row.after = 0;
+  row.details.append(box);
+  row.body.append(row.details);
+  if (row.data.program) {
+    for (const [word, path] of [['Load', '/load/'], ['Unload', '/unload/']]) {
+      const button = element('button', '', word);
+      button.type = 'button';
+      button.addEventListener('click', () => change(path + row.key, button, word + ' ' + row.key));
+      parts.buttons.append(button, ' ');
+    }
+    row.log = element('pre', 'output');
+    row.log.tabIndex = 0;
+    row.log.setAttribute('role', 'log');
+    row.log.setAttribute('aria-label', 'Output of ' + row.key);
+    parts.output.append(element('h2', '', 'Output'), row.log);
+  }
+}
+async function details() {
+  const row = rows.get(open);
+  if (!row || !row.details) return;
+  const answer = await fetch('/debug/revisions?revision=' + encodeURIComponent(row.key), {cache: 'no-store'});
+  const [revision] = answer.ok ? (await answer.json()).revisions : [];
+  if (!revision || !row.details) return;
+  const {facts, problems, slots, scaling, cold} = row.parts;
+  write(facts, 'hosts ' + (revision.hosts.join(' ') || 'none') + ' · ' + revision.policy + ' · ' + revision.protocol + ' · ' +
+    (revision.container_concurrency ? 'at most ' + revision.container_concurrency + ' in a pod' : 'no limit') + ' · table ' +
+    revision.table.length + ' of ' + revision.table.capacity + ' slots, ' + Math.round(100 * revision.table.fragmentation) + ' % empty');
+  const reasons = [];
+  if (revision.failure) reasons.push('cannot start: ' + revision.failure);
+  if (revision.waits_for) reasons.push(revision.queued + ' requests wait for ' + revision.waits_for);
+  if (revision.group && revision.group.waits) reasons.push('group ' + revision.group.name + ': ' + revision.group.waits.explanation);
+  reasons.push(...(revision.problems || []));
+  const failed = Object.entries(revision.failed).filter(([, count]) => count);
+  if (failed.length) reasons.push('refused: ' + failed.map(([name, count]) => count + ' ' + name).join(', '));
+  for (const one of [...revision.slots, ...revision.without_slot].filter(one => one.reason).slice(0, REASONS_SHOWN))
+    reasons.push(one.pod + ' ' + one.state + ': ' + one.reason);
+  lines(problems, reasons, 'busy');
+  draw_slots(slots, revision.slots);
+  const why = revision.scaling;
+  lines(scaling, why ? ['wanted ' + why.wanted + ' (' + why.reason + '): ' + why.explanation].concat(why.changed ?
+    ['last change ' + why.changed.age_s.toFixed(0) + ' s ago: ' + why.changed.from + ' to ' + why.changed.to + ': ' +
+      why.changed.explanation] : []) : [], '');
+  draw_cold(cold, Object.entries(row.data.cold));
+  if (row.log) await output(row);
+}
+function lines(box, texts, words) {
+  while (box.childElementCount > texts.length) box.lastElementChild.remove();
+  texts.forEach((text, number) => write(box.children[number] || box.appendChild(element('div', words)), text));
+}
+function draw_slots(box, slots) {
+  if (!box.firstElementChild) box.append(element('h2', '', 'Pods'), element('ul', 'slots'), element('div', 'soft'));
+  const [, list, more] = box.children;
+  while (list.childElementCount > Math.min(slots.length, SLOTS_SHOWN)) list.lastElementChild.remove();
+  slots.slice(0, SLOTS_SHOWN).forEach((one, number) => {
+    let shown = list.children[number];
+    if (!shown) { shown = list.appendChild(element('li')); shown.append(element('i'), element('span', 'unseen')); }
+    const limit = one.limit >= UNLIMITED ? Math.max(one.in_flight, 1) : Math.max(one.limit, 1);
+    mark(shown, 'slot ' + one.state);
+    shown.firstElementChild.style.height = Math.min(100 * one.in_flight / limit, 100) + '%';
+    const text = one.pod + ' at ' + one.address + ', ' + one.state + ', ' + one.in_flight + ' in flight' +
+      (one.reason ? ', ' + one.reason : '');
+    if (shown.title !== text) { shown.title = text; shown.lastElementChild.textContent = text; }
+  });
+  write(more, slots.length > SLOTS_SHOWN ? 'and ' + (slots.length - SLOTS_SHOWN) + ' more' : slots.length ? '' : 'none');
+}
+function draw_cold(box, phases) {
+  const text = JSON.stringify(phases);
+  if (box.dataset.shown === text || selects(box)) return;
+  box.dataset.shown = text;
+  box.replaceChildren();
+  if (!phases.length) return;
+  const shown = element('table', 'small'), head = shown.appendChild(element('tr'));
+  for (const name of ['phase', 'starts', 'mean', 'p50', 'p99']) head.append(element('th', '', name));
+  for (const [name, one] of phases) {
+    const made = shown.appendChild(element('tr'));
+    for (const part of [name, one.count, seconds(one.mean_s), seconds(one.p50_s), seconds(one.p99_s)]) made.append(element('td', '', part));
+  }
+  box.append(element('h2', '', 'Starts from zero, by phase'), shown);
+}
+async function output(row) {
+  const answer = await fetch('/logs/' + row.key + '?after=' + row.after, {cache: 'no-store'});
+  if (!answer.ok || !row.log) return;
+  const got = await answer.json(), box = row.log, follows = box.scrollTop + box.clientHeight >= box.scrollHeight - 4;
+  for (const one of got.lines) box.append(element('div', one.stream === 'stderr' ? 'busy' : '', one.process + ' | ' + one.text));
+  row.after = got.last === undefined ? row.after : got.last;
+  if (!selects(box)) while (box.childElementCount > LINES_SHOWN) box.firstElementChild.remove();
+  if (follows) box.scrollTop = box.scrollHeight;
+}
+
+// --- the curves of the last hour -----------------------------------------------------------------------------------
+
+function in_view() {
+  const found = [];
+  for (const row of rows.values()) {
+    if (row.body.hidden || found.length >= CURVES_MAX) continue;
+    const {top, bottom} = row.line.getBoundingClientRect();
+    if (bottom > -200 && top < innerHeight + 200) found.push(row);
+  }
+  return found;
+}
+async function look_back() {
+  const seen = in_view();
+  if (open && rows.get(open) && !seen.includes(rows.get(open))) seen.push(rows.get(open));
+  if (!seen.length) return;
+  const query = seen.map(row => 'revision=' + encodeURIComponent(row.key)).join('&');
+  const answer = await fetch('/debug/history?' + query, {cache: 'no-store'});
+  if (!answer.ok) return;
+  const curves = (await answer.json()).revisions;
+  for (const row of seen) draw_curves(row, curves[row.key]);
+}
+function draw_curves(row, past) {
+  if (!past || !past.age_s) return;
+  const spark = drawing('spark', 90, 20), few = past.rate.slice(-SPARK_POINTS), bad = past.failures.slice(-SPARK_POINTS);
+  const most = greatest(few, bad);
+  spark.setAttribute('aria-label', 'requests per second, at most ' + rate(most));
+  spark.append(line(few, 'line1', most, 90, 20), line(bad, 'line2', most, 90, 20));
+  row.spark.replaceChildren(spark);
+  if (!row.details || selects(row.parts.curves)) return;
+  const minutes = Math.max(1, Math.round(past.age_s[0] / 60));
+  row.parts.curves.replaceChildren(
+    graph([['requests per second', past.rate], ['failures', past.failures]], rate, minutes),
+    graph([['p50', past.p50_s], ['p99', past.p99_s]], seconds, minutes),
+    graph([['in flight', past.in_flight], ['queued', past.queued], ['ready pods', past.ready]], String, minutes));
+}
+function graph(series, shown, minutes) {
+  const made = element('figure'), words = element('figcaption'), most = greatest(...series.map(([, points]) => points));
+  const picture = drawing('curve', 300, 70), now = points => [...points].reverse().find(value => value !== null);
+  series.forEach(([name, points], number) => {
+    const value = now(points);
+    picture.append(line(points, 'line' + (number + 1), most, 300, 70));
+    words.append(element('span', 'key' + (number + 1), name + ' ' + (value === undefined ? '–' : shown(value))), ' · ');
+  });
+  words.append('most ' + shown(most > 1e-9 ? most : 0) + ', last ' + minutes + ' min');
+  picture.setAttribute('aria-label', words.textContent);
+  made.append(words, picture);
+  return made;
+}
+
+// --- groups --------------------------------------------------------------------------------------------------------
+
+function draw_groups(groups) {
+  const box = find('#groups');
+  box.hidden = !groups.length;
+  if (selects(box)) return;
+  const text = JSON.stringify(groups.map(group => ({...group, waiting: group.waiting.map(one => one.revision + one.explanation)})));
+  if (box.dataset.shown === text) return;
+  box.dataset.shown = text;
+  box.replaceChildren(...groups.map(group => {
+    const made = element('div'), names = Object.keys(group.budget), bar = element('div', 'budget');
+    const said = names.map(name => name + ' ' + amount(group.used[name]) + ' of ' + amount(group.budget[name])).join(', ');
+    made.append(element('h2', '', 'Group ' + group.name), element('div', 'soft',
+      (said || 'one revision at a time') + ' · ' + group.discipline + ' · ' + group.swaps + ' swaps'));
+    for (const one of group.holders) {
+      const states = ['running', 'leaving', 'sleeping'].filter(state => one[state]).map(state => one[state] + ' ' + state);
+      const part = element('span', one.leaving ? 'moving' : one.running ? 'loaded' : 'soft', one.revision + ': ' + states.join(', '));
+      part.style.flex = '1 1 0';
+      bar.append(part);
+    }
+    const full = names.length ? Math.max(...names.map(name => group.used[name] / group.budget[name])) : 1;
+    const rest = element('span');
+    rest.style.flex = (group.holders.length * (1 / Math.max(full, 0.02) - 1) || (group.holders.length ? 0 : 1)) + ' 1 0';
+    bar.append(rest);
+    made.append(bar);
+    for (const one of group.waiting) made.append(element('div', 'busy', one.revision + ' ' + one.explanation));
+    return made;
+  }));
+}
+
+// --- what changes something ----------------------------------------------------------------------------------------
+
+async function change(path, button, what) {
+  button.disabled = true;
+  try {
+    const answer = await fetch(path, {method: 'POST', headers: {'Activator-Admin': '1'}});
+    const said = await answer.json(), problems = said.problems || [], restart = said.needs_restart || [];
+    told.textContent = what + ': ' + (problems.length ? problems.join('; ') :
+      restart.length ? 'done; only a new start applies ' + restart.join(', ') : 'done');
+    mark(told, problems.length || restart.length ? 'bad' : 'good');
+    last = null;  // it stays for a moment
+  } catch (error) {
+    told.textContent = what + ': ' + error.message;
+    mark(told, 'bad');
+  }
+  button.disabled = false;
+}
+function confirm_first(question, act) {
+  write(find('#question'), question);
+  confirmed = act;
+  sure.showModal();
+}
+find('#yes').addEventListener('click', () => { sure.close(); confirmed(); });
+find('#no').addEventListener('click', () => sure.close());
+find('#reload').addEventListener('click', event => change('/reload', event.target, 'Reload'));
+find('#drain').addEventListener('click', event => confirm_first(
+  'Finish what is in flight, take nothing new, and exit?', () => change('/drain', event.target, 'Drain')));
+
+// --- keys ----------------------------------------------------------------------------------------------------------
+
+search.addEventListener('input', order);
+filter.addEventListener('change', order);
+find('#filters').addEventListener('submit', event => event.preventDefault());
+document.addEventListener('keydown', event => {
+  if (sure.open || event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target.matches('input, select');
+  if (event.key === '/' && !typing) { event.preventDefault(); search.focus(); }
+  if (event.key === 'Escape' && open) { const row = rows.get(open); toggle(open); if (row) row.name.focus(); }
+  if ((event.key !== 'ArrowDown' && event.key !== 'ArrowUp') || event.target.matches('select, pre')) return;
+  const names = [...table.querySelectorAll('tbody:not([hidden]) .name')], at = names.indexOf(document.activeElement);
+  const next = names[at < 0 ? 0 : at + (event.key === 'ArrowDown' ? 1 : -1)];
+  if (next) { event.preventDefault(); next.focus(); }
+});
+
+// --- again and again -----------------------------------------------------------------------------------------------
+
+async function look() {
+  const began_ms = performance.now();
+  const answer = await fetch('/debug/overview', {cache: 'no-store'});
+  if (!answer.ok) throw new Error('status ' + answer.status);
+  const all = await answer.json(), since_s = last === null ? 0 : (began_ms - last) / 1000, keys = new Set();
+  for (const now of all.revisions) {
+    keys.add(now.key);
+    let row = rows.get(now.key);
+    if (!row) { row = made(now.key); rows.set(now.key, row); table.append(row.body); }
+    update(row, now, since_s);
+  }
+  for (const [key, row] of rows) if (!keys.has(key)) { row.body.remove(); rows.delete(key); if (open === key) open = ''; }
+  order();
+  draw_groups(all.groups || []);
+  if (last !== null || told.className === '') {
+    write(told, all.revisions.length + ' revisions, ' + all.clients + ' client connections' +
+      (all.streams ? ' (' + all.streams + ' HTTP/2 streams)' : '') + (all.workers > 1 ? ', ' + all.workers + ' workers' : '') +
+      (all.draining ? ', draining' : ''));
+    mark(told, 'soft');
+  }
+  last = began_ms;
+  await details();
+  if (performance.now() - asked_ms > CURVES_MS) { asked_ms = performance.now(); await look_back(); }
+}
+async function again() {
+  if (!document.hidden) {
+    try { await look(); } catch (error) { write(told, 'no answer: ' + error.message); mark(told, 'bad'); last = null; }
+  }
+  setTimeout(again, rows.size > ROWS_OFTEN ? SELDOM_MS : OFTEN_MS);
+}
+addEventListener('scroll', () => { if (performance.now() - asked_ms > 1000) asked_ms = -Infinity; }, {passive: true});
+document.addEventListener('visibilitychange', () => { if (!document.hidden) asked_ms = -Infinity; });
+again();

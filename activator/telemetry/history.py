@@ -1,0 +1,182 @@
+"""How each revision fared over the last hour: samples for the curves of the live page.
+
+Rules
+  1. A sample is made of the difference between two looks at the statistics that the metrics show. The request path
+     knows nothing of it.
+  2. A revision keeps nothing before it does something. At most `HISTORY_REVISIONS_MAX` keep samples: those that did
+     something last.
+  3. Looking takes at most `LOOK_SHARE_MAX` of the time of the loop, in turns of `LOOK_TURN_S`: with many revisions it
+     is done less often, and samples are further apart.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import inf, isinf, isnan, nan
+from typing import Any, Final, NamedTuple
+
+from activator.messages import RevisionStatistics
+from activator.runtime.clock import Now
+from activator.runtime.distribution import Distribution
+from activator.runtime.tasks import pause
+from lb.tracker import READY
+
+HISTORY_INTERVAL_S: Final = 10.0  # between two looks, at least
+HISTORY_SPAN_S: Final = 3600.0
+HISTORY_REVISIONS_MAX: Final = 500  # some 10 KiB each
+LOOK_SHARE_MAX: Final = 0.002  # of the loop's time
+LOOK_TURN_S: Final = 0.001
+
+_SAMPLES_MAX: Final = int(HISTORY_SPAN_S / HISTORY_INTERVAL_S)
+_DIGITS: Final = 4  # significant ones that are shown
+
+
+class Sample(NamedTuple):
+    """What one revision did between two looks, and how it stood at the second."""
+
+    rate: float  # requests that began, per second
+    failures: float  # requests that ended with a status of 500 or more, from a pod or from us, per second
+    p50_s: float  # of requests that ended; NaN where none did
+    p99_s: float
+    queued: int
+    in_flight: int
+    ready: int  # pods
+
+
+class _Before(NamedTuple):
+    """The totals at the last look."""
+
+    incarnation: int
+    requests: int
+    failures: int
+    buckets: tuple[tuple[float, int], ...]
+
+
+class Series:
+    """The samples of one revision, the oldest first."""
+
+    def __init__(self) -> None:
+        self.times_s = array("d")  # monotonic
+        self._columns = tuple(array("f") for _ in Sample._fields)
+
+    def add(self, now_s: float, sample: Sample) -> None:
+        if len(self.times_s) >= _SAMPLES_MAX:
+            for column in (self.times_s, *self._columns):
+                del column[0]
+        self.times_s.append(now_s)
+        for column, value in zip(self._columns, sample, strict=True):
+            column.append(value)
+
+    def shown(self, now_s: float) -> dict[str, list[float | None]]:
+        """Plain data: the age of each sample, then a list for each figure."""
+        first = next((place for place, time_s in enumerate(self.times_s) if now_s - time_s <= HISTORY_SPAN_S), None)
+        if first is None:
+            return {}
+        ages: list[float | None] = [round(now_s - time_s, 1) for time_s in self.times_s[first:]]
+        figures = zip(Sample._fields, self._columns, strict=True)
+        return {"age_s": ages, **{name: [_rounded(value) for value in column[first:]] for name, column in figures}}
+
+
+class History:
+    """`statistics`: of all revisions, as they stand or as workers have reported them."""
+
+    def __init__(self, statistics: Callable[[], Iterable[RevisionStatistics]], now: Now) -> None:
+        self._statistics = statistics
+        self._now = now
+        self._series: OrderedDict[str, Series] = OrderedDict()  # who did something last stands last
+        self._before: dict[str, _Before] = {}
+        self._looked_s = nan
+
+    async def run(self) -> None:
+        """Look again and again."""
+        while True:
+            took_s = await self.look()
+            await pause(max(HISTORY_INTERVAL_S, took_s / LOOK_SHARE_MAX))
+
+    async def look(self) -> float:
+        """One sample of every revision; how much time of the loop it took."""
+        began_s = self._now()
+        since_s, self._looked_s = began_s - self._looked_s, began_s
+        took_s = 0.0
+        seen: dict[str, _Before] = {}
+        for one in self._statistics():
+            if not one.dropped:
+                seen[one.key] = self._take(one, since_s)
+            if self._now() - began_s >= LOOK_TURN_S:
+                took_s += self._now() - began_s
+                await pause(0.0)
+                began_s = self._now()
+        self._before = seen
+        for key in self._series.keys() - seen.keys():
+            del self._series[key]
+        return took_s + self._now() - began_s
+
+    def shown(self, keys: Sequence[str] = ()) -> dict[str, Any]:
+        """Plain data of these revisions; without keys: of all that have any."""
+        now_s = self._now()
+        wanted: Iterator[str] = iter(keys or [*self._series])
+        return {key: self._series[key].shown(now_s) for key in wanted if key in self._series}
+
+    def _take(self, one: RevisionStatistics, since_s: float) -> _Before:
+        before = self._before.get(one.key)
+        duration = None if one.traffic is None else one.traffic.duration
+        failures = sum(one.failures.values()) + sum(count for code, count in one.responses.items() if code >= 500)
+        buckets = () if duration is None else duration.buckets
+        now = _Before(one.incarnation, one.requests_total, failures, buckets)
+        if before is None or before.incarnation != one.incarnation:
+            before = _Before(one.incarnation, 0, 0, ())
+        ready = one.table.pods[READY]
+        series = self._series.get(one.key)
+        if now.requests != before.requests or one.queued or one.table.in_flight or (ready and series is None):
+            if series is None:
+                series = self._series[one.key] = Series()
+                if len(self._series) > HISTORY_REVISIONS_MAX:
+                    self._series.popitem(last=False)
+            self._series.move_to_end(one.key)
+        if series is not None and not isnan(since_s):
+            p50_s, p99_s = quantiles(between(before.buckets, buckets), (0.5, 0.99))
+            rates = ((now.requests - before.requests) / since_s, (failures - before.failures) / since_s)
+            series.add(self._looked_s, Sample(*rates, p50_s, p99_s, one.queued, one.table.in_flight, ready))
+        return now
+
+
+def between(before: Sequence[tuple[float, int]], after: Sequence[tuple[float, int]]) -> list[tuple[float, int]]:
+    """The cumulative counts of what was observed between two readings of one distribution."""
+    if len(before) != len(after):
+        return [*after]
+    return [(bound, count - was) for (bound, count), (_, was) in zip(after, before, strict=True)]
+
+
+def quantiles(buckets: Sequence[tuple[float, int]], wanted: Sequence[float]) -> list[float]:
+    """Of cumulative counts, as Prometheus' `histogram_quantile` has it: values are taken to lie evenly in their bucket.
+
+    NaN where nothing was observed; what is above the last finite bound is taken for that bound.
+    """
+    count = buckets[-1][1] if buckets else 0
+    return [_quantile(buckets, share * count) if count > 0 else nan for share in wanted]
+
+
+def _quantile(buckets: Sequence[tuple[float, int]], rank: float) -> float:
+    lower, below = 0.0, 0
+    for bound, count in buckets:
+        if count >= rank:
+            if isinf(bound):
+                return lower
+            return lower + (bound - lower) * (rank - below) / max(count - below, 1)
+        lower, below = bound, count
+    return lower
+
+
+def distribution_figures(one: Distribution) -> dict[str, float | int | None]:
+    """How often, the mean, and two quantiles, in the unit of the distribution."""
+    count = one.buckets[-1][1] if one.buckets else 0
+    p50, p99 = quantiles(one.buckets, (0.5, 0.99))
+    mean = one.total / count if count else nan
+    return {"count": count, "mean_s": _rounded(mean), "p50_s": _rounded(p50), "p99_s": _rounded(p99)}
+
+
+def _rounded(value: float) -> float | None:
+    """None for what JSON cannot say."""
+    return None if isnan(value) or value in (inf, -inf) else float(f"{value:.{_DIGITS}g}")

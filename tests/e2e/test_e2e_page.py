@@ -1,0 +1,203 @@
+"""The live page in a browser (Chromium): what it shows, how it is used, and that everybody can use it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import re
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_core_python.sync_playwright import Axe
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+
+from tests.e2e.conftest import RunActivator
+from tests.e2e.running import PATIENCE_S, Activator, configured
+
+MANY = 500
+UNAVAILABLE = "status of 503"  # what the browser itself says of the one answer that a test spoils
+PROGRAM = [sys.executable, str(Path(__file__).parent / "programs" / "talker.py"), "{port}"]
+SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"]
+
+
+@pytest.fixture(scope="module")
+def browser(need_program: Callable[[str], str]) -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=need_program("chromium"), args=SWITCHES)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """On which nothing goes wrong: an error, or something that its policy forbids, fails the test."""
+    wrong: list[str] = []
+
+    def told(message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"} and UNAVAILABLE not in message.text:
+            wrong.append(message.text)
+
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    made = context.new_page()
+    made.set_default_timeout(15_000)
+    made.on("console", told)
+    made.on("pageerror", lambda error: wrong.append(str(error)))
+    yield made
+    context.close()
+    assert wrong == []
+
+
+@pytest.fixture(scope="module")
+def serving(run_shared_activator: RunActivator) -> Activator:
+    """A revision in each state."""
+    broken = [sys.executable, "-c", "raise SystemExit('no model file')"]
+    made: list[dict[str, Any]] = [
+        {"name": "talker", "hosts": ["talker.test"], "container_concurrency": 1, "process": {"command": PROGRAM}},
+        {"name": "broken", "hosts": ["broken.test"], "process": {"command": broken}},
+        {"name": "asleep", "hosts": ["asleep.test"], "process": {"command": PROGRAM}},
+    ]
+    activator = run_shared_activator(configured(made))
+    assert get(activator, "talker.test") == 200
+    assert get(activator, "broken.test") == 503
+    return activator
+
+
+def get(activator: Activator, host: str, path: str = "/") -> int:
+    """The status of one request."""
+    connection = http.client.HTTPConnection(activator.address, timeout=PATIENCE_S)
+    try:
+        connection.request("GET", path, headers={"Host": host})
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def opened(page: Page, activator: Activator) -> Page:
+    page.goto(f"http://{activator.admin}/")
+    page.get_by_role("button", name="default/").first.wait_for()
+    return page
+
+
+def row_of(page: Page, name: str) -> Any:
+    return page.locator("tbody", has=page.get_by_role("button", name=f"default/{name}", exact=True))
+
+
+def test_what_needs_attention_comes_first(serving: Activator, page: Page) -> None:
+    opened(page, serving)
+    expect(page.locator("tbody .name").first).to_have_text("default/broken")
+    expect(row_of(page, "broken")).to_contain_text("no model file")
+    expect(row_of(page, "talker").locator(".mark")).to_have_text("ready")
+    expect(row_of(page, "asleep").locator(".mark")).to_have_text("asleep")
+    page.get_by_role("button", name="requests").click()
+    expect(page.locator("th[aria-sort=descending]")).to_have_text("requests")
+    page.get_by_role("button", name="revision").click()
+    expect(page.locator("tbody .name").first).to_have_text("default/asleep")
+
+
+def test_search_and_filter(serving: Activator, page: Page) -> None:
+    opened(page, serving)
+    page.keyboard.press("/")
+    page.keyboard.type("asleep.te")
+    expect(page.locator("tbody:visible")).to_have_count(1)
+    expect(page.get_by_text("1 of 3")).to_be_visible()
+    page.get_by_label("Search").fill("nobody")
+    expect(page.get_by_text("No revision matches.")).to_be_visible()
+    page.get_by_label("Search").fill("")
+    page.get_by_label("State").select_option("failed")
+    expect(page.locator("tbody:visible")).to_have_count(1)
+
+
+def test_details_by_keyboard_with_the_output_as_it_comes(serving: Activator, page: Page) -> None:
+    opened(page, serving)
+    page.keyboard.press("ArrowDown")
+    while page.evaluate("document.activeElement.textContent") != "default/talker":
+        page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(row_of(page, "talker").locator(".slot")).to_have_count(1)
+    expect(row_of(page, "talker")).to_contain_text("at most 1 in a pod")
+    expect(row_of(page, "talker")).to_contain_text("Starts from zero, by phase")
+    output = page.get_by_role("log")
+    get(serving, "talker.test", "/said-just-now")
+    expect(output).to_contain_text("GET /said-just-now")
+    page.keyboard.press("Escape")
+    expect(output).to_have_count(0)
+    assert page.evaluate("document.activeElement.textContent") == "default/talker"
+
+
+def test_selected_text_survives_refreshes(serving: Activator, page: Page) -> None:
+    opened(page, serving)
+    row_of(page, "broken").locator(".why").evaluate("node => getSelection().selectAllChildren(node)")
+    with page.expect_response("**/debug/overview"):
+        get(serving, "talker.test")
+    with page.expect_response("**/debug/overview"):
+        pass
+    assert "no model file" in page.evaluate("String(getSelection())")
+
+
+def test_curves_come_from_the_program(serving: Activator, page: Page) -> None:
+    """Also of the time before the page was opened; the samples are made up here, since each takes ten seconds."""
+    past = {
+        name: [1.0, None, 3.0]
+        for name in ("age_s", "rate", "failures", "p50_s", "p99_s", "queued", "in_flight", "ready")
+    }
+    past["age_s"] = [1800.0, 900.0, 0.0]
+    answer = json.dumps({"interval_s": 10.0, "revisions": {"default/talker": past}})
+    page.route("**/debug/history?*", lambda route: route.fulfill(body=answer, content_type="application/json"))
+    opened(page, serving)
+    expect(row_of(page, "talker").locator("svg.spark polyline")).to_have_count(2)
+    page.get_by_role("button", name="default/talker").click()
+    expect(page.get_by_role("img", name=re.compile("p50 3 s.*last 30 min"))).to_be_visible()
+
+
+def test_a_question_before_the_end(serving: Activator, page: Page) -> None:
+    opened(page, serving)
+    page.get_by_role("button", name="Drain and exit").click()
+    expect(page.get_by_role("dialog")).to_contain_text("exit?")
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.get_by_role("button", name="Reload the file").click()
+    expect(page.get_by_role("status")).to_contain_text("Reload: done")
+    assert serving.process.poll() is None
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everybody_can_use_it(serving: Activator, page: Page, scheme: Any, tmp_path: Path) -> None:
+    """axe finds nothing against WCAG 2 AA, and there is a picture of it."""
+    page.emulate_media(color_scheme=scheme)
+    opened(page, serving)
+    for name in ("broken", "talker"):
+        page.get_by_role("button", name=f"default/{name}").click()
+        expect(row_of(page, name).locator(".details")).to_be_visible()
+        expect(row_of(page, name).locator("ul.slots")).to_be_attached()
+        found = Axe().run(page)["violations"]
+        assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
+        page.screenshot(path=tmp_path / f"{scheme}-{name}.png")
+
+
+def test_when_there_is_no_answer_it_says_so(serving: Activator, page: Page) -> None:
+    opened(page, serving)
+    page.route("**/debug/overview", lambda route: route.fulfill(status=503))
+    expect(page.get_by_role("status")).to_have_text("no answer: status 503")
+
+
+def test_a_refresh_writes_what_has_changed_and_nothing_else(run_activator: RunActivator, page: Page) -> None:
+    """Of 500 rows: so a refresh costs the browser next to nothing."""
+    many = [
+        {"name": f"r{number}", "hosts": [f"r{number}.test"], "process": {"command": PROGRAM}} for number in range(MANY)
+    ]
+    activator = run_activator(configured(many))
+    opened(page, activator)
+    expect(page.locator("tbody")).to_have_count(MANY)
+    for _ in range(2):  # the first rates
+        with page.expect_response("**/debug/overview"):
+            pass
+    page.evaluate("""() => { window.written = [];
+        new MutationObserver(list => written.push(...list.map(one => one.target.closest?.('tbody')?.textContent ?? '')))
+            .observe(document.querySelector('table'), {subtree: true, childList: true, characterData: true}); }""")
+    get(activator, "r7.test")
+    expect(row_of(page, "r7").locator(".mark")).to_have_text("ready")
+    written = page.evaluate("written.filter(Boolean)")
+    assert written and all("default/r7" in one for one in written)

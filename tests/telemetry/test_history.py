@@ -1,0 +1,147 @@
+"""The curves of the last hour: differences of totals, bounded in samples, revisions and time of the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from activator.data_plane import statistics
+from activator.messages import RevisionStatistics
+from activator.telemetry.history import (
+    HISTORY_INTERVAL_S,
+    HISTORY_REVISIONS_MAX,
+    HISTORY_SPAN_S,
+    LOOK_TURN_S,
+    History,
+    between,
+    quantiles,
+)
+from tests.manual_clock import ManualClock
+from tests.telemetry.revision_figures import a_throttler, read_from, throttlers
+
+KEY = "ns/r0"
+
+
+def looked(history: History, clock: ManualClock, times: int = 1) -> None:
+    for _ in range(times):
+        asyncio.run(history.look())
+        clock.now_s += HISTORY_INTERVAL_S
+
+
+def test_a_sample_is_the_difference_between_two_looks() -> None:
+    clock = ManualClock()
+    one = a_throttler(KEY, requests=7)
+    history = History(read_from({KEY: one}), clock.now)
+    looked(history, clock)
+    assert history.shown() == {KEY: {}}, "one look makes no difference"
+    one.requests_total += 50
+    one.codes[503] = one.codes.get(503, 0) + 20
+    for _ in range(50):
+        one.traffic.duration.observe(0.002)
+    looked(history, clock, 2)
+    shown = history.shown([KEY, "ns/unknown"])[KEY]
+    assert shown["age_s"] == [20.0, 10.0]
+    assert shown["rate"] == [5.0, 0.0]
+    assert shown["failures"] == [2.0, 0.0]
+    assert shown["p50_s"][0] is not None and 0.0 < shown["p50_s"][0] <= 0.005
+    assert shown["p50_s"][1] is None, "nothing ended"
+
+
+def test_a_revision_that_does_nothing_keeps_nothing() -> None:
+    clock = ManualClock()
+    history = History(read_from(throttlers(20)), clock.now)
+    looked(history, clock, 3)
+    assert history.shown() == {}
+
+
+def test_another_revision_of_the_same_name_begins_at_zero() -> None:
+    clock = ManualClock()
+    known = {KEY: a_throttler(KEY, requests=100)}
+    history = History(read_from(known), clock.now)
+    looked(history, clock, 2)
+    known[KEY] = a_throttler(KEY, requests=10)
+    looked(history, clock)
+    assert history.shown()[KEY]["rate"] == [0.0, 1.0]
+
+
+def test_one_that_is_gone_is_forgotten() -> None:
+    clock = ManualClock()
+    known = {KEY: a_throttler(KEY, requests=1)}
+    history = History(read_from(known), clock.now)
+    looked(history, clock, 2)
+    known.clear()
+    looked(history, clock)
+    assert history.shown() == {}
+
+
+def test_the_samples_of_an_hour_are_kept() -> None:
+    clock = ManualClock()
+    history = History(read_from({KEY: a_throttler(KEY, requests=1)}), clock.now)
+    looked(history, clock, 1 + 2 * int(HISTORY_SPAN_S / HISTORY_INTERVAL_S))
+    ages = history.shown()[KEY]["age_s"]
+    assert len(ages) == HISTORY_SPAN_S / HISTORY_INTERVAL_S
+    assert ages[0] == HISTORY_SPAN_S and ages[-1] == HISTORY_INTERVAL_S
+
+
+def test_those_that_did_something_last_are_kept() -> None:
+    clock = ManualClock()
+    known = throttlers(HISTORY_REVISIONS_MAX + 3, requests=1)
+    history = History(read_from(known), clock.now)
+    looked(history, clock)
+    kept = history.shown()
+    assert len(kept) == HISTORY_REVISIONS_MAX
+    assert KEY not in kept and f"ns/r{HISTORY_REVISIONS_MAX + 2}" in kept
+    known[KEY].requests_total += 1
+    looked(history, clock)
+    assert KEY in history.shown() and len(history.shown()) == HISTORY_REVISIONS_MAX
+
+
+def test_many_revisions_are_looked_at_in_turns_of_the_loop() -> None:
+    clock = ManualClock()
+    known = throttlers(50)
+
+    def costly() -> list[RevisionStatistics]:
+        return [statistics.revision(one) for one in known.values()]
+
+    def slow_now() -> float:
+        clock.now_s += LOOK_TURN_S / 4
+        return clock.now_s
+
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def look() -> float:
+        other = asyncio.get_running_loop().create_task(count_turns())
+        took_s = await History(costly, slow_now).look()
+        other.cancel()
+        return took_s
+
+    took_s = asyncio.run(look())
+    assert turns >= 10
+    assert took_s == pytest.approx(clock.now_s - 1000.0, rel=0.5), "what it says decides how often it looks"
+
+
+@given(st.lists(st.floats(0.0, 20.0), min_size=1, max_size=60), st.floats(0.01, 1.0))
+def test_a_quantile_lies_in_the_bucket_of_the_exact_one(values: list[float], share: float) -> None:
+    bounds = [0.1, 0.5, 1.0, 5.0, 10.0, math.inf]
+    buckets = [(bound, sum(value <= bound for value in values)) for bound in bounds]
+    exact = sorted(values)[math.ceil(share * len(values) - 1e-9) - 1]
+    upper = next(bound for bound in bounds if exact <= bound)
+    lower = max([bound for bound in (0.0, *bounds) if bound < upper], default=0.0)
+    (found,) = quantiles(buckets, [share])
+    assert lower <= found <= (10.0 if upper == math.inf else upper)
+
+
+def test_differences_of_distributions() -> None:
+    assert between([(1.0, 2), (math.inf, 3)], [(1.0, 5), (math.inf, 9)]) == [(1.0, 3), (math.inf, 6)]
+    assert between((), [(1.0, 5), (math.inf, 9)]) == [(1.0, 5), (math.inf, 9)]
+    assert all(map(math.isnan, quantiles([], (0.5, 0.99))))
