@@ -34,7 +34,10 @@ PORT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")  # RFC 6335
 PATIENCE_S: Final = 60.0
 
 # What a revision has in the file only: a cluster says it by other means, or cannot have it.
-_FILE_ONLY: Final = frozenset({"name", "namespace", "pods", "process", "tls", "max_scale"})
+# `waiting_page` and `fallback` name files, which the author of an object must not read out of our container.
+_FILE_ONLY: Final = frozenset(
+    {"name", "namespace", "pods", "process", "tls", "max_scale", "no_wake", "waiting_page", "fallback"}
+)
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

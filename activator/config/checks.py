@@ -26,6 +26,7 @@ from activator.config.routing_checks import RoutingChecker, Rule
 from activator.config.scaling_checks import check_scaling, check_values
 from activator.config.telemetry_checks import check_telemetry
 from activator.config.tree import Item
+from activator.config.waiting_checks import check_waiting
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LABEL: Final = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -212,6 +213,7 @@ class Checker:
         if values.get("process") is not None:
             self._processes.check(item, values, path)
         check_scaling(self._reader, item, values, f"{path}.scaling")
+        check_waiting(self._reader, item, values, path)
 
     def _check_keys(self, item: Item, values: Values, path: str) -> None:
         """Those that a revision has wherever it is declared."""

@@ -39,6 +39,7 @@ from activator.config.specs import (
     HealthCheckSpec,
     MatchSpec,
     ProbeSpec,
+    QuietSpec,
     RevisionSpec,
     RuleSpec,
     resolve_buffer,
@@ -46,6 +47,7 @@ from activator.config.specs import (
     stand_for_many,
 )
 from activator.config.tree import Item, lay_environment_over, read_tree
+from activator.config.waiting_checks import text_of
 from activator.runtime.errors import ConfigError
 from activator.runtime.url_path import normal_prefix
 
@@ -196,7 +198,24 @@ def resolve_revision(
         buffer_file_bytes=buffer_file,
         upgrades=tuple(protocol.lower() for protocol in revision.upgrades),
         tls=revision.tls,
+        no_wake=tuple(
+            QuietSpec(rule.path, tuple(rule.methods), rule.user_agent, rule.status) for rule in revision.no_wake
+        ),
+        **_stand_in(revision),
     )
+
+
+def _stand_in(revision: Revision) -> dict[str, Any]:
+    """What clients get in the place of a pod's answer. Raises ConfigError for a file that cannot be read."""
+    made: dict[str, Any] = {}
+    page, fallback = revision.waiting_page, revision.fallback
+    if page is not None:
+        made["waiting_page"] = text_of(page.file) if page.file else ""
+        made["waiting_page_refresh_s"] = float(page.refresh)
+    if fallback is not None:
+        made["fallback_body"] = text_of(fallback.file) if fallback.file else ""
+        made["fallback_type"], made["fallback_redirect"] = fallback.content_type, fallback.redirect
+    return made
 
 
 def _resolve_match(match: Match | None) -> MatchSpec:

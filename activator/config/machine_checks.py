@@ -14,6 +14,7 @@ from activator.config.model.file import Config
 from activator.config.model.programs import Process
 from activator.config.programs import check_program, directory_of, limits_of, log_file_of, variables_of
 from activator.config.tree import Item
+from activator.config.waiting_checks import text_of
 from activator.runtime.errors import ConfigError
 
 T = TypeVar("T")
@@ -23,10 +24,21 @@ def machine_problems(config: Config, root: Item, environ: Mapping[str, str]) -> 
     """One line for each mistake, with its place in the file that `root` was read from."""
     problems: list[str] = []
     for place, revision in enumerate(config.revisions):
+        for key, named in (("waiting_page", revision.waiting_page), ("fallback", revision.fallback)):
+            if named is not None and named.file:
+                found = item_at(item_at(element_at(item_at(root, "revisions"), place), key), "file")
+                _check_page(found, named.file, f"revisions[{place}].{key}.file", problems)
         if revision.process is not None:
             item = item_at(element_at(item_at(root, "revisions"), place), "process")
             _check(item, revision.process, f"revisions[{place}].process", environ, problems)
     return problems
+
+
+def _check_page(item: Item, file: str, path: str, problems: list[str]) -> None:
+    try:
+        text_of(file)
+    except ConfigError as error:
+        problems.extend(f"{item.where}: {path}: {problem}" for problem in error.problems)
 
 
 def _check(item: Item, process: Process, path: str, environ: Mapping[str, str], problems: list[str]) -> None:

@@ -24,6 +24,7 @@ from activator.config.model.queueing import (
 )
 from activator.config.model.revision import Revision
 from activator.config.model.scaling import TARGET_CONCURRENCY
+from activator.config.model.waiting import ASLEEP_STATUS
 
 DRAIN_TIMEOUT_S: Final = 300.0  # of a removed pod, at the least: then its exchanges are aborted
 
@@ -50,6 +51,15 @@ class RuleSpec(msgspec.Struct, frozen=True):
     methods: tuple[str, ...] = ()
     exempt: bool = False
     charge: int = 1
+
+
+class QuietSpec(msgspec.Struct, frozen=True):
+    """Requests that wake nothing. What is empty is not looked at."""
+
+    path: str = ""
+    methods: tuple[str, ...] = ()
+    user_agent: str = ""
+    status: int = ASLEEP_STATUS
 
 
 class ProbeSpec(msgspec.Struct, frozen=True):
@@ -136,6 +146,12 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     protocol: str = "h1"  # h1 | h2c | h2 | alpn: over TLS, what the pod prefers of both
     lenient_pods: bool = False
     server_timing: bool = False
+    no_wake: tuple[QuietSpec, ...] = ()
+    waiting_page: str = ""  # its template; empty: ours
+    waiting_page_refresh_s: float = 0.0  # 0.0: browsers wait like all others
+    fallback_body: str = ""
+    fallback_type: str = ""
+    fallback_redirect: str = ""
     tls: PodTls | None = None
     knative_service: str = ""  # of its labels: what it belongs to
     knative_configuration: str = ""

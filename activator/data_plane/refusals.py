@@ -32,6 +32,8 @@ _SENTENCES: dict[Reason, str] = {
     Reason.DEADLINE_TOO_SHORT: "the request could not be served in time even in the best case",
     Reason.OVERLOADED: "this proxy has as many connections as it may",
     Reason.DRAINING: "this proxy is shutting down",
+    Reason.STARTING: "the revision is starting",
+    Reason.ASLEEP: "no pod is ready, and this request starts none",
     Reason.CONNECT_FAILED: "no pod of the revision took the connection",
     Reason.CONNECT_TIMEOUT: "no pod of the revision took the connection in time",
     Reason.TLS_FAILED: "the pod and this proxy could not agree on TLS",

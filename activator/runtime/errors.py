@@ -39,6 +39,8 @@ class Reason(Enum):
     DEADLINE_TOO_SHORT = "deadline_too_short"
     OVERLOADED = "overloaded"
     DRAINING = "draining"
+    STARTING = "starting"  # a page is shown meanwhile
+    ASLEEP = "asleep"  # said to a request that wakes nothing
     # The pod's fault.
     CONNECT_FAILED = "connect_failed"
     CONNECT_TIMEOUT = "connect_timeout"
@@ -75,6 +77,8 @@ _STATUS: dict[Reason, int] = {
     Reason.DEADLINE_TOO_SHORT: 503,
     Reason.OVERLOADED: 503,
     Reason.DRAINING: 503,
+    Reason.STARTING: 503,
+    Reason.ASLEEP: 503,
     Reason.CONNECT_FAILED: 502,
     Reason.CONNECT_TIMEOUT: 504,
     Reason.TLS_FAILED: 502,

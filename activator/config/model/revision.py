@@ -12,6 +12,7 @@ from activator.config.model.programs import Process
 from activator.config.model.queueing import Buffer, Queue, Timeouts
 from activator.config.model.routing import HASH_ON_CLIENT_IP, HashOn, Match
 from activator.config.model.scaling import Scaling
+from activator.config.model.waiting import Fallback, NoWake, WaitingPage
 
 
 class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,6 +101,16 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             'Protocols that a connection may be upgraded to. `"*"`: all but HTTP/2 and TLS.', ["websocket", "spdy/3.1"]
         ),
     ] = msgspec.field(default_factory=lambda: ["websocket"])
+    no_wake: Annotated[
+        list[NoWake],
+        doc("Requests that wake nothing and are no activity: probes and monitors ([waiting](waiting.md))."),
+    ] = []
+    waiting_page: Annotated[
+        WaitingPage | None, doc("A page for browsers while no pod is ready. Not set: they wait like all others.")
+    ] = None
+    fallback: Annotated[
+        Fallback | None, doc("What clients get in the place of a refusal. Not set: the refusal and its reason.")
+    ] = None
     pods: Annotated[
         list[str | Pod],
         doc(

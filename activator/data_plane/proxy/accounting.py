@@ -49,10 +49,14 @@ class Accounting:
         """A request ends otherwise than with its pod's answer."""
         throttler.failed_totals[reason] = throttler.failed_totals.get(reason, 0) + 1
 
-    def count_routed(self, throttler: RevisionThrottler, arrived_s: float) -> None:
-        """A request that arrived at `arrived_s` has a revision."""
+    def count_routed(self, it: RequestRecord, throttler: RevisionThrottler) -> None:
+        """A request has a revision."""
         throttler.requests_total += 1
-        throttler.traffic.begun(arrived_s)
+        if it.is_quiet:
+            throttler.quiet += 1
+            throttler.quiet_total += 1
+        else:
+            throttler.traffic.begun(it.arrived_s)
 
     def count_answer(self, throttler: RevisionThrottler, status: int) -> None:
         """The head of a pod's answer has come."""
@@ -74,7 +78,10 @@ class Accounting:
     def add_to_traffic(self, it: RequestRecord, throttler: RevisionThrottler) -> None:
         """Add a request that has ended to what its revision has carried."""
         traffic = throttler.traffic
-        traffic.ended(it.done_s)
+        if it.is_quiet:
+            throttler.quiet -= 1
+        else:
+            traffic.ended(it.done_s)
         traffic.request_bytes += it.request_bytes
         traffic.response_bytes += it.response_bytes
         if it.grpc_status >= 0:

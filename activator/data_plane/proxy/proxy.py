@@ -38,6 +38,7 @@ from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.accounting import Accounting
 from activator.data_plane.proxy.buffering import is_request_streamed, is_response_streamed
 from activator.data_plane.proxy.own_answers import send_refusal, send_whole
+from activator.data_plane.proxy.page_ticket import PageTicket
 from activator.data_plane.proxy.phases import (
     ANSWERING,
     CONNECTING,
@@ -59,6 +60,7 @@ from activator.data_plane.proxy.routing import Router
 from activator.data_plane.proxy.selection import SCAN_TIMEOUT_S, Selection
 from activator.data_plane.proxy.time_limits import limit_reached, next_limit_s, pod_had_its_time, trial_takes_long
 from activator.data_plane.proxy.tunnel import after_end_of_client, after_end_of_pod, leave_taken_upgrades, tunnel_phase
+from activator.data_plane.stand_in import StandIn
 from activator.data_plane.throttle.body_buffer import BodyBuffer
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -189,10 +191,7 @@ class ProxiedExchange(RequestRecord):
         selection = self._selection = Selection(rules, self.head, self._proxy.bodies.held_body_bytes)
         answer = selection.list_of_models()
         if answer is not None:
-            client = self._client
-            self.status = answer[0].status
-            self._end(True, True)
-            send_whole(client, self.head, answer[0], answer[1])
+            self._answer(answer[0], answer[1])
             return
         body = self._body
         if not selection.begin(body, self.request_done):
@@ -233,10 +232,24 @@ class ProxiedExchange(RequestRecord):
     def _routed(self, throttler: RevisionThrottler) -> None:
         proxy = self._proxy
         self.throttler = throttler
-        proxy.count_routed(throttler, self.arrived_s)
+        stand_in = throttler.stand_in
+        if stand_in is not None:
+            self.is_quiet = stand_in.is_quiet(self.head)
+        proxy.count_routed(self, throttler)
+        if self.is_quiet and stand_in is not None and throttler.table.capacity == 0:
+            self.reason = Reason.ASLEEP
+            self._answer(*stand_in.asleep(self.head))
+            return
         if self.head.takes_trailers:
             self._look_at_grpc()
         self._ask_for_slot(throttler)
+
+    def _answer(self, head: ResponseHead, body: bytes) -> None:
+        """An answer of our own: the request is over."""
+        client = self._client
+        self.status = head.status
+        self._end(True, True)
+        send_whole(client, self.head, head, body)
 
     def _look_at_grpc(self) -> None:
         """Where it is a gRPC request: its client's deadline bounds the wait."""
@@ -271,11 +284,33 @@ class ProxiedExchange(RequestRecord):
         if lease is not None:
             self.granted(lease)
             return
+        stand_in = throttler.stand_in
+        if stand_in is not None and throttler.table.capacity == 0 and stand_in.wants_page(self.head):
+            self._show_page(throttler, stand_in)
+            return
         refusal = throttler.enqueue(self)
         if refusal is not None:
             self._fail(refusal, throttler.refusal_detail())
         elif self._enter(WAITING):
             self._wait(throttler)
+
+    def _show_page(self, throttler: RevisionThrottler, stand_in: StandIn) -> None:
+        """A browser is shown that the revision starts; a ticket waits for it in line."""
+        proxy = self._proxy
+        ticket = throttler.page_ticket
+        if not isinstance(ticket, PageTicket):
+            ticket = PageTicket(throttler, proxy.wheel)
+            ticket.arrival = self.arrival
+            ticket.asked_s = self.asked_s
+            refusal = throttler.enqueue(ticket)
+            if refusal is not None:
+                self._fail(refusal, throttler.refusal_detail())
+                return
+            throttler.page_ticket = ticket
+        now_s = self._time()
+        ticket.looked_at(now_s, stand_in.refresh_s)
+        self.reason = Reason.STARTING
+        self._answer(*stand_in.page(*throttler.start_progress(now_s), throttler.waiting()))
 
     def _wait(self, throttler: RevisionThrottler) -> None:
         if self.queued_s == 0.0:
@@ -799,14 +834,19 @@ class ProxiedExchange(RequestRecord):
         self.reason = reason
         if self.head.takes_trailers:
             self._grpc_failed(reason)
+        fallback: tuple[ResponseHead, bytes] | None = None
         if not answered:
-            self.status = status_of(reason)
+            if throttler is not None and throttler.stand_in is not None:
+                fallback = throttler.stand_in.fallback(reason, self.head, retry_after_s)
+            self.status = status_of(reason) if fallback is None else fallback[0].status
         elif self.phase == ANSWERING and self._response is not None and reason not in _ENDS_DELIVERY:
             self._keep_rest(self._response, False)  # the client gets what the pod had sent, and is cut off after it
             return
         self._end(False, True)
         if answered:
             client.abort()
+        elif fallback is not None:
+            send_whole(client, self.head, fallback[0], fallback[1])
         else:
             send_refusal(client, self.head, reason, detail, retry_after_s, proxy.dialect)
 

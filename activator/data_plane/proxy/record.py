@@ -53,6 +53,7 @@ class RequestRecord(Exchange):
         # what became of it
         self.status: i64 = 0  # of the answer; 0: there was none
         self.reason: Reason | None = None  # why it ended otherwise than with its pod's answer
+        self.is_quiet: bool = False  # it wakes nothing, and is no activity
         self.is_grpc: bool = False
         self.grpc_status: i64 = NO_STATUS  # of the call, however it ended
         self.trace: TraceContext | None = None  # it is traced

@@ -68,6 +68,11 @@ class Forecast:
             self._start_best_s = min(self._start_best_s, self._start_last_s)
             self._starting_since_s = NEVER
 
+    def start_progress(self, now_s: float) -> tuple[float, float]:
+        """How long the start has taken that is waited for, and how long the last one took; 0.0: none, not known."""
+        so_far_s = 0.0 if self._starting_since_s == NEVER else max(now_s - self._starting_since_s, 0.0)
+        return so_far_s, 0.0 if self._start_last_s == NEVER else self._start_last_s
+
     def start_given_up(self) -> None:
         """No request waits for it any more, or it failed: how long it takes will not be seen."""
         self._starting_since_s = NEVER

@@ -26,6 +26,7 @@ from activator.config.model.queueing import QUEUE_TIMEOUT_S
 from activator.config.specs import RevisionSpec
 from activator.data_plane.headers.affinity import Affinity
 from activator.data_plane.refusals import REFUSALS_PER_TURN_MAX
+from activator.data_plane.stand_in import StandIn
 from activator.data_plane.throttle.admission import Admission
 from activator.data_plane.throttle.budget import NO_LIMIT, HeldBudget, RetryBudget
 from activator.data_plane.throttle.disciplines import make_line
@@ -102,6 +103,10 @@ class RevisionThrottler:
         self.incarnation: int = 0  # a number that no other throttler of this data plane has
         self.table = table
         self.affinity: Affinity | None = None  # what requests are known by, where the policy asks
+        self.stand_in: StandIn | None = None  # what answers in its place, where its file says so
+        self.page_ticket: Waiter | None = None  # of those who look at its waiting page
+        self.quiet: int = 0  # requests here that are no activity
+        self.quiet_total: int = 0
         self.line: WaitingLine = make_line(spec)
         self.held = HeldBudget(spec.queue_bytes or NO_LIMIT)  # bytes of this revision's waiting requests
         self.leases = Leases()  # every open lease
@@ -555,6 +560,10 @@ class RevisionThrottler:
     def refusal_detail(self) -> str:
         """The text that goes with the reason that `enqueue` or `requeue` gave last."""
         return self._admission.detail
+
+    def start_progress(self, now_s: float) -> tuple[float, float]:
+        """How long its start has taken so far, and how long the last one took, in seconds; 0.0: not known."""
+        return self._forecast.start_progress(now_s)
 
     def retry_after_s(self) -> int:
         """When to come again: after the line as it is now, or the start that it waits for."""

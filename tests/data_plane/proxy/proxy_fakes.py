@@ -11,6 +11,7 @@ from activator.data_plane.exchange import ClientStream, Exchange, PodStream
 from activator.data_plane.proxy.proxy import ProxiedExchange, Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router
+from activator.data_plane.stand_in import stand_in_of
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -35,6 +36,7 @@ class Client(ClientStream):
         self.reason = ""
         self.retry_after = ""
         self.server_timing = ""
+        self.fields: dict[str, str] = {}
         self.interim: list[int] = []
         self.body = b""
         self.ended = False
@@ -72,6 +74,7 @@ class Client(ClientStream):
         self.status = head.status
         self.reason = (head.headers.get(b"activator-reason") or b"").decode()
         self.retry_after = (head.headers.get(b"retry-after") or b"").decode()
+        self.fields = {name.decode().lower(): value.decode() for name, value in head.headers.pairs()}
         self.server_timing = (head.headers.get(b"server-timing") or b"").decode()
 
     def send_body(self, data: bytes) -> None:
@@ -251,6 +254,7 @@ class World:
         self.throttler = RevisionThrottler(
             self.spec, self.table, self.clock.now, self.clock.defer, self.heard, 256, self.held
         )
+        self.throttler.stand_in = stand_in_of(self.spec)
         self.router.set(self.throttler)
 
     def _failed(self, error: Exception) -> None:

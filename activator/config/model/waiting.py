@@ -1,0 +1,50 @@
+"""Who waits for a revision at zero, who does not, and what is shown meanwhile."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from activator.config.model.kinds import Duration, doc
+
+REFRESH_S: Final = 2.0
+ASLEEP_STATUS: Final = 503
+
+Status = Annotated[int, msgspec.Meta(ge=200, le=599)]
+
+
+class NoWake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Requests that wake nothing: probes and monitors. All that is said must match; at least one thing is said.
+
+    While no pod is ready the activator answers them itself. Otherwise they go to a pod, and do not count as activity.
+    """
+
+    path: Annotated[str, doc("The target begins with this.", "/healthz")] = ""
+    methods: Annotated[list[str], doc("The methods. Empty: all.", ["GET", "HEAD"])] = []
+    user_agent: Annotated[str, doc("The field User-Agent begins with this, in any case.", "UptimeRobot/")] = ""
+    status: Annotated[Status, doc("The status of the answer while no pod is ready.", 200)] = ASLEEP_STATUS
+
+
+class WaitingPage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A page for browsers that come while no pod is ready. It loads itself again, and wakes the revision."""
+
+    refresh: Annotated[Duration, doc("How soon the page loads itself again.", "5s")] = Duration(REFRESH_S)
+    file: Annotated[
+        str,
+        doc(
+            "A page of your own (HTML, at most 256 KiB), in which `$name`, `$waited`, `$expected` and `$waiting` are "
+            "replaced. Not set: a plain page.",
+            "wait.html",
+        ),
+    ] = ""
+
+
+class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What clients get in the place of a refusal, when the revision fails or its line is full. One of the two."""
+
+    file: Annotated[str, doc("A file that is sent with the status of the refusal, at most 256 KiB.", "sorry.html")] = ""
+    content_type: Annotated[str, doc("The type of the file.", "application/json")] = "text/html; charset=utf-8"
+    redirect: Annotated[
+        str, doc("An address to which GET and HEAD are redirected (302).", "https://status.example.com/")
+    ] = ""

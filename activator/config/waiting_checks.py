@@ -1,0 +1,64 @@
+"""What types cannot say of `no_wake`, `waiting_page` and `fallback`, and the files that they name.
+
+Part of `checks.py`'s work, with its rules. `text_of` alone looks at the machine: it is called when the file is taken.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from activator.config.edge_checks import element_at, item_at
+from activator.config.reader import UNREADABLE, Reader, Values
+from activator.config.tree import Item
+from activator.runtime.errors import ConfigError
+from activator.runtime.units import KIB
+
+PAGE_BYTES_MAX: Final = 256 * KIB
+REFRESH_MIN_S: Final = 0.5  # a page that loads itself more often is load
+
+
+def check_waiting(reader: Reader, item: Item, values: Values, path: str) -> None:
+    """Of one revision."""
+    for place, rule in enumerate(values.get("no_wake") or []):
+        if rule is not UNREADABLE and not (rule.get("path") or rule.get("methods") or rule.get("user_agent")):
+            found = element_at(item_at(item, "no_wake"), place)
+            reader.advise(found, f"{path}.no_wake[{place}]", "say which requests: path, methods or user_agent")
+    page = values.get("waiting_page")
+    refresh = page.get("refresh", REFRESH_MIN_S) if page and page is not UNREADABLE else UNREADABLE
+    if refresh is not UNREADABLE and refresh < REFRESH_MIN_S:
+        where = item_at(item_at(item, "waiting_page"), "refresh")
+        reader.found(where, f"{path}.waiting_page.refresh", f"at least {REFRESH_MIN_S:g}s")
+    fallback = values.get("fallback")
+    if fallback is None or fallback is UNREADABLE:
+        return
+    if bool(fallback.get("file")) == bool(fallback.get("redirect")):
+        reader.advise(item_at(item, "fallback"), f"{path}.fallback", "either `file` or `redirect` is required")
+    redirect = fallback.get("redirect")
+    if redirect and redirect is not UNREADABLE and not _is_target(redirect):
+        where = item_at(item_at(item, "fallback"), "redirect")
+        reader.found(where, f"{path}.fallback.redirect", "an address such as https://status.example.com/, or /path")
+
+
+def _is_target(text: str) -> bool:
+    """It can stand in Location as it is."""
+    if not (text.isascii() and text.isprintable()) or " " in text:
+        return False
+    parts = urlsplit(text)
+    return (parts.scheme in {"http", "https"} and bool(parts.netloc)) or (text.startswith("/") and not parts.netloc)
+
+
+def text_of(file: str) -> str:
+    """The text of a page. Raises ConfigError."""
+    try:
+        with Path(file).open("rb") as opened:
+            data = opened.read(PAGE_BYTES_MAX + 1)
+        text = data.decode("utf-8")
+    except OSError as error:
+        raise ConfigError([f"{file}: {error.strerror or error}"]) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError([f"{file}: is no text in UTF-8"]) from error
+    if len(data) > PAGE_BYTES_MAX:
+        raise ConfigError([f"{file}: is larger than {PAGE_BYTES_MAX // KIB} KiB"])
+    return text

@@ -1,0 +1,89 @@
+"""`no_wake`, `waiting_page`, `fallback`: what is refused, in one line, and what a revision gets."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from activator.config.file import parse, resolve
+from activator.config.machine_checks import machine_problems
+from activator.config.specs import QuietSpec, RevisionSpec
+from activator.config.tree import read_tree
+from activator.config.waiting_checks import PAGE_BYTES_MAX
+from activator.runtime.errors import ConfigError
+
+FILE = """\
+revisions:
+  - name: a
+    hosts: [a]
+    pods: ["127.0.0.1:1"]
+    {}
+"""
+
+
+def problems_of(key: str) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        parse(FILE.format(key), "f", {})
+    return caught.value.problems
+
+
+def resolved(key: str) -> RevisionSpec:
+    (spec,) = resolve(parse(FILE.format(key), "f", {}), lambda limit: "round-robin")
+    return spec
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        ("no_wake: [{}]", "f:5: revisions[0].no_wake[0]: say which requests: path, methods or user_agent"),
+        ("no_wake: [{path: /x, status: 99}]", "revisions[0].no_wake[0].status"),
+        (
+            "waiting_page: {refresh: 100ms}",
+            'f:5: revisions[0].waiting_page.refresh: found "100ms", expected at least 0.5s',
+        ),
+        ("fallback: {}", "f:5: revisions[0].fallback: either `file` or `redirect` is required"),
+        ("fallback: {file: a, redirect: /b}", "revisions[0].fallback: either `file` or `redirect` is required"),
+        ("fallback: {redirect: status.example.com}", "expected an address such as"),
+        ('fallback: {redirect: "/a\\r\\nSet-Cookie: b"}', "expected an address such as"),
+        ('fallback: {redirect: "javascript:alert(1)"}', "expected an address such as"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(key: str, problem: str) -> None:
+    (found,) = problems_of(key)
+    assert problem in found and "\n" not in found
+
+
+def test_what_a_revision_gets(tmp_path: Path) -> None:
+    page = tmp_path / "wait.html"
+    page.write_text("<p>$name</p>")
+    spec = resolved("no_wake: [{path: /healthz, methods: [GET], user_agent: probe, status: 200}]")
+    assert spec.no_wake == (QuietSpec("/healthz", ("GET",), "probe", 200),)
+    assert resolved("waiting_page: {}").waiting_page_refresh_s == 2.0
+    spec = resolved(f"waiting_page: {{refresh: 5s, file: {page}}}")
+    assert (spec.waiting_page, spec.waiting_page_refresh_s) == ("<p>$name</p>", 5.0)
+    spec = resolved(f"fallback: {{file: {page}, content_type: text/plain}}")
+    assert (spec.fallback_body, spec.fallback_type) == ("<p>$name</p>", "text/plain")
+    assert resolved("server_timing: false").waiting_page_refresh_s == 0.0
+
+
+@pytest.mark.parametrize("key", ["waiting_page", "fallback"])
+def test_a_file_that_cannot_be_had(key: str, tmp_path: Path) -> None:
+    large, binary = tmp_path / "large", tmp_path / "binary"
+    large.write_bytes(b"x" * (PAGE_BYTES_MAX + 1))
+    binary.write_bytes(b"\xff")
+    for path, cause in (
+        (tmp_path / "missing", "No such file or directory"),
+        (tmp_path, "Is a directory"),
+        (large, "is larger than 256 KiB"),
+        (binary, "is no text in UTF-8"),
+    ):
+        text = FILE.format(f"{key}: {{file: {path}}}")
+        with pytest.raises(ConfigError) as caught:
+            resolve(parse(text, "f", {}), lambda limit: "round-robin")
+        assert caught.value.problems == [f"{path}: {cause}"], "a start and a reload refuse it"
+        root = read_tree(text, "f", {}, [])
+        assert root is not None
+        problems = machine_problems(parse(text, "f", {}), root, os.environ)
+        assert problems == [f"f:5: revisions[0].{key}.file: {path}: {cause}"], "`check` finds it with its line"
