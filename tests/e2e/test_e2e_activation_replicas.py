@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from activator.control_plane.sources.activations.rights import all_rules
 from tests.e2e.activation_cluster import ActivationCluster, ask
 from tests.e2e.activation_replicas import ActivationReplicas
 from tests.e2e.conftest import next_net
@@ -210,12 +209,12 @@ def test_the_owner_changes_while_the_api_is_away(cluster: ActivationCluster, rep
     cluster.wait_condition("Ready", "AtZero")
     owner, (other,) = replicas.owner(), replicas.others()
     knows(replicas.running[other])
-    cluster.do(cluster.api.stop())
+    cluster.stop_api()
     replicas.kill(owner)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(lambda: ask(replicas.running[other])[0])
         eventually(lambda: (replicas.running[other].revision("hello").get("scaling") or {}).get("wanted") == 1)
-        cluster.do(cluster.api.start())
+        cluster.start_api()
         assert answer.result(20.0) == 200
     assert replicas.writers("hello") == [owner, other]
 
@@ -224,6 +223,6 @@ def test_without_the_rights_for_leases_it_does_not_start(
     cluster: ActivationCluster, replicas: ActivationReplicas, tmp_path: Path
 ) -> None:
     """Alone it would write for objects for which the others write as well."""
-    cluster.call(lambda: setattr(cluster.api, "rules", all_rules()))
+    cluster.give_member_rights(False)
     with pytest.raises(AssertionError, match="without them several replicas would write for the same objects"):
         replicas.start("activator-0")

@@ -86,10 +86,7 @@ def test_what_cannot_start_is_told_at_once_and_served_when_it_can(
     assert time.monotonic() - began < 10.0
     condition = cluster.wait_condition("Ready", "CrashLoopBackOff")
     assert condition["status"] == "False"
-    mended = {"spec": {"template": {"metadata": {"annotations": {FAILURE_ANNOTATION: None}}}}}
-    cluster.call(lambda: cluster.api.update("deployments", "hello", mended))
-    for name in cluster.names("pods"):
-        cluster.call(lambda name=name: cluster.api.delete("pods", name))  # type: ignore[misc]
+    cluster.mend()
     eventually(lambda: ask(activator)[0] == 200)
 
 
@@ -129,7 +126,7 @@ def test_an_activation_that_is_deleted_with_requests_in_line(cluster: Activation
     waiting.start()
     cluster.wait_replicas(1)
     eventually(lambda: "hello-pods" in cluster.names("services"))
-    cluster.call(lambda: cluster.api.delete("activations", "hello"))
+    cluster.delete("activations", "hello")
     waiting.join(20.0)
     assert answers[0][0] == 503
     eventually(lambda: "hello-pods" not in cluster.names("services"))
@@ -144,10 +141,10 @@ def test_two_that_claim_one_host(cluster: ActivationCluster, activator: Activato
     cluster.wait_condition("Ready", "Serving", "a")
     cluster.declare("b", hosts=["shared.test", "b.test"], scaling={"min": 1})
     condition = cluster.wait_condition("Degraded", "HostTaken", "b")
-    assert "shared.test belongs to default/a" in condition["message"]
+    assert f"shared.test belongs to {cluster.namespace}/a" in condition["message"]
     assert ask(activator, "shared.test")[1]["pod"].startswith("a-")
     assert ask(activator, "b.test")[1]["pod"].startswith("b-")
-    cluster.call(lambda: cluster.api.delete("activations", "a"))
+    cluster.delete("activations", "a")
     eventually(lambda: ask(activator, "shared.test")[1]["pod"].startswith("b-"))
 
 
@@ -168,7 +165,7 @@ def test_a_target_of_another_kind(cluster: ActivationCluster) -> None:
     cluster.wait_condition("Ready", "TargetNotFound")
     labels = {"app": "hello"}
     rollout = {"metadata": {"name": "hello"}, "spec": {"replicas": 0, "selector": {"matchLabels": labels}}}
-    cluster.call(lambda: cluster.api.create("rollouts", rollout))
+    cluster.create("rollouts", rollout)
     cluster.wait_condition("Ready", "AtZero")
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(lambda: ask(activator)[0])
@@ -221,11 +218,11 @@ def test_an_annotation_that_is_removed_takes_the_private_service_along(
         "metadata": {"name": "hello", "annotations": annotations},
         "spec": {"selector": {"app": "hello"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
     }
-    cluster.call(lambda: cluster.api.create("services", thing))
+    cluster.create("services", thing)
     eventually(lambda: "hello-pods" in cluster.names("services"))
     eventually(lambda: ask(activator)[0] == 200)
     without = {"metadata": {"annotations": {"activator.dev/enabled": None}}}
-    cluster.call(lambda: cluster.api.update("services", "hello", without))
+    cluster.update("services", "hello", without)
     eventually(lambda: "hello-pods" not in cluster.names("services"))
     eventually(lambda: ask(activator)[0] == 404)
     assert "hello" in cluster.names("services")
@@ -242,7 +239,7 @@ def test_an_annotated_service_does_without_the_kind(cluster: ActivationCluster, 
         "metadata": {"name": "hello", "annotations": annotations},
         "spec": {"selector": {"app": "hello"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
     }
-    cluster.call(lambda: cluster.api.create("services", thing))
+    cluster.create("services", thing)
     eventually(lambda: "hello" in activator.revisions())
     assert ask(activator)[0] == 200
     cluster.wait_replicas(0)
@@ -251,7 +248,7 @@ def test_an_annotated_service_does_without_the_kind(cluster: ActivationCluster, 
 def replace_a_pod(cluster: ActivationCluster, seen: int) -> None:
     """The oldest one goes, and another one comes: so many have been there then."""
     name = cluster.call(lambda: next(iter(cluster.pods)))
-    cluster.call(lambda: cluster.controllers.nodes.terminate((NAMESPACE, name)))
+    cluster.end_pod(name)
     eventually(lambda: len(cluster.seen) == seen and name not in cluster.pods)
 
 
@@ -284,11 +281,11 @@ def test_the_api_away_changes_nothing_for_what_is_served(cluster: ActivationClus
     cluster.deploy()
     cluster.declare(scaling={"min": 1})
     activator.wait_ready_pods("hello", 1)
-    cluster.do(cluster.api.stop())
+    cluster.stop_api()
     for _ in range(50):
         assert ask(activator)[0] == 200
     assert activator.ask("/readyz")[0] == 200
-    cluster.do(cluster.api.start())
+    cluster.start_api()
     cluster.deploy("later", 1)
     cluster.declare("later", scaling={"min": 1})
     eventually(lambda: ask(activator, "later.test")[0] == 200)
@@ -307,7 +304,7 @@ def test_nothing_is_written_while_nothing_changes(cluster: ActivationCluster, ac
     for _ in range(20):
         assert ask(activator)[0] == 200
     touch = {"metadata": {"annotations": {"activator.dev/reconcile-trigger": "1"}}}
-    cluster.call(lambda: cluster.api.update("activations", "hello", touch))
+    cluster.update("activations", "hello", touch)
     cluster.declare("second")
     cluster.wait_condition("Ready", "TargetNotFound", "second")
     assert cluster.writes("hello") == before
@@ -324,7 +321,7 @@ def test_one_that_drains_writes_no_more(cluster: ActivationCluster, activator: A
         activator.signal(signal.SIGTERM)
         activator.wait_log("draining")
         before = len(cluster.writes(""))
-        cluster.call(lambda: cluster.api.update("deployments", "hello", {"spec": {"replicas": 2}}))
+        cluster.update("deployments", "hello", {"spec": {"replicas": 2}})
         assert slow.result(20.0) == 200
     activator.wait_end()
     assert (len(cluster.writes("")), cluster.replicas()) == (before, 2)

@@ -6,6 +6,7 @@ On a real cluster a definition of its own is made, and deleted afterwards.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -86,6 +87,8 @@ def defined(on: On, story: Callable[[Widgets], Awaitable[None]], **schema: Any) 
             await story(widgets)
         finally:
             await api.call("DELETE", f"{DEFINITIONS}/widgets.{GROUP}")
+            while (await api.call("GET", f"{DEFINITIONS}/widgets.{GROUP}"))[0] == 200:
+                await asyncio.sleep(0.05)  # its objects go first
 
     on(whole)
 
