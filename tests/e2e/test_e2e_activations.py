@@ -8,31 +8,26 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from tests.control_plane.sources.kubernetes.fake_nodes import FAILURE_ANNOTATION, Settings
-from tests.e2e.activation_cluster import NAMESPACE, ActivationCluster, ask
-from tests.e2e.conftest import next_net
+from tests.control_plane.sources.kubernetes.fake_nodes import Settings
+from tests.e2e.activation_cluster import NAMESPACE
 from tests.e2e.running import Activator, eventually
+from tests.e2e.story_cluster import StoryCluster, ask
+from tests.e2e.story_fixtures import MakeCluster, cluster, make_cluster
+
+__all__ = ["cluster", "make_cluster"]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ActivationCluster]:
-    made = ActivationCluster(tmp_path, next_net())
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def activator(cluster: ActivationCluster) -> Iterator[Activator]:
+def activator(cluster: StoryCluster) -> Iterator[Activator]:
     made = cluster.activator()
     yield made
     made.close()
 
 
-def test_from_zero_to_zero_and_again(cluster: ActivationCluster, activator: Activator) -> None:
+def test_from_zero_to_zero_and_again(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy()
     cluster.declare()
     cluster.wait_condition("Ready", "AtZero")
@@ -49,7 +44,7 @@ def test_from_zero_to_zero_and_again(cluster: ActivationCluster, activator: Acti
     assert len(cluster.seen) == 2
 
 
-def test_what_was_there_before_is_taken_over_as_it_is(cluster: ActivationCluster) -> None:
+def test_what_was_there_before_is_taken_over_as_it_is(cluster: StoryCluster) -> None:
     cluster.deploy(replicas=2)
     cluster.wait_pods(2)
     cluster.declare(scaling={"scaleToZeroGrace": "2s"})
@@ -61,7 +56,7 @@ def test_what_was_there_before_is_taken_over_as_it_is(cluster: ActivationCluster
     activator.close()
 
 
-def test_a_limit_holds_and_brings_more_pods(cluster: ActivationCluster, activator: Activator) -> None:
+def test_a_limit_holds_and_brings_more_pods(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy()
     cluster.declare(containerConcurrency=1, scaling={"max": 3, "burst": True})
     cluster.wait_condition("Ready", "AtZero")
@@ -72,9 +67,7 @@ def test_a_limit_holds_and_brings_more_pods(cluster: ActivationCluster, activato
     assert 2 <= len(cluster.seen) <= 3
 
 
-def test_what_cannot_start_is_told_at_once_and_served_when_it_can(
-    cluster: ActivationCluster, activator: Activator
-) -> None:
+def test_what_cannot_start_is_told_at_once_and_served_when_it_can(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy(failure="CrashLoopBackOff")
     cluster.declare(scaling={"scaleToZeroGrace": "30s"})
     cluster.wait_condition("Ready", "AtZero")
@@ -90,8 +83,8 @@ def test_what_cannot_start_is_told_at_once_and_served_when_it_can(
     eventually(lambda: ask(activator)[0] == 200)
 
 
-def test_what_may_pass_is_waited_for_as_long_as_the_object_says(tmp_path: Path) -> None:
-    cluster = ActivationCluster(tmp_path, next_net(), Settings(quotas={NAMESPACE: 0}))
+def test_what_may_pass_is_waited_for_as_long_as_the_object_says(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(Settings(quotas={NAMESPACE: 0}))
     activator = cluster.activator()
     cluster.deploy()
     cluster.declare(patience="3s")
@@ -101,10 +94,9 @@ def test_what_may_pass_is_waited_for_as_long_as_the_object_says(tmp_path: Path) 
     assert (status, "exceeded quota" in body) == (503, True)
     assert time.monotonic() - began > 2.5
     activator.close()
-    cluster.close()
 
 
-def test_replicas_that_a_user_sets_are_set_back(cluster: ActivationCluster, activator: Activator) -> None:
+def test_replicas_that_a_user_sets_are_set_back(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy()
     cluster.declare(scaling={"min": 1})
     cluster.wait_replicas(1)
@@ -117,7 +109,7 @@ def test_replicas_that_a_user_sets_are_set_back(cluster: ActivationCluster, acti
     assert "also writes the replicas of its target" in condition["message"]
 
 
-def test_an_activation_that_is_deleted_with_requests_in_line(cluster: ActivationCluster, activator: Activator) -> None:
+def test_an_activation_that_is_deleted_with_requests_in_line(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy(failure="its probe fails")
     cluster.declare()
     cluster.wait_condition("Ready", "AtZero")
@@ -134,7 +126,7 @@ def test_an_activation_that_is_deleted_with_requests_in_line(cluster: Activation
     assert cluster.replicas() == 1, "the workload is the user's"
 
 
-def test_two_that_claim_one_host(cluster: ActivationCluster, activator: Activator) -> None:
+def test_two_that_claim_one_host(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy("a", 1)
     cluster.deploy("b", 1)
     cluster.declare("a", hosts=["shared.test"], scaling={"min": 1})
@@ -148,7 +140,7 @@ def test_two_that_claim_one_host(cluster: ActivationCluster, activator: Activato
     eventually(lambda: ask(activator, "shared.test")[1]["pod"].startswith("b-"))
 
 
-def test_a_target_that_does_not_exist(cluster: ActivationCluster, activator: Activator) -> None:
+def test_a_target_that_does_not_exist(cluster: StoryCluster, activator: Activator) -> None:
     cluster.declare("hello")
     cluster.wait_condition("Ready", "TargetNotFound")
     status, body, _ = ask(activator)
@@ -157,7 +149,7 @@ def test_a_target_that_does_not_exist(cluster: ActivationCluster, activator: Act
     eventually(lambda: ask(activator)[0] == 200)
 
 
-def test_a_target_of_another_kind(cluster: ActivationCluster) -> None:
+def test_a_target_of_another_kind(cluster: StoryCluster) -> None:
     """Whatever has a scale subresource; its right is given beside the chart's role."""
     cluster.define_rollouts()
     activator = cluster.activator()
@@ -176,13 +168,13 @@ def test_a_target_of_another_kind(cluster: ActivationCluster) -> None:
     activator.close()
 
 
-def test_a_target_that_cannot_be_scaled(cluster: ActivationCluster, activator: Activator) -> None:
+def test_a_target_that_cannot_be_scaled(cluster: StoryCluster, activator: Activator) -> None:
     cluster.declare(target={"apiVersion": "v1", "kind": "ConfigMap", "name": "hello"})
     condition = cluster.wait_condition("Ready", "TargetNotSupported")
     assert condition["message"] == "the API has no ConfigMap of v1 that can be scaled"
 
 
-def test_a_target_that_is_missing_at_the_start_is_told(cluster: ActivationCluster) -> None:
+def test_a_target_that_is_missing_at_the_start_is_told(cluster: StoryCluster) -> None:
     """No event says so: the lists of workloads that do not have it may come after its Activation."""
     cluster.declare("hello")
     activator = cluster.activator()
@@ -191,7 +183,7 @@ def test_a_target_that_is_missing_at_the_start_is_told(cluster: ActivationCluste
     activator.close()
 
 
-def test_a_restart_leaves_the_private_service_and_its_pods(cluster: ActivationCluster) -> None:
+def test_a_restart_leaves_the_private_service_and_its_pods(cluster: StoryCluster) -> None:
     cluster.deploy(replicas=2)
     cluster.declare(scaling={"min": 2})
     first = cluster.activator()
@@ -210,7 +202,7 @@ def test_a_restart_leaves_the_private_service_and_its_pods(cluster: ActivationCl
 
 
 def test_an_annotation_that_is_removed_takes_the_private_service_along(
-    cluster: ActivationCluster, activator: Activator
+    cluster: StoryCluster, activator: Activator
 ) -> None:
     cluster.deploy(replicas=1)
     annotations = {"activator.dev/enabled": "true", "activator.dev/hosts": "hello.test"}
@@ -228,7 +220,7 @@ def test_an_annotation_that_is_removed_takes_the_private_service_along(
     assert "hello" in cluster.names("services")
 
 
-def test_an_annotated_service_does_without_the_kind(cluster: ActivationCluster, activator: Activator) -> None:
+def test_an_annotated_service_does_without_the_kind(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy()
     annotations = {
         "activator.dev/enabled": "true",
@@ -245,14 +237,14 @@ def test_an_annotated_service_does_without_the_kind(cluster: ActivationCluster, 
     cluster.wait_replicas(0)
 
 
-def replace_a_pod(cluster: ActivationCluster, seen: int) -> None:
+def replace_a_pod(cluster: StoryCluster, seen: int) -> None:
     """The oldest one goes, and another one comes: so many have been there then."""
     name = cluster.call(lambda: next(iter(cluster.pods)))
     cluster.end_pod(name)
     eventually(lambda: len(cluster.seen) == seen and name not in cluster.pods)
 
 
-def test_pods_are_replaced_under_load_and_no_request_fails(cluster: ActivationCluster, activator: Activator) -> None:
+def test_pods_are_replaced_under_load_and_no_request_fails(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy(replicas=3)
     cluster.declare(scaling={"min": 3})
     activator.wait_ready_pods("hello", 3)
@@ -277,7 +269,7 @@ def test_pods_are_replaced_under_load_and_no_request_fails(cluster: ActivationCl
     assert answers[200] > 100
 
 
-def test_the_api_away_changes_nothing_for_what_is_served(cluster: ActivationCluster, activator: Activator) -> None:
+def test_the_api_away_changes_nothing_for_what_is_served(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy()
     cluster.declare(scaling={"min": 1})
     activator.wait_ready_pods("hello", 1)
@@ -291,7 +283,7 @@ def test_the_api_away_changes_nothing_for_what_is_served(cluster: ActivationClus
     eventually(lambda: ask(activator, "later.test")[0] == 200)
 
 
-def test_nothing_is_written_while_nothing_changes(cluster: ActivationCluster, activator: Activator) -> None:
+def test_nothing_is_written_while_nothing_changes(cluster: StoryCluster, activator: Activator) -> None:
     """What was seen before another object has been worked out when that one has its status."""
     cluster.deploy()
     cluster.declare(scaling={"min": 1})
@@ -310,7 +302,7 @@ def test_nothing_is_written_while_nothing_changes(cluster: ActivationCluster, ac
     assert cluster.writes("hello") == before
 
 
-def test_one_that_drains_writes_no_more(cluster: ActivationCluster, activator: Activator) -> None:
+def test_one_that_drains_writes_no_more(cluster: StoryCluster, activator: Activator) -> None:
     """Its successor serves already, and it sees less and less of the load."""
     cluster.deploy()
     cluster.declare(scaling={"scaleToZeroGrace": "1s"})
@@ -327,7 +319,7 @@ def test_one_that_drains_writes_no_more(cluster: ActivationCluster, activator: A
     assert (len(cluster.writes("")), cluster.replicas()) == (before, 2)
 
 
-def test_why_so_many_pods_is_told(cluster: ActivationCluster, activator: Activator) -> None:
+def test_why_so_many_pods_is_told(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy()
     cluster.declare()
     cluster.wait_condition("Ready", "AtZero")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 import aiohttp
@@ -75,7 +74,9 @@ class Gate:
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         assert self._session is not None
         self._note(request)
-        kept: Callable[[str], bool] = lambda name: name.lower() not in HOP_BY_HOP
+        def kept(name: str) -> bool:
+            return name.lower() not in HOP_BY_HOP
+
         headers = [(name, value) for name, value in request.headers.items() if kept(name)]
         try:
             async with self._session.request(
