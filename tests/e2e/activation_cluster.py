@@ -50,6 +50,10 @@ class ActivationCluster(StoryCluster):
         objects, key = self.api.objects, (NAMESPACE, name)
         self.call(lambda: objects.merge_patch(self.api.collection(plural), key, change, manager, whole=True))
 
+    def tell(self, plural: str, name: str, status: Json) -> None:
+        collection, key, change = self.api.collection(plural), (NAMESPACE, name), {"status": status}
+        self.call(lambda: self.api.objects.merge_patch(collection, key, change, "", "status", whole=True))
+
     def delete(self, plural: str, name: str) -> None:
         self.call(lambda: self.api.delete(plural, name))
 

@@ -90,6 +90,9 @@ class RealActivationCluster(StoryCluster):
     def edit(self, plural: str, name: str, change: Json, manager: str) -> None:
         self._call("PATCH", self._path(plural, name), change, MERGE, {"fieldManager": manager})
 
+    def tell(self, plural: str, name: str, status: Json) -> None:
+        self._call("PATCH", f"{self._path(plural, name)}/status", {"status": status}, MERGE)
+
     def delete(self, plural: str, name: str) -> None:
         self._call("DELETE", self._path(plural, name))
 

@@ -28,7 +28,6 @@ DEFAULT_SETTINGS = Settings(schedule_s=0.01, ready_s=0.05, terminate_s=0.3)
 
 # A kind of its own that can be scaled.
 _INTEGER: Json = {"type": "integer", "format": "int32"}
-_OPEN: Json = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 ROLLOUTS: Json = {
     "apiVersion": "apiextensions.k8s.io/v1",
     "kind": "CustomResourceDefinition",
@@ -44,14 +43,21 @@ ROLLOUTS: Json = {
                 "storage": True,
                 "subresources": {
                     "status": {},
-                    "scale": {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"},
+                    "scale": {
+                        "specReplicasPath": ".spec.replicas",
+                        "statusReplicasPath": ".status.replicas",
+                        "labelSelectorPath": ".status.selector",
+                    },
                 },
                 "schema": {
                     "openAPIV3Schema": {
                         "type": "object",
                         "properties": {
-                            "spec": {"type": "object", "properties": {"replicas": _INTEGER, "selector": _OPEN}},
-                            "status": {"type": "object", "properties": {"replicas": _INTEGER}},
+                            "spec": {"type": "object", "properties": {"replicas": _INTEGER}},
+                            "status": {
+                                "type": "object",
+                                "properties": {"replicas": _INTEGER, "selector": {"type": "string"}},
+                            },
                         },
                     }
                 },
@@ -98,6 +104,10 @@ class StoryCluster(ABC):
     @abstractmethod
     def edit(self, plural: str, name: str, change: Json, manager: str) -> None:
         """A merge patch by somebody who is named as the manager of the fields."""
+
+    @abstractmethod
+    def tell(self, plural: str, name: str, status: Json) -> None:
+        """As its controller does: a merge patch of its status."""
 
     @abstractmethod
     def delete(self, plural: str, name: str) -> None: ...
@@ -210,8 +220,17 @@ class StoryCluster(ABC):
         return next((one for one in conditions if one["type"] == kind), {})
 
     def wait_condition(self, kind: str, reason: str, name: str = "hello") -> Json:
-        eventually(lambda: self.condition(kind, name).get("reason") == reason, f"{kind}: {reason}")
-        return self.condition(kind, name)
+        seen: list[Json] = []
+
+        def is_so() -> bool:
+            seen[:] = [self.condition(kind, name)]
+            return seen[0].get("reason") == reason
+
+        try:
+            eventually(is_so)
+        except AssertionError as error:
+            raise AssertionError(f"{kind} is not {reason}, but {seen}") from error
+        return seen[0]
 
     def wait_replicas(self, count: int, name: str = "hello") -> None:
         eventually(lambda: self.replicas(name) == count, f"{count} replicas of {name}")

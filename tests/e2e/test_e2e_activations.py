@@ -155,9 +155,14 @@ def test_a_target_of_another_kind(cluster: StoryCluster) -> None:
     activator = cluster.activator()
     cluster.declare(target={"apiVersion": "example.test/v1", "kind": "Rollout", "name": "hello"})
     cluster.wait_condition("Ready", "TargetNotFound")
-    labels = {"app": "hello"}
-    rollout = {"metadata": {"name": "hello"}, "spec": {"replicas": 0, "selector": {"matchLabels": labels}}}
+    rollout = {
+        "apiVersion": "example.test/v1",
+        "kind": "Rollout",
+        "metadata": {"name": "hello"},
+        "spec": {"replicas": 0},
+    }
     cluster.create("rollouts", rollout)
+    cluster.tell("rollouts", "hello", {"replicas": 0, "selector": "app=hello"})
     cluster.wait_condition("Ready", "AtZero")
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(lambda: ask(activator)[0])

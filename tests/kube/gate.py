@@ -74,6 +74,7 @@ class Gate:
     async def _forward(self, request: web.Request) -> web.StreamResponse:
         assert self._session is not None
         self._note(request)
+
         def kept(name: str) -> bool:
             return name.lower() not in HOP_BY_HOP
 
