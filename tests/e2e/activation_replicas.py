@@ -32,26 +32,31 @@ class ActivationReplicas:
 
     # --- their life ---
 
+    def place(self, name: str) -> tuple[str, list[str]]:
+        """The address of a replica, and a command that runs another one where that address is."""
+        return "127.0.0.1", []
+
     def start(self, name: str, **more: Any) -> Activator:
         (port,) = free_ports(1)
+        host, prefix = self.place(name)
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         metadata = {"name": name, "annotations": {FAILURE_ANNOTATION: Failure.UNSCHEDULABLE.value}}
         spec = {"containers": [{"name": "activator", "image": "activator"}]}
         thing = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
         made = self.cluster.create("pods", thing, self.cluster.system)
-        members = {"listen": f"127.0.0.1:{port}", "key_file": str(self.key), **more.pop("members", {})}
-        here = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "members": members, **more}
+        members = {"listen": f"{host}:{port}", "key_file": str(self.key), **more.pop("members", {})}
+        here = {"listen": f"{host}:0", "admin": f"{host}:0", "members": members, **more}
         here["kubernetes"] = self.cluster.kubernetes()
         (folder / "activator.yaml").write_text(json.dumps(here))
         variables = {
             "KUBECONFIG": self.cluster.config(folder, name),
             "POD_NAME": name,
             "POD_UID": made["metadata"]["uid"],
-            "POD_IP": "127.0.0.1",
+            "POD_IP": host,
             "POD_NAMESPACE": self.cluster.system,
         }
-        found = Activator(["-c", str(folder / "activator.yaml")], folder, **variables)
+        found = Activator(["-c", str(folder / "activator.yaml")], folder, prefix, **variables)
         found.may_log_errors = True
         self._started.append(found)
         found.wait_serving()
@@ -77,6 +82,16 @@ class ActivationReplicas:
             return fits and ready and len({view["epoch"] for view in views}) == 1
 
         eventually(together, "the replicas are together")
+
+    def wait_group(self) -> None:
+        """All are in one view, in which nobody is unproven."""
+
+        def grouped() -> bool:
+            views = [self.view(name) for name in self.running]
+            fits = all(len(view["members"]) == len(views) and view["grants"] and not view["unproven"] for view in views)
+            return fits and len({view["epoch"] for view in views}) == 1
+
+        eventually(grouped, "the replicas are a group")
 
     def kill(self, name: str) -> None:
         """The process; its pod is there still, as with a container that dies."""

@@ -56,7 +56,9 @@ class RealActivationCluster(StoryCluster):
 
     resync_s = 40.0  # the garbage collector looks for new kinds every 30 s
 
-    def __init__(self, folder: Path, settings: Settings | None = None, whole: bool = False) -> None:
+    def __init__(
+        self, folder: Path, settings: Settings | None = None, whole: bool = False, gate_host: str = "127.0.0.1"
+    ) -> None:
         super().__init__(folder)
         settings = settings or DEFAULT_SETTINGS
         values = {name: getattr(settings, name) for name in settings.__struct_fields__}
@@ -65,6 +67,7 @@ class RealActivationCluster(StoryCluster):
         self.namespace = self.name
         self.system = f"{self.name}-system"
         self._whole = whole
+        self._gate_host = gate_host
         self._client: KubeClient
         self._api: Api
         self.gate: Gate
@@ -180,7 +183,7 @@ class RealActivationCluster(StoryCluster):
         for namespace in (self.namespace, self.system):  # pods are refused before it is there
             await self._there(f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
         await self._limit_pods()
-        self.gate = Gate(self._client)
+        self.gate = Gate(self._client, self._gate_host)
         await self.gate.start()
         self.nodes = SimulatedNodes(self._api, self.settings, self.name, self._pod_begins, self._pod_ends)
         await self.nodes.start()
