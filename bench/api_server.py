@@ -56,7 +56,7 @@ def _listening(file: str, port: int) -> list[str]:
 
 
 def _sockets(entry: Path) -> list[str]:
-    found = []
+    found: list[str] = []
     try:
         found.extend(os.readlink(descriptor) for descriptor in (entry / "fd").iterdir())
     except OSError:

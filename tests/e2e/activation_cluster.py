@@ -1,8 +1,8 @@
 """A cluster without Knative on one machine's loopback: an API server that knows Activations, controllers, nodes, pods.
 
 The activator under test is a real process that knows it only by a kubeconfig. Its account has the rights of the chart's
-role and no others. A pod is a real server at an address of its own; it begins to listen a while after Kubernetes calls it
-ready, as a container without a readiness probe does.
+role and no others. A pod is a real server at an address of its own; it begins to listen a while after Kubernetes calls
+it ready, as a container without a readiness probe does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Machines of a test: network namespaces on one bridge, between which a network can fail as silently as a real one does.
+"""Machines of a test: network namespaces on one bridge, between which a network fails in silence, as a real one does.
 
 A link that is cut sends its packets to a hardware address that nobody has: nothing is refused and nothing is closed.
 The bridge has two addresses: at one a machine finds the API server, at the other are clients, and pods behind it.

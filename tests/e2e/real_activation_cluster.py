@@ -11,7 +11,6 @@ import asyncio
 import itertools
 import time
 import uuid
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ import yaml
 
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.credentials import Credentials
-from activator.control_plane.sources.kubernetes.errors import KubeError
-from tests.control_plane.sources.kubernetes.fake_cluster import write_config
+from tests.control_plane.sources.kubernetes.fake_cluster import until, write_config
 from tests.control_plane.sources.kubernetes.fake_nodes import Settings
-from tests.e2e.running import ROOT, eventually
+from tests.e2e.running import ROOT
 from tests.e2e.story_cluster import DEFAULT_SETTINGS, Json, StoryCluster
 from tests.kube import real
 from tests.kube.api import MERGE, Api
@@ -53,8 +51,6 @@ def pod_address(_number: int) -> str:
 
 class RealActivationCluster(StoryCluster):
     """`whole`: the activator looks at all namespaces, by cluster roles; otherwise at that of the story."""
-
-    resync_s = 40.0  # the garbage collector looks for new kinds every 30 s
 
     def __init__(
         self, folder: Path, settings: Settings | None = None, whole: bool = False, gate_host: str = "127.0.0.1"
@@ -198,9 +194,7 @@ class RealActivationCluster(StoryCluster):
             await self._api.call("DELETE", f"{RBAC}/{kind}/{self.name}-activator")
         for name in self._made_definitions:
             await self._api.call("DELETE", f"{DEFINITIONS}/{name}")
-        async with asyncio.timeout(60.0):
-            while (await self._api.call("GET", self._path("pods")))[1].get("items"):
-                await asyncio.sleep(0.05)
+        await self._api.until(self._path("pods"), lambda _, found: not found.get("items"))
         await self.nodes.close()
         await self._stop_pods()
         await self._client.close()
@@ -210,13 +204,7 @@ class RealActivationCluster(StoryCluster):
         assert status == 201, said
 
     async def _there(self, path: str) -> Json:
-        async with asyncio.timeout(DEFINED_S):
-            while True:
-                with suppress(KubeError):
-                    status, found = await self._api.call("GET", path)
-                    if status == 200:
-                        return found
-                await asyncio.sleep(0.05)
+        return await self._api.until(path, lambda status, _: status == 200, DEFINED_S)
 
     async def _defined(self, definition: Json) -> None:
         """Until its kind is served."""
@@ -239,17 +227,13 @@ class RealActivationCluster(StoryCluster):
         for pods in self.settings.quotas.values():
             path = f"/api/v1/namespaces/{self.namespace}/resourcequotas"
             await self._make(path, {"metadata": {"name": "pods"}, "spec": {"hard": {"pods": str(pods)}}})
-            async with asyncio.timeout(DEFINED_S):
-                while not (await self._there(f"{path}/pods")).get("status", {}).get("hard"):  # from then on it counts
-                    await asyncio.sleep(0.05)
+            await self._api.until(f"{path}/pods", lambda _, quota: quota.get("status", {}).get("hard"))  # now it counts
 
     async def _pod_begins(self, pod: Json) -> None:
         name = pod["metadata"]["name"]
         self._begin(name, pod["status"]["podIP"], pod["spec"]["containers"][0]["ports"][0]["containerPort"])
         if self.listen_delay_s <= 0:
-            async with asyncio.timeout(DEFINED_S):
-                while name in self.pods and not self.pods[name].is_serving:
-                    await asyncio.sleep(0.001)
+            await until(lambda: name not in self.pods or self.pods[name].is_serving)
 
     async def _pod_ends(self, pod: Json) -> None:
         if pod["metadata"]["name"] in self.pods:
@@ -260,8 +244,3 @@ def _chart_rules(file: str) -> list[Json]:
     """Of a role of the chart."""
     rules: list[Json] = yaml.safe_load((CHART_FILES / file).read_text())
     return rules
-
-
-def wait_collected(cluster: StoryCluster, plural: str, name: str) -> None:
-    """Until what belonged to a deleted object has gone, by whoever collects it."""
-    eventually(lambda: name not in cluster.names(plural), f"{name} has gone", 20.0 + cluster.resync_s)

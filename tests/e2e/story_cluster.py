@@ -1,7 +1,8 @@
 """What a story about a cluster without Knative needs, whichever API server is behind it.
 
-Everything of the cluster lives on an event loop in a thread of its own; a story runs in the test's thread. A pod is a real
-server at an address of its own. Subclasses: the fake (activation_cluster.py) and a real one (real_activation_cluster.py).
+Everything of the cluster lives on an event loop in a thread of its own; a story runs in the test's thread. A pod is a
+real server at an address of its own. Subclasses: the fake one (activation_cluster.py) and a real one
+(real_activation_cluster.py).
 """
 
 from __future__ import annotations
@@ -73,7 +74,6 @@ class StoryCluster(ABC):
 
     namespace = "default"
     system = "activator"
-    resync_s = 0.0  # how long the cluster may take to collect what a deleted object owned
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

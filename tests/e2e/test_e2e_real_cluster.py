@@ -1,7 +1,7 @@
 """What needs a real API server: replicas on machines of their own, with the API killed and a network that fails.
 
-Skipped where there is none (tests/kube/real.py). With its programs on PATH the API server is a process of the test's and
-is killed; one that is named by a configuration is cut off instead.
+Skipped where there is none (tests/kube/real.py). With its programs on PATH the API server is a process of the test's
+and is killed; one that is named by a configuration is cut off instead.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import pytest
 
@@ -94,7 +94,7 @@ class Crowd:
         self._over = threading.Event()
         self._threads = [threading.Thread(target=self._visit, args=(number,)) for number in range(CLIENTS)]
 
-    def __enter__(self) -> Crowd:
+    def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
         return self

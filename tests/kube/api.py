@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.errors import UnreachableError
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, ENDPOINT_SLICES
 from activator.control_plane.sources.kubernetes.watch_stream import WatchStream
 
@@ -50,6 +52,18 @@ class Api:
             return response.status, json.loads(text)
         except ValueError:
             return response.status, {}
+
+    async def until(self, path: str, holds: Callable[[int, Json], object], timeout_s: float = CALL_TIMEOUT_S) -> Json:
+        """GET again and again, until status and body are so; the body."""
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    status, found = await self.call("GET", path)
+                except UnreachableError:
+                    status, found = 0, {}
+                if holds(status, found):
+                    return found
+                await asyncio.sleep(0.05)
 
     @property
     def maps(self) -> str:

@@ -1,7 +1,8 @@
-"""Nodes of a real cluster that are none: they take pods by the API, as a scheduler and kubelets do, and run no container.
+"""Nodes of a real cluster that are none: they take pods by the API, as a scheduler and kubelets do.
 
-Pods are theirs whose `schedulerName` is that of these nodes, so that no other scheduler takes them. Settings and failures
-are those of the fake's nodes (fake_nodes.py). What "runs" a pod is whoever hands in `begins` and `ends`.
+They run no container: what "runs" a pod is whoever hands in `begins` and `ends`. Pods are theirs whose `schedulerName`
+is that of these nodes, so that no other scheduler takes them. Settings and failures are those of the fake's nodes
+(fake_nodes.py).
 
 `python -m tests.kube.simulated_nodes --kubeconfig FILE --nodes 100` keeps some at work until it is interrupted.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from datetime import UTC, datetime
@@ -23,6 +25,7 @@ from tests.control_plane.sources.kubernetes.fake_nodes import Failure, Settings,
 from tests.kube.api import MERGE, Api, Json
 
 SCHEDULER = "activator-test"
+LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 NODE_LEASE_S = 40
 WATCH_S = 300
 CALLS_MAX = 32  # at once
@@ -51,12 +54,14 @@ class SimulatedNodes:
         scheduler: str = SCHEDULER,
         begins: Step = _nothing,
         ends: Step = _nothing,
+        failed: Callable[[], None] = lambda: None,
     ) -> None:
         self._api = api
         self._settings = settings
         self._scheduler = scheduler
         self._begins = begins
         self._ends = ends
+        self._failed = failed
         self._calls = asyncio.Semaphore(CALLS_MAX)
         self._tasks: set[asyncio.Task[None]] = set()
         self._known: dict[str, bool] = {}  # by UID: whether it is being ended
@@ -73,8 +78,7 @@ class SimulatedNodes:
 
     async def start(self) -> None:
         """Makes the nodes; from then on pods are taken."""
-        for number in range(self._settings.nodes):
-            await self._make_node(self.node(number))
+        await asyncio.gather(*(self._make_node(self.node(number)) for number in range(self._settings.nodes)))
         self._spawn(self._heartbeat())
         self._spawn(self._watch())
 
@@ -84,8 +88,10 @@ class SimulatedNodes:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for number in range(self._settings.nodes):
-            await self._api.call("DELETE", f"/api/v1/nodes/{self.node(number)}")
+        names = [self.node(number) for number in range(self._settings.nodes)]
+        paths = [f"/api/v1/nodes/{name}" for name in names]
+        paths += [f"{LEASES}/{name}" for name in names]
+        await asyncio.gather(*(self._api.call("DELETE", path) for path in paths))
 
     # --- nodes ---
 
@@ -107,14 +113,15 @@ class SimulatedNodes:
             "metadata": {"name": name, "namespace": "kube-node-lease"},
             "spec": {"holderIdentity": name, "leaseDurationSeconds": NODE_LEASE_S, "renewTime": _now("microseconds")},
         }
-        await self._api.call("POST", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases", lease)
+        await self._api.call("POST", LEASES, lease)
 
     async def _heartbeat(self) -> None:
         while True:
             await asyncio.sleep(NODE_LEASE_S / 4)
             for number in range(self._settings.nodes):
-                path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{self.node(number)}"
-                await self._quietly("PATCH", path, {"spec": {"renewTime": _now("microseconds")}}, MERGE)
+                await self._quietly(
+                    "PATCH", f"{LEASES}/{self.node(number)}", {"spec": {"renewTime": _now("microseconds")}}, MERGE
+                )
 
     # --- pods ---
 
@@ -181,7 +188,7 @@ class SimulatedNodes:
         await self._ends(pod)
         metadata = pod["metadata"]
         body = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
-        while not await self._quietly("DELETE", _path(pod), body):
+        while not await self._quietly("DELETE", _path(pod), body):  # noqa: ASYNC110 - the API is away
             await asyncio.sleep(0.2)
 
     async def _tell(self, pod: Json, status: Json) -> None:
@@ -210,6 +217,7 @@ class SimulatedNodes:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self.failures.append(task.exception())  # type: ignore[arg-type]
+            self._failed()
 
 
 def _path(pod: Json) -> str:
@@ -221,18 +229,21 @@ def _now(precision: str = "seconds") -> str:
 
 
 async def serve(kubeconfig: str, settings: Settings) -> None:
-    """Until the process ends."""
+    """Until the process is asked to end."""
     client = KubeClient(Credentials({"KUBECONFIG": kubeconfig}, time.monotonic), "activator/simulated-nodes")
-    nodes = SimulatedNodes(Api(client, ""), settings)
+    over = asyncio.Event()
+    nodes = SimulatedNodes(Api(client, ""), settings, failed=over.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, over.set)
     try:
         await nodes.start()
         print("ready", flush=True)
-        while not nodes.failures:
-            await asyncio.sleep(1.0)
-        raise nodes.failures[0]
+        await over.wait()
     finally:
         await nodes.close()
         await client.close()
+    if nodes.failures:
+        raise nodes.failures[0]
 
 
 def main() -> None:

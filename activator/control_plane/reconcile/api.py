@@ -39,7 +39,7 @@ class Api(Protocol):
 
 
 def is_conflict(error: Exception) -> bool:
-    """Another manager owns a field, or a precondition does not hold: 409 Conflict, but 422 where a patch names a UID."""
+    """Another manager owns a field, or a precondition does not hold: 409, but 422 where a patch names another UID."""
     found = error_type_of(error)
     return found is ErrorType.CONFLICT or (found is ErrorType.INVALID and _OTHER_UID.search(str(error)) is not None)
 

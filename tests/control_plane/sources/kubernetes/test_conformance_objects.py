@@ -6,7 +6,6 @@ On a real cluster a definition of its own is made, and deleted afterwards.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -19,7 +18,8 @@ from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
 from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop, until
 from tests.control_plane.sources.kubernetes.fake_controllers import ControllerManager, deployment, is_ready
 from tests.control_plane.sources.kubernetes.fake_nodes import FAILURE_ANNOTATION, Failure, Settings
-from tests.control_plane.sources.kubernetes.test_conformance import Api, Json, On, on
+from tests.control_plane.sources.kubernetes.test_conformance import On, on
+from tests.kube.api import Api, Json
 
 __all__ = ["on"]
 
@@ -80,17 +80,11 @@ def defined(on: On, story: Callable[[Widgets], Awaitable[None]], **schema: Any) 
         assert status == 201, said
         widgets = Widgets(api)
         try:
-
-            async def served() -> bool:
-                return (await api.call("GET", widgets.path))[0] == 200
-
-            while not await served():
-                pass
+            await api.until(widgets.path, lambda status, _: status == 200)
             await story(widgets)
         finally:
             await api.call("DELETE", f"{DEFINITIONS}/widgets.{GROUP}")
-            while (await api.call("GET", f"{DEFINITIONS}/widgets.{GROUP}"))[0] == 200:
-                await asyncio.sleep(0.05)  # its objects go first
+            await api.until(f"{DEFINITIONS}/widgets.{GROUP}", lambda status, _: status == 404)  # its objects go first
 
     on(whole)
 
@@ -191,8 +185,7 @@ def test_the_definition_of_activations(on: On) -> None:
         status, said = await api.call("POST", DEFINITIONS, definition_of_chart)
         assert status == 201 or said["reason"] == "AlreadyExists", said
         path = f"/apis/activator.dev/v1alpha1/namespaces/{api.namespace}/activations"
-        while (await api.call("GET", path))[0] != 200:
-            await asyncio.sleep(0.05)
+        await api.until(path, lambda status, _: status == 200)
 
         async def made(name: str, **spec: Any) -> tuple[int, Json]:
             kind = {"apiVersion": "activator.dev/v1alpha1", "kind": "Activation"}
