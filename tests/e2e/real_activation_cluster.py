@@ -7,7 +7,6 @@ through a gate that notes its writes and can be closed, so nothing of the server
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import time
 import uuid
@@ -52,6 +51,8 @@ def pod_address(_number: int) -> str:
 class RealActivationCluster(StoryCluster):
     """`whole`: the activator looks at all namespaces, by cluster roles; otherwise at that of the story."""
 
+    patience_s = 120.0
+
     def __init__(
         self, folder: Path, settings: Settings | None = None, whole: bool = False, gate_host: str = "127.0.0.1"
     ) -> None:
@@ -70,7 +71,7 @@ class RealActivationCluster(StoryCluster):
         self.nodes: SimulatedNodes
         self._made_definitions: list[str] = []
         kubeconfig = real.kubeconfig()
-        self._asked(self._start(kubeconfig))
+        self.do(self._start(kubeconfig))
 
     # --- from the test's thread ---
 
@@ -80,7 +81,7 @@ class RealActivationCluster(StoryCluster):
             thing = {**thing, "spec": {**thing["spec"], "schedulerName": "nobody"}}
         made = self._call("POST", path, thing)
         if plural == "customresourcedefinitions":
-            self._asked(self._defined(thing))
+            self.do(self._defined(thing))
         return made
 
     def update(self, plural: str, name: str, change: Json) -> None:
@@ -114,19 +115,19 @@ class RealActivationCluster(StoryCluster):
         return thing
 
     def give_right(self, rule: Json) -> None:
-        self._asked(self._give("more", self.namespace, [rule]))
+        self.do(self._give("more", self.namespace, [rule]))
 
     def give_member_rights(self, given: bool = True) -> None:
         if given:
-            self._asked(self._give("activator-members", self.system, _chart_rules("member-rules.yaml")))
+            self.do(self._give("activator-members", self.system, _chart_rules("member-rules.yaml")))
         else:
             self._call("DELETE", f"{RBAC}/namespaces/{self.system}/rolebindings/activator-members")
 
     def stop_api(self) -> None:
-        self._asked(self.gate.stop())
+        self.do(self.gate.stop())
 
     def start_api(self) -> None:
-        self._asked(self.gate.start())
+        self.do(self.gate.start())
 
     def config(self, folder: Path, who: str) -> str:
         path = f"/api/v1/namespaces/{self.system}/serviceaccounts/activator/token"
@@ -145,14 +146,10 @@ class RealActivationCluster(StoryCluster):
 
     # --- on its loop ---
 
-    def _asked(self, what: Any) -> Any:
-        """As `do`, with the patience that a real server needs."""
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result(120.0)
-
     def _call(
         self, method: str, path: str, body: Json | None = None, content: str = "application/json", query: Any = None
     ) -> Json:
-        status, said = self._asked(self._api.call(method, path, body, content, query or {}))
+        status, said = self.do(self._api.call(method, path, body, content, query or {}))
         if status == 404:
             raise KeyError(f"{method} {path}: {said.get('message')}")
         assert 200 <= status <= 299, f"{method} {path}: {status} {said.get('message')}"

@@ -74,6 +74,7 @@ class StoryCluster(ABC):
 
     namespace = "default"
     system = "activator"
+    patience_s = PATIENCE_S  # with what it is asked to do
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -157,7 +158,7 @@ class StoryCluster(ABC):
 
     def do(self, what: Coroutine[Any, Any, T]) -> T:
         """Run it on the cluster's loop, to its end."""
-        return asyncio.run_coroutine_threadsafe(what, self._loop).result(PATIENCE_S)
+        return asyncio.run_coroutine_threadsafe(what, self._loop).result(self.patience_s)
 
     def call(self, what: Callable[[], T]) -> T:
         """The same of something that does not wait."""

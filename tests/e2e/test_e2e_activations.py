@@ -109,6 +109,20 @@ def test_replicas_that_a_user_sets_are_set_back(cluster: StoryCluster, activator
     assert "also writes the replicas of its target" in condition["message"]
 
 
+def test_a_service_of_ours_that_a_user_changes_or_deletes_is_as_before(
+    cluster: StoryCluster, activator: Activator
+) -> None:
+    cluster.deploy(replicas=1)
+    cluster.declare(scaling={"min": 1})
+    cluster.wait_condition("Ready", "Serving")
+    cluster.edit("services", "hello-pods", {"spec": {"selector": {"app": "other"}}}, "kubectl")
+    eventually(lambda: cluster.get("services", "hello-pods")["spec"]["selector"] == {"app": "hello"})
+    cluster.delete("services", "hello-pods")
+    eventually(lambda: "hello-pods" in cluster.names("services"))
+    eventually(lambda: ask(activator)[0] == 200)
+    assert "hello-pods" in cluster.names("services")
+
+
 def test_an_activation_that_is_deleted_with_requests_in_line(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy(failure="its probe fails")
     cluster.declare()

@@ -203,14 +203,67 @@ def test_replicas_come_and_go_while_the_api_is_killed_and_one_is_parted(
     assert len(json.loads(replicas.running[last].ask("/debug/members")[2])["writers"]) == 1
 
 
-def test_the_whole_cluster_is_looked_at_with_a_cluster_role(tmp_path: Path) -> None:
+@pytest.fixture
+def whole_cluster(tmp_path: Path) -> Iterator[RealActivationCluster]:
     skip_without_pods()
-    cluster = RealActivationCluster(tmp_path, whole=True)
-    activator = cluster.activator()
+    made = RealActivationCluster(tmp_path, whole=True)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def activator(whole_cluster: RealActivationCluster) -> Iterator[Activator]:
+    made = whole_cluster.activator()
+    yield made
+    made.close()
+
+
+def test_the_whole_cluster_is_looked_at_with_a_cluster_role(
+    whole_cluster: RealActivationCluster, activator: Activator
+) -> None:
+    cluster = whole_cluster
     cluster.deploy()
     cluster.declare()
     cluster.wait_condition("Ready", "AtZero")
     assert ask(activator)[0] == 200
     cluster.wait_replicas(0)
-    activator.close()
-    cluster.close()
+
+
+def test_from_the_first_request_over_an_upgrade_under_load_to_the_deletion(
+    whole_cluster: RealActivationCluster, activator: Activator
+) -> None:
+    """The upgrade is the rolling update of the Deployment controller: old and new pods, and no failure."""
+    cluster = whole_cluster
+    cluster.deploy("one")
+    cluster.deploy("three")
+    for name, limit in LIMITS.items():
+        cluster.declare(name, containerConcurrency=limit, scaling={"max": 4, "burst": True, "scaleToZeroGrace": "2s"})
+        cluster.wait_condition("Ready", "AtZero", name)
+    for name in LIMITS:
+        assert ask(activator, f"{name}.test")[0] == 200, "from zero"
+        cluster.wait_replicas(0, name)
+    with Crowd([activator]) as crowd:
+        crowd.goes_on(100)
+        for name in LIMITS:
+            old = {pod.name for pod in cluster.seen if pod.name.startswith(f"{name}-")}
+            change = {"spec": {"template": {"metadata": {"annotations": {"version": "2"}}}}}
+            cluster.update("deployments", name, change)
+            eventually(lambda name=name, old=old: is_upgraded(cluster, name, old), f"{name} is upgraded")
+        crowd.goes_on(100)
+    assert set(crowd.answers) == {"200"}, crowd.answers
+    for name, limit in LIMITS.items():
+        assert max(pod.most_in_flight for pod in cluster.seen if pod.name.startswith(f"{name}-")) <= limit
+        cluster.wait_replicas(0, name)
+        cluster.delete("activations", name)
+        eventually(lambda name=name: f"{name}-pods" not in cluster.names("services"))
+        assert name in cluster.names("deployments"), "the workload is the user's"
+    eventually(lambda: ask(activator, "one.test")[0] == 404)
+
+
+def is_upgraded(cluster: RealActivationCluster, name: str, old: set[str]) -> bool:
+    """Pods of the new template are there, and none of the former one."""
+    pods = {pod for pod in cluster.pods if pod.startswith(f"{name}-")}
+    thing = cluster.get("deployments", name)
+    status = thing.get("status") or {}
+    is_observed = status.get("observedGeneration", 0) >= thing["metadata"]["generation"]
+    return is_observed and bool(pods) and not pods & old and status.get("updatedReplicas") == status.get("replicas")

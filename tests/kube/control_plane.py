@@ -61,20 +61,22 @@ class ControlPlane:
         self._write_files()
         self._run("etcd", *self._etcd_flags())
         self.start_api()
-        self._run("kube-controller-manager", *self._manager_flags())
 
     def start_api(self) -> None:
+        """The controllers are started anew with it: they would take up to a minute to find out that it is back."""
         self._run("kube-apiserver", *self._api_flags())
         self._wait_ready()
         self._write_kubeconfig()
+        self._end("kube-controller-manager", signal.SIGKILL)
+        self._run("kube-controller-manager", *self._manager_flags())
 
     def kill_api(self) -> None:
         """As with a machine that loses its power; `start_api` brings it back, with what etcd has."""
         self._end("kube-apiserver", signal.SIGKILL)
 
     def close(self) -> None:
-        for name in reversed(list(self.running)):
-            self._end(name, signal.SIGTERM)
+        for name in reversed(list(self.running)):  # at once: what they would keep in order is thrown away
+            self._end(name, signal.SIGKILL)
 
     # --- its programs ---
 
