@@ -186,6 +186,47 @@ async def test_a_name_that_is_taken_between_is_not_taken_over() -> None:
 
 
 @on_a_loop
+async def test_a_service_that_somebody_wrote_or_deleted_is_looked_at_again() -> None:
+    """Its content is not handed in; its versions are. What was written by us is no news."""
+    async with world() as here:
+        thing = here.make("a")
+        await wanted(here, thing)
+        version = here.one("services", "a-pods")["metadata"]["resourceVersion"]
+        assert not here.reconciler.service_written("default/a", version, True)
+        here.api.taken()
+        await wanted(here, thing)
+        assert not here.api.taken(), "nothing is read"
+        edited = here.server.update("services", "a-pods", {"spec": {"selector": {"app": "other"}}})
+        assert here.reconciler.service_written("default/a", edited["metadata"]["resourceVersion"], True)
+        await wanted(here, thing)
+        mended = here.one("services", "a-pods")
+        assert mended["spec"]["selector"] == {"app": "a"}
+        assert not here.reconciler.service_written("default/a", mended["metadata"]["resourceVersion"], True)
+        here.server.delete("services", "a-pods")
+        assert here.reconciler.service_written("default/a", mended["metadata"]["resourceVersion"], False)
+        await wanted(here, thing)
+        again = here.one("services", "a-pods")["metadata"]["resourceVersion"]
+        assert not here.reconciler.service_written("default/a", again, True)
+        assert not here.reconciler.service_written("default/b", "999", True), "nobody's"
+
+
+@on_a_loop
+async def test_a_service_that_somebody_writes_during_a_pass_is_looked_at_after_it() -> None:
+    async with world() as here:
+        thing = here.make("a")
+
+        def edit(verb: str, path: str) -> None:
+            if path.endswith("/activations/a/status"):  # the Service has been made in this pass
+                here.api.before = lambda verb, path: None
+                edited = here.server.update("services", "a-pods", {"spec": {"selector": {"app": "other"}}})
+                here.reconciler.service_written("default/a", edited["metadata"]["resourceVersion"], True)
+
+        here.api.before = edit
+        await wanted(here, thing)
+        assert here.one("services", "a-pods")["spec"]["selector"] == {"app": "a"}
+
+
+@on_a_loop
 async def test_a_service_is_deleted_where_it_is_ours_only() -> None:
     async with world() as here:
         thing = here.make("a")
