@@ -184,6 +184,9 @@ def _add_membership(commands: argparse._SubParsersAction[argparse.ArgumentParser
     membership.add_argument("--ways", default="", metavar="A,B", help="only these (default: all five)")
     membership.add_argument("--kubeconfig", default="", metavar="FILE", help="a real API server instead of a fake one")
     membership.add_argument("--namespace", default="default", help="there (default: default)")
+    membership.add_argument(
+        "--round-timeout", type=_positive, default=300, metavar="S", help="a way that takes longer is given up (300)"
+    )
     membership.set_defaults(handler=_membership)
 
 
@@ -251,7 +254,15 @@ def _stale_loads(options: argparse.Namespace) -> int:
 def _membership(options: argparse.Namespace) -> int:
     from bench import membership
 
-    words = (options.replicas, options.choice, options.rounds, options.ways, options.kubeconfig, options.namespace)
+    words = (
+        options.replicas,
+        options.choice,
+        options.rounds,
+        options.ways,
+        options.kubeconfig,
+        options.namespace,
+        options.round_timeout,
+    )
     return membership.run(membership.options_of(*words), options.json)
 
 

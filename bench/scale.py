@@ -6,6 +6,8 @@ Rules
   2. Each technique is switched off once, the others staying on. Without watches there is something to read, so reads
      are compared there.
   3. Against the fake cluster wall-clock times say how often the API is waited for, not how long that takes elsewhere.
+     With --kubeconfig the API server and its controllers are real ones; nodes are simulated all the same, by a process
+     of their own (tests/kube/simulated_nodes.py). The CPU time of the API server is of all its work, pods included.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import msgspec
 
 from activator.control_plane.reconcile.reconciler import Techniques
 from bench import header, results, scale_noop
+from bench.api_server import ReadCpu, cpu_reader
 from bench.membership import write_kubeconfig
 from bench.processes import UsageError, answers, free_port, running
 from bench.results import Document, Result, figure
@@ -94,11 +97,11 @@ def run(options: Options, json_path: str | None) -> int:
         print(warning)
     runs: Runs = {}
     if options.profiles:
-        with _server(options) as kubeconfig:
-            _measured(options, PROFILED, kubeconfig)
+        with _server(options) as server:
+            _measured(options, PROFILED, *server)
     for variant in VARIANTS[:1] if options.is_brief else VARIANTS:
-        with _server(options) as kubeconfig:
-            runs[variant.name] = _measured(options, variant, kubeconfig)
+        with _server(options) as server:
+            runs[variant.name] = _measured(options, variant, *server)
         print(f"\n{variant.name}: {options.activations} Activations, {options.pods} pods")
         print(results.table(*rows(runs[variant.name])), flush=True)
     print("\ncalls of the reconciler, all techniques:")
@@ -114,36 +117,42 @@ def run(options: Options, json_path: str | None) -> int:
 
 
 @contextmanager
-def _server(options: Options) -> Iterator[str]:
-    """A configuration for the API server: a fake cluster of its own, or the one that was named."""
-    if options.kubeconfig:
-        yield options.kubeconfig
-        return
+def _server(options: Options) -> Iterator[tuple[str, ReadCpu]]:
+    """A configuration for the API server: a fake cluster of its own, or the one that was named; and its CPU time."""
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         folder, port = Path(name), free_port()
+        if options.kubeconfig:
+            words = ["--kubeconfig", options.kubeconfig, "--nodes", str(options.nodes), "--ready-ms", str(READY_MS)]
+            command = [sys.executable, "-m", "tests.kube.simulated_nodes", *words, "--terminate-ms", str(TERMINATE_MS)]
+            with running(command, folder / "nodes.log") as nodes:
+                nodes.wait_until(lambda: "ready" in nodes.tail())
+                yield options.kubeconfig, cpu_reader(options.kubeconfig)
+            return
         command = [sys.executable, "-m", "bench.scale_server", str(port), str(options.nodes)]
         with running([*command, str(READY_MS), str(TERMINATE_MS)], folder / "server.log") as server:
             server.wait_until(answers(port, "/api/v1/namespaces/default/configmaps"))
-            yield write_kubeconfig(folder, port)
+            yield write_kubeconfig(folder, port), server.cpu_s
 
 
-def _measured(options: Options, variant: Variant, kubeconfig: str) -> list[Phase]:
+def _measured(options: Options, variant: Variant, kubeconfig: str, read_cpu: ReadCpu) -> list[Phase]:
     import uvloop
 
-    return uvloop.run(_phases(options, variant, kubeconfig))
+    return uvloop.run(_phases(options, variant, kubeconfig, read_cpu))
 
 
-async def _phases(options: Options, variant: Variant, kubeconfig: str) -> list[Phase]:
+async def _phases(options: Options, variant: Variant, kubeconfig: str, read_cpu: ReadCpu) -> list[Phase]:
     steady_s = options.steady_s if variant is VARIANTS[0] else min(options.steady_s, SHORT_STEADY_S)
     size = Size(options.activations, options.pods // options.activations, options.concurrency, steady_s)
     user = User(kubeconfig, options.namespace)
     try:
         await user.prepare()
-        running_now = Run(kubeconfig, user, size, variant.techniques, variant.is_watched)
+        running_now = Run(kubeconfig, user, size, variant.techniques, variant.is_watched, read_cpu)
         if variant is PROFILED:
             running_now.profiles = Path(options.profiles)
         try:
-            return await running_now.all()
+            phases = await running_now.all()
+            await user.settle()
+            return phases
         finally:
             await running_now.close()
     finally:
@@ -155,14 +164,29 @@ async def _phases(options: Options, variant: Variant, kubeconfig: str) -> list[P
 
 def rows(phases: list[Phase]) -> tuple[list[str], list[list[str]]]:
     """The table of one run."""
-    title = ["phase", "wall s", "own CPU s", "waiting s", "calls", "writes", "events", "folded", "applied", "seed s"]
+    title = [
+        "phase",
+        "wall s",
+        "own CPU s",
+        "waiting s",
+        "server CPU s",
+        "calls",
+        "writes",
+        "events",
+        "folded",
+        "applied",
+        "seed s",
+    ]
     lines = []
     for phase in phases:
         seed = _seed(phase.name)
-        cells = [figure(value, 3) for value in (phase.wall_s, phase.cpu_s, phase.wall_s - phase.cpu_s)]
+        times = (phase.wall_s, phase.cpu_s, phase.wall_s - phase.cpu_s, phase.server_cpu_s)
+        cells = [figure(value, 3) for value in times]
         counts = (sum(phase.calls.values()), phase.writes, phase.received, phase.folded, phase.applied)
         lines.append([phase.name, *cells, *(figure(count, 0) for count in counts), seed])
     total = [figure(sum(one), 3) for one in zip(*((p.wall_s, p.cpu_s, p.wall_s - p.cpu_s) for p in phases))]
+    server = [phase.server_cpu_s for phase in phases if phase.server_cpu_s is not None]
+    total.append(figure(sum(server) if len(server) == len(phases) else None, 3))
     sums = zip(*((sum(p.calls.values()), p.writes, p.received, p.folded, p.applied) for p in phases))
     lines.append(["total", *total, *(figure(sum(one), 0) for one in sums), "128.0 -> 110.9"])
     return title, lines
@@ -201,7 +225,10 @@ def figures(options: Options, runs: Runs, noops: list[Noop]) -> list[Result]:
                 "applied": phase.applied,
                 **{f"calls {call}": count for call, count in phase.calls.items()},
             }
-            for what, value in (("wall", phase.wall_s), ("cpu", phase.cpu_s)):
+            taken = {"wall": phase.wall_s, "cpu": phase.cpu_s}
+            if phase.server_cpu_s is not None:
+                taken["server_cpu"] = phase.server_cpu_s
+            for what, value in taken.items():
                 found.append(Result(f"scale.{key}.{phase.name}.{what}", value, "s", True, params))
             found.append(Result(f"scale.{key}.{phase.name}.writes", phase.writes, "calls", True, params))
     for one in noops:

@@ -147,7 +147,7 @@ def _activation(number: int, version: int) -> dict[str, Any]:
             "annotations": {"activator.dev/reconcile-trigger": str(version)},
             "creationTimestamp": "2026-01-01T00:00:00Z",
         },
-        "spec": {"target": {"name": _name(number)}, "port": 8080, "replicas": 2},
+        "spec": {"target": {"name": _name(number)}, "port": 8080, "scaling": {"min": 2}},
         "status": {"observedGeneration": 1, "ready": 2, "wanted": 2, "conditions": conditions},
     }
 

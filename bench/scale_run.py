@@ -25,6 +25,7 @@ from activator.control_plane.reconcile.reconciler import Reconciler, Techniques
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.credentials import Credentials
 from activator.control_plane.sources.kubernetes.watches import KubeWatches
+from bench.api_server import ReadCpu
 from bench.processes import BenchError
 from bench.scale_source import ScaleSource
 from bench.scale_user import User
@@ -37,7 +38,9 @@ PHASES = ("deploy", "pods-ready", "steady", "half", "back", "delete")
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """`calls`: of the reconciler, by "verb kind"; events are those that the source received, folded and applied."""
+    """`calls`: of the reconciler, by "verb kind"; events are those that the source received, folded and applied.
+
+    `server_cpu_s`: of the API server's process, by all that it does; None: it cannot be read."""
 
     name: str
     wall_s: float
@@ -46,6 +49,7 @@ class Phase(msgspec.Struct, frozen=True):
     received: int
     folded: int
     applied: int
+    server_cpu_s: float | None = None
 
     @property
     def writes(self) -> int:
@@ -93,8 +97,17 @@ class CountingApi:
 class Run:
     """A reconciler at work. `profiles`: where each phase's profile is written; None: nowhere."""
 
-    def __init__(self, kubeconfig: str, user: User, size: Size, techniques: Techniques, is_watched: bool) -> None:
+    def __init__(
+        self,
+        kubeconfig: str,
+        user: User,
+        size: Size,
+        techniques: Techniques,
+        is_watched: bool,
+        read_cpu: ReadCpu = lambda: None,
+    ) -> None:
         self._user = user
+        self._read_cpu = read_cpu
         self._size = size
         self.failures: list[BaseException] = []
         self.client = KubeClient(Credentials({"KUBECONFIG": kubeconfig}, time.monotonic), "activator/bench-scale")
@@ -174,15 +187,17 @@ class Run:
     async def _phase(self, name: str, begin: Callable[[], Awaitable[None]], is_over: Callable[[], bool]) -> None:
         source = self.source
         calls, events = Counter(self.api.calls), (source.received, source.folded, source.applied)
-        wall_s, cpu_s = time.perf_counter(), time.thread_time()
+        wall_s, cpu_s, server_s = time.perf_counter(), time.thread_time(), self._read_cpu()
         async with self._profiled(name):
             await begin()
             await self._until(is_over)
         wall_s, cpu_s = time.perf_counter() - wall_s, time.thread_time() - cpu_s
+        server_after_s = self._read_cpu()
+        server_cpu_s = None if server_s is None or server_after_s is None else server_after_s - server_s
         after = (source.received, source.folded, source.applied)
         received, folded, applied = (now - before for now, before in zip(after, events))
         made = dict(sorted((self.api.calls - calls).items()))
-        self.phases.append(Phase(name, wall_s, cpu_s, made, received, folded, applied))
+        self.phases.append(Phase(name, wall_s, cpu_s, made, received, folded, applied, server_cpu_s))
 
     @asynccontextmanager
     async def _profiled(self, name: str) -> AsyncIterator[None]:

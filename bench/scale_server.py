@@ -11,7 +11,7 @@ import sys
 
 import uvloop
 
-from tests.control_plane.reconcile.reconcile_world import DEFINITION
+from activator.config.crd import make_definition
 from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
 from tests.control_plane.sources.kubernetes.fake_controllers import ControllerManager
 from tests.control_plane.sources.kubernetes.fake_nodes import Settings
@@ -24,7 +24,7 @@ async def serve(port: int, nodes: int, ready_s: float, terminate_s: float) -> No
     server.port = port
     settings = Settings(nodes=nodes, pods_per_node=1_000, ready_s=ready_s, terminate_s=terminate_s)
     ControllerManager(server, settings)
-    server.create("customresourcedefinitions", DEFINITION, "")
+    server.create("customresourcedefinitions", make_definition(), "")
     await server.start()
     await asyncio.Event().wait()
 

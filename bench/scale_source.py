@@ -44,10 +44,16 @@ class Target(KubeStruct, frozen=True, gc=False):
     name: str = ""
 
 
+class Scaling(KubeStruct, frozen=True, gc=False):
+    min: int = 0
+
+
 class ActivationSpec(KubeStruct, frozen=True, gc=False):
+    """What is wanted is the minimum: nothing here is scaled by load."""
+
     target: Target = Target()
     port: int | str = 8080
-    replicas: int = 0
+    scaling: Scaling = Scaling()
 
 
 class ActivationStatus(KubeStruct, frozen=True, gc=False):
@@ -213,7 +219,7 @@ class ScaleSource:
         if target is None:
             return None
         ready = sum(self.slices.get(key, _NO_SLICES).values())
-        wanted = thing.spec.replicas
+        wanted = thing.spec.scaling.min
         desired = Desired(
             key,
             thing.metadata.uid,

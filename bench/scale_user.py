@@ -12,16 +12,20 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from activator.config.crd import make_definition
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.credentials import Credentials
 from activator.control_plane.sources.kubernetes.errors import KubeError, RefusedError
 from bench.processes import BenchError
-from tests.control_plane.reconcile.reconcile_world import DEFINITION, activation
+from tests.control_plane.reconcile.reconcile_world import activation
 from tests.control_plane.sources.kubernetes.fake_controllers import deployment
+from tests.kube.simulated_nodes import as_simulated
 
 TRIGGER = "activator.dev/reconcile-trigger"
 MANAGER = "bench-user"
 CALL_TIMEOUT_S = 300.0
+POLL_S = 0.1
+ACTIVATIONS = "activator.dev/v1alpha1"
 
 
 class User:
@@ -36,21 +40,30 @@ class User:
         self._thread.start()
 
     async def prepare(self) -> None:
-        """The definition and the namespace, where they are not there."""
+        """The definition and the namespace, where they are not there; returns when the kind is served."""
         definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
-        await self._run(self._made(definitions, {**DEFINITION, "kind": "CustomResourceDefinition"}))
+        await self._run(self._made(definitions, make_definition()))
         await self._run(self._made("/api/v1/namespaces", {"metadata": {"name": self.namespace}}))
+        await self._run(self._until(self._path(ACTIVATIONS, "activations"), lambda found: True))
+
+    async def settle(self) -> None:
+        """What controllers collect is gone."""
+        await self._run(self._until(self._path("v1", "pods"), lambda found: not found["items"]))
 
     async def deploy(self, names: list[str], replicas: int) -> None:
         async def one(client: KubeClient, name: str) -> None:
-            await client.create(self._path("apps/v1", "deployments"), deployment(name), MANAGER)
-            thing = activation(name, replicas=replicas)
-            await client.create(self._path("activator.dev/v1alpha1", "activations"), thing, MANAGER)
+            target = deployment(name)
+            target["spec"]["template"] = as_simulated(target["spec"]["template"])
+            await client.create(self._path("apps/v1", "deployments"), target, MANAGER)
+            thing = activation(name, scaling={"min": replicas})
+            await client.create(self._path(ACTIVATIONS, "activations"), thing, MANAGER)
 
         await self._each(names, one)
 
     async def scale(self, names: list[str], replicas: int) -> None:
-        await self._each(names, lambda client, name: self._patched(client, name, {"spec": {"replicas": replicas}}))
+        await self._each(
+            names, lambda client, name: self._patched(client, name, {"spec": {"scaling": {"min": replicas}}})
+        )
 
     async def touch(self, name: str, value: str) -> None:
         patch = {"metadata": {"annotations": {TRIGGER: value}}}
@@ -58,7 +71,7 @@ class User:
 
     async def delete(self, names: list[str]) -> None:
         async def one(client: KubeClient, name: str) -> None:
-            for version, plural in (("activator.dev/v1alpha1", "activations"), ("apps/v1", "deployments")):
+            for version, plural in ((ACTIVATIONS, "activations"), ("apps/v1", "deployments")):
                 path = f"{self._path(version, plural)}/{name}"
                 thing = json.loads(await client.get(path))
                 await client.delete(path, thing["metadata"]["uid"])
@@ -78,10 +91,11 @@ class User:
     # --- on its thread ----------------------------------------------------------------------------------------------
 
     def _path(self, version: str, plural: str) -> str:
-        return f"/apis/{version}/namespaces/{self.namespace}/{plural}"
+        prefix = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        return f"{prefix}/namespaces/{self.namespace}/{plural}"
 
     async def _patched(self, client: KubeClient, name: str, patch: dict[str, Any]) -> None:
-        await client.merge_patch(f"{self._path('activator.dev/v1alpha1', 'activations')}/{name}", patch, MANAGER)
+        await client.merge_patch(f"{self._path(ACTIVATIONS, 'activations')}/{name}", patch, MANAGER)
 
     async def _made(self, collection: str, thing: dict[str, Any]) -> None:
         try:
@@ -89,6 +103,18 @@ class User:
         except RefusedError as error:
             if error.reason != "AlreadyExists":
                 raise
+
+    async def _until(self, path: str, holds: Callable[[dict[str, Any]], bool]) -> None:
+        """Until a list of the API is so."""
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            while True:
+                try:
+                    if holds(json.loads(await self._at().list_page(path, {"limit": "1"}))):
+                        return
+                except RefusedError as error:
+                    if error.status != 404:
+                        raise
+                await asyncio.sleep(POLL_S)
 
     def _at(self) -> KubeClient:
         if self._client is None:

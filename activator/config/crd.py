@@ -29,15 +29,12 @@ Schema = dict[str, Any]
 
 _PATTERNS: Final[dict[type, str]] = {Duration: DURATION_PATTERN, Size: SIZE_PATTERN}
 
-# What types cannot say, in the Common Expression Language; (rule, message).
+# What types cannot say, in the Common Expression Language; (rule, message). A rule sees no field that may be of several
+# types (`hashOn`, `splitOn`): the API server would refuse the whole definition ("undefined field").
 _RULES: Final = (
     (
         "type(self.port) != int || (self.port >= 1 && self.port <= 65535)",
         "port: expected a port from 1 to 65535, or the name of a port such as http",
-    ),
-    (
-        "!has(self.hashOn) || (has(self.policy) && self.policy == 'consistent-hash')",
-        "hashOn: it requires `policy: consistent-hash`",
     ),
 )
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from activator.members.claims.ways import WAYS
 from bench.__main__ import main
+from bench.api_server import cpu_reader, listener, local_port
 from bench.membership import Options, Turn, figures, options_of, rows, write_kubeconfig
 from bench.processes import UsageError
 
@@ -48,6 +52,26 @@ def test_a_server_whose_cpu_cannot_be_read_has_no_such_figure() -> None:
     turns = {("leases", 3): [turn(0.1, None)]}
     assert "membership.leases.3.server_cpu" not in {one.name for one in figures(Options(), turns)}
     assert rows(turns, 3)[1][0][-1] == "-"
+
+
+def test_a_round_that_did_not_end_is_shown_as_such() -> None:
+    turns = {("apply-by-member", 3): [msgspec.structs.replace(turn(90.0), is_over=False)]}
+    assert rows(turns, 3)[1][0][1] == "> 90,000"
+    found = {one.name: one for one in figures(Options(), turns)}
+    assert found["membership.apply-by-member.3.converged"].params["converged"] is False
+
+
+def test_the_cpu_time_of_a_server_of_this_machine_is_read(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        config = write_kubeconfig(tmp_path, port)
+        assert local_port(config) == port and listener(port) == os.getpid()
+        before = cpu_reader(config)()
+        assert before is not None and before > 0
+    assert listener(port) is None and cpu_reader(config)() is None
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_text(Path(config).read_text("utf-8").replace("127.0.0.1", "192.0.2.1"))
+    assert cpu_reader(str(elsewhere))() is None
 
 
 def test_every_row_has_every_column() -> None:

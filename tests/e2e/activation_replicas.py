@@ -11,54 +11,52 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from activator.control_plane.sources.activations.rights import all_rules, member_rules
 from activator.runtime.rendezvous import owner_of
-from tests.control_plane.sources.kubernetes.fake_cluster import write_config
 from tests.control_plane.sources.kubernetes.fake_nodes import FAILURE_ANNOTATION, Failure
-from tests.e2e.activation_cluster import ActivationCluster
 from tests.e2e.running import Activator, eventually
+from tests.e2e.story_cluster import StoryCluster
 from tests.e2e.test_e2e_members import free_ports
-
-SYSTEM = "activator"
 
 
 class ActivationReplicas:
     """Of one cluster."""
 
-    def __init__(self, cluster: ActivationCluster, folder: Path) -> None:
+    def __init__(self, cluster: StoryCluster, folder: Path) -> None:
         self.cluster = cluster
         self.folder = folder
         self.key = folder / "members.key"
         self.key.write_text("a key of the group that is long enough\n")
         self.running: dict[str, Activator] = {}
         self._started: list[Activator] = []
-        cluster.call(self._give_rights)
-
-    def _give_rights(self) -> None:
-        self.cluster.api.rules = [*all_rules(), *member_rules()]
+        cluster.give_member_rights()
 
     # --- their life ---
 
+    def place(self, name: str) -> tuple[str, list[str]]:
+        """The address of a replica, and a command that runs another one where that address is."""
+        return "127.0.0.1", []
+
     def start(self, name: str, **more: Any) -> Activator:
         (port,) = free_ports(1)
+        host, prefix = self.place(name)
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         metadata = {"name": name, "annotations": {FAILURE_ANNOTATION: Failure.UNSCHEDULABLE.value}}
         spec = {"containers": [{"name": "activator", "image": "activator"}]}
         thing = {"metadata": metadata, "spec": spec, "status": {"phase": "Pending"}}
-        made = self.cluster.call(lambda: self.cluster.api.create("pods", thing, SYSTEM))
-        kubernetes = {"mode": "activations", "service": "activator/activator"}
-        members = {"listen": f"127.0.0.1:{port}", "key_file": str(self.key), **more.pop("members", {})}
-        here = {"listen": "127.0.0.1:0", "admin": "127.0.0.1:0", "kubernetes": kubernetes, "members": members, **more}
+        made = self.cluster.create("pods", thing, self.cluster.system)
+        members = {"listen": f"{host}:{port}", "key_file": str(self.key), **more.pop("members", {})}
+        here = {"listen": f"{host}:0", "admin": f"{host}:0", "members": members, **more}
+        here["kubernetes"] = self.cluster.kubernetes()
         (folder / "activator.yaml").write_text(json.dumps(here))
         variables = {
-            "KUBECONFIG": write_config(folder, self.cluster.api.url, {"token": name}),
+            "KUBECONFIG": self.cluster.config(folder, name),
             "POD_NAME": name,
             "POD_UID": made["metadata"]["uid"],
-            "POD_IP": "127.0.0.1",
-            "POD_NAMESPACE": SYSTEM,
+            "POD_IP": host,
+            "POD_NAMESPACE": self.cluster.system,
         }
-        found = Activator(["-c", str(folder / "activator.yaml")], folder, **variables)
+        found = Activator(["-c", str(folder / "activator.yaml")], folder, prefix, **variables)
         found.may_log_errors = True
         self._started.append(found)
         found.wait_serving()
@@ -84,6 +82,16 @@ class ActivationReplicas:
             return fits and ready and len({view["epoch"] for view in views}) == 1
 
         eventually(together, "the replicas are together")
+
+    def wait_group(self) -> None:
+        """All are in one view, in which nobody is unproven."""
+
+        def grouped() -> bool:
+            views = [self.view(name) for name in self.running]
+            fits = all(len(view["members"]) == len(views) and view["grants"] and not view["unproven"] for view in views)
+            return fits and len({view["epoch"] for view in views}) == 1
+
+        eventually(grouped, "the replicas are a group")
 
     def kill(self, name: str) -> None:
         """The process; its pod is there still, as with a container that dies."""
@@ -111,8 +119,7 @@ class ActivationReplicas:
 
     def writes(self, part: str) -> list[tuple[float, str, str, str]]:
         """(when, who, verb, path) of the writes of replicas to paths that have this part."""
-        found = self.cluster.call(lambda: list(self.cluster.api.written_by))
-        return [one for one in found if f"/{part}" in one[3] and "/leases" not in one[3]]
+        return [one for one in self.cluster.written() if f"/{part}" in one[3] and "/leases" not in one[3]]
 
     def writers(self, name: str) -> list[str]:
         """Who wrote for this object, one after the other."""

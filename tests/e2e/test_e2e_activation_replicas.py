@@ -11,22 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from activator.control_plane.sources.activations.rights import all_rules
-from tests.e2e.activation_cluster import ActivationCluster, ask
 from tests.e2e.activation_replicas import ActivationReplicas
-from tests.e2e.conftest import next_net
 from tests.e2e.running import Activator, eventually
+from tests.e2e.story_cluster import StoryCluster, ask
+from tests.e2e.story_fixtures import cluster, make_cluster
+
+__all__ = ["cluster", "make_cluster"]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ActivationCluster]:
-    made = ActivationCluster(tmp_path, next_net())
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def replicas(cluster: ActivationCluster, tmp_path: Path) -> Iterator[ActivationReplicas]:
+def replicas(cluster: StoryCluster, tmp_path: Path) -> Iterator[ActivationReplicas]:
     made = ActivationReplicas(cluster, tmp_path)
     yield made
     made.close()
@@ -36,7 +30,7 @@ def knows(activator: Activator, name: str = "hello") -> None:
     eventually(lambda: name in activator.revisions(), f"{name} is known")
 
 
-def test_from_zero_by_either_replica(cluster: ActivationCluster, replicas: ActivationReplicas) -> None:
+def test_from_zero_by_either_replica(cluster: StoryCluster, replicas: ActivationReplicas) -> None:
     replicas.start_all(2)
     cluster.deploy()
     cluster.declare()
@@ -53,7 +47,7 @@ def test_from_zero_by_either_replica(cluster: ActivationCluster, replicas: Activ
     assert replicas.running[other].revision("hello").get("scaling") is None, "only the owner decides"
 
 
-def test_objects_are_spread_and_each_has_one_writer(cluster: ActivationCluster, replicas: ActivationReplicas) -> None:
+def test_objects_are_spread_and_each_has_one_writer(cluster: StoryCluster, replicas: ActivationReplicas) -> None:
     replicas.start_all(2)
     names = [f"app-{letter}" for letter in "abcdefghijkl"]
     for name in names:
@@ -71,7 +65,7 @@ def test_objects_are_spread_and_each_has_one_writer(cluster: ActivationCluster, 
 
 
 def test_a_limit_holds_over_both_and_the_owner_sees_the_load_of_both(
-    cluster: ActivationCluster, replicas: ActivationReplicas
+    cluster: StoryCluster, replicas: ActivationReplicas
 ) -> None:
     replicas.start_all(2)
     cluster.deploy()
@@ -88,9 +82,7 @@ def test_a_limit_holds_over_both_and_the_owner_sees_the_load_of_both(
     assert replicas.writers("hello") == [replicas.owner()]
 
 
-def test_load_at_the_other_replica_alone_keeps_the_pods(
-    cluster: ActivationCluster, replicas: ActivationReplicas
-) -> None:
+def test_load_at_the_other_replica_alone_keeps_the_pods(cluster: StoryCluster, replicas: ActivationReplicas) -> None:
     """The owner has no request of it, and must not scale it to zero."""
     replicas.start_all(2)
     cluster.deploy()
@@ -103,9 +95,7 @@ def test_load_at_the_other_replica_alone_keeps_the_pods(
     cluster.wait_replicas(0)
 
 
-def test_the_owner_is_killed_in_the_middle_of_a_cold_start(
-    cluster: ActivationCluster, replicas: ActivationReplicas
-) -> None:
+def test_the_owner_is_killed_in_the_middle_of_a_cold_start(cluster: StoryCluster, replicas: ActivationReplicas) -> None:
     replicas.start_all(2)
     cluster.deploy(failure="its probe fails")
     cluster.declare(scaling={"scaleToZeroGrace": "20s"})
@@ -124,7 +114,7 @@ def test_the_owner_is_killed_in_the_middle_of_a_cold_start(
     assert ask(replicas.running[other])[0] == 200
 
 
-def test_the_owner_is_killed_before_it_has_scaled(cluster: ActivationCluster, replicas: ActivationReplicas) -> None:
+def test_the_owner_is_killed_before_it_has_scaled(cluster: StoryCluster, replicas: ActivationReplicas) -> None:
     """The request that waits at the other one is what the new owner decides by."""
     replicas.start_all(2)
     cluster.deploy()
@@ -140,7 +130,7 @@ def test_the_owner_is_killed_before_it_has_scaled(cluster: ActivationCluster, re
 
 
 def test_nothing_is_written_while_nothing_changes_also_at_a_change_of_the_owner(
-    cluster: ActivationCluster, replicas: ActivationReplicas
+    cluster: StoryCluster, replicas: ActivationReplicas
 ) -> None:
     replicas.start_all(2)
     cluster.deploy(replicas=1)
@@ -161,7 +151,7 @@ def test_nothing_is_written_while_nothing_changes_also_at_a_change_of_the_owner(
 
 
 def test_a_drain_hands_over_and_a_new_replica_takes_its_part(
-    cluster: ActivationCluster, replicas: ActivationReplicas
+    cluster: StoryCluster, replicas: ActivationReplicas
 ) -> None:
     """As in a rolling update, under load: no request fails, nothing is written by two."""
     replicas.start_all(2, shutdown={"delay": "1s"})
@@ -202,7 +192,7 @@ def test_a_drain_hands_over_and_a_new_replica_takes_its_part(
         assert len(writers) == len(set(writers)), "nobody wrote again after another one had"
 
 
-def test_the_owner_changes_while_the_api_is_away(cluster: ActivationCluster, replicas: ActivationReplicas) -> None:
+def test_the_owner_changes_while_the_api_is_away(cluster: StoryCluster, replicas: ActivationReplicas) -> None:
     """Who owns what the replicas agree on without the API; what is to be written waits for it."""
     replicas.start_all(2)
     cluster.deploy()
@@ -210,20 +200,20 @@ def test_the_owner_changes_while_the_api_is_away(cluster: ActivationCluster, rep
     cluster.wait_condition("Ready", "AtZero")
     owner, (other,) = replicas.owner(), replicas.others()
     knows(replicas.running[other])
-    cluster.do(cluster.api.stop())
+    cluster.stop_api()
     replicas.kill(owner)
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(lambda: ask(replicas.running[other])[0])
         eventually(lambda: (replicas.running[other].revision("hello").get("scaling") or {}).get("wanted") == 1)
-        cluster.do(cluster.api.start())
+        cluster.start_api()
         assert answer.result(20.0) == 200
     assert replicas.writers("hello") == [owner, other]
 
 
 def test_without_the_rights_for_leases_it_does_not_start(
-    cluster: ActivationCluster, replicas: ActivationReplicas, tmp_path: Path
+    cluster: StoryCluster, replicas: ActivationReplicas, tmp_path: Path
 ) -> None:
     """Alone it would write for objects for which the others write as well."""
-    cluster.call(lambda: setattr(cluster.api, "rules", all_rules()))
+    cluster.give_member_rights(False)
     with pytest.raises(AssertionError, match="without them several replicas would write for the same objects"):
         replicas.start("activator-0")

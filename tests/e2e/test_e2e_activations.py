@@ -8,31 +8,26 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from tests.control_plane.sources.kubernetes.fake_nodes import FAILURE_ANNOTATION, Settings
-from tests.e2e.activation_cluster import NAMESPACE, ActivationCluster, ask
-from tests.e2e.conftest import next_net
+from tests.control_plane.sources.kubernetes.fake_nodes import Settings
+from tests.e2e.activation_cluster import NAMESPACE
 from tests.e2e.running import Activator, eventually
+from tests.e2e.story_cluster import StoryCluster, ask
+from tests.e2e.story_fixtures import MakeCluster, cluster, make_cluster
+
+__all__ = ["cluster", "make_cluster"]
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[ActivationCluster]:
-    made = ActivationCluster(tmp_path, next_net())
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def activator(cluster: ActivationCluster) -> Iterator[Activator]:
+def activator(cluster: StoryCluster) -> Iterator[Activator]:
     made = cluster.activator()
     yield made
     made.close()
 
 
-def test_from_zero_to_zero_and_again(cluster: ActivationCluster, activator: Activator) -> None:
+def test_from_zero_to_zero_and_again(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy()
     cluster.declare()
     cluster.wait_condition("Ready", "AtZero")
@@ -49,7 +44,7 @@ def test_from_zero_to_zero_and_again(cluster: ActivationCluster, activator: Acti
     assert len(cluster.seen) == 2
 
 
-def test_what_was_there_before_is_taken_over_as_it_is(cluster: ActivationCluster) -> None:
+def test_what_was_there_before_is_taken_over_as_it_is(cluster: StoryCluster) -> None:
     cluster.deploy(replicas=2)
     cluster.wait_pods(2)
     cluster.declare(scaling={"scaleToZeroGrace": "2s"})
@@ -61,7 +56,7 @@ def test_what_was_there_before_is_taken_over_as_it_is(cluster: ActivationCluster
     activator.close()
 
 
-def test_a_limit_holds_and_brings_more_pods(cluster: ActivationCluster, activator: Activator) -> None:
+def test_a_limit_holds_and_brings_more_pods(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy()
     cluster.declare(containerConcurrency=1, scaling={"max": 3, "burst": True})
     cluster.wait_condition("Ready", "AtZero")
@@ -72,9 +67,7 @@ def test_a_limit_holds_and_brings_more_pods(cluster: ActivationCluster, activato
     assert 2 <= len(cluster.seen) <= 3
 
 
-def test_what_cannot_start_is_told_at_once_and_served_when_it_can(
-    cluster: ActivationCluster, activator: Activator
-) -> None:
+def test_what_cannot_start_is_told_at_once_and_served_when_it_can(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy(failure="CrashLoopBackOff")
     cluster.declare(scaling={"scaleToZeroGrace": "30s"})
     cluster.wait_condition("Ready", "AtZero")
@@ -86,15 +79,12 @@ def test_what_cannot_start_is_told_at_once_and_served_when_it_can(
     assert time.monotonic() - began < 10.0
     condition = cluster.wait_condition("Ready", "CrashLoopBackOff")
     assert condition["status"] == "False"
-    mended = {"spec": {"template": {"metadata": {"annotations": {FAILURE_ANNOTATION: None}}}}}
-    cluster.call(lambda: cluster.api.update("deployments", "hello", mended))
-    for name in cluster.names("pods"):
-        cluster.call(lambda name=name: cluster.api.delete("pods", name))  # type: ignore[misc]
+    cluster.mend()
     eventually(lambda: ask(activator)[0] == 200)
 
 
-def test_what_may_pass_is_waited_for_as_long_as_the_object_says(tmp_path: Path) -> None:
-    cluster = ActivationCluster(tmp_path, next_net(), Settings(quotas={NAMESPACE: 0}))
+def test_what_may_pass_is_waited_for_as_long_as_the_object_says(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(Settings(quotas={NAMESPACE: 0}))
     activator = cluster.activator()
     cluster.deploy()
     cluster.declare(patience="3s")
@@ -104,10 +94,9 @@ def test_what_may_pass_is_waited_for_as_long_as_the_object_says(tmp_path: Path) 
     assert (status, "exceeded quota" in body) == (503, True)
     assert time.monotonic() - began > 2.5
     activator.close()
-    cluster.close()
 
 
-def test_replicas_that_a_user_sets_are_set_back(cluster: ActivationCluster, activator: Activator) -> None:
+def test_replicas_that_a_user_sets_are_set_back(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy()
     cluster.declare(scaling={"min": 1})
     cluster.wait_replicas(1)
@@ -120,7 +109,21 @@ def test_replicas_that_a_user_sets_are_set_back(cluster: ActivationCluster, acti
     assert "also writes the replicas of its target" in condition["message"]
 
 
-def test_an_activation_that_is_deleted_with_requests_in_line(cluster: ActivationCluster, activator: Activator) -> None:
+def test_a_service_of_ours_that_a_user_changes_or_deletes_is_as_before(
+    cluster: StoryCluster, activator: Activator
+) -> None:
+    cluster.deploy(replicas=1)
+    cluster.declare(scaling={"min": 1})
+    cluster.wait_condition("Ready", "Serving")
+    cluster.edit("services", "hello-pods", {"spec": {"selector": {"app": "other"}}}, "kubectl")
+    eventually(lambda: cluster.get("services", "hello-pods")["spec"]["selector"] == {"app": "hello"})
+    cluster.delete("services", "hello-pods")
+    eventually(lambda: "hello-pods" in cluster.names("services"))
+    eventually(lambda: ask(activator)[0] == 200)
+    assert "hello-pods" in cluster.names("services")
+
+
+def test_an_activation_that_is_deleted_with_requests_in_line(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy(failure="its probe fails")
     cluster.declare()
     cluster.wait_condition("Ready", "AtZero")
@@ -129,7 +132,7 @@ def test_an_activation_that_is_deleted_with_requests_in_line(cluster: Activation
     waiting.start()
     cluster.wait_replicas(1)
     eventually(lambda: "hello-pods" in cluster.names("services"))
-    cluster.call(lambda: cluster.api.delete("activations", "hello"))
+    cluster.delete("activations", "hello")
     waiting.join(20.0)
     assert answers[0][0] == 503
     eventually(lambda: "hello-pods" not in cluster.names("services"))
@@ -137,21 +140,21 @@ def test_an_activation_that_is_deleted_with_requests_in_line(cluster: Activation
     assert cluster.replicas() == 1, "the workload is the user's"
 
 
-def test_two_that_claim_one_host(cluster: ActivationCluster, activator: Activator) -> None:
+def test_two_that_claim_one_host(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy("a", 1)
     cluster.deploy("b", 1)
     cluster.declare("a", hosts=["shared.test"], scaling={"min": 1})
     cluster.wait_condition("Ready", "Serving", "a")
     cluster.declare("b", hosts=["shared.test", "b.test"], scaling={"min": 1})
     condition = cluster.wait_condition("Degraded", "HostTaken", "b")
-    assert "shared.test belongs to default/a" in condition["message"]
+    assert f"shared.test belongs to {cluster.namespace}/a" in condition["message"]
     assert ask(activator, "shared.test")[1]["pod"].startswith("a-")
     assert ask(activator, "b.test")[1]["pod"].startswith("b-")
-    cluster.call(lambda: cluster.api.delete("activations", "a"))
+    cluster.delete("activations", "a")
     eventually(lambda: ask(activator, "shared.test")[1]["pod"].startswith("b-"))
 
 
-def test_a_target_that_does_not_exist(cluster: ActivationCluster, activator: Activator) -> None:
+def test_a_target_that_does_not_exist(cluster: StoryCluster, activator: Activator) -> None:
     cluster.declare("hello")
     cluster.wait_condition("Ready", "TargetNotFound")
     status, body, _ = ask(activator)
@@ -160,15 +163,20 @@ def test_a_target_that_does_not_exist(cluster: ActivationCluster, activator: Act
     eventually(lambda: ask(activator)[0] == 200)
 
 
-def test_a_target_of_another_kind(cluster: ActivationCluster) -> None:
+def test_a_target_of_another_kind(cluster: StoryCluster) -> None:
     """Whatever has a scale subresource; its right is given beside the chart's role."""
     cluster.define_rollouts()
     activator = cluster.activator()
     cluster.declare(target={"apiVersion": "example.test/v1", "kind": "Rollout", "name": "hello"})
     cluster.wait_condition("Ready", "TargetNotFound")
-    labels = {"app": "hello"}
-    rollout = {"metadata": {"name": "hello"}, "spec": {"replicas": 0, "selector": {"matchLabels": labels}}}
-    cluster.call(lambda: cluster.api.create("rollouts", rollout))
+    rollout = {
+        "apiVersion": "example.test/v1",
+        "kind": "Rollout",
+        "metadata": {"name": "hello"},
+        "spec": {"replicas": 0},
+    }
+    cluster.create("rollouts", rollout)
+    cluster.tell("rollouts", "hello", {"replicas": 0, "selector": "app=hello"})
     cluster.wait_condition("Ready", "AtZero")
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(lambda: ask(activator)[0])
@@ -179,13 +187,13 @@ def test_a_target_of_another_kind(cluster: ActivationCluster) -> None:
     activator.close()
 
 
-def test_a_target_that_cannot_be_scaled(cluster: ActivationCluster, activator: Activator) -> None:
+def test_a_target_that_cannot_be_scaled(cluster: StoryCluster, activator: Activator) -> None:
     cluster.declare(target={"apiVersion": "v1", "kind": "ConfigMap", "name": "hello"})
     condition = cluster.wait_condition("Ready", "TargetNotSupported")
     assert condition["message"] == "the API has no ConfigMap of v1 that can be scaled"
 
 
-def test_a_target_that_is_missing_at_the_start_is_told(cluster: ActivationCluster) -> None:
+def test_a_target_that_is_missing_at_the_start_is_told(cluster: StoryCluster) -> None:
     """No event says so: the lists of workloads that do not have it may come after its Activation."""
     cluster.declare("hello")
     activator = cluster.activator()
@@ -194,7 +202,7 @@ def test_a_target_that_is_missing_at_the_start_is_told(cluster: ActivationCluste
     activator.close()
 
 
-def test_a_restart_leaves_the_private_service_and_its_pods(cluster: ActivationCluster) -> None:
+def test_a_restart_leaves_the_private_service_and_its_pods(cluster: StoryCluster) -> None:
     cluster.deploy(replicas=2)
     cluster.declare(scaling={"min": 2})
     first = cluster.activator()
@@ -213,7 +221,7 @@ def test_a_restart_leaves_the_private_service_and_its_pods(cluster: ActivationCl
 
 
 def test_an_annotation_that_is_removed_takes_the_private_service_along(
-    cluster: ActivationCluster, activator: Activator
+    cluster: StoryCluster, activator: Activator
 ) -> None:
     cluster.deploy(replicas=1)
     annotations = {"activator.dev/enabled": "true", "activator.dev/hosts": "hello.test"}
@@ -221,17 +229,17 @@ def test_an_annotation_that_is_removed_takes_the_private_service_along(
         "metadata": {"name": "hello", "annotations": annotations},
         "spec": {"selector": {"app": "hello"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
     }
-    cluster.call(lambda: cluster.api.create("services", thing))
+    cluster.create("services", thing)
     eventually(lambda: "hello-pods" in cluster.names("services"))
     eventually(lambda: ask(activator)[0] == 200)
     without = {"metadata": {"annotations": {"activator.dev/enabled": None}}}
-    cluster.call(lambda: cluster.api.update("services", "hello", without))
+    cluster.update("services", "hello", without)
     eventually(lambda: "hello-pods" not in cluster.names("services"))
     eventually(lambda: ask(activator)[0] == 404)
     assert "hello" in cluster.names("services")
 
 
-def test_an_annotated_service_does_without_the_kind(cluster: ActivationCluster, activator: Activator) -> None:
+def test_an_annotated_service_does_without_the_kind(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy()
     annotations = {
         "activator.dev/enabled": "true",
@@ -242,20 +250,20 @@ def test_an_annotated_service_does_without_the_kind(cluster: ActivationCluster, 
         "metadata": {"name": "hello", "annotations": annotations},
         "spec": {"selector": {"app": "hello"}, "ports": [{"name": "http", "port": 80, "targetPort": 8080}]},
     }
-    cluster.call(lambda: cluster.api.create("services", thing))
+    cluster.create("services", thing)
     eventually(lambda: "hello" in activator.revisions())
     assert ask(activator)[0] == 200
     cluster.wait_replicas(0)
 
 
-def replace_a_pod(cluster: ActivationCluster, seen: int) -> None:
+def replace_a_pod(cluster: StoryCluster, seen: int) -> None:
     """The oldest one goes, and another one comes: so many have been there then."""
     name = cluster.call(lambda: next(iter(cluster.pods)))
-    cluster.call(lambda: cluster.controllers.nodes.terminate((NAMESPACE, name)))
+    cluster.end_pod(name)
     eventually(lambda: len(cluster.seen) == seen and name not in cluster.pods)
 
 
-def test_pods_are_replaced_under_load_and_no_request_fails(cluster: ActivationCluster, activator: Activator) -> None:
+def test_pods_are_replaced_under_load_and_no_request_fails(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy(replicas=3)
     cluster.declare(scaling={"min": 3})
     activator.wait_ready_pods("hello", 3)
@@ -280,21 +288,21 @@ def test_pods_are_replaced_under_load_and_no_request_fails(cluster: ActivationCl
     assert answers[200] > 100
 
 
-def test_the_api_away_changes_nothing_for_what_is_served(cluster: ActivationCluster, activator: Activator) -> None:
+def test_the_api_away_changes_nothing_for_what_is_served(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy()
     cluster.declare(scaling={"min": 1})
     activator.wait_ready_pods("hello", 1)
-    cluster.do(cluster.api.stop())
+    cluster.stop_api()
     for _ in range(50):
         assert ask(activator)[0] == 200
     assert activator.ask("/readyz")[0] == 200
-    cluster.do(cluster.api.start())
+    cluster.start_api()
     cluster.deploy("later", 1)
     cluster.declare("later", scaling={"min": 1})
     eventually(lambda: ask(activator, "later.test")[0] == 200)
 
 
-def test_nothing_is_written_while_nothing_changes(cluster: ActivationCluster, activator: Activator) -> None:
+def test_nothing_is_written_while_nothing_changes(cluster: StoryCluster, activator: Activator) -> None:
     """What was seen before another object has been worked out when that one has its status."""
     cluster.deploy()
     cluster.declare(scaling={"min": 1})
@@ -307,13 +315,13 @@ def test_nothing_is_written_while_nothing_changes(cluster: ActivationCluster, ac
     for _ in range(20):
         assert ask(activator)[0] == 200
     touch = {"metadata": {"annotations": {"activator.dev/reconcile-trigger": "1"}}}
-    cluster.call(lambda: cluster.api.update("activations", "hello", touch))
+    cluster.update("activations", "hello", touch)
     cluster.declare("second")
     cluster.wait_condition("Ready", "TargetNotFound", "second")
     assert cluster.writes("hello") == before
 
 
-def test_one_that_drains_writes_no_more(cluster: ActivationCluster, activator: Activator) -> None:
+def test_one_that_drains_writes_no_more(cluster: StoryCluster, activator: Activator) -> None:
     """Its successor serves already, and it sees less and less of the load."""
     cluster.deploy()
     cluster.declare(scaling={"scaleToZeroGrace": "1s"})
@@ -324,13 +332,13 @@ def test_one_that_drains_writes_no_more(cluster: ActivationCluster, activator: A
         activator.signal(signal.SIGTERM)
         activator.wait_log("draining")
         before = len(cluster.writes(""))
-        cluster.call(lambda: cluster.api.update("deployments", "hello", {"spec": {"replicas": 2}}))
+        cluster.update("deployments", "hello", {"spec": {"replicas": 2}})
         assert slow.result(20.0) == 200
     activator.wait_end()
     assert (len(cluster.writes("")), cluster.replicas()) == (before, 2)
 
 
-def test_why_so_many_pods_is_told(cluster: ActivationCluster, activator: Activator) -> None:
+def test_why_so_many_pods_is_told(cluster: StoryCluster, activator: Activator) -> None:
     cluster.deploy()
     cluster.declare()
     cluster.wait_condition("Ready", "AtZero")

@@ -15,6 +15,7 @@ from activator.control_plane.controller_counts import ErrorType, error_type_of
 
 Json = dict[str, Any]
 
+_OTHER_UID: Final = re.compile(r"metadata\.uid: Invalid value")
 _MANAGERS: Final = re.compile(r'conflicts? with "([^"]+)"')
 
 
@@ -38,8 +39,9 @@ class Api(Protocol):
 
 
 def is_conflict(error: Exception) -> bool:
-    """409 Conflict: another manager owns a field, or a precondition (UID, version) does not hold."""
-    return error_type_of(error) is ErrorType.CONFLICT
+    """Another manager owns a field, or a precondition does not hold: 409, but 422 where a patch names another UID."""
+    found = error_type_of(error)
+    return found is ErrorType.CONFLICT or (found is ErrorType.INVALID and _OTHER_UID.search(str(error)) is not None)
 
 
 def already_exists(error: Exception) -> bool:

@@ -48,6 +48,10 @@ class Kinds:
             raise NoScaleError(f"the API has no {target.kind} of {target.api_version} that can be scaled")
         return right.path(namespace, target.name)
 
+    def may_apply(self, target: TargetReference) -> bool:
+        """Whether its scale takes a server-side apply: that of a custom resource answers 500 (Kubernetes 1.36)."""
+        return (target.api_version, target.kind) in SCALES
+
     async def _found(self, target: TargetReference) -> Right | None:
         key = (target.api_version, target.kind)
         right, until_s = self._known.get(key, (None, 0.0))

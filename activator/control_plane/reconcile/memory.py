@@ -3,7 +3,8 @@
 Rules
   1. Of both the newer one counts, by resource version: a watch that has not shown our own write yet changes nothing.
   2. Where nothing is watched, what the API said counts for REMEMBERED_S, and is read again then.
-  3. A call whose outcome is not known makes it forget what the call was about.
+  3. Of a Service whose content is not handed in, its versions may be: a newer one is read.
+  4. A call whose outcome is not known makes it forget what the call was about.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Memory:
         "scale",
         "scale_s",
         "service",
+        "service_gone",
+        "service_news",
         "service_s",
         "status",
         "status_s",
@@ -40,16 +43,30 @@ class Memory:
         self.scale: ScaleSeen | UnsetType | None = UNSET
         self.status: StatusSeen | UnsetType | None = UNSET
         self.service_s = self.scale_s = self.status_s = 0.0
+        self.service_news = ""  # the version of the Service that was last heard of …
+        self.service_gone = ""  # … and the last one of one that was deleted
         self.had_service = False  # the API has answered with one of ours before
         self.taken_for: int | None = None  # the replicas that were last taken from another manager …
         self.takes = 0  # … so often in a row
         self.taken_at_s = 0.0
+
+    @property
+    def is_service_outdated(self) -> bool:
+        """Somebody has written or deleted it since the API answered."""
+        if not isinstance(self.service, ServiceSeen):
+            return False
+        version = self.service.version
+        return is_newer(self.service_news, version) or (
+            bool(self.service_gone) and not is_newer(version, self.service_gone)
+        )
 
     def known_service(self, observed: Observed, now_s: float) -> ServiceSeen | UnsetType | None:
         if observed.service is None:
             if isinstance(self.service, ServiceSeen) and is_newer(self.service.version, observed.services_version):
                 return self.service
             return None
+        if observed.service is UNSET and self.is_service_outdated:
+            return UNSET
         return _newer(observed.service, self.service, now_s - self.service_s)
 
     def known_scale(self, observed: Observed, now_s: float) -> ScaleSeen | UnsetType | None:

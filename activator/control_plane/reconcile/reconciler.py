@@ -117,6 +117,17 @@ class Reconciler:
         self._queue.put(key, self._is_urgent(desired, before))
         return True
 
+    def service_written(self, key: str, version: str, is_there: bool) -> bool:
+        """Its Service has this version, or had it when it was deleted. True: not by us, so it is to be wanted again."""
+        memory = self._memories.get(key)
+        if memory is None:
+            return False
+        if is_there:
+            memory.service_news = version
+        else:
+            memory.service_gone = version
+        return memory.is_service_outdated
+
     def forget(self, key: str) -> None:
         """Write no more for this key: the Activation is gone, or another replica writes for it."""
         desired = self._desired.pop(key, None)
@@ -229,6 +240,9 @@ class Reconciler:
         is_gone = report.outcomes.get(Component.STATUS, UNCHANGED).result is Result.NOT_FOUND
         if (is_removed or is_gone) and self._desired.get(desired.key) is desired:
             self.forget(desired.key)
+        memory = self._memories.get(desired.key)
+        if memory is not None and memory.is_service_outdated:  # written by somebody during the pass
+            self._queue.put(desired.key, False)
         self._reported(report)
 
 

@@ -6,6 +6,8 @@ Rules
   2. Who takes them back is fought more and more rarely: taking the same number again waits for a growing, jittered
      pause. A new number is taken at once: it may be the one that starts the first pod.
   3. Zero is left out by the API's own writers; whatever is absent is zero.
+  4. The scale of a custom resource cannot be applied: it is patched. Nobody is named then, and that somebody took the
+     replicas back is seen by their number.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from activator.control_plane.reconcile import wire
 from activator.control_plane.reconcile.api import Json, is_conflict, managers_in, not_found
 from activator.control_plane.reconcile.desired import ScaleSeen
 from activator.control_plane.reconcile.kinds import Kinds, NoScaleError
-from activator.control_plane.reconcile.report import UNCHANGED, Component, Outcome, Result
+from activator.control_plane.reconcile.report import UNCHANGED, WRITTEN, Component, Outcome, Result
 from activator.control_plane.reconcile.run import Pass
 
 TAKE_AGAIN_INITIAL_S: Final = 1.0  # before replicas that another manager took back are taken again
@@ -61,7 +63,30 @@ class ScaleComponent:
         if run.skips and known.replicas == replicas:
             run.writer.skipped(self.component)
             return UNCHANGED
+        if not self._kinds.may_apply(desired.target):
+            return await self._patched(run, path, replicas)
         return await self._written(run, path, replicas)
+
+    async def _patched(self, run: Pass, path: str, replicas: int) -> Outcome:
+        """See rule 4."""
+        memory, now_s, target = run.memory, run.now(), run.desired.target
+        again = memory.taken_for == replicas
+        wait_s = _wait_s(run, replicas)
+        if wait_s > 0:
+            message = f"somebody else sets the replicas of {target.kind} {target.name} as well"
+            return Outcome(Result.CONTESTED, message, again_in_s=wait_s)
+        memory.says_scale(UNSET, now_s)  # until the answer
+        body = wire.scale_body(run.desired, replicas)
+        try:
+            answer = await run.writer.patch(self.component, path, {"spec": body["spec"]})
+        except Exception as error:
+            if not_found(error):
+                return _absent(run)
+            raise
+        memory.takes = memory.takes + 1 if again else 1
+        memory.taken_for, memory.taken_at_s = replicas, now_s
+        memory.says_scale(wire.scale_seen(answer), now_s)
+        return WRITTEN
 
     async def _written(self, run: Pass, path: str, replicas: int) -> Outcome:
         desired, memory, now_s = run.desired, run.memory, run.now()

@@ -3,7 +3,8 @@
 Rules
   1. It is written only where something else than a time differs from what is there.
   2. The time of a condition's last transition moves with its status, and stays otherwise.
-  3. The UID is named: the status of one Activation is never written onto another that took its name.
+  3. The version that it was judged by is named: the status of one Activation is never written onto another that took
+     its name. A UID would not do: of the status of a custom resource the API does not look at it.
 """
 
 from __future__ import annotations
@@ -53,10 +54,10 @@ class StatusComponent:
         async def judge() -> Json | None:
             run.reads.forget()
             fresh = await run.status(fresh=True)
-            return None if fresh is None else wire.status_body(desired, fresh.conditions, now)
+            return None if fresh is None else wire.status_body(desired, fresh, now)
 
         run.memory.says_status(UNSET, run.now())  # until the answer
-        body = wire.status_body(desired, known.conditions, now)
+        body = wire.status_body(desired, known, now)
         try:
             applied = await run.writer.apply(self.component, path, body, judge)
         except Exception as error:

@@ -8,7 +8,7 @@ Rules
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -238,13 +238,13 @@ def scale_body(desired: Desired, replicas: int) -> Json:
     }
 
 
-def status_body(desired: Desired, before: Iterable[ConditionSeen], now: str) -> Json:
-    """`before`: the conditions that are there; one whose status stays keeps the time of its last transition."""
-    said = {one.type: one for one in before}
+def status_body(desired: Desired, before: StatusSeen, now: str) -> Json:
+    """`before`: what is there. A condition whose status stays keeps the time of its last transition."""
+    said = {one.type: one for one in before.conditions}
     return {
         "apiVersion": ACTIVATION_VERSION,
         "kind": ACTIVATION_KIND,
-        "metadata": {"name": desired.name, "namespace": desired.namespace, "uid": desired.uid},
+        "metadata": {"name": desired.name, "namespace": desired.namespace, "resourceVersion": before.version},
         "status": {
             "observedGeneration": desired.generation,
             "hosts": list(desired.hosts),

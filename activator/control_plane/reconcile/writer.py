@@ -1,8 +1,8 @@
 """Writes of one pass: server-side apply with preconditions, conflicts counted, retried on a fresh copy.
 
 Rules
-  1. What is applied names the UID of the object that it is for. So an object that took its name meanwhile is refused by
-     the API (409), never changed.
+  1. What is applied names the UID of the object that it is for, or its version. So an object that took its name
+     meanwhile is refused by the API, never changed.
   2. After a conflict nothing is sent before the object has been read again and judged anew (`judge`): it may be gone,
      of another owner, or as wanted already.
   3. Fields that another manager owns are taken (force) only where the second attempt is still ours to make.
@@ -91,6 +91,10 @@ class Writer:
                 return Applied(None)
             body = fresh
         raise AssertionError("the last attempt returns or raises")
+
+    async def patch(self, component: Component, path: str, body: Json) -> bytes:
+        """What cannot be applied: a merge patch, which takes fields from whoever has them."""
+        return await self.counted(component, self.api.merge_patch(path, body, MANAGERS[component]))
 
     async def counted(self, component: Component, call: Awaitable[bytes]) -> bytes:
         """One write, counted by how it ended."""

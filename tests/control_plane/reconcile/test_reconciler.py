@@ -10,6 +10,7 @@ import pytest
 
 from activator.control_plane.reconcile.desired import ConditionSpec, Observed, PodsService, TargetReference
 from activator.control_plane.reconcile.events import EVENTS_BURST, SERIES_PATCH_S, SERIES_S
+from activator.control_plane.reconcile.memory import REMEMBERED_S
 from activator.control_plane.reconcile.reconciler import Techniques
 from activator.control_plane.reconcile.report import Component, Result
 from activator.control_plane.reconcile.scale import TAKE_AGAIN_INITIAL_S
@@ -182,6 +183,47 @@ async def test_a_name_that_is_taken_between_is_not_taken_over() -> None:
         assert outcome(here, Component.SERVICE) is Result.NOT_OWNED
         assert here.one("services", "a-pods")["spec"]["ports"][0]["port"] == 1
         assert conflicts(here) == {"service": 1}
+
+
+@on_a_loop
+async def test_a_service_that_somebody_wrote_or_deleted_is_looked_at_again() -> None:
+    """Its content is not handed in; its versions are. What was written by us is no news."""
+    async with world() as here:
+        thing = here.make("a")
+        await wanted(here, thing)
+        version = here.one("services", "a-pods")["metadata"]["resourceVersion"]
+        assert not here.reconciler.service_written("default/a", version, True)
+        here.api.taken()
+        await wanted(here, thing)
+        assert not here.api.taken(), "nothing is read"
+        edited = here.server.update("services", "a-pods", {"spec": {"selector": {"app": "other"}}})
+        assert here.reconciler.service_written("default/a", edited["metadata"]["resourceVersion"], True)
+        await wanted(here, thing)
+        mended = here.one("services", "a-pods")
+        assert mended["spec"]["selector"] == {"app": "a"}
+        assert not here.reconciler.service_written("default/a", mended["metadata"]["resourceVersion"], True)
+        here.server.delete("services", "a-pods")
+        assert here.reconciler.service_written("default/a", mended["metadata"]["resourceVersion"], False)
+        await wanted(here, thing)
+        again = here.one("services", "a-pods")["metadata"]["resourceVersion"]
+        assert not here.reconciler.service_written("default/a", again, True)
+        assert not here.reconciler.service_written("default/b", "999", True), "nobody's"
+
+
+@on_a_loop
+async def test_a_service_that_somebody_writes_during_a_pass_is_looked_at_after_it() -> None:
+    async with world() as here:
+        thing = here.make("a")
+
+        def edit(verb: str, path: str) -> None:
+            if path.endswith("/activations/a/status"):  # the Service has been made in this pass
+                here.api.before = lambda verb, path: None
+                edited = here.server.update("services", "a-pods", {"spec": {"selector": {"app": "other"}}})
+                here.reconciler.service_written("default/a", edited["metadata"]["resourceVersion"], True)
+
+        here.api.before = edit
+        await wanted(here, thing)
+        assert here.one("services", "a-pods")["spec"]["selector"] == {"app": "a"}
 
 
 @on_a_loop
@@ -382,26 +424,54 @@ async def test_a_target_that_is_not_there_or_cannot_be_scaled() -> None:
         assert here.one("deployments", "a")["spec"]["replicas"] == 0, "somebody else scales"
 
 
+def define_rollouts(here: World) -> None:
+    """A kind of its own, and one of it that has no replicas."""
+    schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    scale = {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size"}
+    version = {
+        "name": "v1",
+        "served": True,
+        "subresources": {"scale": scale},
+        "schema": {"openAPIV3Schema": schema},
+    }
+    names = {"plural": "rollouts", "kind": "Rollout"}
+    spec = {"group": "x.dev", "scope": "Namespaced", "names": names, "versions": [version]}
+    here.server.create("customresourcedefinitions", {"metadata": {"name": "rollouts.x.dev"}, "spec": spec}, "")
+    here.server.create("rollouts", {"metadata": {"name": "r"}, "spec": {"size": 0}})
+
+
 @on_a_loop
 async def test_a_custom_resource_is_scaled_by_the_catalogue() -> None:
     async with world() as here:
         thing = here.make("a")
-        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        scale = {"specReplicasPath": ".spec.size", "statusReplicasPath": ".status.size"}
-        version = {
-            "name": "v1",
-            "served": True,
-            "subresources": {"scale": scale},
-            "schema": {"openAPIV3Schema": schema},
-        }
-        names = {"plural": "rollouts", "kind": "Rollout"}
-        spec = {"group": "x.dev", "scope": "Namespaced", "names": names, "versions": [version]}
-        here.server.create("customresourcedefinitions", {"metadata": {"name": "rollouts.x.dev"}, "spec": spec}, "")
-        here.server.create("rollouts", {"metadata": {"name": "r"}, "spec": {"size": 0}})
+        define_rollouts(here)
         await wanted(here, thing, 2, target=TargetReference("x.dev/v1", "Rollout", "r"))
         assert here.one("rollouts", "r")["spec"] == {"size": 2}
         await wanted(here, thing, 3, target=TargetReference("x.dev/v1", "Rollout", "r"))
         assert here.api.taken()["get", "/apis/x.dev/v1"] == 1, "the catalogue is remembered"
+
+
+@on_a_loop
+async def test_who_takes_replicas_of_a_custom_resource_back_is_fought_more_and_more_rarely() -> None:
+    """The API names nobody: that they were taken back is seen by their number."""
+    async with world() as here:
+        thing = here.make("a")
+        define_rollouts(here)
+        target = TargetReference("x.dev/v1", "Rollout", "r")
+        await wanted(here, thing, 2, target=target)
+        assert outcome(here, Component.SCALE) is Result.WRITTEN
+
+        async def taken_back(seconds: float) -> Result:
+            here.server.update("rollouts", "r", {"spec": {"size": 7}})
+            await here.pass_time(seconds)
+            await wanted(here, thing, 2, target=target)
+            return outcome(here, Component.SCALE)
+
+        assert await taken_back(REMEMBERED_S) is Result.WRITTEN
+        assert here.one("rollouts", "r")["spec"] == {"size": 2}
+        here.server.update("rollouts", "r", {"spec": {"size": 7}})
+        await wanted(here, thing, 3, target=target)
+        assert here.one("rollouts", "r")["spec"] == {"size": 3}, "another number is taken at once"
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------

@@ -1,24 +1,31 @@
-"""A fake API server, and members of a group that claim through it by several clients."""
+"""An API server, the fake or a real one, and members of a group that claim through it by several clients."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import json
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.credentials import Credentials
+from activator.control_plane.sources.kubernetes.resources import Resource
 from activator.members.claims.leases import LeaseStarter
 from activator.members.claims.names import UID_ANNOTATION
 from activator.members.claims.roster import LeaseRoster, Seats
 from activator.members.claims.seats import Holder
 from activator.members.claims.starter import Starter
 from activator.members.claims.table import Choice
+from activator.runtime.tasks import pause
 from lb.rng import Rng
 from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
 from tests.control_plane.sources.kubernetes.fake_cluster import until, write_config
+from tests.kube import real
 from tests.manual_clock import ManualClock
 
 Json = dict[str, Any]
@@ -36,16 +43,33 @@ async def soon(seconds: float) -> None:
 
 
 class ClaimWorld:
-    """`server` and whatever talks to it; `call_timeout_s` of new clients is short, so that silence ends."""
+    """`server`, if it is the fake one, and whatever talks to it.
 
-    def __init__(self, server: FakeApiServer, folder: Path) -> None:
-        self.server = server
+    `call_timeout_s` of new clients is short, so that silence ends."""
+
+    def __init__(self, server: FakeApiServer | None, config: str, namespace: str = "default") -> None:
+        self._server = server
+        self.namespace = namespace
         self.clock = ManualClock()
-        self.call_timeout_s = 5.0
-        self._config = write_config(folder, server.url)
+        self.call_timeout_s = 5.0 if server is not None else 30.0
+        self._pause = pause if server is None else soon  # a real server needs its time
+        self._config = config
         self._clients: list[KubeClient] = []
         self._handed_out = 0
         self._rosters: list[LeaseRoster] = []
+
+    @property
+    def server(self) -> FakeApiServer:
+        assert self._server is not None
+        return self._server
+
+    async def thing(self, resource: Resource[Any], name: str) -> Json:
+        found: Json = json.loads(await self.client().get(resource.one(self.namespace, name)))
+        return found
+
+    async def names(self, resource: Resource[Any]) -> list[str]:
+        found = json.loads(await self.client().list_page(resource.collection(self.namespace), {}))
+        return [thing["metadata"]["name"] for thing in found["items"] or ()]
 
     def client(self) -> KubeClient:
         """One of a few, in turn: a client's TLS set-up takes longer than its calls."""
@@ -66,7 +90,7 @@ class ClaimWorld:
         **more: Any,
     ) -> Starter:
         who = more.pop("holder", holder(number))
-        return kind(self.client(), "default", group, who, Rng(number), choice, soon, **more)
+        return kind(self.client(), self.namespace, group, who, Rng(number), choice, self._pause, **more)
 
     def starters(self, count: int, kind: type[Starter] = LeaseStarter, choice: Choice = Choice.LOWEST) -> list[Starter]:
         return [self.starter(number, kind, choice) for number in range(count)]
@@ -77,7 +101,7 @@ class ClaimWorld:
         errors: list[str] = []
         roster = LeaseRoster(
             self.client(),
-            "default",
+            self.namespace,
             group,
             holder(number),
             watcher.changed,
@@ -137,12 +161,31 @@ class Watcher:
 async def claim_world(folder: Path) -> AsyncIterator[ClaimWorld]:
     server = FakeApiServer()
     await server.start()
-    world = ClaimWorld(server, folder)
+    world = ClaimWorld(server, write_config(folder, server.url))
     try:
         yield world
     finally:
         await world.close()
         await server.stop()
+
+
+@asynccontextmanager
+async def real_claim_world(folder: Path) -> AsyncIterator[ClaimWorld]:
+    """In a namespace of its own."""
+    world = ClaimWorld(None, real.kubeconfig(), f"activator-test-{uuid.uuid4().hex[:8]}")
+    namespaces = "/api/v1/namespaces"
+    made = json.loads(await world.client().create(namespaces, {"metadata": {"name": world.namespace}}, "test"))
+    try:
+        yield world
+    finally:
+        await world.client().delete(f"{namespaces}/{world.namespace}", made["metadata"]["uid"])
+        await world.close()
+
+
+MakeWorld = Callable[[Path], AbstractAsyncContextManager[ClaimWorld]]
+ON_EACH_SERVER = pytest.mark.parametrize(
+    "make_world", [claim_world, real_claim_world] if real.IS_THERE else [claim_world], ids=lambda make: make.__name__
+)
 
 
 async def claim_all(starters: Sequence[Starter]) -> list[int]:

@@ -11,18 +11,29 @@ import pytest
 
 from activator.control_plane.sources.kubernetes.errors import KubeError
 from activator.control_plane.sources.kubernetes.listing import Pause
+from activator.control_plane.sources.kubernetes.resources import LEASES
 from activator.members.claims.errors import MembershipForbiddenError
 from activator.members.claims.names import GroupNames
 from activator.members.claims.seats import Holder, lease_of
 from tests.control_plane.sources.kubernetes.fake_api_server import Fault
 from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop, until
 from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
-from tests.members.claims.claim_world import GROUP, ClaimWorld, claim_all, claim_world, holder, until_indexes
+from tests.members.claims.claim_world import (
+    GROUP,
+    ON_EACH_SERVER,
+    ClaimWorld,
+    MakeWorld,
+    claim_all,
+    claim_world,
+    holder,
+    until_indexes,
+)
 
 
+@ON_EACH_SERVER
 @on_a_loop
-async def test_who_comes_and_goes(tmp_path: Path) -> None:
-    async with claim_world(tmp_path) as world:
+async def test_who_comes_and_goes(tmp_path: Path, make_world: MakeWorld) -> None:
+    async with make_world(tmp_path) as world:
         watcher = await world.roster(0)
         await until(lambda: watcher.told == [()])
         for number in range(3):
@@ -30,7 +41,8 @@ async def test_who_comes_and_goes(tmp_path: Path) -> None:
         await until_indexes(watcher, [0, 1, 2])
         assert watcher.roster.synced and watcher.names == ["pod-0", "pod-1", "pod-2"]
         seat = watcher.told[-1][1]
-        assert seat.holder == holder(1) and seat.lease_uid == world.leases["activator-1"]["metadata"]["uid"]
+        lease = await world.thing(LEASES, "activator-1")
+        assert seat.holder == holder(1) and seat.lease_uid == lease["metadata"]["uid"]
         await world.starter(1).release()
         await until_indexes(watcher, [0, 2])
         await world.starter(8).claim()

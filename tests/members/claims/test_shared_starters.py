@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS
 from activator.members.claims.apply_by_index import ApplyByIndexStarter
 from activator.members.claims.apply_by_member import MANAGER_LENGTH_MAX, ApplyByMemberStarter, manager_of
 from activator.members.claims.errors import ClaimFailedError, ForeignObjectError
@@ -18,15 +19,23 @@ from activator.members.claims.table import Choice
 from activator.members.claims.update import UpdateStarter
 from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop
 from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
-from tests.members.claims.claim_world import ClaimWorld, Json, claim_all, claim_world, is_dense
+from tests.members.claims.claim_world import (
+    ON_EACH_SERVER,
+    ClaimWorld,
+    Json,
+    MakeWorld,
+    claim_all,
+    claim_world,
+    is_dense,
+)
 
 SHARED: list[type[SharedStarter]] = [UpdateStarter, ApplyByMemberStarter, ApplyByIndexStarter, JsonPatchStarter]
 EACH_SHARED = pytest.mark.parametrize("kind", SHARED)
 CLIQUE = 18  # writers of one object
 
 
-def rows(world: ClaimWorld, name: str = "activator-members") -> list[Json]:
-    data = world.server.collection("configmaps").objects["default", name]["data"]
+async def rows(world: ClaimWorld, name: str = "activator-members") -> list[Json]:
+    data = (await world.thing(CONFIG_MAPS, name))["data"]
     return [json.loads(text) for key, text in data.items() if key != "format"]
 
 
@@ -36,28 +45,31 @@ def shared(world: ClaimWorld, number: int, kind: type[SharedStarter], group: str
     return starter
 
 
+@ON_EACH_SERVER
 @on_a_loop
-async def test_eighteen_writers_that_apply_their_own_row_while_rows_are_removed(tmp_path: Path) -> None:
+async def test_eighteen_writers_that_apply_their_own_row_while_rows_are_removed(
+    tmp_path: Path, make_world: MakeWorld
+) -> None:
     """The clique has members that are gone, and shares the object with another clique. Three members clean up while all
     eighteen write: their update meets newer versions, is read anew with a pause, and ends within its bound."""
-    async with claim_world(tmp_path) as world:
+    async with make_world(tmp_path) as world:
         gone = [shared(world, number, ApplyByMemberStarter, "clique-1", "cliques") for number in range(100, 106)]
         other = [shared(world, number, ApplyByMemberStarter, "clique-2", "cliques") for number in range(200, 203)]
         await claim_all([*gone, *other])
-        their_rows = [row for row in rows(world, "cliques") if row["group"] == "clique-2"]
+        their_rows = [row for row in await rows(world, "cliques") if row["group"] == "clique-2"]
         uids = {one.holder.uid for one in [*gone, *other]}  # more than may be removed: the others' are not ours
         starters = [shared(world, number, ApplyByMemberStarter, "clique-1", "cliques") for number in range(CLIQUE)]
         claims = [asyncio.create_task(one.claim()) for one in starters]
         removed = await asyncio.gather(*(starter.remove_gone(uids) for starter in starters[:3]))
         indexes = await asyncio.gather(*claims)
         assert sum(removed) == len(gone)
-        left = rows(world, "cliques")
+        left = await rows(world, "cliques")
         assert {row["uid"]: row["index"] for row in left if row["group"] == "clique-1"} == {
             one.holder.uid: index for one, index in zip(starters, indexes)
         }
         assert len(set(indexes)) == CLIQUE
         assert [row for row in left if row["group"] == "clique-2"] == their_rows
-        thing = world.server.collection("configmaps").objects["default", "cliques"]
+        thing = await world.thing(CONFIG_MAPS, "cliques")
         managers = Counter(
             entry["manager"]
             for entry in thing["metadata"]["managedFields"]
@@ -93,7 +105,7 @@ async def test_rows_of_the_gone_are_removed_and_their_indexes_filled(tmp_path: P
         assert await keeper.remove_gone(gone) == 2
         newcomers = [world.starter(number, kind) for number in (10, 11)]
         assert sorted(await claim_all(newcomers)) == [1, 2]
-        assert is_dense([row["index"] for row in rows(world)])
+        assert is_dense([row["index"] for row in await rows(world)])
 
 
 @EACH_SHARED
@@ -111,19 +123,20 @@ async def test_a_removal_under_writers_that_never_rest_ends_within_its_bound(
         with pytest.raises(ClaimFailedError, match=f"each of {REMOVE_ATTEMPTS_MAX} attempts"):
             await starter.remove_gone({starter.holder.uid})
         assert starter.calls["update"] >= REMOVE_ATTEMPTS_MAX == starter.calls["get"] - 1
-        assert len(rows(world)) == 1
+        assert len(await rows(world)) == 1
 
 
 @EACH_SHARED
+@ON_EACH_SERVER
 @on_a_loop
-async def test_two_groups_in_one_object(tmp_path: Path, kind: type[SharedStarter]) -> None:
-    async with claim_world(tmp_path) as world:
+async def test_two_groups_in_one_object(tmp_path: Path, make_world: MakeWorld, kind: type[SharedStarter]) -> None:
+    async with make_world(tmp_path) as world:
         one = [shared(world, number, kind, "a", "both") for number in range(4)]
         other = [shared(world, number, kind, "b", "both") for number in range(10, 14)]
         indexes = await claim_all([*one, *other])
         assert is_dense(indexes[:4]) and is_dense(indexes[4:])
         await one[0].release()
-        assert Counter(row["group"] for row in rows(world, "both")) == {"a": 3, "b": 4}
+        assert Counter(row["group"] for row in await rows(world, "both")) == {"a": 3, "b": 4}
 
 
 @EACH_SHARED

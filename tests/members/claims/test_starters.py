@@ -9,28 +9,44 @@ from pathlib import Path
 import pytest
 
 from activator.control_plane.sources.kubernetes.errors import KubeError
+from activator.control_plane.sources.kubernetes.resources import LEASES
 from activator.members.claims.apply_by_member import ApplyByMemberStarter
 from activator.members.claims.errors import ClaimFailedError, MembershipForbiddenError
+from activator.members.claims.names import UID_ANNOTATION
 from activator.members.claims.starter import CLAIM_FAILURES_MAX, RELEASE_ATTEMPTS_MAX, Starter
 from activator.members.claims.table import Choice
 from activator.members.claims.ways import DEFAULT_WAY, WAYS
 from tests.control_plane.sources.kubernetes.fake_api_server import Fault
 from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop, until
 from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
-from tests.members.claims.claim_world import GROUP, ClaimWorld, claim_all, claim_world, is_dense
+from tests.members.claims.claim_world import (
+    GROUP,
+    ON_EACH_SERVER,
+    ClaimWorld,
+    MakeWorld,
+    claim_all,
+    claim_world,
+    is_dense,
+)
 
 EACH_WAY = pytest.mark.parametrize("kind", WAYS.values(), ids=WAYS)
 EACH_CHOICE = pytest.mark.parametrize("choice", Choice)
 
 
 @pytest.mark.parametrize(("count", "choice"), [(18, Choice.LOWEST), (18, Choice.RANDOM), (100, Choice.RANDOM)])
+@ON_EACH_SERVER
 @on_a_loop
-async def test_leases_of_many_that_start_at_once(tmp_path: Path, count: int, choice: Choice) -> None:
-    async with claim_world(tmp_path) as world:
+async def test_leases_of_many_that_start_at_once(
+    tmp_path: Path, make_world: MakeWorld, count: int, choice: Choice
+) -> None:
+    async with make_world(tmp_path) as world:
         starters = world.starters(count, WAYS[DEFAULT_WAY], choice)
         indexes = await claim_all(starters)
         assert is_dense(indexes)
-        assert world.uids == {f"{GROUP}-{index}": one.holder.uid for index, one in zip(indexes, starters)}
+        assert set(await world.names(LEASES)) == {f"{GROUP}-{index}" for index in range(count)}
+        for index, one in list(zip(indexes, starters))[::17]:
+            lease = await world.thing(LEASES, f"{GROUP}-{index}")
+            assert lease["metadata"]["annotations"][UID_ANNOTATION] == one.holder.uid
         assert all(one.duplicates == 0 for one in starters)
 
 

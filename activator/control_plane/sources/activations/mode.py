@@ -119,6 +119,7 @@ class ActivationsMode(Source):
             tasks.on_error,
             os.environ.get("POD_NAME", "activator"),
         )
+        self.source.service_written = self.reconciler.service_written
         self.looks = PodLooks(self.client, self.source.looked, now, pause)
         self.others = OtherTargets(self.client, self.source.read, now, pause)
         self.source.followed = self._followed

@@ -287,11 +287,13 @@ def _missing(served: Declared, around: Surroundings) -> Failure | None:
     if workload is None:
         return Failure("TargetNotFound", f"its target {name} does not exist", True)
     selector = workload.spec.selector
+    has_template = bool(workload.spec.template.spec.containers)  # no: what its scale says is all that is known of it
     if not selector.match_labels or selector.match_expressions:
         said = f"the selector of its target {name} has to consist of matchLabels alone"
+        if not has_template:
+            said = f"the scale of its target {name} has to tell a selector that consists of matchLabels alone"
         return Failure("SelectorNotSupported", said, True)
     port = served.activation.port
-    has_template = bool(workload.spec.template.spec.containers)
     if isinstance(port, str) and has_template and port not in _port_names(workload):
         return Failure("PortNotFound", f'no container of its target {name} has a port named "{port}"', True)
     return None

@@ -18,7 +18,7 @@ from typing import Final
 from activator.config.activation import Declared
 from activator.config.checks import canonical_host
 from activator.control_plane.controller_counts import Controllers
-from activator.control_plane.reconcile.desired import ConditionSpec, Desired, EventSpec
+from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, Desired, EventSpec
 from activator.control_plane.sources.activations.conditions import Taken
 from activator.control_plane.sources.activations.declaration import Declaration, of_activation, of_service
 from activator.control_plane.sources.activations.hosts import HostClaims, part_of_host
@@ -37,6 +37,7 @@ from activator.control_plane.sources.activations.revision import (
     DeclaredRevision,
     Make,
     Surroundings,
+    pods_service,
     replicas_of,
 )
 from activator.control_plane.sources.activations.routes import RouteHosts
@@ -83,6 +84,7 @@ class ActivationSource:
         self.answers = PodAnswers(self._turned)
         self.declared: Callable[[str, Declared | None], None] = _nobody  # a revision is as this says; None: it is gone
         self.worked_out: Callable[[str], None] = _ignore  # what is known of this revision may be other than before
+        self.service_written: Callable[[str, str, bool], bool] = _ignore_service  # by somebody else than us?
         self.hosts = HostClaims()
         self.wanted: dict[str, int] = {}  # by key, as the autoscaler decided last
         self.workloads_known: Callable[[], bool] = lambda: True
@@ -221,6 +223,7 @@ class ActivationSource:
         self._declare(_key(one))
 
     def _service_changed(self, one: AnnotatedService) -> None:
+        self._service_written(one, True)
         declaration = of_service(one, self._policy_names)
         key = _key(one)
         if declaration is None:
@@ -230,7 +233,18 @@ class ActivationSource:
         self._services[key] = declaration
         self._declare(key)
 
+    def _service_written(self, one: AnnotatedService, is_there: bool) -> None:
+        """It may be one of ours: by its label, or by its name, where somebody took the label away."""
+        metadata = one.metadata
+        for name in (metadata.labels.get(ACTIVATION_LABEL, ""), metadata.name.removesuffix("-pods")):
+            key = f"{metadata.namespace}/{name}"
+            if key in self.revisions and pods_service(name) == metadata.name:
+                if self.service_written(key, metadata.resource_version, is_there):
+                    self.mark(key)
+                return
+
     def _service_gone(self, one: AnnotatedService) -> None:
+        self._service_written(one, False)
         if self._services.pop(_key(one), None) is not None:
             self._declare(_key(one))
 
@@ -403,6 +417,10 @@ def _nobody(key: str, declared: Declared | None) -> None:
 
 def _ignore(key: str) -> None:
     pass
+
+
+def _ignore_service(key: str, version: str, is_there: bool) -> bool:
+    return False
 
 
 def _key(one: KubeObject) -> str:

@@ -279,6 +279,12 @@ class FakeApiServer:
             return 200, self._list(collection, target, query)
         if verb == "get":
             return 200, self._whole(collection, self.objects.get(collection, target.key))
+        if (
+            verb in {"create", "update"}
+            and collection.is_custom
+            and not (given.get("kind") and given.get("apiVersion"))
+        ):
+            raise RefusalError(400, "BadRequest", f"Object 'Kind' is missing: must be of type {collection.kind}")
         if verb == "create":
             return 201, self._whole(collection, self.objects.create(collection, target.namespace, given, manager))
         if verb == "update":
@@ -317,9 +323,10 @@ class FakeApiServer:
         assert kind is not None
         assert kind.scale is not None
         thing = self.objects.get(collection, target.key)
+        scale_of(thing, kind.scale, collection.is_custom)  # what has none cannot get one here
         if verb in {"patch", "update"}:
             thing = scaled(self.objects, collection, target.key, kind.scale, given, query, content_type)
-        return 200, scale_of(thing, kind.scale)
+        return 200, scale_of(thing, kind.scale, collection.is_custom)
 
     # --- list -------------------------------------------------------------------------------------------------------
 

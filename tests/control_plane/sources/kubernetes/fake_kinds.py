@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from tests.control_plane.sources.kubernetes.fake_objects import Collection, FakeObjects, Json, RefusalError
 from tests.control_plane.sources.kubernetes.fake_patching import Shape
+from tests.control_plane.sources.kubernetes.fake_scale import Paths
 from tests.control_plane.sources.kubernetes.fake_schema import mistakes, prune, put_defaults, schema_mistakes
 
 DEFINITIONS = ("/apis/apiextensions.k8s.io/v1", "customresourcedefinitions")
@@ -13,15 +14,16 @@ NOTE_LENGTH_MAX = 1024
 
 
 class Kind(NamedTuple):
-    """`scale`: where its replicas stand, in the spec and in the status; empty: it has no scale subresource."""
+    """`scale`: where its replicas stand, in the spec and in the status, and of a custom resource the selector as text;
+    None: it has no scale subresource."""
 
     kind: str
     has_status: bool = False
-    scale: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    scale: Paths | None = None
     is_namespaced: bool = True
 
 
-REPLICAS = (("spec", "replicas"), ("status", "replicas"))
+REPLICAS: Paths = (("spec", "replicas"), ("status", "replicas"), ())
 KINDS: dict[tuple[str, str], Kind] = {
     ("/api/v1", "configmaps"): Kind("ConfigMap"),
     ("/api/v1", "endpoints"): Kind("Endpoints"),
@@ -100,7 +102,8 @@ class FakeKinds:
         scale = subresources.get("scale")
         paths = None
         if scale:
-            paths = (_path(scale["specReplicasPath"]), _path(scale["statusReplicasPath"]))
+            selector = _path(scale.get("labelSelectorPath", ""))
+            paths = (_path(scale["specReplicasPath"]), _path(scale["statusReplicasPath"]), selector)
         has_status = "status" in subresources
         self.kinds[prefix, plural] = Kind(names["kind"], has_status, paths, spec.get("scope") == "Namespaced")
         collection = self.collection(prefix, plural)

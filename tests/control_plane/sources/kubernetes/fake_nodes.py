@@ -132,11 +132,8 @@ class Nodes:
         node = self._free_node() if self._failure(pod) is not Failure.UNSCHEDULABLE else None
         if node is None:
             self._unscheduled[key] = uid
-            count = self._settings.nodes
             why = "Insufficient cpu" if self._failure(pod) else "Too many pods"
-            message = f"0/{count} nodes are available: {count} {why}. preemption: 0/{count} nodes are available."
-            condition = _condition("PodScheduled", False, "Unschedulable", message)
-            self._status(pod, {"phase": "Pending", "conditions": [condition]})
+            self._status(pod, unscheduled(self._settings.nodes, why))
             return
         self._unscheduled.pop(key, None)
         self._on_node[node] += 1
@@ -156,47 +153,63 @@ class Nodes:
 
     def _started(self, pod: Json) -> None:
         failure = self._failure(pod)
-        if failure is None:
+        address = ""
+        if failure in {None, Failure.NOT_READY}:
             self._addresses += 1
-            self._status(pod, {**running(pod, True, 0), "podIP": self._settings.address(self._addresses)})
-        elif failure is Failure.NOT_READY:
-            self._addresses += 1
-            self._status(pod, {**running(pod, False, 0), "podIP": self._settings.address(self._addresses)})
-        else:
-            self._status(pod, self._failed(pod, failure))
-
-    def _failed(self, pod: Json, failure: Failure) -> Json:
-        code, message = self._settings.crash
-        if failure is Failure.IMAGE_PULL:
-            image = pod["spec"]["containers"][0].get("image", "")
-            said = f'Back-off pulling image "{image}": ErrImagePull: not found'
-            state: Json = {"state": {"waiting": {"reason": failure.value, "message": said}}, "restartCount": 0}
-        else:
-            ended = {"exitCode": code, "reason": "Error", "message": message, "finishedAt": STARTED}
-            waits = {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}
-            state = {"state": {"waiting": waits}, "lastState": {"terminated": ended}, "restartCount": 3}
-        init = failure is Failure.INIT_CONTAINER
-        named = {"name": "init" if init else pod["spec"]["containers"][0]["name"], "ready": False, **state}
-        return {
-            "phase": "Pending" if init or failure is Failure.IMAGE_PULL else "Running",
-            "conditions": [
-                _condition("PodScheduled", True),
-                _condition("Initialized", not init, "" if not init else "ContainersNotInitialized"),
-                _condition("Ready", False, "ContainersNotReady"),
-            ],
-            "initContainerStatuses" if init else "containerStatuses": [named],
-        }
+            address = self._settings.address(self._addresses)
+        self._status(pod, started(pod, failure, address, self._settings.crash))
 
     def _failure(self, pod: Json) -> Failure | None:
-        named = (pod["metadata"].get("annotations") or {}).get(FAILURE_ANNOTATION)
-        if named:
-            return Failure(named)
-        owners = pod["metadata"].get("ownerReferences") or [{"name": ""}]
-        return self._settings.failures.get(owners[0]["name"])
+        return failure_of(pod, self._settings)
 
     def _status(self, pod: Json, status: Json) -> None:
         status = {**{name: value for name, value in pod["status"].items() if name == "podIP"}, **status}
         self._server.objects.merge_patch(self._server.collection("pods"), key_of(pod), {"status": status})
+
+
+def failure_of(pod: Json, settings: Settings) -> Failure | None:
+    """How this pod is to fail."""
+    named = (pod["metadata"].get("annotations") or {}).get(FAILURE_ANNOTATION)
+    if named:
+        return Failure(named)
+    owners = pod["metadata"].get("ownerReferences") or [{"name": ""}]
+    return settings.failures.get(owners[0]["name"])
+
+
+def unscheduled(nodes: int, why: str) -> Json:
+    """The status of a pod that finds no node."""
+    message = f"0/{nodes} nodes are available: {nodes} {why}. preemption: 0/{nodes} nodes are available."
+    return {"phase": "Pending", "conditions": [_condition("PodScheduled", False, "Unschedulable", message)]}
+
+
+def started(pod: Json, failure: Failure | None, address: str, crash: tuple[int, str]) -> Json:
+    """The status of a pod whose containers have been started, as well as that went."""
+    if failure is None or failure is Failure.NOT_READY:
+        return {**running(pod, failure is None, 0), "podIP": address}
+    return _failed(pod, failure, crash)
+
+
+def _failed(pod: Json, failure: Failure, crash: tuple[int, str]) -> Json:
+    code, message = crash
+    if failure is Failure.IMAGE_PULL:
+        image = pod["spec"]["containers"][0].get("image", "")
+        said = f'Back-off pulling image "{image}": ErrImagePull: not found'
+        state: Json = {"state": {"waiting": {"reason": failure.value, "message": said}}, "restartCount": 0}
+    else:
+        ended = {"exitCode": code, "reason": "Error", "message": message, "finishedAt": STARTED}
+        waits = {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}
+        state = {"state": {"waiting": waits}, "lastState": {"terminated": ended}, "restartCount": 3}
+    init = failure is Failure.INIT_CONTAINER
+    named = {"name": "init" if init else pod["spec"]["containers"][0]["name"], "ready": False, **state}
+    return {
+        "phase": "Pending" if init or failure is Failure.IMAGE_PULL else "Running",
+        "conditions": [
+            _condition("PodScheduled", True),
+            _condition("Initialized", not init, "" if not init else "ContainersNotInitialized"),
+            _condition("Ready", False, "ContainersNotReady"),
+        ],
+        "initContainerStatuses" if init else "containerStatuses": [named],
+    }
 
 
 def running(pod: Json, ready: bool, restarts: int) -> Json:

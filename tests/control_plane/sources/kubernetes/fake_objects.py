@@ -247,9 +247,10 @@ class FakeObjects:
         whole: bool = False,
     ) -> Json:
         old = self.get(collection, key)
-        check_preconditions(collection, old, patch.get("metadata", {}))
+        check_patch(collection, old, patch.get("metadata", {}), subresource)
         patched = merge(old, patch)
-        patched["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
+        for name in ("resourceVersion", "uid"):
+            patched["metadata"][name] = old["metadata"][name]
         return self.update(collection, key, patched, manager, subresource, whole)
 
     def terminate(self, collection: Collection, key: Key) -> Json:
@@ -286,7 +287,7 @@ class FakeObjects:
             )
         old = collection.objects.get(key)
         if old is not None:
-            check_preconditions(collection, old, wanted["metadata"])
+            check_patch(collection, old, wanted["metadata"], subresource)
         elif subresource:
             raise RefusalError(404, "NotFound", f'{collection.plural} "{key[1]}" not found')
         elif wanted["metadata"].get("uid"):
@@ -397,6 +398,18 @@ def check_preconditions(collection: Collection, old: Json, given: Json) -> None:
         )
     if uid and uid != old["metadata"]["uid"]:
         raise RefusalError(409, "Conflict", "Precondition failed: UID in object meta does not match")
+
+
+def check_patch(collection: Collection, old: Json, given: Json, subresource: str) -> None:
+    """A patch with another UID would change it; of the status of a custom resource the UID is not looked at."""
+    check_preconditions(collection, old, {"resourceVersion": given.get("resourceVersion")})
+    uid, is_status = given.get("uid"), subresource == "status" and collection.is_custom
+    if not uid or uid == old["metadata"]["uid"] or is_status:
+        return
+    if subresource == "scale":
+        raise RefusalError(409, "Conflict", "Precondition failed: UID in precondition does not match")
+    message = f'metadata.uid: Invalid value: "{uid}": field is immutable'
+    raise RefusalError(422, "Invalid", f'{collection.kind} "{old["metadata"]["name"]}" is invalid: {message}')
 
 
 def check_metadata(collection: Collection, metadata: Json) -> None:

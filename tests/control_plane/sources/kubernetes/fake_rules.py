@@ -19,6 +19,7 @@ _TOKEN = re.compile(
     r"""\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|(?P<word>[A-Za-z_]\w*)"""
     r"""|(?P<sign>&&|\|\||==|!=|<=|>=|[-+*/%!<>?:.,()\[\]]))"""
 )
+_FIELDS = re.compile(r"\b(?:self|oldSelf)((?:\.[A-Za-z_]\w*\b(?!\s*\())+)")  # not what is called
 _WORDS = {"true": True, "false": False, "null": None}
 _TYPES: dict[str, type] = {"int": int, "double": float, "string": str, "bool": bool, "list": list, "map": dict}
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
@@ -62,6 +63,7 @@ class Rule:
         self.text: str = entry["rule"]
         self.message: str = entry.get("message") or f"failed rule: {self.text}"
         self._run = _Parser(self.text).parsed()
+        self.fields = [tuple(found[1].strip(".").split(".")) for found in _FIELDS.finditer(self.text)]  # that it names
         self._of_changes = re.search(r"\boldSelf\b", self.text) is not None
 
     def mistakes(self, value: Any, old: Any, path: str) -> Iterator[str]:

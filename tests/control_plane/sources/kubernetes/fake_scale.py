@@ -6,16 +6,22 @@ from typing import Any
 
 from tests.control_plane.sources.kubernetes.fake_objects import Collection, FakeObjects, Json, Key, RefusalError
 
-Paths = tuple[tuple[str, ...], tuple[str, ...]]
+Paths = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 
 
-def scale_of(thing: Json, paths: Paths) -> Json:
-    """Its Scale."""
+def scale_of(thing: Json, paths: Paths, is_custom: bool) -> Json:
+    """Its Scale. Of a custom resource the replicas must be there, and its selector is what the definition names."""
+    if is_custom and _at(thing, paths[0]) is None:
+        said = f'the spec replicas field ".{".".join(paths[0])}" does not exist'
+        raise RefusalError(500, "InternalError", f"Internal error occurred: {said}")
     metadata = thing["metadata"]
     status: Json = {"replicas": _at(thing, paths[1]) or 0}
-    selector = thing.get("spec", {}).get("selector")
-    if isinstance(selector, dict) and isinstance(selector.get("matchLabels"), dict):
-        status["selector"] = ",".join(f"{name}={value}" for name, value in sorted(selector["matchLabels"].items()))
+    selector = _at(thing, paths[2]) if is_custom and any(paths[2]) else None
+    labels = None if is_custom else _at(thing, ("spec", "selector", "matchLabels"))
+    if isinstance(labels, dict):
+        selector = ",".join(f"{name}={value}" for name, value in sorted(labels.items()))
+    if selector:
+        status["selector"] = selector
     replicas = _at(thing, paths[0]) or 0
     kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     return {
@@ -37,6 +43,8 @@ def scaled(
     content_type: str,
 ) -> Json:
     """The object after a write of its Scale. An update gives the whole Scale, in which absent replicas are zero."""
+    if content_type == "application/apply-patch+yaml" and collection.is_custom:
+        raise RefusalError(500, "", "request to convert CR to an invalid group/version: autoscaling/v1")  # always
     replicas = _at(given, ("spec", "replicas"))
     if replicas is None and content_type == "application/json":
         replicas = 0
@@ -47,6 +55,8 @@ def scaled(
         raise RefusalError(422, "Invalid", f'Scale "{key[1]}" is invalid: {message}')
     given_metadata = given.get("metadata") or {}
     preconditions = {name: given_metadata[name] for name in ("resourceVersion", "uid") if given_metadata.get(name)}
+    if collection.is_custom:
+        preconditions.pop("uid", None)
     change: Json = {"metadata": preconditions}
     place = change
     for name in paths[0][:-1]:

@@ -49,11 +49,30 @@ def schema_mistakes(schema: Json, path: str = "") -> Iterator[str]:
                 yield f"{where}: {key}: Required value: must be required or have a default, as a key of the list"
     for rule in schema.get("x-kubernetes-validations") or ():
         try:
-            Rule(rule)
+            fields = Rule(rule).fields
         except RuleError as error:
             yield f"{where}.x-kubernetes-validations: {error}"
+        else:
+            for field in fields:
+                if not _is_declared(schema, field):
+                    text = f"undefined field '{field[-1]}'"
+                    yield f"{where}.x-kubernetes-validations: Invalid value: compilation failed: ERROR: {text}"
     for name, child in _children(schema):
         yield from schema_mistakes(child, f"{path}.{name}")
+
+
+def _is_declared(schema: Json, path: tuple[str, ...]) -> bool:
+    """Whether a rule sees a field: it is declared, as is what it is in, and it has a type."""
+    for name in path:
+        if "additionalProperties" in schema:
+            schema = schema["additionalProperties"] if isinstance(schema["additionalProperties"], dict) else {}
+        elif name in schema.get("properties", {}):
+            schema = schema["properties"][name]
+        else:
+            return False
+        if not ("type" in schema or schema.get("x-kubernetes-int-or-string")):
+            return False
+    return True
 
 
 def _children(schema: Json) -> Iterator[tuple[str, Json]]:

@@ -1,5 +1,5 @@
 """The API's protocol, as the activator relies on it: on the fake server, and on a real one where
-ACTIVATOR_TEST_KUBECONFIG names its configuration.
+there is one (tests/kube/real.py).
 
 What passes on both is what the fake may be trusted with. On a real cluster everything happens in a namespace of its own
 that is deleted afterwards; the few cases that need the server's history to be forgotten run on the fake only.
@@ -7,118 +7,28 @@ that is deleted afterwards; the few cases that need the server's history to be f
 
 from __future__ import annotations
 
-import json
-import os
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.credentials import Credentials
 from activator.control_plane.sources.kubernetes.errors import RefusedError, UnreachableError
-from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, ENDPOINT_SLICES, LEASES
-from activator.control_plane.sources.kubernetes.watch_stream import WatchStream
+from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, LEASES
 from tests.control_plane.sources.kubernetes.fake_api_server import Fault
-from tests.control_plane.sources.kubernetes.fake_cluster import TEST_TIMEOUT_S, fake_cluster, on_a_loop, run, until
+from tests.control_plane.sources.kubernetes.fake_cluster import fake_cluster, on_a_loop, run, until
 from tests.control_plane.sources.kubernetes.kube_samples import config_map, endpoint_slice
+from tests.kube import real
+from tests.kube.api import Api, Json
 from tests.manual_clock import ManualClock
-
-REAL = os.environ.get("ACTIVATOR_TEST_KUBECONFIG", "")
-Json = dict[str, Any]
-Query = Mapping[str, str]
-NO_QUERY: Query = {}
-
-
-class Api:
-    """One namespace of a cluster, and whatever verb a test wants, without our own client's checks."""
-
-    def __init__(self, client: KubeClient, namespace: str) -> None:
-        self.client = client
-        self.namespace = namespace
-
-    async def call(
-        self,
-        method: str,
-        path: str,
-        body: Json | None = None,
-        content_type: str = "application/json",
-        query: Query = NO_QUERY,
-    ) -> tuple[int, Json]:
-        library = await self.client._lane("tests")
-        response = await library.call_api(
-            path,
-            method,
-            query_params=list(query.items()),
-            header_params={"Accept": "application/json", "Content-Type": content_type},
-            body=body,
-            auth_settings=["BearerToken"],
-            _preload_content=False,
-            _request_timeout=TEST_TIMEOUT_S,
-        )
-        async with response:
-            text = await response.read()
-        try:
-            return response.status, json.loads(text)
-        except ValueError:
-            return response.status, {}
-
-    @property
-    def maps(self) -> str:
-        return CONFIG_MAPS.collection(self.namespace)
-
-    @property
-    def slices(self) -> str:
-        return ENDPOINT_SLICES.collection(self.namespace)
-
-    async def create(self, thing: Json, path: str = "") -> Json:
-        status, made = await self.call("POST", path or self.maps, thing)
-        assert status == 201, made
-        return made
-
-    async def version(self) -> str:
-        return str((await self.call("GET", self.maps))[1]["metadata"]["resourceVersion"])
-
-    @asynccontextmanager
-    async def watch(self, path: str = "", **query: str) -> AsyncIterator[Watch]:
-        stream = await self.client.watch(path or self.maps, query)
-        try:
-            yield Watch(stream)
-        finally:
-            stream.close()
-
-
-class Watch:
-    """The events of a watch, one by one; bookmarks are left out unless asked for."""
-
-    def __init__(self, stream: WatchStream) -> None:
-        self._stream = stream
-        self._events: list[Json] = []
-
-    async def next(self, bookmarks: bool = False) -> Json | None:
-        """None at the end."""
-        while True:
-            while not self._events:
-                lines = await self._stream.lines()
-                if not lines:
-                    return None
-                self._events = [json.loads(line) for line in lines]
-            event = self._events.pop(0)
-            if bookmarks or event["type"] != "BOOKMARK":
-                return event
-
-    async def pair(self) -> tuple[str, str]:
-        event = await self.next()
-        assert event is not None
-        return event["type"], event["object"]["metadata"]["name"]
 
 
 @asynccontextmanager
 async def real_api() -> AsyncIterator[Api]:
-    client = KubeClient(Credentials({"KUBECONFIG": REAL}, ManualClock().now), "activator/conformance")
+    client = KubeClient(Credentials({"KUBECONFIG": real.kubeconfig()}, ManualClock().now), "activator/conformance")
     api = Api(client, f"activator-test-{uuid.uuid4().hex[:8]}")
     namespaces = "/api/v1/namespaces"
     await api.create({"metadata": {"name": api.namespace}}, namespaces)
@@ -138,14 +48,13 @@ async def fake_api(folder: Path) -> AsyncIterator[Api]:
 Story = Callable[[Api], Awaitable[None]]
 
 
-@pytest.fixture(params=["fake", "real"] if REAL else ["fake"])
+@pytest.fixture(params=["fake", "real"] if real.IS_THERE else ["fake"])
 def on(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Story], None]:
     """`on(story)`: runs it against this parameter's server."""
-    real = request.param == "real"
 
     def tell(story: Story) -> None:
         async def main() -> None:
-            async with real_api() if real else fake_api(tmp_path) as api:
+            async with real_api() if request.param == "real" else fake_api(tmp_path) as api:
                 await story(api)
 
         run(main)

@@ -11,13 +11,15 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.control_plane.reconcile.reconcile_world import DEFINITION
+from tests.charts.chart_files import CRD_FILE
 from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
 from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop, until
 from tests.control_plane.sources.kubernetes.fake_controllers import ControllerManager, deployment, is_ready
 from tests.control_plane.sources.kubernetes.fake_nodes import FAILURE_ANNOTATION, Failure, Settings
-from tests.control_plane.sources.kubernetes.test_conformance import Api, Json, On, on
+from tests.control_plane.sources.kubernetes.test_conformance import On, on
+from tests.kube.api import Api, Json
 
 __all__ = ["on"]
 
@@ -33,6 +35,7 @@ def definition(**schema: Any) -> Json:
     spec: Json = {"type": "object", "properties": schema}
     whole = {"type": "object", "properties": {"spec": spec, "status": status}}
     scale = {"specReplicasPath": ".spec.replicas", "statusReplicasPath": ".status.replicas"}
+    scale["labelSelectorPath"] = ".status.words"
     version = {"name": "v1", "served": True, "storage": True, "subresources": {"status": {}, "scale": scale}}
     version["schema"] = {"openAPIV3Schema": whole}
     return {
@@ -77,17 +80,21 @@ def defined(on: On, story: Callable[[Widgets], Awaitable[None]], **schema: Any) 
         assert status == 201, said
         widgets = Widgets(api)
         try:
-
-            async def served() -> bool:
-                return (await api.call("GET", widgets.path))[0] == 200
-
-            while not await served():
-                pass
+            await api.until(widgets.path, lambda status, _: status == 200)
             await story(widgets)
         finally:
             await api.call("DELETE", f"{DEFINITIONS}/widgets.{GROUP}")
+            await api.until(f"{DEFINITIONS}/widgets.{GROUP}", lambda status, _: status == 404)  # its objects go first
 
     on(whole)
+
+
+def test_a_custom_resource_names_its_kind(on: On) -> None:
+    async def story(widgets: Widgets) -> None:
+        status, said = await widgets.create({"metadata": {"name": "w"}, "spec": {}})
+        assert (status, said["reason"]) == (400, "BadRequest") and "Kind" in said["message"]
+
+    defined(on, story, size={"type": "integer"})
 
 
 # --- schemas --------------------------------------------------------------------------------------------------------
@@ -157,6 +164,54 @@ def test_rules_of_a_schema(on: On) -> None:
     defined(on, story, range=ranged)
 
 
+def test_a_rule_sees_only_what_is_declared_with_a_type(on: On) -> None:
+    async def story(api: Api) -> None:
+        loose: Json = {"x-kubernetes-preserve-unknown-fields": True}
+        for properties in ({"name": {"type": "string"}}, {"key": loose}):
+            rule = {"rule": "!has(self.key) || self.key != 'a'", "message": "no a"}
+            field = {"type": "object", "properties": properties, "x-kubernetes-validations": [rule]}
+            status, said = await api.call("POST", DEFINITIONS, definition(field=field))
+            assert (status, said["reason"]) == (422, "Invalid"), said
+            assert "undefined field 'key'" in said["message"]
+
+    on(story)
+
+
+def test_the_definition_of_activations(on: On) -> None:
+    """Of the chart, as it is, and what it refuses."""
+
+    async def story(api: Api) -> None:
+        definition_of_chart = yaml.safe_load(CRD_FILE.read_text())
+        status, said = await api.call("POST", DEFINITIONS, definition_of_chart)
+        assert status == 201 or said["reason"] == "AlreadyExists", said
+        path = f"/apis/activator.dev/v1alpha1/namespaces/{api.namespace}/activations"
+        await api.until(path, lambda status, _: status == 200)
+
+        async def made(name: str, **spec: Any) -> tuple[int, Json]:
+            kind = {"apiVersion": "activator.dev/v1alpha1", "kind": "Activation"}
+            return await api.call("POST", path, {**kind, "metadata": {"name": name}, "spec": spec})
+
+        status, right = await made("right", target={"name": "t"}, hosts=["a.test"], hashOn={"header": "x"}, unknown=1)
+        assert status == 201, right
+        assert (right["spec"]["port"], right["spec"]["patience"]) == (8080, "60s")
+        assert "unknown" not in right["spec"] and right["spec"]["hashOn"] == {"header": "x"}
+        for field, value, words in (
+            ("target", {}, "spec.target.name: Required value"),
+            ("port", 0, "port: expected a port from 1 to 65535"),
+            ("port", 65536, "port: expected a port from 1 to 65535"),
+            ("patience", "soon", "spec.patience"),
+            ("hosts", "a.test", "spec.hosts"),
+            ("containerConcurrency", -1, "spec.containerConcurrency"),
+            ("scaling", {"max": "many"}, "spec.scaling.max"),
+        ):
+            status, said = await made("wrong", **{"target": {"name": "t"}, field: value})
+            assert (status, said["reason"]) == (422, "Invalid"), (field, value, said)
+            assert words in said["message"], said["message"]
+        assert (await made("named", target={"name": "t"}, port="http"))[0] == 201
+
+    on(story)
+
+
 def test_a_definition_that_is_no_structural_schema_is_refused(on: On) -> None:
     async def story(api: Api) -> None:
         for wrong in ({"properties": {"x": {"type": "string"}}}, {"type": "array", "items": {}}):
@@ -197,8 +252,11 @@ def test_applying_a_status(on: On) -> None:
         api, path = widgets.api, f"{widgets.path}/w"
         _, made = await widgets.create(widget(size=1))
 
-        async def apply(manager: str, status: Json, uid: str = "", force: str = "false") -> tuple[int, Json]:
-            metadata = {"name": "w", **({"uid": uid} if uid else {})}
+        async def apply(
+            manager: str, status: Json, uid: str = "", force: str = "false", version: str = ""
+        ) -> tuple[int, Json]:
+            said = {"uid": uid, "resourceVersion": version}
+            metadata = {"name": "w", **{name: value for name, value in said.items() if value}}
             body = {"apiVersion": f"{GROUP}/v1", "kind": "Widget", "metadata": metadata, "status": status}
             query = {"fieldManager": manager, "force": force}
             return await api.call("PATCH", f"{path}/status", body, APPLY, query)
@@ -210,8 +268,11 @@ def test_applying_a_status(on: On) -> None:
         assert taken["status"] == {"a": 2, "b": 1} and taken["spec"] == {"size": 1}
         _, less = await apply("one", {})
         assert less["status"] == {"a": 2}, "what is no longer applied goes, but what another owns"
-        code, said = await apply("one", {"x": 1}, "00000000-0000-0000-0000-000000000000")
-        assert (code, said["reason"]) == (409, "Conflict"), "another object of that name is never written"
+        code, taken = await apply("one", {"x": 1}, "00000000-0000-0000-0000-000000000000")
+        assert (code, taken["metadata"]["uid"]) == (200, made["metadata"]["uid"]), "here the UID is not looked at"
+        code, said = await apply("one", {"x": 2}, version=made["metadata"]["resourceVersion"])
+        assert (code, said["reason"]) == (409, "Conflict"), "so it is the version that tells an object"
+        assert (await apply("one", {"x": 2}, version=taken["metadata"]["resourceVersion"]))[0] == 200
         await api.call("DELETE", path)
         code, said = await apply("one", {"x": 1})
         assert (code, said["reason"]) == (404, "NotFound"), "a status makes no object"
@@ -235,7 +296,25 @@ def test_the_scale(on: On, plural: str) -> None:
         assert scaled["spec"] == {"replicas": 2}
         _, whole = await api.call("GET", f"{path}/t")
         assert whole["spec"]["replicas"] == 2 and whole["metadata"]["generation"] == 2
-        body = {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "t"}, "spec": {"replicas": 3}}
+        status, said = await api.call("PATCH", f"{path}/t/scale", {"spec": {"replicas": -1}}, MERGE)
+        assert (status, said["reason"]) == (422, "Invalid")
+        status, said = await api.call("PATCH", f"{path}/none/scale", {"spec": {"replicas": 1}}, MERGE)
+        assert (status, said["reason"]) == (404, "NotFound")
+        stale = {"metadata": {"resourceVersion": made["metadata"]["resourceVersion"]}, "spec": {"replicas": 5}}
+        status, said = await api.call("PATCH", f"{path}/t/scale", stale, MERGE)
+        assert (status, said["reason"]) == (409, "Conflict")
+
+    defined(on, story, replicas={"type": "integer"})
+
+
+@pytest.mark.parametrize("plural", ["deployments", "statefulsets"])
+def test_applying_a_scale(on: On, plural: str) -> None:
+    async def story(api: Api) -> None:
+        path = f"/apis/apps/v1/namespaces/{api.namespace}/{plural}"
+        await api.call("POST", path, _workload(plural), query={"fieldManager": "kubectl"})
+        await api.call("PATCH", f"{path}/t/scale", {"spec": {"replicas": 2}}, MERGE, {"fieldManager": "kubectl"})
+        body: Json = {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "t"}}
+        body["spec"] = {"replicas": 3}
         ours = {"fieldManager": "activator-scale", "force": "false"}
         status, said = await api.call("PATCH", f"{path}/t/scale", body, APPLY, ours)
         assert status == 409 and 'conflict with "kubectl"' in said["message"] and "replicas" in said["message"]
@@ -243,10 +322,30 @@ def test_the_scale(on: On, plural: str) -> None:
         assert taken["spec"] == {"replicas": 3}
         again = {**body, "spec": {"replicas": 1}}
         assert (await api.call("PATCH", f"{path}/t/scale", again, APPLY, ours))[1]["spec"] == {"replicas": 1}
-        status, said = await api.call("PATCH", f"{path}/t/scale", {"spec": {"replicas": -1}}, MERGE)
-        assert (status, said["reason"]) == (422, "Invalid")
         status, said = await api.call("PATCH", f"{path}/none/scale", body | {"metadata": {"name": "none"}}, APPLY, ours)
         assert (status, said["reason"]) == (404, "NotFound")
+
+    on(story)
+
+
+def test_the_scale_of_a_custom_resource_cannot_be_applied(on: On) -> None:
+    """An API server of Kubernetes answers 500; a merge patch works, of what has replicas."""
+
+    async def story(widgets: Widgets) -> None:
+        api, path = widgets.api, f"{widgets.path}/t/scale"
+        await widgets.create(widget("t"))
+        status, said = await api.call("GET", path)
+        assert status == 500 and 'the spec replicas field ".spec.replicas" does not exist' in said["message"]
+        await api.call("PATCH", f"{widgets.path}/t", {"spec": {"replicas": 0}}, MERGE)
+        body = {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "t"}, "spec": {"replicas": 3}}
+        ours = {"fieldManager": "activator-scale", "force": "true"}
+        status, said = await api.call("PATCH", path, body, APPLY, ours)
+        assert status == 500 and "request to convert CR to an invalid group/version" in said["message"]
+        patch = {"spec": {"replicas": 3}}
+        _, patched = await api.call("PATCH", path, patch, MERGE, {"fieldManager": "me"})
+        assert patched["spec"] == {"replicas": 3} and "selector" not in patched["status"]
+        await api.call("PATCH", f"{widgets.path}/t/status", {"status": {"words": "app=t"}}, MERGE)
+        assert (await api.call("GET", path))[1]["status"]["selector"] == "app=t", "what its controller says"
 
     defined(on, story, replicas={"type": "integer"})
 
@@ -293,7 +392,10 @@ def test_a_headless_service_and_the_owners_of_its_fields(on: On) -> None:
         _, two = await api.call("PATCH", f"{path}/s", changed, APPLY, {**ours, "force": "true"})
         assert {one["port"] for one in two["spec"]["ports"]} == {80, 81}, "ports are told apart by port and protocol"
         changed["metadata"]["uid"] = "00000000-0000-0000-0000-000000000000"
-        assert (await api.call("PATCH", f"{path}/s", changed, APPLY, {**ours, "force": "true"}))[0] == 409
+        for content_type, query in ((APPLY, {**ours, "force": "true"}), (MERGE, {"fieldManager": "ours"})):
+            status, said = await api.call("PATCH", f"{path}/s", changed, content_type, query)
+            assert (status, said["reason"]) == (422, "Invalid"), "the UID would be changed"
+            assert "metadata.uid" in said["message"] and "field is immutable" in said["message"]
         await api.call("DELETE", f"{path}/s")
         status, said = await api.call("PATCH", f"{path}/s", changed, APPLY, {**ours, "force": "true"})
         assert (status, said["reason"]) == (409, "Conflict"), "an apply with a UID makes no object"
@@ -462,9 +564,3 @@ async def test_a_container_that_restarts_is_counted() -> None:
     assert not is_ready(shop.of("pods")[0])
     await until(lambda: is_ready(shop.of("pods")[0]))
     assert shop.of("pods")[0]["status"]["containerStatuses"][0]["restartCount"] == 1
-
-
-def test_the_definition_of_activations_is_one_that_the_fake_takes() -> None:
-    server = FakeApiServer()
-    server.create("customresourcedefinitions", DEFINITION, "")
-    assert server.kinds.get("/apis/activator.dev/v1alpha1", "activations") is not None

@@ -1,0 +1,80 @@
+"""The program of one pod, at an address of its own, on the loop of its cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+
+from aiohttp import web
+
+
+class PodServer:
+    """The program of one pod: says who it is; `/slow/SECONDS` takes its time."""
+
+    def __init__(self, name: str, host: str, port: int) -> None:
+        self.name = name
+        self.host = host
+        self.port = port
+        self.in_flight = 0
+        self.most_in_flight = 0
+        self.requests = 0
+        self.began_s = self.ended_s = time.monotonic()  # it listened, and died at last
+        self.deaths: list[tuple[float, int]] = []  # when (monotonic seconds), and with how many requests in flight
+        self.downs: list[tuple[float, float]] = []  # from a death to the next start, or for ever
+        self._runner: web.AppRunner | None = None
+
+    @property
+    def is_serving(self) -> bool:
+        return self._runner is not None and bool(self._runner.sites)
+
+    async def start(self) -> None:
+        application = web.Application()
+        application.router.add_route("*", "/{path:.*}", self._answer)
+        self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, self.host, self.port).start()
+        if not self.deaths:
+            self.began_s = time.monotonic()
+        elif self.downs:
+            self.downs[-1] = (self.downs[-1][0], time.monotonic())
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            runner, self._runner = self._runner, None
+            await runner.cleanup()
+
+    async def kill(self) -> None:
+        """All its connections break at once, as with a process that dies; `start` is its restart."""
+        if self._runner is None or self._runner.server is None:
+            return
+        self.ended_s = time.monotonic()
+        self.deaths.append((self.ended_s, self.in_flight))
+        self.downs.append((self.ended_s, math.inf))
+        runner, self._runner = self._runner, None
+        assert runner.server is not None
+        for site in list(runner.sites):
+            await site.stop()
+        server = runner.server
+        _abort_all(server)
+        await runner.cleanup()
+        await asyncio.sleep(0)  # connections that had been accepted, and are told to the server a turn later
+        _abort_all(server)
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        self.requests += 1
+        self.in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self.in_flight)
+        try:
+            words = request.path.strip("/").split("/")
+            if words[0] == "slow":
+                await asyncio.sleep(float(words[1]))
+            return web.json_response({"pod": self.name, "host": request.headers.get("Host", "")})
+        finally:
+            self.in_flight -= 1
+
+
+def _abort_all(server: web.Server) -> None:
+    for connection in list(server.connections):
+        if connection.transport is not None:
+            connection.transport.abort()
