@@ -44,7 +44,7 @@ from activator.runtime.extras import need
 from activator.runtime.memory import FreedMemory
 from activator.runtime.processors import processors
 from activator.runtime.service_manager import ServiceManager
-from activator.runtime.sockets import unused
+from activator.runtime.sockets import join_address, split_address, unused
 from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.telemetry.history import History
 from activator.telemetry.logs.app_log import AppLog
@@ -164,7 +164,8 @@ class App:
         self._activations: ActivationsMode | None = None
         self._membership: Membership | None = None
         self._cluster_domain = ""
-        self._asked_by_cluster: list[Tls] = []  # listeners that no file names
+        self._asked_by_cluster: list[Tls] = []  # listeners that no file names …
+        self._entries: list[str] = []  # … and those of single revisions
 
     async def start(self) -> None:
         """Bind, begin to serve. Raises StartError."""
@@ -255,7 +256,7 @@ class App:
         try:
             config, specs = self.settings.reload()
             # What may be refused comes first, and changes nothing where it is.
-            listeners = self.workers.plan([*_listeners(config), *self._asked_by_cluster])
+            listeners = self.workers.plan([*_listeners(config), *self._asked_by_cluster, *self._entries])
             try:
                 self.telemetry.set(config)
             except StartError:
@@ -479,6 +480,7 @@ class App:
             self._tasks,
             control.controllers,
             control.worker.supervision.panicked,
+            self._serve_entries,
         )
 
     def _make_external_scaler(self, kubernetes: Kubernetes) -> ExternalScalerSource:
@@ -553,6 +555,31 @@ class App:
             self.workers.change(self.workers.plan([*_listeners(self.config), wanted]))
         except StartError as error:
             log.error("%s", error)
+
+    def _serve_entries(self, ports: frozenset[int]) -> None:
+        """Serve on these ports, each for one revision, and on no others of theirs. One that is taken is told."""
+        first = _listeners(self.config)[0]
+        host, _ = split_address(first if isinstance(first, str) else first.address)
+        fixed = [*_listeners(self.config), *self._asked_by_cluster]
+        wanted = [join_address(host, port) for port in sorted(ports)]
+        try:
+            self.workers.change(self.workers.plan([*fixed, *wanted]))
+            self._entries = wanted
+        except StartError:
+            self._entries = [one for one in self._entries if one in wanted]
+            for address in wanted:
+                if address not in self._entries:
+                    self._serve_entry(address)
+
+    def _serve_entry(self, address: str) -> None:
+        """One more."""
+        wanted = [*_listeners(self.config), *self._asked_by_cluster, *self._entries, address]
+        try:
+            self.workers.change(self.workers.plan(wanted))
+        except StartError as error:
+            log.error("%s: requests of one Service cannot come here", error)
+            return
+        self._entries.append(address)
 
     def _make_knative_metrics(self, proxy: RequestHooks) -> KnativeExporter:
         from activator.telemetry.metrics.knative_export import (

@@ -116,6 +116,7 @@ class RequestHead:
         self.takes_trailers: bool = False  # over HTTP/2 it says so (TE), as all of gRPC's do
         self.pod_host: bytes = b""  # what a pod is told in the place of `authority`; `headers` have it as Host
         self.pod_target: bytes = b""  # the same in the place of `target`; empty: that
+        self.entry: bytes = b""  # a port that says the revision, whatever the host; empty: it came to none
         self.traceparent: bytes = b""  # its field line; it stays in `headers`: see headers/trace_context.py
 
     def received(self, lowered_name: bytes) -> bytes | None:

@@ -22,6 +22,14 @@ from msgspec import inspect as types
 from activator.config.checks import Checker
 from activator.config.model.kinds import Duration, doc
 from activator.config.model.revision import Revision
+from activator.config.model.transparent import (
+    ALWAYS_IN_PATH,
+    MODE_PROXY,
+    MODE_TRANSPARENT,
+    MODES,
+    TRANSPARENT_LOOK_INTERVAL_S,
+    Transparent,
+)
 from activator.config.reader import UNREADABLE, Reader, Values, build
 from activator.config.tree import Item
 
@@ -66,6 +74,16 @@ class Activation(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     external_scaler: Annotated[
         bool, doc("Somebody else scales the target, such as KEDA or an HPA: the activator never does.", True)
     ] = False
+    mode: Annotated[
+        str,
+        doc(
+            "`proxy`: requests reach the activator by an Ingress or a route. `transparent`: they reach it by the "
+            "Service of the pods, and only while there is no pod or the load has to be seen.",
+            MODE_TRANSPARENT,
+            words=MODES,
+        ),
+    ] = MODE_PROXY
+    transparent: Annotated[Transparent, doc("What `mode: transparent` does.")] = Transparent()
 
 
 class Declared(msgspec.Struct, frozen=True):
@@ -117,6 +135,24 @@ def _check(item: Item, values: Values, reader: Reader, policy_names: AbstractSet
         reader.found(place, "spec.port", "a port from 1 to 65535, or the name of a port")
     elif isinstance(port, str) and (PORT_NAME.fullmatch(port) is None or port.isdecimal()):
         reader.found(place, "spec.port", "a port from 1 to 65535, or the name of a port such as http")
+    _check_transparent(item, values, reader)
+
+
+def _check_transparent(item: Item, values: Values, reader: Reader) -> None:
+    if values.get("mode", MODE_PROXY) not in (*MODES, UNREADABLE):
+        reader.found(_entry(item, "mode"), "spec.mode", f"one of {', '.join(MODES)}")
+    said = values.get("transparent", UNREADABLE)
+    place = (item.entries or {}).get("transparent", item)
+    if not isinstance(said, dict):
+        return
+    if (said.get("burst_capacity") or 0) < ALWAYS_IN_PATH:
+        reader.found(_entry(place, "burst_capacity"), "spec.transparent.burst_capacity", "-1, 0 or more requests")
+    if said.get("look_interval", TRANSPARENT_LOOK_INTERVAL_S) <= 0:
+        reader.found(_entry(place, "look_interval"), "spec.transparent.look_interval", "more than 0s")
+
+
+def _entry(item: Item, key: str) -> Item:
+    return (item.entries or {}).get(key, item)
 
 
 def item_of(value: Any, where: str) -> Item:

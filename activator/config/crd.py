@@ -23,7 +23,7 @@ from activator.config.reader import SIZE_PATTERN
 from activator.runtime.durations import DURATION_PATTERN
 
 PLURAL: Final = "activations"
-CONDITIONS: Final = ("Ready", "Active", "ScaledToZero", "Degraded")
+CONDITIONS: Final = ("Ready", "Active", "ScaledToZero", "Degraded", "InPath")
 
 Schema = dict[str, Any]
 

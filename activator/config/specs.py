@@ -106,6 +106,8 @@ class RevisionSpec(msgspec.Struct, frozen=True):
 
     key: str  # namespace/name
     hosts: tuple[str, ...] = ()
+    ports: tuple[int, ...] = ()  # of its own: what comes there is for it, whatever the host
+    is_left: bool = False  # clients that come there reach its pods without this program: their connections may end
     order: int = 0  # in the file, among revisions of one host: the first that matches is taken
     match: MatchSpec = MatchSpec()
     aliases: tuple[str, ...] = ()  # other names of its models

@@ -26,8 +26,8 @@ def check_waiting(reader: Reader, item: Item, values: Values, path: str) -> None
             found = element_at(item_at(item, "no_wake"), place)
             reader.advise(found, f"{path}.no_wake[{place}]", "say which requests: path, methods or user_agent")
     page = values.get("waiting_page")
-    refresh = page.get("refresh", REFRESH_MIN_S) if page and page is not UNREADABLE else UNREADABLE
-    if refresh is not UNREADABLE and refresh < REFRESH_MIN_S:
+    refresh = page.get("refresh") if page and page is not UNREADABLE else None
+    if isinstance(refresh, float) and refresh < REFRESH_MIN_S:
         where = item_at(item_at(item, "waiting_page"), "refresh")
         reader.found(where, f"{path}.waiting_page.refresh", f"at least {REFRESH_MIN_S:g}s")
     fallback = values.get("fallback")

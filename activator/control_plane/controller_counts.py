@@ -26,8 +26,14 @@ from activator.runtime.histogram import Histogram
 
 CONTROLLERS: Final = ("revision", "endpoints", "membership", "declaration", "activation")
 RESULTS: Final = ("success", "error", "requeue", "requeue_after")
-TARGET_KINDS: Final = ("member_row", "status", "scale", "service", "event")
-WRITE_COMPONENTS: Final = ("service", "scale", "status", "events")  # parts of what is written for one Activation
+TARGET_KINDS: Final = ("member_row", "status", "scale", "service", "event", "endpointslice")
+WRITE_COMPONENTS: Final = (
+    "service",
+    "scale",
+    "traffic",
+    "status",
+    "events",
+)  # parts of what is written for one Activation
 WRITE_OUTCOMES: Final = ("ok", "conflict", "failed", "unchanged")  # the last: compared, and not sent
 # Who else writes the fields that are ours; the last two: none is named, and any other.
 MANAGER_WORDS: Final = ("activator", "kubectl", "helm", "argocd", "flux", "keda", "horizontal", "none", "other")

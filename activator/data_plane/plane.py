@@ -20,8 +20,10 @@ from activator.codec.http1.framing import TRAILERS_BYTES_MAX
 from activator.codec.http1.request import TARGET_BYTES_MAX, RequestLimits
 from activator.codec.probe_request import probe_head
 from activator.config.model.file import Config
+from activator.config.model.kubernetes import ACTIVATIONS
 from activator.config.model.listeners import Forwarded
 from activator.config.model.pods import PodTls
+from activator.config.model.transparent import ENTRY_PORT_FIRST, ENTRY_PORT_LAST
 from activator.config.specs import ProbeSpec, RevisionSpec
 from activator.data_plane import statistics
 from activator.data_plane.apply import RevisionTables, TableHooks, load_of
@@ -33,7 +35,8 @@ from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
-from activator.data_plane.proxy.routing import Router
+from activator.data_plane.proxy.routing import Router, entry_of
+from activator.data_plane.server.entry_sweep import EntrySweep
 from activator.data_plane.server.listener import Server
 from activator.data_plane.server.registry import SHED_MAX, ConnectionRegistry
 from activator.data_plane.snapshot import revisions
@@ -141,6 +144,8 @@ class DataPlane:
             config.abort_on_half_close,
             config.limits.streams,
         )
+        self.registry.entry_first, self.registry.entry_last = _entry_range(config)
+        self._entry_sweep = EntrySweep(self.registry)
         self.server: Server | None = None
         self.member: Member | None = None  # where several data planes are one throttler …
         self.loads: SharedLoads | None = None  # … and know of each other's requests
@@ -155,6 +160,8 @@ class DataPlane:
         self.server = Server(self.registry)
         self._report.arm()
         self._auditor.arm()
+        if self.registry.entry_last:
+            self._entry_sweep.arm()
         return self.server
 
     def join(self, member: Member, send: Callable[[int, PodLoads], None]) -> SharedLoads:
@@ -276,6 +283,14 @@ def _connections_max(wanted: int, tells: bool) -> int:
     return min(possible, wanted)
 
 
+def _entry_range(config: Config) -> tuple[int, int]:
+    """The first and the last port that may lead to one revision; zeros: there are none."""
+    kubernetes = config.kubernetes
+    if kubernetes is None or kubernetes.mode != ACTIVATIONS:
+        return (0, 0)
+    return (ENTRY_PORT_FIRST, ENTRY_PORT_LAST)
+
+
 def _origins(forwarded: Forwarded) -> Origins:
     writes = {"x-forwarded": X_FORWARDED, "forwarded": FORWARDED, "both": X_FORWARDED | FORWARDED, "none": 0}
     writes["x-forwarded-for"] = FOR_ONLY
@@ -348,6 +363,13 @@ class _Hooks(TableHooks):
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
         self._data.router.set(throttler)
+        entries = {entry_of(port) for port in throttler.spec.ports}
+        if entries:
+            left = self._data.registry.leaving
+            if throttler.spec.is_left:
+                left.update(entries)
+            else:
+                left.difference_update(entries)
         member = self._data.member
         if member is not None:
             if throttler.spec.container_concurrency > 0:
@@ -374,6 +396,7 @@ class _Hooks(TableHooks):
     def revision_dropped(self, throttler: RevisionThrottler) -> None:
         key = throttler.key
         self._data.router.drop(key)
+        self._data.registry.leaving.difference_update(entry_of(port) for port in throttler.spec.ports)
         if self._data.member is not None:
             self._data.member.revision_dropped(throttler.common_name)
         if self._data.loads is not None:

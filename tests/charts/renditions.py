@@ -22,8 +22,17 @@ import yaml
 
 from activator.config.crd import make_definition
 from activator.config.file import schema
-from activator.control_plane.sources.activations.rights import all_rules, member_rules
-from tests.charts.chart_files import CHART, CRD_FILE, DASHBOARD, FILES, MEMBER_RULES_FILE, RULES_FILE, VALUES_SCHEMA
+from activator.control_plane.sources.activations.rights import all_rules, member_rules, own_rules
+from tests.charts.chart_files import (
+    CHART,
+    CRD_FILE,
+    DASHBOARD,
+    FILES,
+    MEMBER_RULES_FILE,
+    OWN_RULES_FILE,
+    RULES_FILE,
+    VALUES_SCHEMA,
+)
 
 WRITTEN: Final = "# Written by `make chart-snapshots` from the program's own tables and types; do not edit.\n"
 SNAPSHOTS: Final = Path(__file__).parent / "snapshots"
@@ -193,6 +202,11 @@ def member_rules_text() -> str:
     return WRITTEN + yaml.safe_dump(member_rules(), sort_keys=False, default_flow_style=None)
 
 
+def own_rules_text() -> str:
+    """The rules of a role in the program's own namespace, where it looks at another one alone."""
+    return WRITTEN + yaml.safe_dump(own_rules(), sort_keys=False, default_flow_style=None)
+
+
 def crd_text() -> str:
     """The CustomResourceDefinition of Activation."""
     return WRITTEN + yaml.safe_dump(make_definition(), sort_keys=False, width=120)
@@ -202,6 +216,7 @@ def main() -> None:
     FILES.mkdir(exist_ok=True)
     RULES_FILE.write_text(rules_text(), "utf-8")
     MEMBER_RULES_FILE.write_text(member_rules_text(), "utf-8")
+    OWN_RULES_FILE.write_text(own_rules_text(), "utf-8")
     CRD_FILE.write_text(crd_text(), "utf-8")
     VALUES_SCHEMA.write_text(values_schema_text(), "utf-8")  # first: what is rendered is judged by it
     SNAPSHOTS.mkdir(exist_ok=True)

@@ -10,8 +10,8 @@ import yaml
 from activator.config.crd import make_definition
 from activator.config.file import parse
 from activator.control_plane.reconcile.rights import RIGHTS
-from activator.control_plane.sources.activations.rights import READ, all_rules, member_rules
-from tests.charts.chart_files import CRD_FILE, MEMBER_RULES_FILE, RULES_FILE
+from activator.control_plane.sources.activations.rights import READ, all_rules, member_rules, own_rules
+from tests.charts.chart_files import CRD_FILE, MEMBER_RULES_FILE, OWN_RULES_FILE, RULES_FILE
 from tests.charts.renditions import (
     CLUSTER,
     SEVERAL,
@@ -20,6 +20,7 @@ from tests.charts.renditions import (
     member_rules_text,
     objects,
     of_kind,
+    own_rules_text,
     rules_text,
 )
 
@@ -28,6 +29,7 @@ def test_what_the_program_says_of_itself_is_what_the_chart_has() -> None:
     """`make chart-snapshots` writes both files."""
     assert RULES_FILE.read_text("utf-8") == rules_text()
     assert MEMBER_RULES_FILE.read_text("utf-8") == member_rules_text()
+    assert OWN_RULES_FILE.read_text("utf-8") == own_rules_text()
     assert CRD_FILE.read_text("utf-8") == crd_text()
 
 
@@ -49,9 +51,12 @@ def test_the_role_has_the_rights_of_the_table_and_no_others() -> None:
 def test_one_namespace_needs_no_right_in_the_cluster() -> None:
     found = objects({**CLUSTER, "kubernetes": {"namespace": "models"}})
     assert not [one for one in found if one["kind"].startswith("ClusterRole")]
-    role, binding = of_kind(found, "Role"), of_kind(found, "RoleBinding")
-    assert (role["metadata"]["namespace"], binding["metadata"]["namespace"]) == ("models", "models")
-    assert binding["subjects"][0]["namespace"] == "serving"
+    roles = {one["metadata"]["namespace"]: one for one in found if one["kind"] == "Role"}
+    bindings = {one["metadata"]["namespace"]: one for one in found if one["kind"] == "RoleBinding"}
+    assert set(roles) == set(bindings) == {"models", "serving"}
+    assert roles["models"]["rules"] == all_rules()
+    assert roles["serving"]["rules"] == own_rules(), "which of its own replicas are ready, and no more"
+    assert {one["subjects"][0]["namespace"] for one in bindings.values()} == {"serving"}
 
 
 def test_the_kind_is_installed_upgraded_and_kept() -> None:
@@ -96,7 +101,11 @@ def test_replicas_may_be_scaled_by_load() -> None:
 def test_the_members_role_is_in_the_namespace_of_the_release_wherever_objects_are_served() -> None:
     found = objects({**SEVERAL, "kubernetes": {"namespace": "models"}})
     roles = {one["metadata"]["name"]: one["metadata"]["namespace"] for one in found if one["kind"] == "Role"}
-    assert roles == {"demo-activator": "models", "demo-activator-members": "serving"}
+    assert roles == {
+        "demo-activator": "models",
+        "demo-activator-members": "serving",
+        "demo-activator-own": "serving",
+    }
 
 
 def test_its_pods_have_a_token_and_know_their_name() -> None:

@@ -35,6 +35,14 @@ def test_what_is_not_said_is_as_in_the_file() -> None:
     assert (found.activation.port, found.activation.patience) == (8080, 60.0)
 
 
+def test_a_transparent_one() -> None:
+    found = declared(mode="transparent", transparent={"service": "web", "lookInterval": "10m", "zeroOnly": True})
+    assert found.activation.mode == "transparent"
+    said = found.activation.transparent
+    assert (said.service, said.look_interval, said.zero_only, said.burst_capacity) == ("web", 600.0, True, None)
+    assert declared().activation.mode == "proxy"
+
+
 def test_keys_are_spelled_as_kubernetes_spells_them() -> None:
     found = declared(
         hosts=["model.example.com"],
@@ -58,6 +66,15 @@ def test_keys_are_spelled_as_kubernetes_spells_them() -> None:
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
+        ({"mode": "transparant"}, 'spec.mode: found "transparant", expected one of proxy, transparent'),
+        (
+            {"mode": "transparent", "transparent": {"burstCapacity": -2}},
+            'spec.transparent.burstCapacity: found "-2", expected -1, 0 or more requests',
+        ),
+        (
+            {"mode": "transparent", "transparent": {"lookInterval": "0s"}},
+            'spec.transparent.lookInterval: found "0s", expected more than 0s',
+        ),
         (
             {"container_concurrency": 3},
             'spec: found the key "container_concurrency" of the file, expected "containerConcurrency"',

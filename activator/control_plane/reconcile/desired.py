@@ -14,6 +14,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from activator.control_plane.reconcile.traffic_wanted import Traffic, TrafficSeen
+
 ACTIVATION_GROUP: Final = "activator.dev"
 ACTIVATION_VERSION: Final = "activator.dev/v1alpha1"
 ACTIVATION_KIND: Final = "Activation"
@@ -125,6 +127,7 @@ class Observed(msgspec.Struct, frozen=True):
     scale: ScaleSeen | UnsetType | None = UNSET
     status: StatusSeen | UnsetType | None = UNSET
     services_version: str = ""
+    traffic: TrafficSeen | None = None  # None: the Service is not watched
 
 
 NOTHING_OBSERVED: Final = Observed()
@@ -151,6 +154,7 @@ class Desired(msgspec.Struct, frozen=True):
     events: tuple[EventSpec, ...] = ()
     observed: Observed = NOTHING_OBSERVED
     present: bool = True
+    traffic: Traffic | None = None  # of a Service in mode transparent; None: nothing is wanted of it
     urgent: bool = False  # jumps the queue, as a change from zero does by itself
 
     @property

@@ -20,7 +20,7 @@ Groups = tuple[tuple[Component, ...], ...]
 
 IN_ORDER: Final[Groups] = (
     (Component.SERVICE,),
-    (Component.SCALE,),
+    (Component.SCALE, Component.TRAFFIC),
     (Component.STATUS, Component.EVENTS),
 )
 REMOVAL: Final[Groups] = ((Component.SERVICE, Component.SCALE),)

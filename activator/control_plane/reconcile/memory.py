@@ -11,13 +11,41 @@ from __future__ import annotations
 
 from typing import Final, TypeVar
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from activator.control_plane.reconcile.desired import Desired, Observed, ScaleSeen, ServiceSeen, StatusSeen
+from activator.control_plane.reconcile.traffic_wanted import FrontSlice, FrontSliceSeen, TrafficSeen
 
 REMEMBERED_S: Final = 30.0  # what the API said of an object that nothing watches
 
 Seen = TypeVar("Seen", ServiceSeen, ScaleSeen, StatusSeen)
+
+
+class SaidTraffic:
+    """What the API has answered to the last writes of a Service's traffic, each with its resource version."""
+
+    __slots__ = ("gone", "is_alone", "slices")
+
+    def __init__(self) -> None:
+        self.slices: dict[str, tuple[FrontSlice, str]] = {}  # by name
+        self.is_alone: tuple[bool, str] | None = None
+        self.gone: set[str] = set()  # UIDs of slices that were deleted, as long as a watch shows them
+
+    def known(self, watched: TrafficSeen) -> TrafficSeen:
+        """The newer of what is watched and what was answered."""
+        self.gone &= {one.uid for one in watched.slices}
+        slices = {one.slice.name: one for one in watched.slices if one.uid not in self.gone}
+        for name, (said, version) in self.slices.items():
+            seen = slices.get(name)
+            if seen is not None and is_newer(version, seen.version):
+                slices[name] = msgspec.structs.replace(seen, slice=said, version=version)
+            elif seen is None and not is_newer(watched.slices_version, version):
+                slices[name] = FrontSliceSeen(said, version, "", watched.service_uid)
+        is_alone = watched.is_alone
+        if self.is_alone is not None and is_newer(self.is_alone[1], watched.service_version):
+            is_alone = self.is_alone[0]
+        return msgspec.structs.replace(watched, slices=tuple(slices.values()), is_alone=is_alone)
 
 
 class Memory:
@@ -36,6 +64,7 @@ class Memory:
         "taken_at_s",
         "taken_for",
         "takes",
+        "traffic",
     )
 
     def __init__(self) -> None:
@@ -49,6 +78,7 @@ class Memory:
         self.taken_for: int | None = None  # the replicas that were last taken from another manager …
         self.takes = 0  # … so often in a row
         self.taken_at_s = 0.0
+        self.traffic = SaidTraffic()
 
     @property
     def is_service_outdated(self) -> bool:

@@ -31,6 +31,7 @@ from activator.control_plane.reconcile.run import Pass
 from activator.control_plane.reconcile.scale import ScaleComponent
 from activator.control_plane.reconcile.service import ServiceComponent
 from activator.control_plane.reconcile.status import StatusComponent
+from activator.control_plane.reconcile.traffic import TrafficComponent
 from activator.control_plane.reconcile.work_queue import WorkQueue
 from activator.control_plane.reconcile.writer import CONTROLLER, Pause, Writer
 from activator.runtime.clock import Later, Now
@@ -85,6 +86,7 @@ class Reconciler:
             Component.SCALE: ScaleComponent(Kinds(api, now)),
             Component.STATUS: StatusComponent(),
             Component.EVENTS: self._events,
+            Component.TRAFFIC: TrafficComponent(),
         }
         self._desired: dict[str, Desired] = {}
         self._memories: dict[str, Memory] = {}

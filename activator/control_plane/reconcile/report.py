@@ -14,6 +14,7 @@ class Component(Enum):
     SCALE = "scale"
     STATUS = "status"
     EVENTS = "events"
+    TRAFFIC = "traffic"
 
 
 class Result(Enum):
@@ -25,6 +26,7 @@ class Result(Enum):
     NOT_OWNED = "not_owned"  # an object of that name belongs to somebody else, and was left alone
     CONTESTED = "contested"  # another manager takes a field back again and again
     NOT_FOUND = "not_found"  # the target, or the Activation itself, is not there
+    WAITING = "waiting"  # the cluster has to do its part first
     SKIPPED = "skipped"  # what it depends on failed
     FAILED = "failed"
 

@@ -54,7 +54,16 @@ ACTIVATIONS: Final = Right(
 )
 STATUSES: Final = Right(ACTIVATION_VERSION, "activations/status", ("patch",), "the status of an Activation")
 SERVICES: Final = Right(
-    "v1", "services", ("get", "list", "create", "patch", "delete"), "the private headless Service of an Activation"
+    "v1",
+    "services",
+    ("get", "list", "create", "patch", "delete"),
+    "the private headless Service of an Activation; the selector of a transparent one",
+)
+ENDPOINT_SLICES: Final = Right(
+    "discovery.k8s.io/v1",
+    "endpointslices",
+    ("list", "create", "patch", "delete"),
+    "mode transparent: our own slices of a user's Service",
 )
 EVENTS: Final = Right("events.k8s.io/v1", "events", ("create", "patch"), "decisions worth telling, in series")
 SCALES: Final = {
@@ -62,7 +71,7 @@ SCALES: Final = {
     ("apps/v1", "StatefulSet"): scale_right("apps/v1", "statefulsets"),
 }
 
-RIGHTS: Final[tuple[Right, ...]] = (ACTIVATIONS, STATUSES, SERVICES, EVENTS, *SCALES.values())
+RIGHTS: Final[tuple[Right, ...]] = (ACTIVATIONS, STATUSES, SERVICES, ENDPOINT_SLICES, EVENTS, *SCALES.values())
 
 
 def rules(rights: Iterable[Right] = RIGHTS) -> list[dict[str, list[str]]]:

@@ -31,6 +31,7 @@ TARGET_KINDS: Final = {
     Component.SCALE: "scale",
     Component.STATUS: "status",
     Component.EVENTS: "event",
+    Component.TRAFFIC: "endpointslice",
 }
 
 _GRAIN: Final = 1 << 20

@@ -56,7 +56,7 @@ from activator.data_plane.proxy.phases import (
 )
 from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.proxy.request_body import SHARE_BYTES, BodyBudgets, RequestBody
-from activator.data_plane.proxy.routing import Router
+from activator.data_plane.proxy.routing import Router, sought
 from activator.data_plane.proxy.selection import SCAN_TIMEOUT_S, Selection
 from activator.data_plane.proxy.time_limits import limit_reached, next_limit_s, pod_had_its_time, trial_takes_long
 from activator.data_plane.proxy.tunnel import after_end_of_client, after_end_of_pod, leave_taken_upgrades, tunnel_phase
@@ -184,7 +184,7 @@ class ProxiedExchange(RequestRecord):
             self._routed(throttler)
 
     def _route_by_rules(self) -> None:
-        rules = self._proxy.router.rules_of(self.head.authority)
+        rules = self._proxy.router.rules_of(sought(self.head))
         if rules is None:
             self._unrouted(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
             return
@@ -218,7 +218,7 @@ class ProxiedExchange(RequestRecord):
         """Enough of the body is here, in a turn of its own."""
         self._proxy.wheel.cancel(self)
         self.asked_for_slot_s = self._proxy.now()
-        rules = self._proxy.router.rules_of(self.head.authority)
+        rules = self._proxy.router.rules_of(sought(self.head))
         if rules is None:  # its last revision has gone meanwhile
             self._unrouted(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
             return

@@ -1,9 +1,10 @@
 """Which revision a request is for: by the revision headers where they are trusted, else by host, and where revisions of
 a host say more (`match`, `weight`, `default`), by that.
 
-Exact hosts come first, then the longest `*.suffix`, then `*`. The port in `Host` does not matter. Written by `apply`
-only. A host that leads to one revision whatever the request is costs one look at what is known of late, and allocates
-nothing; rules of a host (rules.py) are made when they are first asked for.
+A port of its own (`RevisionSpec.ports`) leads to one revision whatever the host. Exact hosts come first, then the
+longest `*.suffix`, then `*`. The port in `Host` does not matter. Written by `apply` only. A host that leads to one
+revision whatever the request is costs one look at what is known of late, and allocates nothing; rules of a host
+(rules.py) are made when they are first asked for.
 """
 
 from __future__ import annotations
@@ -21,6 +22,17 @@ REVISION_HEADER: Final = b"knative-serving-revision"
 
 _KNOWN_MAX: Final = 1024  # clients choose the authorities
 _EVERY: Final = b"*"
+_ENTRY: Final = b"port "
+
+
+def entry_of(port: int) -> bytes:
+    """What stands for a port among the hosts. No client can name it: a host has no space."""
+    return b"port %d" % port
+
+
+def sought(head: RequestHead) -> bytes:
+    """What says the revision that this request is for: the port that it came to, or its host."""
+    return head.entry or head.authority
 
 
 class Router:
@@ -43,6 +55,7 @@ class Router:
         hosts = throttler.spec.hosts
         names = [host.lower().encode("ascii" if host.isascii() else "idna") for host in hosts]
         names = [name[1:] if name.startswith(b"*.") else name for name in names]
+        names += [entry_of(port) for port in throttler.spec.ports]
         self._by_key[throttler.key] = throttler
         self._names[throttler.key] = names
         for name in names:
@@ -72,6 +85,8 @@ class Router:
 
     def resolve(self, head: RequestHead) -> RevisionThrottler | None:
         """The throttler of the revision that this request is for, as far as its headers or its host alone say it."""
+        if head.entry:
+            return self.by_host(head.entry)
         if self.trusts_revision_headers:
             named = self.named(_key_named(head))
             if named is not None:
@@ -116,6 +131,8 @@ class Router:
     def _levels(self, authority: bytes) -> list[bytes]:
         """What leads from this authority to revisions, the most specific first."""
         found: list[bytes] = []
+        if authority.startswith(_ENTRY):  # no wildcard is meant by a port
+            return [authority] if authority in self._hosts else found
         host = _without_port(authority)
         if not host.startswith(b"."):  # a dot is the mark of a suffix
             if authority in self._hosts:

@@ -49,6 +49,7 @@ class ClientConnection(RegisteredConnection):
         self._transport: Transport | None = None
         self._writer: BufferedWriter | None = None
         self._origin: Origin | None = None
+        self._entry: bytes = b""  # the port of its own that it came to; empty: one of all revisions
         # from its last answer on
         self._closing: Closing | None = None
 

@@ -77,6 +77,7 @@ class Http1Connection(StreamOwner):
     def connection_made(self, transport: Transport) -> None:
         registry = self._registry
         self._transport = transport
+        self._entry = registry.entry_at(transport)
         self._writer = BufferedWriter(registry.turn, transport)
         self._reading.start(transport if self.bare is None else self.bare)
         self.bare = None
@@ -452,6 +453,7 @@ class Http1Connection(StreamOwner):
             self._parsing = None
             return
         self._who().stamp(head)
+        head.entry = self._entry
         stream = Http1Stream(self, keep_alive, http_1_0, not head.has_body)
         stream.exchange = self._registry.proxy.open(head, stream)
         self._parsing = stream
@@ -471,7 +473,7 @@ class Http1Connection(StreamOwner):
             stream.exchange.request_end(trailers)
 
     def is_draining(self) -> bool:
-        return self._registry.draining
+        return self._registry.is_left(self._entry)
 
 
 class _Sink(RequestSink):

@@ -141,6 +141,9 @@ class Http2ClientConnection(ClientConnection):
         registry = self._registry
         self._transport = transport
         self._origin = origin
+        self._entry = registry.entry_at(transport)
+        if self._entry:
+            registry.entered[self] = self._entry
         self._writer = self._gathering_writer = GatheringWriter(registry.turn, transport, self._codec.flush)
         self._reading.start(transport if self.bare is None else self.bare)
         self.bare = None
@@ -311,6 +314,7 @@ class _Events(ServerEvents):
         registry.streams += 1
         registry.http2_requests_total += 1
         connection._who().stamp(head)
+        head.entry = connection._entry
         one = Http2ClientStream(connection, connection._codec, stream, registry.now())
         one.exchange = registry.proxy.open(head, one)
         stream.user = one

@@ -21,10 +21,12 @@ from activator.codec.http1.request import RequestLimits
 from activator.codec.http2.frames import code_name
 from activator.data_plane.headers.forwarding import Origins
 from activator.data_plane.proxy.proxy import Proxy
+from activator.data_plane.proxy.routing import entry_of
 from activator.data_plane.server.closing import LINGER_SCARCE_S
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Now, TimingWheel
 from activator.runtime.handshake import Handshake
+from activator.runtime.transport import Transport
 
 STREAMS_MAX: Final = 128  # that a client may have open on one HTTP/2 connection
 SHED_MAX: Final = 32  # connections over the limit that were answered so and linger; then the oldest is closed
@@ -109,6 +111,11 @@ class ConnectionRegistry:
         self.accepted_total: int = 0
         self.shed_total: int = 0
         self.handshakes_closed_total: int = 0
+        # Of ports that lead to one revision each:
+        self.entry_first: int = 0  # the first and the last of them; 0: there are none
+        self.entry_last: int = 0
+        self.leaving: set[bytes] = set()  # those whose clients do better without this program
+        self.entered: dict[RegisteredConnection, bytes] = {}  # HTTP/2 connections that came to one of them
         # Of HTTP/2:
         self.http2_connections: int = 0  # open
         self.streams: int = 0  # open
@@ -213,11 +220,28 @@ class ConnectionRegistry:
         self.shed.pop(connection, None)
         self.given_up += 1
 
+    # --- ports of their own ---
+
+    def entry_at(self, transport: Transport) -> bytes:
+        """What says the revision of a connection that was accepted: its port. Empty: each request says it."""
+        if self.entry_last == 0:
+            return b""
+        name = transport.get_extra_info("sockname")
+        if not isinstance(name, tuple):  # a Unix socket's is a string
+            return b""
+        port = int(name[1])
+        return entry_of(port) if self.entry_first <= port <= self.entry_last else b""
+
+    def is_left(self, entry: bytes) -> bool:
+        """Whether connections that came in this way are to end after the answer in progress."""
+        return self.draining or (len(entry) > 0 and entry in self.leaving)
+
     def forget(self, connection: RegisteredConnection, was_given_up: bool) -> None:
         """The loop has closed it."""
         self.connections.pop(connection, None)
         self.paused.pop(connection, None)
         self.lingering.pop(connection, None)
         self.shed.pop(connection, None)
+        self.entered.pop(connection, None)
         if was_given_up:
             self.given_up -= 1

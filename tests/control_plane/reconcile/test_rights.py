@@ -8,7 +8,9 @@ from activator.control_plane.reconcile.desired import PodsService, TargetReferen
 from activator.control_plane.reconcile.events import SERIES_PATCH_S
 from activator.control_plane.reconcile.report import Component, Outcome
 from activator.control_plane.reconcile.rights import RIGHTS, rules
+from activator.control_plane.reconcile.traffic_wanted import FrontEndpoint, FrontSlice, Position
 from tests.control_plane.reconcile.reconcile_world import World, desired_of, event, world
+from tests.control_plane.reconcile.traffic_front import FULL, Front
 from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop
 from tests.control_plane.sources.kubernetes.fake_controllers import deployment
 
@@ -22,6 +24,11 @@ async def story(here: World) -> list[str]:
     a = here.make("a", 2, manager="kubectl")
     here.server.create("statefulsets", deployment("s", 0))
     stateful = TargetReference("apps/v1", "StatefulSet", "s")
+    front = Front(here)
+    six = FrontSlice("a-activator-ipv6", "IPv6", (FrontEndpoint("fd00::9"),), FULL.ports)
+    await front.go(Position.ALONE, (FULL, six))  # create, patch
+    await front.go(Position.ALONE)  # delete
+    await front.go(Position.OUT, has_pods=True)  # list
     for step in (
         desired_of(a, 1, events=(event(), event())),  # list, create, get, patch, status, event
         desired_of(a, 1, service=PodsService("a-pods", {"app": "a"}, "web", 9090)),  # patch
@@ -54,6 +61,7 @@ async def test_these_rights_are_enough() -> None:
         assert here.has("services", "a-pods")
         assert here.controllers.of("activation").writes["events", "failed"] == 0
         used = {(verb, resource) for verb, resource in here.api.calls}
+        used.add(("create", "endpointslices"))  # an apply that makes an object needs this right, too
         assert used == {(verb, right.resource) for right, verb in NEEDED}, "no right that no call uses"
 
 
@@ -78,5 +86,11 @@ def test_rules_are_those_of_a_role() -> None:
         "resources": ["services"],
         "verbs": ["get", "list", "create", "patch", "delete"],
     }
-    assert {rule["apiGroups"][0] for rule in rules()} == {"", "apps", "activator.dev", "events.k8s.io"}
+    assert {rule["apiGroups"][0] for rule in rules()} == {
+        "",
+        "apps",
+        "activator.dev",
+        "discovery.k8s.io",
+        "events.k8s.io",
+    }
     assert not any("*" in word for rule in rules() for words in rule.values() for word in words)

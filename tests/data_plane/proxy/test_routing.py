@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from activator.config.specs import RevisionSpec
-from activator.data_plane.proxy.routing import Router
+from activator.data_plane.proxy.routing import Router, entry_of, sought
 from activator.data_plane.throttle.revision import RevisionThrottler
 from lb.registry import create
 from lb.rng import Rng
@@ -19,6 +20,25 @@ def throttler(key: str, *hosts: str) -> RevisionThrottler:
     clock = ManualClock()
     table = TrackerTable(create("random", Rng(1)))
     return RevisionThrottler(RevisionSpec(key=key, hosts=hosts), table, clock.now, clock.defer, Heard(), 1)
+
+
+def test_a_port_of_its_own_leads_to_it_whatever_the_host() -> None:
+    made = Router(True)
+    made.set(throttler("ns/every", "*"))
+    made.set(throttler("ns/a", "a.test"))
+    ported = throttler("ns/ported")
+    ported.spec = replace(ported.spec, ports=(20_001, 20_002))
+    made.set(ported)
+    head = request_head(host="a.test")
+    for port, key in ((20_001, "ns/ported"), (20_002, "ns/ported"), (20_003, None)):
+        head.entry = entry_of(port)
+        found = made.resolve(head)
+        assert (None if found is None else found.key) == key
+        rules = made.rules_of(sought(head))
+        assert (rules is None) == (key is None), "no wildcard stands in for a port"
+    made.drop("ns/ported")
+    head.entry = entry_of(20_001)
+    assert made.resolve(head) is None
 
 
 def key_for(router: Router, host: str) -> str | None:

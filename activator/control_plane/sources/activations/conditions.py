@@ -27,6 +27,7 @@ _WRITTEN: Final = {
     Component.SCALE: "the replicas of its target",
     Component.STATUS: "its status",
     Component.EVENTS: "its events",
+    Component.TRAFFIC: "where the requests of its Service go",
 }
 _TRUE: Final = "True"
 _FALSE: Final = "False"
@@ -54,11 +55,13 @@ class Situation(NamedTuple):
     wanted: int
     replicas: int
     notes: tuple[ConditionSpec, ...] = ()  # what the writers have met, as Degraded
+    front: ConditionSpec | None = None  # of a transparent one: where its requests go
 
 
 def conditions_of(found: Situation) -> tuple[ConditionSpec, ...]:
     """In the order of the module's rule 1."""
-    return (_ready(found), _active(found), _scaled_to_zero(found), _degraded(found))
+    made = (_ready(found), _active(found), _scaled_to_zero(found), _degraded(found))
+    return made if found.front is None else (*made, found.front)
 
 
 def _ready(found: Situation) -> ConditionSpec:
@@ -68,7 +71,7 @@ def _ready(found: Situation) -> ConditionSpec:
         return _made(READY, _FALSE, "InvalidSpec", f"{found.problems[0]}{more}{kept}")
     if found.failure is not None:
         return _made(READY, _FALSE, found.failure.reason, found.failure.cause)
-    if not found.hosts:
+    if not found.hosts and found.front is None:
         if found.taken:
             return _made(READY, _FALSE, "HostTaken", _taken(found.taken))
         return _made(READY, _FALSE, "NoHosts", "No host leads here: name one in spec.hosts, or in an HTTPRoute.")

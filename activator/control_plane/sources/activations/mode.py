@@ -31,15 +31,20 @@ from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, Desired
 from activator.control_plane.reconcile.reconciler import Reconciler
 from activator.control_plane.reconcile.report import Report
+from activator.control_plane.reconcile.traffic_wanted import MANAGED_BY_LABEL, OURS, SERVICE_NAME_LABEL
 from activator.control_plane.scaling.autoscaler import Autoscaler, Shown
 from activator.control_plane.scaling.decision import Decision
-from activator.control_plane.scaling.rule import resolve_rule
+from activator.control_plane.scaling.rule import ScalingRule, resolve_rule
 from activator.control_plane.sources.activations.conditions import CONTESTED, note_of
+from activator.control_plane.sources.activations.fronts import Fronts
+from activator.control_plane.sources.activations.give_back import GiveBack
 from activator.control_plane.sources.activations.hosts import order_of
+from activator.control_plane.sources.activations.object_handler import ObjectHandler
 from activator.control_plane.sources.activations.objects import (
     ACTIVATIONS,
     ANNOTATED_SERVICES,
     DEPLOYMENTS,
+    FRONT_SLICES,
     HTTP_ROUTES,
     STATEFUL_SETS,
 )
@@ -85,6 +90,7 @@ class ActivationsMode(Source):
         tasks: TaskGroupOwner,
         controllers: Controllers,
         panicked: Callable[[str, object, object, float], float],
+        listen: Callable[[frozenset[int]], None],
     ) -> None:
         kubernetes = config.kubernetes or Kubernetes()
         self._config = config
@@ -123,6 +129,18 @@ class ActivationsMode(Source):
         self.looks = PodLooks(self.client, self.source.looked, now, pause)
         self.others = OtherTargets(self.client, self.source.read, now, pause)
         self.source.followed = self._followed
+        own_address = "" if kubernetes.service else os.environ.get("POD_IP", "")
+        self.fronts = Fronts(self._find_service, self.source.mark, listen, now, own_address)
+        self.fronts.slices_version = lambda: "" if self._front_slices is None else self._front_slices.version
+        self.give_back = GiveBack(self.client, self.fronts, self._find_service, self._may_give_back, now, pause)
+        self.source.fronts = self.fronts
+        self.source.rule_of = _rule_of
+        self.source.held = self._held
+        self.source.is_ours = self._is_ours
+        self._own_service = _service(kubernetes.service)
+        self._floors: dict[str, int] = {}  # revisions of which no fewer pods may be decided
+        self._services: Reflector[Any] | None = None
+        self._front_slices: Reflector[Any] | None = None
         self.replicas = Replicas(self._uid_of, self._carried, self._writers_shifted, now)
         self._writes = True
         self._is_announced = False  # to the other replicas
@@ -147,15 +165,30 @@ class ActivationsMode(Source):
         """Begin to watch."""
         self._watch(ACTIVATIONS, self.source.activation_objects)
         self._watch(ANNOTATED_SERVICES, self.source.service_objects)
+        self._services = self.watches.reflectors[-1]
         self._slices = self._watch(ENDPOINT_SLICES, self.source.slice_objects, ACTIVATION_LABEL)
         self._watch(DEPLOYMENTS, self.source.workload_objects("Deployment"))
         self._watch(STATEFUL_SETS, self.source.workload_objects("StatefulSet"))
         self._workloads = self.watches.reflectors[-2:]
         self.source.workloads_known = self._are_workloads_known
         self._watch(HTTP_ROUTES, self.source.route_objects)
+        self._watch_fronts()
         self._tasks.start("pod looks", self.looks.run())
         self._tasks.start("other targets", self.others.run())
+        self._tasks.start("giving back", self.give_back.run())
         self._tasks.start("scaling", self._scale())
+
+    def _watch_fronts(self) -> None:
+        """Our slices of the Services of others, and those of our own Service."""
+        fronts = self.fronts
+        ours = ObjectHandler(fronts.slice_changed, fronts.slice_gone)
+        self._watch(FRONT_SLICES, ours, f"{MANAGED_BY_LABEL}={OURS}")
+        self._front_slices = self.watches.reflectors[-1]
+        namespace, name = self._own_service
+        if name:
+            own = ObjectHandler(fronts.own_changed, fronts.own_gone)
+            selection = Selection(FRONT_SLICES, namespace, f"{SERVICE_NAME_LABEL}={name}")
+            self.watches.add(selection, own, self._reconcile_interval_s)
 
     async def stop_writing(self) -> None:
         """Another replica may write from now on: this one drains, sees less and less of the load, and must not scale by
@@ -232,6 +265,14 @@ class ActivationsMode(Source):
         revision = self.source.revisions.get(key)
         return None if revision is None or revision.declaration is None else revision.declaration.uid
 
+    def _find_service(self, key: str) -> Any:
+        """The Service of this namespace/name, as it is known; None: there is none."""
+        namespace, _, name = key.partition("/")
+        return None if self._services is None else self._services.store.get((namespace, name))
+
+    def _may_give_back(self, uid: str) -> bool:
+        return self._writes and not self.pending() and self._are_workloads_known() and self.replicas.writes(uid)
+
     def _is_ours(self, key: str) -> bool:
         uid = self._uid_of(key)
         return uid is not None and self.replicas.writes(uid)
@@ -239,6 +280,7 @@ class ActivationsMode(Source):
     def _carried(self, load: Load) -> None:
         """What all replicas carry of a revision; the autoscaler knows those that are ours."""
         self.autoscaler.load(load)
+        self.fronts.receive_load(load)
         if load.in_flight or load.queued:
             self.looks.hurry(load.key)
 
@@ -254,6 +296,8 @@ class ActivationsMode(Source):
         """Another replica decides on it and writes for it."""
         self._ours.discard(key)
         self._begun.discard(key)
+        self._floors.pop(key, None)
+        self.fronts.forget_decision(key)
         self.autoscaler.drop_revision(key)
         self.source.unscaled(key)
         self.reconciler.abandon(key)
@@ -286,6 +330,7 @@ class ActivationsMode(Source):
             self.replicas.drop_revision(key)
             self._ours.discard(key)
             self._foreign.discard(key)
+            self._floors.pop(key, None)
             self.looks.set(key, None)
             if key in self._awaited:
                 self._await_pods(key, False)
@@ -326,9 +371,25 @@ class ActivationsMode(Source):
             self.autoscaler.load(self.replicas.sum(key))
 
     def _set_rule(self, key: str, declared: Declared, replicas: int, is_taken_over: bool = False) -> None:
-        revision = declared.revision
-        rule = resolve_rule(revision.scaling, revision.container_concurrency)
+        rule = _rule_of(declared)
+        floor = self._floors.get(key, 0)
+        if floor > rule.min:
+            rule = structs.replace(rule, min=floor)
         self.autoscaler.set_revision(key, rule, replicas, is_taken_over)
+
+    def _held(self, key: str, is_held: bool) -> None:
+        """No fewer pods may be decided for it, or they may again."""
+        before = self._floors.get(key, 0)
+        floor = max(self.source.wanted.get(key, -1), self.source.replicas_of(key), before, 1) if is_held else 0
+        if floor == before:
+            return
+        if floor:
+            self._floors[key] = floor
+        else:
+            del self._floors[key]
+        revision = self.source.revisions.get(key)
+        if key in self._begun and revision is not None and revision.served is not None:
+            self._set_rule(key, revision.served, 0)
 
     def _scaled(self, key: str, decision: Decision) -> None:
         log.info("%s: %d pods wanted: %s", key, decision.wanted, decision.explanation)
@@ -382,6 +443,8 @@ class ActivationsMode(Source):
         if self._now() - self._expired_s >= EXPIRE_INTERVAL_S:
             self._expired_s = self._now()
             self.replicas.expire()
+            self.fronts.expire()
+        self.source.say_farewell()
 
     def _await_pods(self, key: str, waits: bool) -> None:
         """Look every second whether the watch has missed a pod that requests wait for."""
@@ -412,7 +475,13 @@ def _may_do_without(reflector: Reflector[Any]) -> bool:
     if reflector.synced:
         return True
     is_refused = any(kind in _REFUSED for kind in reflector.errors_total)
+    if reflector.selection.labels.startswith(f"{SERVICE_NAME_LABEL}="):
+        return is_refused  # our own Service: for mode transparent alone
     return is_refused and reflector.selection.resource.plural in _OPTIONAL
+
+
+def _rule_of(declared: Declared) -> ScalingRule:
+    return resolve_rule(declared.revision.scaling, declared.revision.container_concurrency)
 
 
 def _service(text: str) -> Key:

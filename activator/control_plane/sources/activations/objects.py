@@ -12,7 +12,14 @@ import msgspec
 
 from activator.config.activation import API_VERSION
 from activator.config.crd import PLURAL
-from activator.control_plane.sources.kubernetes.objects import Condition, ContainerPort, KubeObject, KubeStruct
+from activator.control_plane.sources.kubernetes.objects import (
+    Condition,
+    ContainerPort,
+    EndpointConditions,
+    KubeObject,
+    KubeStruct,
+    Metadata,
+)
 from activator.control_plane.sources.kubernetes.resources import Resource
 
 # --- what declares a revision ---------------------------------------------------------------------------------------
@@ -35,17 +42,63 @@ class ServicePort(KubeStruct, frozen=True, gc=False):
     port: int = 0
     target_port: int | str = 0
     app_protocol: str = ""
+    protocol: str = ""  # empty: TCP
 
 
 class ServiceSpec(KubeStruct, frozen=True, gc=False):
+    """`cluster_ip` "None": headless."""
+
+    type: str = ""
+    cluster_ip: str = msgspec.field(name="clusterIP", default="")
+    ip_families: list[str] | None = None
     ports: list[ServicePort] | None = None
     selector: dict[str, str] | None = None
+    external_traffic_policy: str = ""
+    internal_traffic_policy: str = ""
 
 
 class AnnotatedService(KubeObject, frozen=True, gc=False):
     """core/v1 Service; its annotations may declare a revision."""
 
     spec: ServiceSpec = ServiceSpec()
+
+
+# --- where requests of a Service go ---------------------------------------------------------------------------------
+
+
+class FrontEndpointRead(KubeStruct, frozen=True, gc=False):
+    """One endpoint, with what proxies read of where it is."""
+
+    addresses: list[str] = msgspec.field(default_factory=list)
+    conditions: EndpointConditions = EndpointConditions()
+    node_name: str = ""
+    zone: str = ""
+
+
+class FrontPortRead(KubeStruct, frozen=True, gc=False):
+    name: str = ""
+    port: int | None = None
+    app_protocol: str = ""
+
+
+class OwnerRead(KubeStruct, frozen=True, gc=False):
+    uid: str = ""
+    controller: bool | None = None
+
+
+class OwnedMetadata(Metadata, frozen=True, gc=False):
+    owner_references: list[OwnerRead] | None = None
+
+
+class FrontSliceRead(KubeObject, frozen=True, gc=False):
+    """discovery.k8s.io/v1 EndpointSlice: one of ours, or one of the activator's own Service."""
+
+    annotations_count: ClassVar[bool] = False
+
+    metadata: OwnedMetadata = OwnedMetadata()
+    address_type: str = ""
+    endpoints: list[FrontEndpointRead] | None = None
+    ports: list[FrontPortRead] | None = None
 
 
 # --- what is scaled -------------------------------------------------------------------------------------------------
@@ -166,6 +219,7 @@ class StartingPod(KubeObject, frozen=True, gc=False):
 
 
 ACTIVATIONS: Final = Resource(PLURAL, f"/apis/{API_VERSION}", Activation)
+FRONT_SLICES: Final = Resource("endpointslices", "/apis/discovery.k8s.io/v1", FrontSliceRead)
 ANNOTATED_SERVICES: Final = Resource("services", "/api/v1", AnnotatedService)
 DEPLOYMENTS: Final = Resource("deployments", "/apis/apps/v1", Workload)
 STATEFUL_SETS: Final = Resource("statefulsets", "/apis/apps/v1", Workload)

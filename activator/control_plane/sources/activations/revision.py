@@ -36,6 +36,7 @@ from activator.control_plane.reconcile.desired import (
 from activator.control_plane.sources.activations.conditions import Situation, Taken, conditions_of
 from activator.control_plane.sources.activations.declaration import SERVICE, Declaration, names_http2
 from activator.control_plane.sources.activations.declared_pods import PORT_NAME, DeclaredPods
+from activator.control_plane.sources.activations.fronts import FrontOutcome
 from activator.control_plane.sources.activations.objects import Workload
 from activator.control_plane.sources.activations.pod_failures import Failure
 from activator.messages import (
@@ -73,6 +74,9 @@ class Surroundings(NamedTuple):
     wanted: int
     notes: tuple[ConditionSpec, ...] = ()
     unscalable: str = ""  # why the target can never be scaled
+    front: FrontOutcome | None = None  # of a transparent one
+    ports: tuple[int, ...] = ()  # that lead to it, whatever the host …
+    is_left: bool = False  # … and its clients do better without this program
 
 
 class Outcome(NamedTuple):
@@ -154,6 +158,7 @@ class DeclaredRevision:
         if served is not None:
             is_http2 = declaration.is_http2 or _template_names_http2(served, around.workload)
             spec = make(served, around.hosts, is_http2, declaration.created)
+            spec = replace(spec, ports=around.ports, is_left=around.is_left)
             if spec != self._spec:
                 self._spec, self._is_told = spec, True
                 changes.append(RevisionSet(spec))
@@ -172,7 +177,19 @@ class DeclaredRevision:
             self._desired_last = None
             return Outcome(changes, _removal(last), min(due_s, now_s + HANDOVER_S))
         desired = self._desired_last = self._desired(declaration, served, around, failure)
+        if around.front is not None:
+            due_s = min(due_s, around.front.due_s)
         return Outcome(changes, desired, due_s)
+
+    def left(self, ports: tuple[int, ...], is_left: bool) -> list[Change]:
+        """Its object is gone; it is served until nobody reaches it by its Service any more."""
+        if self._spec is None:
+            return []
+        spec = replace(self._spec, ports=ports, is_left=is_left)
+        if spec == self._spec:
+            return []
+        self._spec = spec
+        return [RevisionSet(spec)]
 
     def _end(self) -> list[Change]:
         was, self._is_told = self._is_told, False
@@ -212,6 +229,8 @@ class DeclaredRevision:
         workload = around.workload
         replicas = -1 if workload is None else replicas_of(workload)
         wanted = _wanted(around)
+        front = around.front
+        writes = around.wanted >= 0 and workload is not None and (front is None or front.writes_replicas)
         situation = Situation(
             declaration.problems,
             served is not None,
@@ -222,6 +241,7 @@ class DeclaredRevision:
             wanted,
             replicas,
             around.notes,
+            None if front is None else front.condition,
         )
         events, self.events = self.events, ()
         return Desired(
@@ -229,7 +249,7 @@ class DeclaredRevision:
             uid=declaration.uid,
             generation=declaration.generation,
             target=_target(served),
-            replicas=around.wanted if around.wanted >= 0 and workload is not None else None,
+            replicas=around.wanted if writes else None,
             service=None if served is None else self._service(served, workload),
             conditions=conditions_of(situation),
             wanted=wanted,
@@ -237,7 +257,11 @@ class DeclaredRevision:
             hosts=around.hosts,
             owner=THE_ACTIVATION if declaration.kind == KIND else Owner("v1", SERVICE),
             events=events,
-            observed=Observed(scale=UNSET if workload is None else scale_seen(workload)),
+            observed=Observed(
+                scale=UNSET if workload is None else scale_seen(workload),
+                traffic=None if front is None else front.seen,
+            ),
+            traffic=None if front is None else front.traffic,
         )
 
     def _service(self, served: Declared, workload: Workload | None) -> PodsService | None:
@@ -249,7 +273,7 @@ class DeclaredRevision:
 
 def _removal(last: Desired) -> Desired:
     """What was made for the object goes; the workload stays as it is."""
-    return replace(last, present=False, replicas=None, service=None, events=())
+    return replace(last, present=False, replicas=None, service=None, traffic=None, events=())
 
 
 def _wanted(around: Surroundings) -> int:

@@ -36,6 +36,14 @@ MEMBERS: Final[tuple[Right, ...]] = (
 )
 
 
+# Where only one namespace is looked at: in that of the activator itself.
+OWN: Final[tuple[Right, ...]] = (
+    Right(
+        "discovery.k8s.io/v1", "endpointslices", _WATCH, "mode transparent: which replicas of this program are ready"
+    ),
+)
+
+
 def all_rules() -> list[dict[str, list[str]]]:
     """The rules of a role: one for each resource, with the verbs of all who use it."""
     return _merged((*READ, *RIGHTS))
@@ -44,6 +52,11 @@ def all_rules() -> list[dict[str, list[str]]]:
 def member_rules() -> list[dict[str, list[str]]]:
     """The rules of a role in the activator's own namespace, where there are several replicas."""
     return _merged(MEMBERS)
+
+
+def own_rules() -> list[dict[str, list[str]]]:
+    """The rules of a role in the activator's own namespace, where it may look at one other namespace alone."""
+    return _merged(OWN)
 
 
 def _merged(table: Iterable[Right]) -> list[dict[str, list[str]]]:

@@ -19,8 +19,10 @@ from activator.config.activation import Declared
 from activator.config.checks import canonical_host
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL, ConditionSpec, Desired, EventSpec
+from activator.control_plane.scaling.rule import ScalingRule
 from activator.control_plane.sources.activations.conditions import Taken
 from activator.control_plane.sources.activations.declaration import Declaration, of_activation, of_service
+from activator.control_plane.sources.activations.fronts import Around, FrontOutcome, Fronts
 from activator.control_plane.sources.activations.hosts import HostClaims, part_of_host
 from activator.control_plane.sources.activations.object_handler import ObjectHandler, owner_key
 from activator.control_plane.sources.activations.objects import (
@@ -49,6 +51,7 @@ from activator.messages import Change, Effect, RevisionGone
 from activator.runtime.clock import NEVER, Defer, Later
 
 CONTROLLER: Final = "declaration"
+FAREWELL_MAX_S: Final = 60.0  # for which a deleted one is served at the most, until its Service is given back
 EVENTS_KEPT_MAX: Final = 3  # decisions of one turn that are told; more than one is rare
 
 log = logging.getLogger("activator.kubernetes")
@@ -88,6 +91,10 @@ class ActivationSource:
         self.hosts = HostClaims()
         self.wanted: dict[str, int] = {}  # by key, as the autoscaler decided last
         self.workloads_known: Callable[[], bool] = lambda: True
+        self.fronts: Fronts | None = None  # of those that are transparent
+        self.rule_of: Callable[[Declared], ScalingRule] = lambda declared: ScalingRule()
+        self.held: Callable[[str, bool], None] = _ignore_hold  # no fewer pods may be decided for it
+        self.is_ours: Callable[[str], bool] = lambda key: True  # whether this replica writes for it
         self.followed: Callable[[Place, bool], None] = _ignore_place  # an unwatched target is named, or no longer
         self._read: set[Place] = set()  # targets that are not watched, and have been looked for
         self._unscalable: dict[Place, str] = {}
@@ -97,7 +104,9 @@ class ActivationSource:
         self._users: dict[Place, set[str]] = {}  # of a workload: revisions that name it as their target
         self._target_of: dict[str, Place] = {}
         self._routes = RouteHosts(routed_to)
+        self._left: dict[str, float] = {}  # … those whose Service is given back: until when some may not know
         self._notes: dict[str, tuple[ConditionSpec, ...]] = {}
+        self._farewells: dict[str, float] = {}  # deleted, while requests came by their Service: until when at the most
         self.activation_objects = ObjectHandler(self._activation_changed, self._activation_gone)
         self.service_objects = ObjectHandler(self._service_changed, self._service_gone)
         self.slice_objects = ObjectHandler(self._slice_changed, self._slice_gone, self._slice_missed, moves=True)
@@ -215,21 +224,56 @@ class ActivationSource:
 
     def _activation_changed(self, one: Activation) -> None:
         declaration = of_activation(one, self._policy_names)
+        self._return(declaration.key)
         self._activations[declaration.key] = declaration
         self._declare(declaration.key)
 
     def _activation_gone(self, one: Activation) -> None:
-        self._activations.pop(_key(one), None)
-        self._declare(_key(one))
+        key = _key(one)
+        self._activations.pop(key, None)
+        self._leave(key)
+
+    def _leave(self, key: str) -> None:
+        """One of its objects is gone. While requests come by its Service, it is served until they do not."""
+        others = self._activations.get(key) or self._services.get(key)
+        if others is not None or self.fronts is None or not self.fronts.is_in_path(key):
+            self._declare(key)
+            return
+        self._farewells[key] = self._controllers.now() + FAREWELL_MAX_S
+        self.fronts.declare(key, None, "")
+        self.unscaled(key)
+
+    def say_farewell(self) -> None:
+        """Deleted ones whose Service is given back are gone now; to be called every second or so."""
+        for key, until_s in list(self._farewells.items()):
+            now_s = self._controllers.now()
+            if self.fronts is not None and self.fronts.is_in_path(key):
+                if now_s < until_s:
+                    continue
+            elif key not in self._left:  # proxies of the cluster hear of it only now
+                revision = self.revisions[key]
+                settle_s = 0.0 if revision.served is None else float(revision.served.activation.transparent.settle)
+                self._left[key] = now_s + settle_s
+            if now_s >= self._left.get(key, until_s):
+                self._return(key)
+                self._declare(key)
+
+    def _return(self, key: str) -> None:
+        """It is deleted no more, or gone."""
+        self._farewells.pop(key, None)
+        self._left.pop(key, None)
 
     def _service_changed(self, one: AnnotatedService) -> None:
         self._service_written(one, True)
+        if self.fronts is not None:
+            self.fronts.service_changed(one)
         declaration = of_service(one, self._policy_names)
         key = _key(one)
         if declaration is None:
             if self._services.pop(key, None) is not None:
-                self._declare(key)
+                self._leave(key)
             return
+        self._return(key)
         self._services[key] = declaration
         self._declare(key)
 
@@ -245,6 +289,8 @@ class ActivationSource:
 
     def _service_gone(self, one: AnnotatedService) -> None:
         self._service_written(one, False)
+        if self.fronts is not None:
+            self.fronts.service_gone(one)
         if self._services.pop(_key(one), None) is not None:
             self._declare(_key(one))
 
@@ -261,7 +307,7 @@ class ActivationSource:
     def _slice_gone(self, one: EndpointSlice) -> None:
         key = owner_key(one)
         revision = self.revisions.get(key)
-        if revision is not None:
+        if revision is not None and key not in self._farewells:
             revision.pods.put_slice(one.metadata.name, None)
             self.mark(key)
 
@@ -307,6 +353,8 @@ class ActivationSource:
             revision.declare(declaration)
         if revision.served is None or revision.served.activation.external_scaler:
             self.wanted.pop(key, None)  # whoever decided on it does so no more
+        if self.fronts is not None:
+            self.fronts.declare(key, revision.served, "" if declaration is None else declaration.created)
         self._target(key, revision.served)
         self._claim(key)
         self.declared(key, revision.served)
@@ -352,7 +400,13 @@ class ActivationSource:
         if revision is None:
             return NEVER
         now_s = self._controllers.now()
+        ports, is_left = ((), False) if self.fronts is None else self.fronts.entries(key)
+        if key in self._farewells:
+            for change in revision.left(ports, is_left):
+                self._submit(change)
+            return NEVER
         hosts, taken = self._granted(revision)
+        front = self._front(key, revision)
         around = Surroundings(
             self.workload_of(key),
             self._is_target_known(key),
@@ -362,6 +416,9 @@ class ActivationSource:
             self.wanted.get(key, -1),
             self._notes.get(key, ()),
             self._unscalable.get(self._target_of.get(key, _NOWHERE), ""),
+            front,
+            ports,
+            is_left,
         )
         changes, desired, due_s = revision.work_out(around, self._make, now_s)
         for change in changes:
@@ -372,6 +429,16 @@ class ActivationSource:
             del self.revisions[key]
         self.worked_out(key)
         return due_s
+
+    def _front(self, key: str, revision: DeclaredRevision) -> FrontOutcome | None:
+        """What follows for the requests of its Service; None: it is not transparent, or too little is known."""
+        served = revision.served
+        if self.fronts is None or served is None or not self._is_target_known(key):
+            return None
+        around = Around(self.workload_of(key), self.answers.count(key), self.replicas_of(key), self.wanted.get(key, -1))
+        outcome = self.fronts.work_out(key, served, self.rule_of(served), around, self.is_ours(key))
+        self.held(key, outcome is not None and outcome.is_held)
+        return outcome
 
     def _is_target_known(self, key: str) -> bool:
         """Whether its target has been looked for: then there is none where none is known."""
@@ -408,6 +475,10 @@ _NOWHERE: Final[Place] = ("", "", "")
 
 
 def _ignore_place(place: Place, is_named: bool) -> None:
+    pass
+
+
+def _ignore_hold(key: str, is_held: bool) -> None:
     pass
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
 from tests.control_plane.sources.kubernetes.fake_nodes import Nodes, Settings
 from tests.control_plane.sources.kubernetes.fake_objects import Collection, Event, Json, Key, RefusalError, key_of
-from tests.control_plane.sources.kubernetes.fake_slices import slices_of
+from tests.control_plane.sources.kubernetes.fake_slices import MANAGED_BY, RESERVED, slices_of
 
 WORKLOADS = ("deployments", "statefulsets")
 
@@ -233,7 +233,11 @@ class ControllerManager:
         selected = [pod for pod in chosen if selector.items() <= (pod["metadata"].get("labels") or {}).items()]
         slices = self.server.collection("endpointslices")
         owned = self._owned.get(service["metadata"]["uid"], ())
-        there = {one[1]: slices.objects[one] for plural, one in owned if plural == "endpointslices"}
+        there = {
+            one[1]: slices.objects[one]
+            for plural, one in owned
+            if plural == "endpointslices" and slices.objects[one]["metadata"]["labels"].get(RESERVED[0]) == MANAGED_BY
+        }
         for wanted in slices_of(service, selected, list(there), self.nodes.suffix):
             old = there.pop(wanted["metadata"]["name"], None)
             if old is None:

@@ -1,0 +1,230 @@
+"""Where the requests of a Service go: our EndpointSlices, and one label in the selector of the Service.
+
+Rules
+  1. First what adds endpoints, then what takes some away. On the way in our slices are written before the pods leave
+     the cluster's slices; on the way out the cluster's slices show the pods before ours hold none.
+  2. A slice of ours is owned by the Service, so it goes with it and with nothing else. One of that name that somebody
+     else has is not forced: the conflict is told.
+  3. Of the Service one key of its selector is written, by a patch that names its UID; so what a user changes meanwhile
+     stays, and what we have set is taken back without knowing what the rest was.
+  4. What is compared is what is meant: addresses, conditions, topology and ports.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+import msgspec
+
+from activator.control_plane.reconcile.api import Api, Json, is_conflict, not_found
+from activator.control_plane.reconcile.report import UNCHANGED, WRITTEN, Component, Outcome, Result
+from activator.control_plane.reconcile.rights import ENDPOINT_SLICES, SERVICES
+from activator.control_plane.reconcile.run import Pass
+from activator.control_plane.reconcile.traffic_wanted import (
+    IN_PATH_LABEL,
+    IN_PATH_VALUE,
+    MANAGED_BY_LABEL,
+    NO_TRAFFIC_SEEN,
+    OURS,
+    SERVICE_NAME_LABEL,
+    THE_CLUSTERS,
+    FrontEndpoint,
+    FrontPort,
+    FrontSlice,
+    FrontSliceSeen,
+    Position,
+    Traffic,
+    TrafficSeen,
+)
+from activator.control_plane.reconcile.writer import MANAGERS
+
+PODS_LISTED_S: Final = 0.3  # until it is looked again whether the cluster's slices show the pods
+SLICES_LISTED_MAX: Final = 50  # of the cluster's, of one Service: one with a ready endpoint is enough
+
+_LABEL_PATCH: Final = {True: IN_PATH_VALUE, False: None}
+
+
+class _Struct(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    """Unknown fields are skipped."""
+
+
+class _Conditions(_Struct, frozen=True, gc=False):
+    ready: bool | None = None
+
+
+class _Endpoint(_Struct, frozen=True, gc=False):
+    addresses: list[str] = []
+    conditions: _Conditions = _Conditions()
+
+
+class _Slice(_Struct, frozen=True, gc=False):
+    endpoints: list[_Endpoint] | None = None
+
+
+class _SliceList(_Struct, frozen=True, gc=False):
+    items: list[_Slice] | None = None
+
+
+class _Metadata(_Struct, frozen=True, gc=False):
+    resource_version: str = ""
+
+
+class _Object(_Struct, frozen=True, gc=False):
+    metadata: _Metadata = _Metadata()
+
+
+_OBJECT: Final = msgspec.json.Decoder(_Object)
+_SLICES: Final = msgspec.json.Decoder(_SliceList)
+
+
+@final
+class TrafficComponent:
+    """See above."""
+
+    component = Component.TRAFFIC
+
+    def has_work(self, run: Pass) -> bool:
+        """False: nothing is wanted of it, or it is as wanted."""
+        wanted = run.desired.traffic
+        if wanted is None or not run.desired.present:
+            return False
+        seen = _seen(run)
+        return bool(_changed(wanted, seen) or _surplus(wanted, seen)) or _is_alone(wanted) != seen.is_alone
+
+    async def run(self, run: Pass) -> Outcome:
+        """Raises what the API refuses."""
+        wanted = run.desired.traffic
+        if wanted is None or not run.desired.present:
+            return UNCHANGED
+        seen = _seen(run)
+        if wanted.service_uid != seen.service_uid:
+            return Outcome(Result.NOT_FOUND, f"the Service {run.desired.namespace}/{wanted.service} is another one")
+        for former in _surplus(wanted, seen):
+            run.memory.traffic.gone.add(former.uid)
+            await delete_slice(run.writer.api, run.desired.namespace, former.slice.name, former.uid)
+        changed, moves = _changed(wanted, seen), _is_alone(wanted) != seen.is_alone
+        if wanted.position is Position.OUT:
+            return await self._out(run, wanted, changed, moves)
+        for one in changed:
+            await self._apply(run, wanted, one)
+        if moves:
+            await self._label(run, wanted)
+        return WRITTEN
+
+    async def _out(self, run: Pass, wanted: Traffic, changed: list[FrontSlice], moves: bool) -> Outcome:
+        if moves:
+            await self._label(run, wanted)
+        if changed and wanted.has_pods:
+            held = any(one.slice.endpoints for one in _seen(run).slices)
+            if held and not await shows_pods(run.writer.api, run.desired.namespace, wanted.service):
+                message = "the slices of the cluster do not show the pods yet"
+                return Outcome(Result.WAITING, message, again_in_s=PODS_LISTED_S)
+        for one in changed:
+            await self._apply(run, wanted, one)
+        return WRITTEN
+
+    async def _apply(self, run: Pass, wanted: Traffic, one: FrontSlice) -> None:
+        path = ENDPOINT_SLICES.path(run.desired.namespace, one.name)
+        call = run.writer.api.apply(path, slice_body(run.desired.namespace, wanted, one), MANAGERS[self.component])
+        try:
+            run.memory.traffic.slices.pop(one.name, None)  # until the answer
+            answer = await run.writer.counted(self.component, call)
+        except Exception as error:
+            if is_conflict(error):
+                run.writer.conflict(self.component, error)
+            raise
+        run.memory.traffic.slices[one.name] = (one, _version(answer))
+
+    async def _label(self, run: Pass, wanted: Traffic) -> None:
+        path = SERVICES.path(run.desired.namespace, wanted.service)
+        patch = label_patch(wanted.service_uid, _is_alone(wanted))
+        call = run.writer.api.merge_patch(path, patch, MANAGERS[self.component])
+        run.memory.traffic.is_alone = None  # until the answer
+        answer = await run.writer.counted(self.component, call)
+        run.memory.traffic.is_alone = (_is_alone(wanted), _version(answer))
+
+
+def _seen(run: Pass) -> TrafficSeen:
+    watched = run.desired.observed.traffic
+    return NO_TRAFFIC_SEEN if watched is None else run.memory.traffic.known(watched)
+
+
+def _version(answer: bytes) -> str:
+    return _OBJECT.decode(answer).metadata.resource_version
+
+
+def _is_alone(wanted: Traffic) -> bool:
+    return wanted.position is Position.ALONE
+
+
+def _changed(wanted: Traffic, seen: TrafficSeen) -> list[FrontSlice]:
+    there = {one.slice.name: one for one in seen.slices}
+    return [
+        one
+        for one in wanted.slices
+        if one.name not in there or there[one.name].slice != one or there[one.name].service_uid != wanted.service_uid
+    ]
+
+
+def _surplus(wanted: Traffic, seen: TrafficSeen) -> list[FrontSliceSeen]:
+    """Ours of an address family that the Service has no more."""
+    names = {one.name for one in wanted.slices}
+    return [one for one in seen.slices if one.slice.name not in names and one.uid]
+
+
+async def shows_pods(api: Api, namespace: str, service: str) -> bool:
+    """Whether the slices that the cluster makes of this Service have a ready endpoint."""
+    labels = f"{SERVICE_NAME_LABEL}={service},{MANAGED_BY_LABEL}={THE_CLUSTERS}"
+    query = {"labelSelector": labels, "limit": str(SLICES_LISTED_MAX)}
+    body = await api.list_page(ENDPOINT_SLICES.collection(namespace), query)
+    return any(
+        endpoint.addresses and endpoint.conditions.ready is not False
+        for one in _SLICES.decode(body).items or ()
+        for endpoint in one.endpoints or ()
+    )
+
+
+async def delete_slice(api: Api, namespace: str, name: str, uid: str) -> None:
+    """Delete one of ours; one that is gone is as wanted."""
+    try:
+        await api.delete(ENDPOINT_SLICES.path(namespace, name), uid)
+    except Exception as error:
+        if not not_found(error):
+            raise
+
+
+def label_patch(service_uid: str, is_alone: bool) -> Json:
+    """A merge patch of one key of a Service's selector."""
+    return {"metadata": {"uid": service_uid}, "spec": {"selector": {IN_PATH_LABEL: _LABEL_PATCH[is_alone]}}}
+
+
+def slice_body(namespace: str, wanted: Traffic, one: FrontSlice) -> Json:
+    owner = {"apiVersion": "v1", "kind": "Service", "name": wanted.service, "uid": wanted.service_uid}
+    return {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": one.name,
+            "namespace": namespace,
+            "labels": {SERVICE_NAME_LABEL: wanted.service, MANAGED_BY_LABEL: OURS},
+            "ownerReferences": [{**owner, "controller": True, "blockOwnerDeletion": False}],
+        },
+        "addressType": one.address_type,
+        "endpoints": [_endpoint(endpoint) for endpoint in one.endpoints],
+        "ports": [_port(port) for port in one.ports],
+    }
+
+
+def _endpoint(one: FrontEndpoint) -> Json:
+    conditions = {"ready": one.ready, "serving": one.serving, "terminating": one.terminating}
+    found: Json = {"addresses": [one.address], "conditions": conditions}
+    if one.node:
+        found["nodeName"] = one.node
+    if one.zone:
+        found["zone"] = one.zone
+    return found
+
+
+def _port(one: FrontPort) -> Json:
+    found: Json = {"name": one.name, "port": one.number, "protocol": "TCP"}
+    return {**found, "appProtocol": one.app_protocol} if one.app_protocol else found

@@ -1,0 +1,400 @@
+"""The Services whose requests come to the activator, at times: what is known of each, and what follows.
+
+Rules
+  1. A Service is known by a port of its own, which stands in our slices of it: so every replica of the activator
+     listens there, whoever wrote them, and a new one finds the same. Of two with one port the first by name has it.
+  2. One replica decides on a Service, the one that writes for its Activation (`path.py`); the others follow the slices.
+  3. A port that is no longer shown is listened on for ENTRY_LINGERS_S: a proxy may know of it still.
+  4. A Service that is ours no longer, or never was declared to this program, is given back (`give_back.py`).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from activator.config.activation import Declared
+from activator.config.model.transparent import (
+    ALWAYS_IN_PATH,
+    ENTRY_PORT_FIRST,
+    ENTRY_PORT_LAST,
+    MODE_TRANSPARENT,
+    Transparent,
+)
+from activator.control_plane.reconcile.desired import ConditionSpec
+from activator.control_plane.reconcile.traffic_wanted import (
+    SERVICE_NAME_LABEL,
+    FrontEndpoint,
+    FrontSlice,
+    Position,
+    Traffic,
+    TrafficSeen,
+    position_of,
+)
+from activator.control_plane.scaling.rule import ScalingRule
+from activator.control_plane.sources.activations.hosts import HostClaims
+from activator.control_plane.sources.activations.objects import AnnotatedService, FrontSliceRead, Workload
+from activator.control_plane.sources.activations.path import PathRule, PathSeen, PathState, decide
+from activator.control_plane.sources.activations.path_conditions import in_path, refused
+from activator.control_plane.sources.activations.service_front import (
+    Refused,
+    front_slices,
+    is_labelled,
+    replicas_in,
+    service_of,
+    taken_ports,
+    traffic_seen,
+)
+from activator.messages import Load
+from activator.runtime.clock import NEVER, Now
+
+ENTRY_LINGERS_S: Final = 60.0  # for which a port is listened on that our slices show no more
+_ENTRIES: Final = ENTRY_PORT_LAST - ENTRY_PORT_FIRST + 1
+_JITTER: Final = 0.2  # of the interval between two looks: many Services are not looked at in one moment
+
+
+class FrontOutcome(NamedTuple):
+    """`writes_replicas`: False while nothing is to be said of how many pods there are."""
+
+    traffic: Traffic | None
+    seen: TrafficSeen | None
+    condition: ConditionSpec
+    is_held: bool
+    writes_replicas: bool
+    due_s: float
+
+
+class Around(NamedTuple):
+    """What is known of the revision beside its Service; `wanted` -1: it is not decided."""
+
+    workload: Workload | None
+    ready: int
+    replicas: int
+    wanted: int
+
+
+class _Front:
+    """Of one revision."""
+
+    def __init__(self, service: str, created: str) -> None:
+        self.service = service
+        self.created = created
+        self.load: Load | None = None
+        self.state: PathState | None = None  # None: another replica decides, or nothing is known yet
+        self.is_active = False  # its Service can be taken, and nobody else has it
+
+
+class Fronts:
+    """`find_service(key)`: the Service of this namespace/name; `mark(key)`: work the revision out anew;
+    `listen(ports)`: serve on these ports and no others.
+    """
+
+    def __init__(
+        self,
+        find_service: Callable[[str], AnnotatedService | None],
+        mark: Callable[[str], None],
+        listen: Callable[[frozenset[int]], None],
+        now: Now,
+        own_address: str = "",
+    ) -> None:
+        self._find_service = find_service
+        self._mark = mark
+        self._listen = listen
+        self._now = now
+        self._fronts: dict[str, _Front] = {}  # by the key of the revision
+        self._claims = HostClaims()  # of Services
+        self._routes: dict[str, str] = {}  # by Service: the revision that its port leads to …
+        self._services_of: dict[str, set[str]] = {}  # … and the other way round
+        self._slices: dict[str, dict[str, FrontSliceRead]] = {}  # ours, by Service and name
+        self._numbers: dict[str, int] = {}  # by Service: the port that our slices show
+        self._chosen: dict[str, int] = {}  # … or are going to
+        self._lingering: dict[str, tuple[int, float]] = {}  # by Service: the port, and until when
+        self._labelled: set[str] = set()  # Services whose pods are out of their slices, by us
+        self._listened: frozenset[int] = frozenset()
+        self._own: dict[str, FrontSliceRead] = {}
+        self._replicas: Mapping[str, tuple[FrontEndpoint, ...]] = {}
+        if own_address:
+            family = "IPv6" if ":" in own_address else "IPv4"
+            self._replicas = {family: (FrontEndpoint(own_address),)}
+        self.slices_version: Callable[[], str] = lambda: ""
+        self.switches_total = dict.fromkeys(Position, 0)
+
+    # --- what watches show ---
+
+    def service_changed(self, one: AnnotatedService) -> None:
+        key = _key_of(one.metadata.namespace, one.metadata.name)
+        if is_labelled(one):
+            self._labelled.add(key)
+        else:
+            self._labelled.discard(key)
+        self._mark_users(key)
+
+    def service_gone(self, one: AnnotatedService) -> None:
+        key = _key_of(one.metadata.namespace, one.metadata.name)
+        self._labelled.discard(key)
+        self._mark_users(key)
+
+    def slice_changed(self, one: FrontSliceRead) -> None:
+        """One of ours."""
+        service = _key_of(one.metadata.namespace, one.metadata.labels.get(SERVICE_NAME_LABEL, ""))
+        self._slices.setdefault(service, {})[one.metadata.name] = one
+        self._slices_shifted(service)
+
+    def slice_gone(self, one: FrontSliceRead) -> None:
+        service = _key_of(one.metadata.namespace, one.metadata.labels.get(SERVICE_NAME_LABEL, ""))
+        slices = self._slices.get(service)
+        if slices is not None and slices.pop(one.metadata.name, None) is not None:
+            if not slices:
+                del self._slices[service]
+            self._slices_shifted(service)
+
+    def own_changed(self, one: FrontSliceRead) -> None:
+        """A slice of the activator's own Service."""
+        self._own[one.metadata.name] = one
+        self._own_shifted()
+
+    def own_gone(self, one: FrontSliceRead) -> None:
+        self._own.pop(one.metadata.name, None)
+        self._own_shifted()
+
+    def _own_shifted(self) -> None:
+        replicas = replicas_in(self._own.values())
+        if replicas != self._replicas:
+            self._replicas = replicas
+            for key in self._fronts:
+                self._mark(key)
+
+    def _slices_shifted(self, service: str) -> None:
+        slices = self._slices.get(service, {})
+        number = next((port.port for one in slices.values() for port in one.ports or () if port.port), None)
+        before = self._numbers.pop(service, None)
+        if number is not None:
+            self._numbers[service] = number
+        if before is not None and before != number:
+            self._lingering[service] = (before, self._now() + ENTRY_LINGERS_S)
+        self._listen_now()
+        self._mark_users(service)
+
+    def _listen_now(self) -> None:
+        wanted = frozenset(self._numbers.values()) | {number for number, _ in self._lingering.values()}
+        wanted = frozenset(port for port in wanted if ENTRY_PORT_FIRST <= port <= ENTRY_PORT_LAST)
+        if wanted != self._listened:
+            self._listened = wanted
+            self._listen(wanted)
+
+    def _mark_users(self, service: str) -> None:
+        revision = self._routes.get(service)
+        if revision is not None:
+            self._mark(revision)
+        holder = self._claims.holder(service)
+        if holder and holder != revision:
+            self._mark(holder)
+
+    def expire(self) -> None:
+        """To be called every second or so."""
+        now_s = self._now()
+        over = [service for service, (_, until_s) in self._lingering.items() if until_s <= now_s]
+        for service in over:
+            del self._lingering[service]
+            if service not in self._numbers:
+                revision = self._routes.get(service)
+                self._lead(service, None)
+                if revision is not None:
+                    self._mark(revision)
+        if over:
+            self._listen_now()
+
+    # --- what declares them ---
+
+    def declare(self, key: str, declared: Declared | None, created: str) -> None:
+        """The revision is declared like this; None: it is gone."""
+        transparent = declared is not None and declared.activation.mode == MODE_TRANSPARENT
+        service = service_of(declared, key) if transparent and declared is not None else ""
+        front = self._fronts.get(key)
+        if not transparent:
+            if front is not None:
+                del self._fronts[key]
+                if front.service not in self._numbers and front.service not in self._lingering:
+                    self._lead(front.service, None)
+        elif front is None or front.service != service:
+            self._fronts[key] = _Front(service, created)
+        for other in self._claims.name(key, created, [service] if service else []):
+            self._mark(other)
+
+    def receive_load(self, load: Load) -> None:
+        front = self._fronts.get(load.key)
+        if front is not None:
+            front.load = load
+
+    def forget_decision(self, key: str) -> None:
+        """Another replica decides on it."""
+        front = self._fronts.get(key)
+        if front is not None:
+            front.state = None
+
+    # --- what follows ---
+
+    def entries(self, key: str) -> tuple[tuple[int, ...], bool]:
+        """The ports that lead to the revision, and whether its clients do better without this program."""
+        services = self._services_of.get(key, set())
+        found = {self._numbers[service] for service in services if service in self._numbers}
+        found |= {self._lingering[service][0] for service in services if service in self._lingering}
+        return tuple(sorted(found)), bool(found) and not self.is_in_path(key)
+
+    def is_in_path(self, key: str) -> bool:
+        """Requests for its Service come here, or may."""
+        return any(self._has_endpoints(service) for service in self._services_of.get(key, ()))
+
+    def to_give_back(self) -> list[str]:
+        """Services that something of ours is left of, and that nobody declares."""
+        active = {front.service for front in self._fronts.values() if front.is_active}
+        return sorted((self._labelled | self._slices.keys()) - active)
+
+    def slices_of(self, service: str) -> list[FrontSliceRead]:
+        """Ours of a Service."""
+        return list(self._slices.get(service, {}).values())
+
+    def positions(self) -> dict[Position, int]:
+        """Of the Services that this replica decides on."""
+        found = dict.fromkeys(Position, 0)
+        for front in self._fronts.values():
+            if front.state is not None and front.is_active:
+                found[front.state.position] += 1
+        return found
+
+    def work_out(
+        self, key: str, declared: Declared, rule: ScalingRule, around: Around, is_ours: bool
+    ) -> FrontOutcome | None:
+        """None: it is not transparent."""
+        front = self._fronts.get(key)
+        if front is None:
+            return None
+        holder = self._claims.holder(front.service)
+        service = self._find_service(front.service)
+        ports = taken_ports(service, declared, around.workload, front.service)
+        if holder != key:
+            ports = Refused("ServiceTaken", f"the Service {front.service} belongs to {holder}, which is older")
+        if isinstance(ports, Refused) or service is None:
+            front.is_active, front.state = False, None
+            why = ports if isinstance(ports, Refused) else Refused("ServiceNotFound", "there is no such Service")
+            return FrontOutcome(None, None, refused(why.reason, why.message), True, True, NEVER)
+        front.is_active = True
+        self._lead(front.service, key)
+        number = self._number(front.service, service.metadata.uid)
+        wanted = front_slices(service, ports, number, self._replicas)
+        seen = traffic_seen(service, self._slices.get(front.service, {}).values(), self.slices_version())
+        if not is_ours:
+            front.state = None
+            position = position_of(seen, wanted) or Position.OUT
+            return FrontOutcome(None, seen, in_path(position, None), True, True, NEVER)
+        if not wanted:
+            why = Refused("NoActivator", "no replica of the activator is ready to take its requests")
+            return FrontOutcome(None, seen, refused(why.reason, why.message), True, True, NEVER)
+        now_s = self._now()
+        shown = position_of(seen, wanted)
+        state = self._decide(front, declared, rule, around, shown, key)
+        position = state.position
+        slices = wanted
+        if position is Position.OUT:
+            slices = tuple(_emptied(one) for one in wanted)
+        traffic = Traffic(front.service.partition("/")[2], service.metadata.uid, position, slices, around.ready > 0)
+        writes = not (state.is_held and position is Position.OUT and around.ready > 0)
+        if declared.activation.transparent.zero_only and around.wanted > 0 and around.replicas > 0:
+            writes = False
+        condition = in_path(position, state.reason)
+        return FrontOutcome(traffic, seen, condition, state.is_held, writes, max(state.due_s, now_s))
+
+    def _decide(
+        self,
+        front: _Front,
+        declared: Declared,
+        rule: ScalingRule,
+        around: Around,
+        shown: Position | None,
+        key: str,
+    ) -> PathState:
+        load = front.load or Load(key, 0, 0, 0)
+        if front.state is None:
+            front.state = PathState.begun(shown, around.replicas, load.requests_total)
+        before = front.state.position
+        seen = PathSeen(
+            self._now(),
+            shown,
+            around.ready,
+            around.replicas,
+            around.wanted,
+            load.in_flight,
+            load.queued,
+            load.requests_total,
+        )
+        front.state = decide(_path_rule(declared, rule, key), seen, front.state)
+        if front.state.position is not before:
+            self.switches_total[front.state.position] += 1
+        return front.state
+
+    # --- ports ---
+
+    def _number(self, service: str, uid: str) -> int:
+        """The port on which the Service is known."""
+        number = self._numbers.get(service)
+        if number is not None and ENTRY_PORT_FIRST <= number <= ENTRY_PORT_LAST and self._keeps(service, number):
+            self._chosen.pop(service, None)
+            return number
+        chosen = self._chosen.get(service)
+        if chosen is None and number is None and service in self._lingering:
+            return self._lingering[service][0]  # our slice was deleted
+        if chosen is None:
+            used = {*self._numbers.values(), *self._chosen.values(), *(one for one, _ in self._lingering.values())}
+            first = zlib.crc32(uid.encode()) % _ENTRIES
+            free = (ENTRY_PORT_FIRST + (first + step) % _ENTRIES for step in range(_ENTRIES))
+            chosen = self._chosen[service] = next(port for port in free if port not in used)
+        return chosen
+
+    def _keeps(self, service: str, number: int) -> bool:
+        return service == min(one for one, used in self._numbers.items() if used == number)
+
+    def _has_endpoints(self, service: str) -> bool:
+        return any(one.endpoints for one in self._slices.get(service, {}).values())
+
+    def _lead(self, service: str, key: str | None) -> None:
+        """The port of the Service leads to this revision; None: to none."""
+        before = self._routes.pop(service, None)
+        if before is not None and before != key:
+            self._services_of[before].discard(service)
+            if not self._services_of[before]:
+                del self._services_of[before]
+        if key is not None:
+            self._routes[service] = key
+            self._services_of.setdefault(key, set()).add(service)
+
+
+def _emptied(one: FrontSlice) -> FrontSlice:
+    return replace(one, endpoints=())
+
+
+def _key_of(namespace: str, name: str) -> str:
+    return f"{namespace}/{name}"
+
+
+def _path_rule(declared: Declared, rule: ScalingRule, key: str) -> PathRule:
+    said: Transparent = declared.activation.transparent
+    limit = declared.revision.container_concurrency
+    burst = said.burst_capacity
+    if burst is None:
+        burst = ALWAYS_IN_PATH if limit else 0
+    share = zlib.crc32(key.encode()) / 2**32
+    return PathRule(
+        burst,
+        limit,
+        float(said.settle),
+        float(said.dwell),
+        float(said.look_interval) * (1 - _JITTER / 2 + _JITTER * share),
+        float(said.after_mistake),
+        rule.scale_to_zero_grace_s,
+        rule.stable_window_s,
+        max(rule.min, *(one.min for one in rule.schedule)) if rule.schedule else rule.min,
+        said.zero_only,
+    )

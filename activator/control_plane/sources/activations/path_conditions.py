@@ -1,0 +1,36 @@
+"""What the status of a transparent Activation says of where its requests go: the condition `InPath`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from activator.control_plane.reconcile.desired import ConditionSpec
+from activator.control_plane.reconcile.traffic_wanted import Position
+from activator.control_plane.sources.activations.path import Reason
+
+IN_PATH: Final = "InPath"
+
+_SENTENCES: Final = {
+    Reason.NO_POD: "There is no pod: the first request starts one.",
+    Reason.STARTING: "No pod answers yet: requests wait here.",
+    Reason.LIMIT: "Requests come through the activator, since the limit of a pod holds only there.",
+    Reason.LOOKING: "Requests come through the activator, so that their number is known.",
+    Reason.KEPT_CONNECTIONS: "A request came right after the scale to zero: clients keep connections to pods.",
+    Reason.AMPLE: "The capacity is ample: requests go to the pods directly. Their number is not known.",
+}
+
+
+def in_path(position: Position, reason: Reason | None) -> ConditionSpec:
+    """`reason` None: another replica knows it."""
+    # The steps between are no news: each would be a write.
+    status, why = "True", reason or Reason.LOOKING
+    if position is Position.OUT:
+        status, why = "False", Reason.AMPLE
+    elif why in (Reason.LEAVING, Reason.AMPLE):
+        why = Reason.LOOKING
+    return ConditionSpec(IN_PATH, status, why.value, _SENTENCES[why])
+
+
+def refused(reason: str, message: str) -> ConditionSpec:
+    """Its Service cannot be taken."""
+    return ConditionSpec(IN_PATH, "False", reason, f"Requests for its Service do not come here: {message}.")

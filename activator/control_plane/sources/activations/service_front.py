@@ -1,0 +1,171 @@
+"""A Service whose requests are to come to the activator: whether they can, and what our slices of it hold.
+
+Rules
+  1. A port of the Service is taken if it leads to the port of the Activation. A Service with other ports is refused:
+     its pods are out of its slices while the activator is alone in the path.
+  2. A Service that says itself where its requests go is refused: headless, an external name, one without a selector,
+     one whose requests stay on their node.
+  3. There is one slice for each address family of the Service that the activator has addresses of, named after the
+     Service: so whoever writes it writes the same object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from activator.config.activation import Declared
+from activator.control_plane.reconcile.traffic_wanted import (
+    FRONT_ENDPOINTS_MAX,
+    IN_PATH_LABEL,
+    FrontEndpoint,
+    FrontPort,
+    FrontSlice,
+    FrontSliceSeen,
+    TrafficSeen,
+)
+from activator.control_plane.sources.activations.objects import (
+    AnnotatedService,
+    FrontEndpointRead,
+    FrontSliceRead,
+    ServicePort,
+    Workload,
+)
+from activator.runtime.child_name import child_name
+
+FAMILIES: Final = ("IPv4", "IPv6")
+
+
+class Refused(NamedTuple):
+    """Why the requests of a Service cannot come here: one word, and one sentence."""
+
+    reason: str
+    message: str
+
+
+def service_of(declared: Declared, key: str) -> str:
+    """The Service of a transparent Activation, as namespace/name."""
+    namespace, _, name = key.partition("/")
+    return f"{namespace}/{declared.activation.transparent.service or name}"
+
+
+def taken_ports(
+    service: AnnotatedService | None, declared: Declared, workload: Workload | None, name: str
+) -> tuple[ServicePort, ...] | Refused:
+    """The ports of the Service whose requests come here."""
+    if service is None:
+        return Refused("ServiceNotFound", f"there is no Service {name}: name it in spec.transparent.service")
+    spec = service.spec
+    refused = _refused(service, name)
+    if refused is not None:
+        return refused
+    numbers = _port_numbers(workload)
+    wanted = _number(declared.activation.port, numbers)
+    ports = spec.ports or []
+    taken = tuple(
+        port
+        for port in ports
+        if port.protocol in ("", "TCP") and _number(port.target_port or port.port, numbers) == wanted
+    )
+    if not taken:
+        return Refused("PortNotFound", f"no port of the Service {name} leads to port {declared.activation.port}")
+    other = next((port for port in ports if port not in taken), None)
+    if other is not None:
+        said = f"port {other.name or other.port} of the Service {name} does not lead to port {declared.activation.port}"
+        return Refused("OtherPorts", f"{said}: give it a Service of its own")
+    return taken
+
+
+def _refused(service: AnnotatedService, name: str) -> Refused | None:
+    spec = service.spec
+    if spec.type == "ExternalName":
+        return Refused("ExternalName", f"the Service {name} is an external name: it has no endpoints")
+    if spec.cluster_ip == "None":
+        return Refused("Headless", f"the Service {name} is headless: its clients choose pods themselves")
+    if not {key for key in spec.selector or {} if key != IN_PATH_LABEL}:
+        return Refused("NoSelector", f"the Service {name} has no selector: somebody else makes its endpoints")
+    if "Local" in (spec.external_traffic_policy, spec.internal_traffic_policy):
+        return Refused("NodeLocal", f"requests for the Service {name} stay on their node (a traffic policy of Local)")
+    return None
+
+
+def _port_numbers(workload: Workload | None) -> Mapping[str, int]:
+    containers = [] if workload is None else workload.spec.template.spec.containers or []
+    return {port.name: port.container_port for one in containers for port in one.ports or () if port.name}
+
+
+def _number(port: int | str, numbers: Mapping[str, int]) -> int | str:
+    return numbers.get(port, port) if isinstance(port, str) else port
+
+
+# --- endpoints and slices --------------------------------------------------------------------------------------------
+
+
+def replicas_in(slices: Iterable[FrontSliceRead]) -> dict[str, tuple[FrontEndpoint, ...]]:
+    """The replicas of the activator by address family, as the slices of its own Service show them."""
+    found: dict[str, dict[str, FrontEndpoint]] = {}
+    for one in slices:
+        for read in one.endpoints or ():
+            if read.addresses:
+                found.setdefault(one.address_type, {})[read.addresses[0]] = _endpoint(read)
+    return {
+        family: tuple(by_address[address] for address in sorted(by_address))[:FRONT_ENDPOINTS_MAX]
+        for family, by_address in found.items()
+    }
+
+
+def _endpoint(read: FrontEndpointRead) -> FrontEndpoint:
+    conditions = read.conditions
+    return FrontEndpoint(
+        read.addresses[0] if read.addresses else "",
+        conditions.ready is not False,
+        conditions.serving is not False,
+        conditions.terminating is True,
+        read.node_name,
+        read.zone,
+    )
+
+
+def front_slices(
+    service: AnnotatedService,
+    ports: Iterable[ServicePort],
+    number: int,
+    replicas: Mapping[str, tuple[FrontEndpoint, ...]],
+) -> tuple[FrontSlice, ...]:
+    """Ours of this Service, with all replicas of the activator; none where there is none of its families."""
+    families = service.spec.ip_families or [FAMILIES[0]]
+    fronts = tuple(FrontPort(port.name, number, port.app_protocol) for port in ports)
+    return tuple(
+        FrontSlice(front_name(service.metadata.name, family), family, replicas[family], fronts)
+        for family in families
+        if replicas.get(family)
+    )
+
+
+def front_name(service: str, family: str) -> str:
+    return child_name(service, f"-activator-{family.lower()}")
+
+
+def slice_seen(one: FrontSliceRead) -> FrontSliceSeen:
+    """One of ours as it is."""
+    endpoints = tuple(_endpoint(read) for read in one.endpoints or ())
+    ports = tuple(FrontPort(port.name, port.port or 0, port.app_protocol) for port in one.ports or ())
+    owner = next((ref.uid for ref in one.metadata.owner_references or () if ref.controller), "")
+    shown = FrontSlice(one.metadata.name, one.address_type, endpoints, ports)
+    return FrontSliceSeen(shown, one.metadata.resource_version, one.metadata.uid, owner)
+
+
+def traffic_seen(
+    service: AnnotatedService | None, slices: Iterable[FrontSliceRead], slices_version: str
+) -> TrafficSeen:
+    """What the watches show of where the requests of a Service go."""
+    seen = tuple(slice_seen(one) for one in slices)
+    if service is None:
+        return TrafficSeen("", "", False, seen, slices_version)
+    metadata = service.metadata
+    return TrafficSeen(metadata.uid, metadata.resource_version, is_labelled(service), seen, slices_version)
+
+
+def is_labelled(service: AnnotatedService) -> bool:
+    """Its pods are out of its slices, by us."""
+    return IN_PATH_LABEL in (service.spec.selector or {})

@@ -1,0 +1,198 @@
+"""Services whose requests come to the activator: which can be taken, on which port each is known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from activator.config.activation import Activation, Declared, Target
+from activator.config.model.revision import Revision
+from activator.config.model.transparent import ENTRY_PORT_FIRST, ENTRY_PORT_LAST, MODE_TRANSPARENT, Transparent
+from activator.control_plane.reconcile.traffic_wanted import Position
+from activator.control_plane.scaling.rule import ScalingRule
+from activator.control_plane.sources.activations.fronts import ENTRY_LINGERS_S, Around, Fronts
+from activator.control_plane.sources.activations.objects import AnnotatedService, FrontSliceRead, Workload
+from activator.control_plane.sources.activations.service_front import Refused, taken_ports
+from tests.manual_clock import ManualClock
+
+HTTP = {"name": "http", "port": 80, "targetPort": "http"}
+CONTAINER = {"ports": [{"name": "http", "containerPort": 8080}]}
+WORKLOAD = msgspec.convert({"spec": {"template": {"spec": {"containers": [CONTAINER]}}}}, Workload)
+
+
+def service(name: str = "web", **spec: Any) -> AnnotatedService:
+    said = {"selector": {"app": name}, "ports": [HTTP], **spec}
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}", "resourceVersion": "1"}
+    return msgspec.convert({"metadata": metadata, "spec": said}, AnnotatedService)
+
+
+def declared(**transparent: Any) -> Declared:
+    own = Activation(Target("web"), mode=MODE_TRANSPARENT, transparent=Transparent(**transparent))
+    return Declared(Revision(name="web", namespace="default"), own)
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ({"type": "ExternalName", "externalName": "example.test"}, "ExternalName"),
+        ({"clusterIP": "None"}, "Headless"),
+        ({"selector": None}, "NoSelector"),
+        ({"selector": {"activator.dev/in-path": "only"}}, "NoSelector"),
+        ({"externalTrafficPolicy": "Local"}, "NodeLocal"),
+        ({"internalTrafficPolicy": "Local"}, "NodeLocal"),
+        ({"ports": [HTTP, {"name": "more", "port": 81}]}, "OtherPorts"),
+        ({"ports": [{"name": "more", "port": 81}]}, "PortNotFound"),
+        ({"ports": [{**HTTP, "protocol": "UDP"}]}, "PortNotFound"),
+    ],
+)
+def test_what_cannot_be_taken(spec: dict[str, Any], reason: str) -> None:
+    found = taken_ports(service(**spec), declared(), WORKLOAD, "default/web")
+    assert isinstance(found, Refused)
+    assert found.reason == reason
+
+
+def test_a_port_is_the_same_by_name_and_by_number() -> None:
+    for port in (HTTP, {**HTTP, "targetPort": 8080}, {"port": 8080}):
+        found = taken_ports(service(ports=[port]), declared(), WORKLOAD, "default/web")
+        assert not isinstance(found, Refused), port
+    both = [HTTP, {"name": "other", "port": 81, "targetPort": 8080}]
+    assert len(taken_ports(service(ports=both), declared(), WORKLOAD, "default/web")) == 2
+
+
+class Cluster:
+    """Fronts with Services and slices as they are put."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.services: dict[str, AnnotatedService] = {}
+        self.marked: set[str] = set()
+        self.listened: frozenset[int] = frozenset()
+        self.fronts = Fronts(self.services.get, self.marked.add, self._listen, self.clock.now, "10.0.0.9")
+        self.version = 1
+
+    def _listen(self, ports: frozenset[int]) -> None:
+        self.listened = ports
+
+    def put(self, one: AnnotatedService) -> None:
+        self.services[f"default/{one.metadata.name}"] = one
+        self.fronts.service_changed(one)
+
+    def work_out(self, key: str = "default/web", ready: int = 0, is_ours: bool = True) -> Any:
+        around = Around(WORKLOAD, ready, ready, ready)
+        return self.fronts.work_out(key, declared(), ScalingRule(), around, is_ours)
+
+    def write(self, outcome: Any) -> None:
+        """What is wanted is there."""
+        for one in outcome.traffic.slices:
+            self.show(outcome.traffic.service, one.name, one.ports[0].number, [one.address for one in one.endpoints])
+
+    def show(self, name: str, slice_name: str, number: int, addresses: list[str]) -> None:
+        self.version += 1
+        metadata = {
+            "name": slice_name,
+            "namespace": "default",
+            "uid": f"uid-{slice_name}",
+            "resourceVersion": str(self.version),
+            "labels": {"kubernetes.io/service-name": name},
+            "ownerReferences": [{"uid": f"uid-{name}", "controller": True}],
+        }
+        conditions = {"ready": True, "serving": True, "terminating": False}
+        endpoints = [{"addresses": [one], "conditions": conditions} for one in addresses]
+        ports = [{"name": "http", "port": number}]
+        thing = {"metadata": metadata, "addressType": "IPv4", "endpoints": endpoints, "ports": ports}
+        self.fronts.slice_changed(msgspec.convert(thing, FrontSliceRead))
+
+
+def test_a_service_gets_a_port_of_its_own_and_keeps_it() -> None:
+    here = Cluster()
+    here.put(service())
+    here.fronts.declare("default/web", declared(), "2026")
+    first = here.work_out()
+    assert first.traffic.position is Position.OUT
+    (number,) = {one.ports[0].number for one in first.traffic.slices}
+    assert ENTRY_PORT_FIRST <= number <= ENTRY_PORT_LAST
+    assert here.listened == frozenset(), "not before it is written"
+    here.write(first)
+    assert here.listened == {number}
+    assert here.fronts.entries("default/web") == ((number,), True)
+    here.work_out()
+    here.clock.pass_time(2.0)
+    second = here.work_out()
+    assert second.traffic.position is Position.BESIDE
+    here.write(second)
+    assert here.fronts.entries("default/web") == ((number,), False), "its clients come here now"
+
+
+def test_two_services_never_share_a_port() -> None:
+    here = Cluster()
+    numbers = set()
+    for count in range(200):
+        name = f"web{count}"
+        here.put(service(name))
+        here.fronts.declare(f"default/{name}", declared(), "2026")
+        outcome = here.work_out(f"default/{name}")
+        numbers.add(outcome.traffic.slices[0].ports[0].number)
+    assert len(numbers) == 200
+
+
+def test_of_two_that_show_one_port_the_second_moves() -> None:
+    here = Cluster()
+    for name in ("a", "b"):
+        here.put(service(name))
+        here.fronts.declare(f"default/{name}", declared(), "2026")
+        here.show(name, f"{name}-activator-ipv4", 20_005, [])
+    assert here.work_out("default/a").traffic.slices[0].ports[0].number == 20_005
+    assert here.work_out("default/b").traffic.slices[0].ports[0].number != 20_005
+
+
+def test_a_port_is_listened_on_for_a_while_after_its_slice_has_gone() -> None:
+    here = Cluster()
+    here.put(service())
+    here.fronts.declare("default/web", declared(), "2026")
+    outcome = here.work_out()
+    here.write(outcome)
+    number = outcome.traffic.slices[0].ports[0].number
+    (shown,) = here.fronts.slices_of("default/web")
+    here.fronts.slice_gone(shown)
+    assert here.listened == {number}
+    assert here.fronts.entries("default/web")[0] == (number,)
+    assert here.work_out().traffic.slices[0].ports[0].number == number, "made again, it is as it was"
+    here.clock.pass_time(ENTRY_LINGERS_S + 1.0)
+    here.fronts.expire()
+    assert here.listened == frozenset()
+
+
+def test_who_does_not_decide_follows_the_slices() -> None:
+    here = Cluster()
+    here.put(service())
+    here.fronts.declare("default/web", declared(), "2026")
+    here.show("web", "web-activator-ipv4", 20_007, ["10.0.0.9"])
+    outcome = here.work_out(is_ours=False)
+    assert outcome.traffic is None
+    assert here.fronts.entries("default/web") == ((20_007,), False)
+    assert here.listened == {20_007}
+
+
+def test_what_nobody_declares_is_given_back() -> None:
+    here = Cluster()
+    here.put(service(selector={"app": "web", "activator.dev/in-path": "only"}))
+    here.show("web", "web-activator-ipv4", 20_007, ["10.0.0.9"])
+    assert here.fronts.to_give_back() == ["default/web"]
+    here.fronts.declare("default/web", declared(), "2026")
+    here.work_out()
+    assert here.fronts.to_give_back() == []
+    here.fronts.declare("default/web", None, "")
+    assert here.fronts.to_give_back() == ["default/web"]
+
+
+def test_two_activations_of_one_service_the_older_has_it() -> None:
+    here = Cluster()
+    here.put(service())
+    here.fronts.declare("default/web", declared(), "2026-01-01")
+    here.fronts.declare("default/other", declared(service="web"), "2026-01-02")
+    assert here.work_out("default/other").condition.reason == "ServiceTaken"
+    assert here.work_out("default/web").traffic is not None
+    here.fronts.declare("default/web", None, "")
+    assert "default/other" in here.marked
