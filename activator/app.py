@@ -336,12 +336,15 @@ class App:
     def _joined(self, shown: dict[str, dict[str, Any]], only: str = "") -> object:
         from activator.admin.snapshot import joined
 
-        return joined(shown, *self.control.snapshot(only), self.workers.describe(), self.workers.counts().data)
+        made = joined(shown, *self.control.snapshot(only), self.workers.describe(), self.workers.counts().data)
+        groups = self.control.groups_shown()
+        return {**made, "groups": groups} if groups else made
 
     def overview(self) -> Iterator[bytes]:
         from activator.admin.overview import slices, totals
 
         head = totals(self.workers.counts().data, self.workers.describe(), self.draining)
+        head["groups"] = self.control.groups_shown()
         return slices(self.workers.revision_statistics(), self.control.known(), head)
 
     def history(self, keys: list[str]) -> object:
@@ -356,6 +359,12 @@ class App:
     def program_output(self, key: str, after: int) -> object:
         found = self.control.processes.supervisor.log_of(key)
         return None if found is None else found.after(after)
+
+    def load(self, key: str, seconds: float | None) -> str:
+        return self.control.processes.load(key, seconds)
+
+    def unload(self, key: str) -> str:
+        return self.control.processes.unload(key)
 
     def members(self) -> object:
         return {} if self._membership is None else self._membership.describe()
@@ -379,6 +388,7 @@ class App:
 
     def _program(self) -> Program:
         """What the metrics of the program are read from."""
+        from activator.telemetry.metrics.group_families import GroupFigures
         from activator.telemetry.metrics.program_families import Program
         from activator.telemetry.metrics.scaling_families import ScalingFigures
 
@@ -399,6 +409,7 @@ class App:
             self._worker_figures(counts),
             None if self._membership is None else self._membership.figures(),
             ScalingFigures.of((self._activations or control.processes).autoscaler),
+            GroupFigures.of(control.processes.groups),
         )
 
     def _worker_figures(self, counts: WorkerCounts) -> WorkerFigures | None:

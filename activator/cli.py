@@ -111,6 +111,19 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("-n", "--lines", type=_count, default=100, metavar="N", help="the last so many (default: 100)")
     logs.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
     logs.set_defaults(handler=_logs)
+    load = commands.add_parser("load", help="load the programs of a revision before a request comes")
+    load.add_argument("name", metavar="NAME")
+    load.add_argument(
+        "--for", dest="seconds", metavar="TIME", help="and keep one for so long (10m), from when it is ready"
+    )
+    load.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
+    load.set_defaults(handler=_load_revision)
+    unload = commands.add_parser(
+        "unload", help="stop the programs of a revision when they have finished their requests"
+    )
+    unload.add_argument("name", metavar="NAME")
+    unload.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
+    unload.set_defaults(handler=_unload_revision)
     install = commands.add_parser("install-service", help="write units of systemd that run a file, hardened")
     install.add_argument("-c", "--config", metavar="FILE", default="activator.yaml", help="default: activator.yaml")
     install.add_argument("--run-as", metavar="USER", default="", help="the user that it runs as (default: who asks)")
@@ -349,6 +362,27 @@ def _logs(options: argparse.Namespace, command: list[str] | None) -> int:
 
     for line in output(lambda path: ask(options.admin, "GET", path), options.name, options.lines, goes_on):
         print(line, flush=True)
+    return 0
+
+
+def _load_revision(options: argparse.Namespace, command: list[str] | None) -> int:
+    from urllib.parse import quote
+
+    from activator.admin.client import ask
+
+    query = "" if options.seconds is None else f"?for={quote(options.seconds)}"
+    ask(options.admin, "POST", f"/load/{quote(options.name)}{query}")
+    print(f"loading {options.name}")
+    return 0
+
+
+def _unload_revision(options: argparse.Namespace, command: list[str] | None) -> int:
+    from urllib.parse import quote
+
+    from activator.admin.client import ask
+
+    ask(options.admin, "POST", f"/unload/{quote(options.name)}")
+    print(f"unloading {options.name}")
     return 0
 
 

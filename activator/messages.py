@@ -412,7 +412,8 @@ class Load(Message, frozen=True, tag=True):
     """One revision's traffic: sent at once when the first request comes, and when one is the first to wait; every
     LOAD_REPORT_INTERVAL_S otherwise.
 
-    `concurrency`: requests that are here; `request_seconds`: the integral of it over time until `at_s`.
+    `concurrency`: requests that are here; `request_seconds`: the integral of it over time until `at_s`; `oldest_s`:
+    when the request came that is the next in line, 0.0: none waits.
     """
 
     key: str
@@ -422,6 +423,7 @@ class Load(Message, frozen=True, tag=True):
     concurrency: int = 0
     request_seconds: float = 0.0
     at_s: float = 0.0
+    oldest_s: float = 0.0
 
 
 class PodDrained(Message, frozen=True, tag=True):

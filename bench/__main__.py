@@ -96,6 +96,9 @@ def _parser() -> argparse.ArgumentParser:
     crowd.add_argument("--h2", action="store_true", help="over HTTP/2, many requests on each connection")
     crowd.set_defaults(handler=_crowd)
 
+    groups = commands.add_parser("groups", help="swaps and waits where one program is loaded at a time, by policy")
+    groups.set_defaults(handler=_groups)
+
     slow = commands.add_parser("slow", help="pods that answer slowly, with and without keep-alive, beside haproxy")
     slow.set_defaults(handler=_slow)
 
@@ -276,6 +279,12 @@ def _trace(options: argparse.Namespace) -> int:
     from bench import trace
 
     return trace.run(options.events, options.seed, options.json)
+
+
+def _groups(options: argparse.Namespace) -> int:
+    from bench import groups
+
+    return groups.run(options.json)
 
 
 def _crowd(options: argparse.Namespace) -> int:

@@ -22,6 +22,7 @@ from aiohttp.web_protocol import RequestHandler
 from activator.admin.page import HEADERS, PAGE
 from activator.config.model.telemetry import LOG_LEVELS, LOG_PARTS
 from activator.runtime.clock import Now
+from activator.runtime.durations import parse_seconds
 from activator.runtime.errors import NoWorkerError, StartError
 from activator.runtime.profiler import Profiler, ProfilerBusyError
 from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX, address_of, bind
@@ -34,6 +35,8 @@ PROFILE_SECONDS: Final = 5.0  # of a profile for which no length is given
 PROFILE_SECONDS_MAX: Final = 60.0
 LINE_NUMBER_DIGITS_MAX: Final = 15
 HISTORY_KEYS_MAX: Final = 100  # that one request may ask for by name
+WAKE_S: Final = 600.0  # of a wake for which no time is given
+HOLD_S_MAX: Final = 7 * 86_400.0
 
 ADMIN_HEADER: Final = "Activator-Admin"
 _INDEX: Final = """activator
@@ -52,6 +55,9 @@ GET  /debug/log        what the program says of itself: levels by part
 POST /debug/log?part=state&level=debug   until the next reload   (with the header Activator-Admin: 1)
 POST /debug/profile?seconds=5            for speedscope          (with the header Activator-Admin: 1)
      …?worker=0                          of one worker: revisions, tasks, profile
+POST /load/NAME        load the programs of a revision; ?for=10m: and keep one (with the header Activator-Admin: 1)
+POST /wake/NAME        the same, for 10m if nothing is said     (with the header Activator-Admin: 1)
+POST /unload/NAME      stop them when they have finished        (with the header Activator-Admin: 1)
 POST /drain            finish what is in flight, then exit   (with the header Activator-Admin: 1)
 POST /reload           read the file again                   (with the header Activator-Admin: 1)
 """
@@ -106,6 +112,14 @@ class Inside(Protocol):
     def program_output(self, key: str, after: int) -> object:
         """The lines of a revision's programs behind a number; None: no such revision, or it has no programs."""
 
+    def load(self, key: str, seconds: float | None) -> str:
+        """Have a revision loaded, and keep a program of it for so long; None: as long as it may be idle. Why not."""
+        ...
+
+    def unload(self, key: str) -> str:
+        """Stop the programs of a revision. Why not."""
+        ...
+
     def members(self) -> object:
         """Plain data: what `GET /debug/members` shows."""
 
@@ -159,6 +173,9 @@ class AdminServer:
                 web.get("/debug/log", self._log),
                 web.post("/debug/log", self._set_log),
                 web.post("/debug/profile", self._profile),
+                web.post("/load/{name:.+}", self._load),
+                web.post("/wake/{name:.+}", self._load),
+                web.post("/unload/{name:.+}", self._unload),
                 web.post("/drain", self._drain),
                 web.post("/reload", self._reload),
             ]
@@ -229,6 +246,19 @@ class AdminServer:
             return _json({"problems": [problem]}, status=404)
         return _json(found)
 
+    async def _load(self, request: web.Request) -> web.Response:
+        said = request.query.get("for")
+        seconds = parse_seconds(said) if said is not None else None
+        if request.path.startswith("/wake/") and said is None:
+            seconds = WAKE_S
+        if (said is not None and seconds is None) or not 0.0 < (seconds or 1.0) <= HOLD_S_MAX:
+            problem = f"for: a duration such as 300s, 10m or 2h, more than 0, at most {HOLD_S_MAX / 3600.0:g}h"
+            return _json({"problems": [problem]}, status=400)
+        return _outcome(request, self._inside.load(_key(request), seconds))
+
+    async def _unload(self, request: web.Request) -> web.Response:
+        return _outcome(request, self._inside.unload(_key(request)))
+
     async def _members(self, request: web.Request) -> web.Response:
         return _json(self._inside.members())
 
@@ -276,6 +306,18 @@ class AdminServer:
         if problems:
             return _json({"problems": problems}, status=400)
         return _json({"problems": [], "needs_restart": self._inside.needs_restart})
+
+
+def _key(request: web.Request) -> str:
+    name = request.match_info["name"]
+    return name if "/" in name else f"default/{name}"
+
+
+def _outcome(request: web.Request, problem: str) -> web.Response:
+    if not problem:
+        return _json({"problems": []})
+    name = request.match_info["name"]
+    return _json({"problems": [f"{name}: {problem}; `activator status` lists revisions"]}, status=409)
 
 
 def _worker(request: web.Request) -> int | None:

@@ -37,6 +37,7 @@ def shown(answer: bytes) -> Group | Text:
         parts.append(_revision(revision))
         if revision["slots"] or revision["without_slot"]:
             parts.append(_slots(revision["slots"], revision["without_slot"]))
+    parts.extend(_group(group) for group in snapshot.get("groups", []))
     clients = snapshot["clients"]
     if clients["http2_connections"]:
         parts.append(
@@ -71,11 +72,41 @@ def _why(revision: dict[str, Any]) -> list[str]:
         f"  {scaling['explanation']}",
         f"  {scaling['metric']}: {averages}, target {scaling['target']:g}; {bounds}",
     ]
+    group = revision.get("group")
+    if group is not None:
+        waits = group.get("waits")
+        said = f"{waits['explanation']}, for {waits['waited_s']:.0f} s" if waits else "waits for nothing"
+        lines.append(f"  group {group['name']}: may run {group['granted']}, {said}")
     changed = scaling["changed"]
     if changed is not None:
         came = f"  last change {_ago(changed['age_s'])}: {changed['from']} to {changed['to']} ({changed['reason']}): "
         lines.append(came + changed["explanation"])
     return lines
+
+
+def _group(group: dict[str, Any]) -> Text:
+    """Its budget, who has it, and who waits for what."""
+    line = Text(f"group {group['name']}", style="bold")
+    used = ", ".join(
+        f"{name} {_amount(group['used'][name])} of {_amount(most)}" for name, most in group["budget"].items()
+    )
+    line.append(
+        f"  {used or 'one revision at a time'}  {group['discipline']}  swaps {group['swaps']}", style="not bold"
+    )
+    for one in group["holders"]:
+        parts = [f"{one[state]} {state}" for state in ("running", "leaving", "sleeping") if one[state]]
+        line.append(f"\n  {one['revision']}: {', '.join(parts)}", style="not bold")
+    for one in group["waiting"]:
+        line.append(f"\n  {one['revision']} {one['explanation']}, for {one['waited_s']:.0f} s", style="yellow not bold")
+    return line
+
+
+def _amount(amount: int) -> str:
+    """A size as in a file; a number of GPUs, or of something else that is few, as it is."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if amount >= size:
+            return f"{amount / size:.4g}{unit}"
+    return str(amount)
 
 
 def _ago(seconds: float) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Set as AbstractSet
 from typing import Final
 
 from activator.config.edge_checks import EdgeChecker, element_at, item_at
+from activator.config.group_checks import GroupChecker
 from activator.config.member_checks import check_members
 from activator.config.model.file import DEFAULT_ADMIN, DEFAULT_LISTEN
 from activator.config.model.scaling import STABLE_WINDOW_S
@@ -138,6 +139,7 @@ class Checker:
             if revision is not UNREADABLE:
                 self._check_revision(item, revision, f"revisions[{place}]", trusts_headers)
         self._routing.finish()
+        GroupChecker(self._reader).check(root, values)
 
     def _claim_ports(self, root: Item, values: Values) -> None:
         """Those of our own listeners: no program of a revision can have them, and `admin` none of `listen`."""

@@ -14,6 +14,7 @@ from activator.config.model.file import Config
 from activator.config.model.pods import Dns
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
+from activator.control_plane.groups.shown import shown, waits_of
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.probes.tcp_probe import TcpProber
 from activator.control_plane.scaling.autoscaler import Shown
@@ -138,10 +139,17 @@ class ControlPlane:
         if only:
             known = {only: known[only]} if only in known else {}
         statistics = self.processes.supervisor.statistics()
-        shown = revisions(known, statistics, self.scaling, self.prober.failing, self._now())
-        for key, revision in shown.items():
+        made = revisions(known, statistics, self.scaling, self.prober.failing, self._now())
+        for key, revision in made.items():
             revision["problems"] = self.file.fixed_pods.problems(key)
-        return shown, state_worker(worker, self._now())
+            group = self.processes.groups.of(key)
+            if group is not None:
+                revision["group"] = waits_of(group, key, self._now())
+        return made, state_worker(worker, self._now())
+
+    def groups_shown(self) -> list[dict[str, Any]]:
+        """Of `/debug/revisions`: the groups, with their budgets and who has them."""
+        return [shown(group, self._now()) for group in self.processes.groups.groups.values()]
 
     def known(self) -> dict[str, Known]:
         """What the overview shows of the revisions, by key."""

@@ -550,6 +550,7 @@ def load_of(throttler: RevisionThrottler, now_s: float) -> Load:
         traffic = throttler.traffic
         seconds = traffic.request_seconds_at(now_s)
         concurrency = traffic.concurrency
+    first = throttler.line.first() if throttler.line.length != 0 else None
     return Load(
         throttler.key,
         max(throttler.in_flight() - throttler.quiet, 0),
@@ -558,4 +559,5 @@ def load_of(throttler: RevisionThrottler, now_s: float) -> Load:
         concurrency,
         seconds,
         now_s,
+        0.0 if first is None else first.asked_s,
     )

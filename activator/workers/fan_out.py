@@ -75,6 +75,7 @@ class Loads:
             sum(load.concurrency for load in loads),
             self._request_seconds + sum(load.request_seconds for load in loads),
             at_s,
+            min((load.oldest_s for load in loads if load.oldest_s > 0.0), default=0.0),
         )
 
 

@@ -73,6 +73,12 @@ class Inside:
     def program_output(self, key: str, after: int) -> object:
         return None
 
+    def load(self, key: str, seconds: float | None) -> str:
+        return ""
+
+    def unload(self, key: str) -> str:
+        return ""
+
     def members(self) -> object:
         return {}
 

@@ -89,7 +89,7 @@ CHECKABLE = [
     key
     for key in keys()
     if key.examples
-    and not key.path.startswith(("listen.", "revisions[]"))
+    and not key.path.startswith(("listen.", "revisions[]", "groups[]"))
     and key.path not in {"push.token", "push.token_file", "push.networks"}
 ]
 MEMBERS = {"listen": "0.0.0.0:8015", "peers": ["10.0.0.1:8015"], "key_file": "k"}  # none of which stands alone

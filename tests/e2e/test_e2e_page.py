@@ -201,3 +201,29 @@ def test_a_refresh_writes_what_has_changed_and_nothing_else(run_activator: RunAc
     expect(row_of(page, "r7").locator(".mark")).to_have_text("ready")
     written = page.evaluate("written.filter(Boolean)")
     assert written and all("default/r7" in one for one in written)
+
+
+def test_groups_and_buttons(run_activator: RunActivator, page: Page) -> None:
+    """Who has the budget of a group; a program is loaded and unloaded by its buttons."""
+    members = [
+        {
+            "name": name,
+            "hosts": [f"{name}.test"],
+            "needs": {"gpu_memory": "10GiB"},
+            "process": {"command": PROGRAM, "idle": "300s"},
+        }
+        for name in ("one", "two")
+    ]
+    groups = [{"name": "gpu0", "budget": {"gpu_memory": "24GiB"}, "members": ["one", "two"]}]
+    activator = run_activator(configured(members, groups=groups))
+    opened(page, activator)
+    expect(page.get_by_label("Groups")).to_contain_text("gpu_memory 0 of 24 GiB")
+    page.get_by_role("button", name="default/one").click()
+    page.get_by_role("button", name="Load", exact=True).click()
+    expect(page.get_by_role("status")).to_contain_text("Load default/one: done")
+    expect(page.get_by_label("Groups")).to_contain_text("gpu_memory 10 GiB of 24 GiB")
+    expect(page.get_by_label("Groups")).to_contain_text("default/one: 1 running")
+    expect(row_of(page, "one").locator(".mark")).to_have_text("ready")
+    assert Axe().run(page)["violations"] == []
+    page.get_by_role("button", name="Unload", exact=True).click()
+    expect(page.get_by_label("Groups")).to_contain_text("gpu_memory 0 of 24 GiB")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import activator
+from activator.control_plane.groups.policy import Eviction, Wait, WaitsFor
 from activator.control_plane.probes.probe import Ask
 from activator.control_plane.scaling.autoscaler import Shown
 from activator.control_plane.scaling.explanation import ScalingReason
@@ -26,6 +27,7 @@ from activator.runtime.histogram import Histogram
 from activator.telemetry.metrics import METRICS_REVISIONS_MAX
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES, DECLARATION_FAMILIES, KNATIVE_FAMILIES
 from activator.telemetry.metrics.families import Family, Value
+from activator.telemetry.metrics.group_families import GROUP_FAMILIES, GroupFigures
 from activator.telemetry.metrics.member_families import MEMBER_FAMILIES, MemberFigures
 from activator.telemetry.metrics.named import OTHER
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
@@ -367,6 +369,30 @@ SCALING: dict[str, float | Figures] = {
     "activator_scaling_target": {("ns", "app"): 4.0, ("ns", "asleep"): 8.0},
     "activator_scaling_decisions": {("panic",): 9.0, ("grace",): 10.0},
 }
+REVISION_GROUPS: dict[str, float | Figures] = {
+    "activator_revision_group_budget": {("gpu0", "gpu_memory"): 24.0},
+    "activator_revision_group_used": {("gpu0", "gpu_memory"): 10.0},
+    "activator_revision_group_waiting_revisions": {("gpu0",): 1.0},
+    "activator_revision_group_swaps": {("gpu0",): 2.0},
+    "activator_revision_group_turns": {("gpu0",): 3.0},
+    "activator_revision_group_turn_wait_seconds": {("gpu0",): 4.5},
+    "activator_revision_group_evictions": {("gpu0", "demand"): 5.0, ("gpu0", "overtaken"): 6.0},
+}
+
+
+def a_revision_group() -> Any:
+    rule = Of(name="gpu0", resources=("gpu_memory",), budget=(24,))
+    return Of(
+        rule=rule,
+        used=lambda: (10,),
+        members={"a": Of(wait=None), "b": Of(wait=Wait(WaitsFor.TURN, ("a",)))},
+        swaps_total=2,
+        waits_total=3,
+        waited_s_total=4.5,
+        eviction_totals={Eviction.DEMAND: 5, Eviction.OVERTAKEN: 6},
+    )
+
+
 GROUP = MemberFigures(
     {"this one": 1, "reached": 2, "vacant": 3},
     4,
@@ -393,8 +419,9 @@ def figure(value: Value) -> float:
         (WORKER_FAMILIES, WorkerFigures({"serving": 2, "waiting": 1}, 3, 4.0, 5), WORKERS),
         (MEMBER_FAMILIES, GROUP, MEMBERS),
         (SCALING_FAMILIES, scaled(0), SCALING),
+        (GROUP_FAMILIES, GroupFigures([a_revision_group()]), REVISION_GROUPS),
     ],
-    ids=("program", "cluster", "knative", "declarations", "revision", "workers", "members", "scaling"),
+    ids=("program", "cluster", "knative", "declarations", "revision", "workers", "members", "scaling", "groups"),
 )
 def test_each_figure_is_read_from_its_place(
     families: Iterable[Family[Any]], source: Any, expected: dict[str, float | Figures]

@@ -8,6 +8,7 @@ import msgspec
 
 from activator.config.model.kinds import Count, Duration, Port, Positive, Size, doc
 from activator.config.model.scaling import TARGET_CONCURRENCY
+from activator.config.model.sleep import Sleep
 from activator.runtime.units import MIB
 
 Nice = Annotated[int, msgspec.Meta(ge=-20, le=19)]
@@ -111,6 +112,32 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     readiness: Annotated[Readiness, doc("How a process is probed before it gets requests.")] = Readiness()
     stop: Annotated[Stop, doc("How a process is ended.")] = Stop()
+    sleep: Annotated[
+        Sleep | None,
+        doc(
+            "How a process is put to sleep where it would be stopped, and woken where one would be started. Not set: "
+            "it is stopped."
+        ),
+    ] = None
+    gpus: Annotated[
+        Count,
+        doc(
+            "The number of GPUs that each process has to itself, out of `gpus` of the file. `CUDA_VISIBLE_DEVICES` and "
+            "`HIP_VISIBLE_DEVICES` name them.",
+            1,
+        ),
+    ] = 0
+    preload: Annotated[
+        bool,
+        doc("Whether one process is started with the activator, without a request. It ends when it is idle.", True),
+    ] = False
+    pinned: Annotated[
+        bool,
+        doc(
+            "Whether a process that has been loaded stays: it is not idle, and gives way to no other of its group.",
+            True,
+        ),
+    ] = False
     logs: Annotated[Logs, doc("Where its output goes.")] = Logs()
     min_scale: Annotated[
         Count, doc("The number of processes that always run. 0: the program is stopped when it is idle.", 1)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from activator.config.model.kinds import Count, Duration, Share, Weight, doc
+from activator.config.model.kinds import Count, Duration, Share, Size, Weight, doc
 from activator.config.model.pods import POD_PROTOCOLS, Pod, PodTls, Probe, RevisionHealth
 from activator.config.model.programs import Process
 from activator.config.model.queueing import Buffer, Queue, Timeouts
@@ -149,3 +149,11 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tls: Annotated[PodTls | None, doc("TLS on the connections to the pods. Not set: without TLS.")] = None
     process: Annotated[Process | None, doc("A program on this machine that the activator starts and stops.")] = None
     scaling: Annotated[Scaling, doc("How many processes there are, by load.")] = Scaling()
+    needs: Annotated[
+        dict[str, Size],
+        doc(
+            "How much of the budget of its group each process takes, while it starts, runs and stops. GPUs are not "
+            "named here: `process.gpus`.",
+            {"gpu_memory": "10GiB"},
+        ),
+    ] = {}

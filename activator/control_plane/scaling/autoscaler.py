@@ -27,6 +27,7 @@ from activator.messages import Load
 from activator.runtime.clock import NEVER, Now
 
 SCALING_INTERVAL_S: Final = 2.0  # between two decisions about one revision, as in Knative: rates are per decision
+HOLD_START_S: Final = 600.0  # a pod that was asked for has so long to be ready; from then on the time counts
 LOOKS_SPARE: Final = 64  # looks at schedules that may be kept beyond two for each revision
 
 Scale = Callable[[str, Decision], None]
@@ -45,8 +46,8 @@ class _Revision:
     """One revision; without `windows` it sleeps."""
 
     __slots__ = (
-        "burst_over", "busy_s", "changed", "decision", "due_s", "in_flight", "is_fresh", "look_wall_s", "queued",
-        "ready", "requests_total", "rule", "state", "windows",
+        "burst_over", "busy_s", "changed", "decision", "due_s", "held_for_s", "held_until_s", "in_flight", "is_fresh",
+        "look_wall_s", "queued", "ready", "requests_total", "rule", "state", "windows",
     )  # fmt: skip
 
     def __init__(self, rule: ScalingRule, state: ScalingState, ready: int) -> None:
@@ -61,6 +62,8 @@ class _Revision:
         self.due_s = 0.0  # the next decision, while it is awake
         self.burst_over = NEVER  # requests here: more are decided on at once
         self.look_wall_s = NEVER  # when the schedule may change
+        self.held_for_s = 0.0  # an operator's wish: from when it is ready …
+        self.held_until_s = 0.0  # … and until when that holds
         self.is_fresh = True  # neither a load nor a number of pods has come
         self.decision: Decision | None = None
         self.changed: Decision | None = None
@@ -140,11 +143,46 @@ class Autoscaler:
         revision = self._revisions.get(key)
         if revision is None or count == revision.ready:
             return
+        now_s = self._now()
+        if revision.ready == 0 and now_s < revision.held_until_s:
+            revision.held_until_s = now_s + revision.held_for_s
         revision.ready = count
         if revision.is_fresh and count > revision.state.wanted:
             revision.state = ScalingState.begun(self._now(), count)
             self._decide(key, revision)
         revision.is_fresh = False
+
+    def hold(self, key: str, seconds: float | None) -> bool:
+        """An operator wants a pod for so long, counted from when it is ready; None: for the grace before zero. False:
+        there is no such revision.
+        """
+        revision = self._revisions.get(key)
+        if revision is None:
+            return False
+        held_for_s = revision.rule.scale_to_zero_grace_s if seconds is None else seconds
+        revision.held_for_s = held_for_s
+        revision.held_until_s = self._now() + max(held_for_s, HOLD_START_S)
+        self._decide(key, revision)
+        return True
+
+    def release(self, key: str) -> None:
+        """An operator wants no pod any more: what nobody has a request for is not waited for."""
+        revision = self._revisions.get(key)
+        if revision is not None:
+            revision.held_until_s = 0.0
+            if not revision.carried:
+                revision.busy_s = self._now() - revision.rule.scale_to_zero_grace_s
+                zero_s = revision.busy_s - revision.rule.last_pod_retention_s
+                revision.state = revision.state._replace(zero_s=zero_s, delayed=(), is_initialized=True)
+            self._decide(key, revision)
+
+    def minimum(self, key: str) -> int | None:
+        """The least that it has at this hour, without load; None: there is no such revision."""
+        revision = self._revisions.get(key)
+        if revision is None:
+            return None
+        scheduled = minimum_at(revision.rule.schedule, self._wall_clock()) if revision.rule.schedule else 0
+        return max(revision.rule.min, scheduled)
 
     def tick(self) -> None:
         """Decide on what is due; to be called several times in SCALING_INTERVAL_S."""
@@ -220,14 +258,15 @@ class Autoscaler:
         idle_s = 0.0 if revision.carried else max(now_s - revision.busy_s, 0.0)
         if not revision.carried and now_s >= revision.busy_s + rule.scale_to_zero_grace_s:
             idle_s = max(idle_s, rule.scale_to_zero_grace_s)  # whatever the rounding: it is due
+        held = 1 if now_s < revision.held_until_s else 0
         return Observation(
-            now_s, stable, panic, revision.in_flight, revision.queued, peak, revision.ready, idle_s, scheduled
+            now_s, stable, panic, revision.in_flight, revision.queued, peak, revision.ready, idle_s, scheduled, held
         )
 
     def _plan(self, key: str, revision: _Revision, decision: Decision, scheduled: int) -> None:
         """When it is decided on again, or that it sleeps."""
         rule, seen = revision.rule, decision.seen
-        if not seen.carried and decision.wanted == revision.floor(scheduled):
+        if not seen.carried and not seen.held and decision.wanted == revision.floor(scheduled):
             is_done = decision.wanted == 0 or seen.idle_s >= max(rule.stable_window_s, rule.scale_to_zero_grace_s)
             if is_done and revision.state.is_initialized:
                 self._sleep(key, revision)
@@ -237,6 +276,8 @@ class Autoscaler:
         grace_over_s = revision.busy_s + rule.scale_to_zero_grace_s
         if not seen.carried and grace_over_s > seen.now_s:
             revision.due_s = min(revision.due_s, grace_over_s)
+        if seen.held:
+            revision.due_s = min(revision.due_s, revision.held_until_s)
         zero_s = revision.state.zero_s
         if zero_s is not None and zero_s + rule.last_pod_retention_s > seen.now_s:
             revision.due_s = min(revision.due_s, zero_s + rule.last_pod_retention_s)

@@ -214,6 +214,7 @@ def _bounded(
     for least, why in (
         (rule.min, ScalingReason.MIN_SCALE),
         (seen.scheduled, ScalingReason.SCHEDULE),
+        (seen.held, ScalingReason.HELD),
         (0 if is_initialized else rule.initial_scale, ScalingReason.INITIAL_SCALE),
     ):
         if wanted < least:

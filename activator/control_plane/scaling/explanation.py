@@ -32,6 +32,7 @@ class ScalingReason(Enum):
     ASLEEP = "asleep"
     MIN_SCALE = "min_scale"
     SCHEDULE = "schedule"
+    HELD = "held"
     INITIAL_SCALE = "initial_scale"
     MAX_SCALE = "max_scale"
 
@@ -120,6 +121,9 @@ _SENTENCES: Final[dict[ScalingReason, Callable[[Figures], str]]] = {
     ScalingReason.MIN_SCALE: lambda of: f"The load calls for {of.needed}, and {of.rule.min} is the minimum.",
     ScalingReason.SCHEDULE: lambda of: (
         f"The load calls for {of.needed}, and {of.seen.scheduled} is the minimum by the schedule at this hour."
+    ),
+    ScalingReason.HELD: lambda of: (
+        f"The load calls for {of.needed}, and an operator has asked for {_pods(of.seen.held)}."
     ),
     ScalingReason.INITIAL_SCALE: lambda of: (
         f"The revision is new: it begins with {_pods(of.rule.initial_scale)}, of which {of.seen.ready} are ready."

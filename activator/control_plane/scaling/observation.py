@@ -17,6 +17,7 @@ class Observation(NamedTuple):
     ready: int = 0  # pods
     idle_s: float = 0.0  # since the last request; 0 while there is one
     scheduled: int = 0  # the minimum that the schedule demands now
+    held: int = 0  # what an operator has asked for, for some time
 
     @property
     def carried(self) -> int:

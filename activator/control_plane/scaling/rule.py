@@ -28,6 +28,7 @@ from activator.config.model.scaling import (
 )
 from activator.config.specs import resolve_process
 from activator.control_plane.scaling.schedule import ScheduledMinimum, scheduled
+from activator.runtime.clock import NEVER
 
 TARGET_MIN: Final = 0.01  # per pod, with utilization: less would be more pods than anybody can start
 
@@ -72,7 +73,7 @@ def process_rule(revision: Revision, processors: int | None = None) -> ScalingRu
     """The rule of a revision that local processes run; `process.min_scale` and its neighbours are part of it."""
     process = resolve_process(revision, processors)
     scaling = revision.scaling
-    return _resolve(
+    rule = _resolve(
         scaling,
         process.target_concurrency,  # which is the limit where it is not set
         PROCESS_STABLE_WINDOW_S,
@@ -81,6 +82,9 @@ def process_rule(revision: Revision, processors: int | None = None) -> ScalingRu
         process.max_scale,
         scaling.metric == METRIC_CONCURRENCY,
     )
+    initial_scale = max(rule.initial_scale, 1) if process.preload else rule.initial_scale
+    retention_s = NEVER if process.pinned else rule.last_pod_retention_s
+    return msgspec.structs.replace(rule, initial_scale=initial_scale, last_pod_retention_s=retention_s)
 
 
 def _resolve(

@@ -51,12 +51,12 @@ class FileSource(Source):
             self._submit(RevisionGone(key))
         for key, (revision_set, revision) in declared.items():
             self._submit(revision_set)
-            self._processes.set_revision(key, revision)
             self.fixed_pods.set_revision(key, revision)
             if self.fixed_pods.has_pods(key):
                 self._unreachable.patience_s[key] = float(revision.timeouts.unreachable)
             else:
                 self._unreachable.patience_s.pop(key, None)
+        self._processes.configure(config, revisions)
         for key in others:
             self._unreachable.recover(key)
 

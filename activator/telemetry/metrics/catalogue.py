@@ -10,6 +10,7 @@ from activator.telemetry.metrics import METRICS_REVISIONS_MAX
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES, DECLARATION_FAMILIES, KNATIVE_FAMILIES
 from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
 from activator.telemetry.metrics.families import REVISION_LABELS, Family, Kind
+from activator.telemetry.metrics.group_families import GROUP_FAMILIES
 from activator.telemetry.metrics.knative_metrics import METRICS as KNATIVE_METRICS
 from activator.telemetry.metrics.knative_requests import KNATIVE_SERIES_MAX
 from activator.telemetry.metrics.member_families import MEMBER_FAMILIES
@@ -81,6 +82,11 @@ revision that sleeps has averages of 0.
 """
 
 
+_GROUPS = """\
+Of the groups of the file ([groups](groups.md)); where there is none, they are missing.
+"""
+
+
 _WORKERS = """\
 All other metrics are sums over the workers ([several workers](workers.md)). `process_…` is the parent, which carries no
 requests.
@@ -99,6 +105,7 @@ def markdown() -> str:
     ):
         parts.append(f"## {title}, of each revision\n\n{_list(families)}")
     parts.append(f"## Scaling\n\n{_SCALING}\n{_list(SCALING_FAMILIES)}")
+    parts.append(f"## Groups of revisions\n\n{_GROUPS}\n{_list(GROUP_FAMILIES)}")
     parts.append(f"## Clients, and what is held\n\n{_list(CLIENTS)}")
     parts.append(f"## The control plane\n\n{_CONTROL}\n{_list(CONTROLLER_FAMILIES)}")
     parts.append(f"## The cluster, with Kubernetes\n\n{_list(CLUSTER_FAMILIES)}")
@@ -134,6 +141,7 @@ def _words() -> str:
         *CONTROLLER_FAMILIES,
         *WORKER_FAMILIES,
         *SCALING_FAMILIES,
+        *GROUP_FAMILIES,
     )
     for family in families:
         for label, values in zip(family.labels, family.values, strict=False):

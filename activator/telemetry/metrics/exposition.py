@@ -20,6 +20,7 @@ from activator.telemetry.metrics import METRICS_REVISIONS_MAX
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES, DECLARATION_FAMILIES, KNATIVE_FAMILIES
 from activator.telemetry.metrics.controller_families import CONTROLLER_FAMILIES
 from activator.telemetry.metrics.families import REVISION_LABELS, Family, Kind, Source, add
+from activator.telemetry.metrics.group_families import GROUP_FAMILIES
 from activator.telemetry.metrics.member_families import MEMBER_FAMILIES
 from activator.telemetry.metrics.named import Reading, Roster
 from activator.telemetry.metrics.program_families import PROGRAM_FAMILIES, Program
@@ -100,6 +101,7 @@ def _sources(program: Program) -> list[tuple[Iterable[Family[Any]], object]]:
         (WORKER_FAMILIES, program.workers),
         (MEMBER_FAMILIES, program.members),
         (SCALING_FAMILIES, program.scaling),
+        (GROUP_FAMILIES, program.groups),
         (CONTROLLER_FAMILIES, program.controllers),
     ]
 

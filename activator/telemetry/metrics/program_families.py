@@ -20,6 +20,7 @@ from activator.runtime.distribution import Distribution
 from activator.runtime.histogram import Histogram
 from activator.telemetry.metrics.cluster_families import ClusterView, DeclarationsView, KnativeView
 from activator.telemetry.metrics.families import Family, Kind, Row, counter, gauge
+from activator.telemetry.metrics.group_families import GroupFigures
 from activator.telemetry.metrics.member_families import MemberFigures
 from activator.telemetry.metrics.revision_families import REASONS
 from activator.telemetry.metrics.scaling_families import ScalingFigures
@@ -45,6 +46,7 @@ class Program(NamedTuple):
     workers: WorkerFigures | None = None  # where there are several
     members: MemberFigures | None = None  # where there is a group
     scaling: ScalingFigures | None = None  # where revisions are scaled here
+    groups: GroupFigures | None = None  # of revisions, where there are any
 
 
 def _of_turns(name: str, text: str, read: Callable[[Program], Histogram], adds: str) -> Family[Program]:

@@ -61,7 +61,7 @@ def until_ready(make: Callable[..., ProcessSupervisor], reaping: Reaping) -> tup
         tasks = TaskGroupOwner(lambda name, error: errors.append(error))
         supervisor = make(tasks, hear, time.monotonic, reaping, supervision.panicked)
         supervisor.set_revision(KEY, REVISION)
-        supervisor.scale(KEY, 1)
+        supervisor.grant(KEY, 1)
         await asyncio.wait_for(ready.wait(), 20.0)
         assert supervisor.statistics()[KEY]["processes"] == 1
         await supervisor.close()

@@ -169,7 +169,7 @@ def test_processes_say_what_there_is_and_why_they_do_not_start() -> None:
         Listed("default/no-more", SOURCE, ()),
         RevisionRecovered("default/no-more"),
     ]
-    processes.scale("default/run", 1)
+    processes.grant("default/run", 1)
     fleet = processes._fleets["default/run"]
     said.clear()
     processes.relist("default/run")

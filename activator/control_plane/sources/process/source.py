@@ -1,22 +1,30 @@
-"""Local processes as a source of pods: the supervisor that runs them, and the autoscaler that says how many.
+"""Local processes as a source of pods: the supervisor that runs them, the autoscaler that says how many are wanted, and
+the groups that say whose turn it is.
 
 The revisions are the file's (`sources/file.py`); this source adds their pods.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
+from activator.config.model.file import Config
 from activator.config.model.revision import Revision
+from activator.control_plane.groups.groups import Groups
+from activator.control_plane.groups.resolve import resolve_groups
 from activator.control_plane.scaling.autoscaler import Autoscaler, Shown
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.scaling.rule import process_rule
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.sources.source import Source
+from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Load
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner
+
+log = logging.getLogger("activator.process")
 
 
 class ProcessSource(Source):
@@ -34,24 +42,63 @@ class ProcessSource(Source):
         panicked: Callable[[str, object, object, float], float],
     ) -> None:
         self.supervisor = ProcessSupervisor(tasks, submit, now, reaping, panicked)
+        self._panicked = panicked
+        self._now = now
+        self.groups = Groups(self.supervisor, self.supervisor.move, now)
         self.autoscaler = Autoscaler(now, wall_clock, self._scale)
         self.supervisor.ready_changed = self.autoscaler.ready
+        self.supervisor.changed = self._programs_changed
+        self.supervisor.grace_of = self._grace_of
+        self._grace_s: dict[str, float] = {}
 
     async def close(self) -> None:
         """Stop every process."""
         await self.supervisor.close()
 
-    def set_revision(self, key: str, revision: Revision) -> None:
-        """A revision of the file, with processes or without."""
-        if revision.process is None:
-            self.drop_revision(key)
-        else:
-            self.supervisor.set_revision(key, revision)
+    def configure(self, config: Config, revisions: dict[str, Revision]) -> None:
+        """The revisions of the file by key, with processes or without, and its groups. Others have been dropped.
+
+        In this order: a program is started only when it is known in which group it counts.
+        """
+        with_programs = {key: revision for key, revision in revisions.items() if revision.process is not None}
+        self.supervisor.gpus.configure([str(gpu) for gpu in config.gpus])
+        self._grace_s = {one.name: float(one.grace) for one in config.groups if one.grace is not None}
+        for key, revision in revisions.items():
+            if key in with_programs:
+                self.supervisor.set_revision(key, revision)
+            else:
+                self.drop_revision(key)
+        self.groups.configure(resolve_groups(config))
+        for key, revision in with_programs.items():
             self.autoscaler.set_revision(key, process_rule(revision))
 
     def drop_revision(self, key: str) -> None:
         self.autoscaler.drop_revision(key)
         self.supervisor.drop_revision(key)
+        self.groups.drop_revision(key)
+
+    # --- what an operator asks for ---
+
+    def load(self, key: str, seconds: float | None) -> str:
+        """Have it loaded, for so long from when it is ready; None: for as long as it may be idle. A problem, if any."""
+        if not self.autoscaler.hold(key, seconds):
+            return "it has no `process`"
+        self.groups.ask(key)
+        return ""
+
+    def unload(self, key: str) -> str:
+        """Stop its programs when they have finished their requests, also those that sleep. A problem, if any."""
+        least = self.autoscaler.minimum(key)
+        if least is None:
+            return "it has no `process`"
+        if least:
+            return (
+                f"{least} {'process is' if least == 1 else 'processes are'} its minimum now (`min_scale`, a schedule)"
+            )
+        self.autoscaler.release(key)
+        if not self.groups.unload(key):
+            self.supervisor.stop_all(key)
+        return ""
 
     def scaling(self, key: str) -> Shown | None:
         return self.autoscaler.shown(key)
@@ -60,14 +107,26 @@ class ProcessSource(Source):
         self.supervisor.relist(key)
 
     def receive_load(self, load: Load) -> None:
+        self.groups.load(load)  # first: it has to know since when a request waits
         self.autoscaler.load(load)
 
     def receive_drained(self, key: str, identity: str) -> None:
         self.supervisor.drained(key, identity)
 
     def tick(self) -> None:
-        """Look which revisions are to have another number of processes."""
+        """Look which revisions are to have another number of processes, and whose turn is over."""
         self.autoscaler.tick()
+        self.groups.tick()
 
     def _scale(self, key: str, decision: Decision) -> None:
-        self.supervisor.scale(key, decision.wanted)
+        self.groups.wanted(key, decision.wanted)
+
+    def _programs_changed(self, key: str, home: str) -> None:
+        try:
+            self.groups.programs_changed(key, home)
+        except Exception as error:  # of ours, and no fault of the program that is told about: the next tick looks again
+            self._panicked(f"{TASK}group {home}", key, error, self._now())
+            log.error("an error of ours in the group %s", home, exc_info=error)
+
+    def _grace_of(self, group: str) -> float | None:
+        return self._grace_s.get(group)

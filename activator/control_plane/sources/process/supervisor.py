@@ -11,6 +11,9 @@ Rules
   4. Failed starts are repeated with a growing backoff; after `CRASHES_MAX` in a row the revision is reported as failed
      with the cause, and after the next backoff one more start may be tried when a request asks for it.
   5. Every group is known to the reaper from the moment it exists, so that nothing is left behind when we are killed.
+  6. One that can sleep is put to sleep where it would be stopped, and woken where one would be started. While it sleeps
+     it is no pod, is not asked, and its end is no crash. One that does not wake is ended, as a failed start.
+  7. What counts in a group, or has GPUs, counts until nothing of it is alive (`departure.py`).
 """
 
 from __future__ import annotations
@@ -30,9 +33,12 @@ from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
 from activator.config.programs import log_file_of
 from activator.config.specs import DRAIN_TIMEOUT_S
+from activator.control_plane.groups.group import ProgramCounts
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
 from activator.control_plane.sources.process.causes import cause_of
-from activator.control_plane.sources.process.fleet import Fleet, LocalProcess
+from activator.control_plane.sources.process.departure import has_gone, mark_of
+from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest, counts_of
+from activator.control_plane.sources.process.gpus import GpuPool
 from activator.control_plane.sources.process.launch import Launch
 from activator.control_plane.sources.process.output import READ_BYTES, Pace
 from activator.control_plane.sources.process.ports import (
@@ -44,6 +50,7 @@ from activator.control_plane.sources.process.ports import (
 )
 from activator.control_plane.sources.process.program_log import LOG_CLOSE_S, FileSettings, ProgramLog, Terminal
 from activator.control_plane.sources.process.reaping import Reaping
+from activator.control_plane.sources.process.sleep import put_to_sleep, stops_by_signal, wake
 from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Listed, PodGone, PodSeen, PodStatus, RevisionFailed, RevisionRecovered
 from activator.runtime.clock import Now
@@ -83,6 +90,9 @@ class ProcessSupervisor:
         self._tasks = tasks
         self._panicked = panicked
         self.ready_changed: Callable[[str, int], None] = _nobody  # so many processes of a revision are ready now
+        self.changed: Callable[[str, str], None] = _nothing  # a process of a revision, which counts in this group
+        self.grace_of: Callable[[str], float | None] = _no_grace  # of a group: how long requests may still run
+        self.gpus = GpuPool()
         self._submit = submit
         self._now = now
         self._reaping = reaping
@@ -110,18 +120,51 @@ class ProcessSupervisor:
         """The revision is gone; its processes may finish their requests in their own time."""
         fleet = self._fleets.pop(key, None)
         if fleet is not None:
-            for process in fleet.processes.values():
+            for process in list(fleet.processes.values()):
                 self._leaving[process.identity] = process
                 self._stop(process)
             if not fleet.processes:
                 fleet.log.close()
 
-    def scale(self, key: str, wanted: int) -> None:
-        """From now on, keep `wanted` processes."""
+    def grant(self, key: str, count: int, may_sleep: bool = True) -> None:
+        """From now on, keep so many processes; what is too many is put to sleep where it can be and may be."""
         fleet = self._fleets.get(key)
         if fleet is not None and not self._closed:
-            fleet.wanted = wanted
+            fleet.wanted, fleet.may_sleep = count, may_sleep
             self._reconcile(fleet)
+
+    def stop_asleep(self, key: str, count: int) -> None:
+        """Stop so many of those that sleep."""
+        fleet = self._fleets.get(key)
+        for process in [] if fleet is None else fleet.asleep()[:count]:
+            self._stop(process)
+
+    def stop_all(self, key: str) -> None:
+        """Stop what there is now, asleep or not; what is wanted further is started anew."""
+        fleet = self._fleets.get(key)
+        for process in [] if fleet is None else list(fleet.processes.values()):
+            self._stop(process)
+
+    def move(self, key: str, home: str, anew: bool) -> None:
+        """From now on its processes count in this group: those that there are as well, unless they are begun `anew`."""
+        fleet = self._fleets.get(key)
+        if fleet is None:
+            return
+        fleet.home = home
+        if anew:
+            fleet.wanted = 0
+            self.stop_all(key)
+        else:
+            for process in fleet.processes.values():
+                process.home = home
+
+    def counts(self, key: str, group: str) -> ProgramCounts:
+        """The processes of a revision that count in this group, also of one that was dropped."""
+        fleet = self._fleets.get(key)
+        processes = [] if fleet is None else list(fleet.processes.values())
+        processes.extend(one for one in self._leaving.values() if one.key == key)
+        may_start = fleet is not None and self._now() >= fleet.not_before_s
+        return counts_of(processes, fleet, group, may_start)
 
     def drained(self, key: str, identity: str) -> None:
         """The data plane: this pod has no request any more."""
@@ -165,6 +208,7 @@ class ProcessSupervisor:
                 "wanted": fleet.wanted,
                 "processes": len(fleet.processes),
                 "starting": fleet.starting(),
+                **({"sleeping": len(fleet.asleep())} if fleet.asleep() else {}),
                 "crashes": fleet.crashes,
             }
             for key, fleet in self._fleets.items()
@@ -188,28 +232,60 @@ class ProcessSupervisor:
         running = fleet.running()
         missing = fleet.wanted - len(running)
         if missing > 0:
-            if self._now() >= fleet.not_before_s and not self._is_being_left(fleet.fixed_port):
-                for _ in range(min(missing, STARTING_MAX - fleet.starting())):
-                    self._start(fleet)
+            self._add(fleet, missing)
             return
         # Those that are not ready yet go first, then the youngest.
         running.reverse()
         by_rank = sorted(running, key=lambda process: process.ready)
         for process in by_rank[: len(running) - fleet.wanted]:
-            self._stop(process)
+            if fleet.may_sleep and process.ready and process.sleep is not None:
+                self._put_to_sleep(process)
+            else:
+                self._stop(process)
 
-    def _start(self, fleet: Fleet) -> None:
+    def _add(self, fleet: Fleet, missing: int) -> None:
+        if self._now() < fleet.not_before_s:
+            return
+        asleep = fleet.asleep()
+        for process in asleep[max(len(asleep) - missing, 0) :]:
+            process.rest = Rest.WAKING
+            process.wake_asked.set()
+            missing -= 1
+        if missing and not self._is_being_left(fleet.fixed_port):
+            for _ in range(min(missing, STARTING_MAX - fleet.starting())):
+                if not self._start(fleet):
+                    return
+
+    def _put_to_sleep(self, process: LocalProcess) -> None:
+        process.ready = False
+        process.rest = Rest.FALLING_ASLEEP
+        process.sleep_asked.set()
+        self._submit(PodGone(process.key, SOURCE, process.identity))
+        self.ready_changed(process.key, self._fleets[process.key].ready())
+        self.changed(process.key, process.home)
+
+    def _start(self, fleet: Fleet) -> bool:
+        """Whether there is one more: it may have to wait for a GPU, and is started when one comes free."""
         self._born += 1
         drain_s = max(DRAIN_TIMEOUT_S, float(fleet.revision.timeouts.total))  # as RevisionSpec.drain_timeout_s
         settings = fleet.revision.process
         assert settings is not None
-        port = settings.port or self._free_port()
         identity = f"{fleet.key}#{self._born}"
+        gpus = self.gpus.take(settings.gpus, identity)
+        if gpus is None:
+            return False
+        try:
+            port = settings.port or self._free_port()
+        except BaseException:
+            self.gpus.give_back(identity)
+            raise
         process = LocalProcess(fleet.key, identity, port, drain_s, settings, partial(fleet.log.line, identity))
         process.is_port_fixed = settings.port is not None
+        process.home, process.gpus = fleet.home, gpus
         fleet.processes[process.identity] = process
         self._submit(PodSeen(fleet.key, SOURCE, process.identity, process.address, PodStatus.PENDING))
         self._tasks.start(f"process {process.identity}", self._live(fleet, process))
+        return True
 
     def _stop(self, process: LocalProcess) -> None:
         if not process.stopping:
@@ -217,6 +293,7 @@ class ProcessSupervisor:
             process.stop_asked.set()
             self._submit(PodGone(process.key, SOURCE, process.identity))
             self._count_ready(process)
+            self.changed(process.key, process.home)
 
     def _count_ready(self, process: LocalProcess) -> None:
         fleet = self._fleets.get(process.key)
@@ -240,10 +317,14 @@ class ProcessSupervisor:
             cause = f"an internal error ({error!r})"
             process.signal_group(signal.SIGKILL)
         finally:
-            self._remove_exited(fleet, process)
+            try:
+                await self._until_gone(process)
+            finally:
+                self._remove_exited(fleet, process)
         if cause and not process.stopping and not self._closed:
             self._crashed(fleet, process, cause)
         self._reconcile_if_known(fleet)
+        self.changed(process.key, process.home)
 
     async def _start_and_watch(self, fleet: Fleet, process: LocalProcess) -> str:
         """Returns why the process ended, or an empty string when it was asked to."""
@@ -266,9 +347,14 @@ class ProcessSupervisor:
                 if cause := ready.result():
                     fleet.crashes = max(fleet.crashes, CRASHES_MAX - 1)  # requests have waited as long as agreed
                     return cause
+                fleet.start_s = self._now() - process.started_s
                 self._became_ready(fleet, process)
-                await asyncio.wait({exited, asked}, return_when=asyncio.FIRST_COMPLETED)
+                if cause := await self._run_and_rest(fleet, process, exited, asked):
+                    return cause
             if exited.done():
+                if process.rest is Rest.ASLEEP:
+                    log.info("%s ended while it slept", process.identity)
+                    return ""
                 await asyncio.wait(readers, timeout=0.2)
                 return cause_of(exited.result(), process.output.lines())
             await self._wind_down(process, exited)
@@ -285,13 +371,79 @@ class ProcessSupervisor:
     async def _spawn(self, revision: Revision, process: LocalProcess) -> asyncio.subprocess.Process:
         settings = revision.process
         assert settings is not None
-        launch = process.launch = Launch(settings, process.port, self._reaping.mark)
+        launch = process.launch = Launch(settings, process.port, self._reaping.mark, process.identity, process.gpus)
         child = await launch.start(settings.command, asyncio.subprocess.PIPE)
         process.child = child
         self._reaping.born(child.pid)
         process.started_s = self._now()
         log.info("started %s on port %d, process %d", process.identity, process.port, child.pid)
         return child
+
+    async def _run_and_rest(
+        self, fleet: Fleet, process: LocalProcess, exited: asyncio.Future[int], asked: asyncio.Future[Any]
+    ) -> str:
+        """From ready until it has exited or is to be stopped. Why it is to be ended; empty: that was asked for."""
+        while True:
+            if not await _first_of(process.sleep_asked, exited, asked):
+                return ""
+            process.sleep_asked.clear()
+            problem = await self._fall_asleep(fleet, process, exited, asked)
+            if problem:
+                log.warning("%s does not sleep, and is stopped: %s", process.identity, problem)
+                self._stop(process)
+            if exited.done() or process.stopping:
+                return ""
+            limit_s = 0.0 if process.sleep is None else float(process.sleep.for_)
+            if not await _first_of(process.wake_asked, exited, asked, limit_s or None):
+                if not exited.done():
+                    self._stop(process)  # it has slept for as long as it may
+                return ""
+            process.wake_asked.clear()
+            began_s = self._now()
+            problem = await self._wake(process)
+            if problem:
+                return f"the program does not wake: {problem}"
+            fleet.wake_s = self._now() - began_s
+            if exited.done() or process.stopping:
+                return ""
+            process.rest = Rest.AWAKE
+            log.info("%s is awake", process.identity)
+            self._became_ready(fleet, process)
+
+    async def _fall_asleep(
+        self, fleet: Fleet, process: LocalProcess, exited: asyncio.Future[int], asked: asyncio.Future[Any]
+    ) -> str:
+        """Let it finish its requests, then put it to sleep; why that did not succeed."""
+        grace_s = self.grace_of(process.home)
+        if not await _first_of(process.drained, exited, asked, grace_s or process.drain_timeout_s + _DRAIN_SLACK_S):
+            if exited.done() or process.stopping:
+                return ""
+            process.carries = False  # it is stopped at once
+            return "its requests have not ended in time"
+        process.carries = False
+        process.drained.clear()
+        settings = process.sleep
+        assert settings is not None
+        problem = await put_to_sleep(process, settings, self._run_beside)
+        if problem or exited.done() or process.stopping:
+            return problem
+        process.rest = Rest.ASLEEP
+        log.info("%s sleeps", process.identity)
+        if process.home != fleet.home:
+            self._stop(process)  # it was begun in another group
+        self._reconcile_if_known(fleet)  # one may be wanted again
+        self.changed(process.key, process.home)
+        return ""
+
+    async def _wake(self, process: LocalProcess) -> str:
+        settings = process.sleep
+        assert settings is not None
+        return await wake(process, settings, self._run_beside)
+
+    async def _until_gone(self, process: LocalProcess) -> None:
+        if process.child is not None and (process.home or process.gpus):
+            mark = mark_of(self._reaping.mark, process.identity)
+            await has_gone(process.child.pid, mark, lambda: self._closed)
 
     async def _stays_taken(self, port: int) -> bool:
         began_s = self._now()
@@ -369,7 +521,7 @@ class ProcessSupervisor:
         return f"port {process.port} is served by {by}, not by the program: end it, or set another `port`" if by else ""
 
     def _became_ready(self, fleet: Fleet, process: LocalProcess) -> None:
-        process.ready = True
+        process.ready = process.carries = True
         if self.first_start is None:
             self.first_start = (process.started_s, self._now())
         fleet.crashes = 0
@@ -380,15 +532,19 @@ class ProcessSupervisor:
         self._submit(PodSeen(fleet.key, SOURCE, process.identity, process.address, PodStatus.READY))
         self._count_ready(process)
         self._reconcile(fleet)
+        self.changed(process.key, process.home)
 
     async def _wind_down(self, process: LocalProcess, exited: asyncio.Future[int]) -> None:
         """Let it finish its requests, then end it."""
         drained = asyncio.ensure_future(process.drained.wait())  # noqa: TID251 - cancelled below
-        if process.ready:
-            timeout_s = process.drain_timeout_s + _DRAIN_SLACK_S
+        if process.carries:
+            grace_s = self.grace_of(process.home)
+            timeout_s = process.drain_timeout_s + _DRAIN_SLACK_S if grace_s is None else grace_s
             waits: set[asyncio.Future[Any]] = {drained, exited}
             await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         drained.cancel()
+        if process.sleep is not None and stops_by_signal(process.sleep) and process.rest is not Rest.AWAKE:
+            process.signal_group(signal.SIGCONT)  # or it could not react to what comes now
         until_s = self._now() + float(process.stop.grace)
         if process.stop.command:
             code = await self._run_beside(process, process.stop.command, float(process.stop.grace))
@@ -414,6 +570,10 @@ class ProcessSupervisor:
         fleet.processes.pop(process.identity, None)
         self._leaving.pop(process.identity, None)
         self._ports.discard(process.port)
+        if self.gpus.give_back(process.identity):
+            for other in list(self._fleets.values()):
+                if other is not fleet and other.wants_gpus():
+                    self._reconcile_if_known(other)
         if not process.stopping:
             self._submit(PodGone(fleet.key, SOURCE, process.identity))
             self._count_ready(process)
@@ -442,6 +602,7 @@ class ProcessSupervisor:
             fleet.failure = ""
             self._submit(RevisionRecovered(fleet.key))  # the next request may try again
         self._reconcile_if_known(fleet)
+        self.changed(fleet.key, fleet.home)
 
     def _reconcile_if_known(self, fleet: Fleet) -> None:
         if self._fleets.get(fleet.key) is fleet and not self._closed:
@@ -466,6 +627,27 @@ class ProcessSupervisor:
 
 def _nobody(key: str, count: int) -> None:
     pass
+
+
+def _nothing(key: str, group: str) -> None:
+    pass
+
+
+def _no_grace(group: str) -> float | None:
+    return None
+
+
+async def _first_of(
+    event: asyncio.Event, exited: asyncio.Future[int], asked: asyncio.Future[Any], timeout_s: float | None = None
+) -> bool:
+    """Whether the event came first, before the program exited, was to be stopped, or the time was up."""
+    waits = asyncio.ensure_future(event.wait())  # noqa: TID251 - cancelled below
+    try:
+        both: set[asyncio.Future[Any]] = {waits, exited, asked}
+        await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        return event.is_set() and not exited.done() and not asked.done()
+    finally:
+        waits.cancel()
 
 
 def _address_of(port: int) -> str:

@@ -1,0 +1,93 @@
+"""A plan on its way: what each member may run, and whether that fits the budget now and after what leaves has gone."""
+
+from __future__ import annotations
+
+from activator.control_plane.groups.policy import Eviction, Member, View
+from activator.runtime.clock import NEVER
+
+
+class Draft:
+    """Of one member."""
+
+    __slots__ = ("eviction", "grant", "member", "reserved", "sleeps", "stopped_asleep")
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.grant = member.granted
+        self.reserved = 0  # programs that are granted as soon as what leaves has gone
+        self.stopped_asleep = 0
+        self.sleeps = member.asleep is not None  # whether what leaves is put to sleep
+        self.eviction: Eviction | None = None
+
+    @property
+    def is_loading(self) -> bool:
+        return self.member.ready == 0 and self.member.started > 0
+
+    @property
+    def has_line(self) -> bool:
+        return self.member.since_s < NEVER
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.member.busy and not self.has_line and not self.is_loading
+
+    def next_arrival_s(self, now_s: float) -> float:
+        """When the request came, or comes, that it would serve next."""
+        return min(self.member.since_s, now_s)
+
+    def sleeping(self) -> int:
+        """Programs that sleep on, or will; those that are granted again are woken first."""
+        member = self.member
+        woken = max(self.grant + self.reserved - member.granted, 0)
+        lowered = max(member.granted - self.grant, 0)
+        # What was granted and never started cannot be put to sleep.
+        fall = min(lowered, member.ready) if self.sleeps else 0
+        return max(member.sleeping - self.stopped_asleep - woken, 0) + member.falling_asleep + fall
+
+
+class Drafts:
+    """All members of a view."""
+
+    def __init__(self, view: View) -> None:
+        self.view = view
+        self.all = [Draft(member) for member in view.members]
+        self._places = range(len(view.budget))
+
+    def fits_now(self) -> bool:
+        """Beside all that still holds something; what is reserved is not counted."""
+        view = self.view
+        if view.exclusive:
+            holders = sum(
+                one.grant > 0 or one.member.granted > 0 or one.member.leaving > 0 or one.member.stopping_asleep > 0
+                for one in self.all
+            )
+            return holders + (1 if view.former and any(view.former) else 0) <= 1
+        for place in self._places:
+            used = view.former[place] if view.former else 0
+            for one in self.all:
+                member = one.member
+                running = max(one.grant, member.granted) + member.leaving
+                woken = max(one.grant - member.granted, 0)
+                used += running * member.needs[place]
+                if member.asleep is not None:
+                    asleep = max(member.sleeping - woken, 0) + member.stopping_asleep
+                    used += asleep * member.asleep[place]
+            if used > view.budget[place]:
+                return False
+        return True
+
+    def fits_soon(self) -> bool:
+        """After what leaves has gone; what is reserved is counted."""
+        view = self.view
+        if view.exclusive:
+            return sum(one.grant > 0 or one.reserved > 0 for one in self.all) <= 1
+        for place in self._places:
+            used = 0
+            for one in self.all:
+                member = one.member
+                used += (one.grant + one.reserved) * member.needs[place]
+                if member.asleep is not None:
+                    used += one.sleeping() * member.asleep[place]
+            if used > view.budget[place]:
+                return False
+        return True

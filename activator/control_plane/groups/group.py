@@ -1,0 +1,281 @@
+"""One group: what is known of its members, and what its policy's plans come to.
+
+Rules
+  1. `plan` is called with everything that changes: a load, a number of wanted programs, a program that was started,
+     is ready, sleeps or has gone. What it grants and takes away takes effect before it returns.
+  2. What a program holds counts until it has gone. So a grant is given only where it fits beside all that is there.
+  3. A revision that left the group is remembered until its last program has gone.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+from activator.control_plane.groups.policy import Eviction, Member, Plan, View, Wait
+from activator.control_plane.groups.rule import GroupRule, MemberRule
+from activator.messages import Load
+from activator.runtime.clock import NEVER, Now
+
+PLANS_AT_ONCE_MAX: Final = 32  # one after the other, since each may change what the next one sees
+
+
+class ProgramCounts(NamedTuple):
+    """The programs of one revision in one group."""
+
+    started: int = 0  # that are wanted: they start, run, or are being woken
+    ready: int = 0  # of these, that have been ready
+    leaving: int = 0  # that are being stopped, or put to sleep
+    falling_asleep: int = 0  # of these, that are being put to sleep
+    sleeping: int = 0
+    stopping_asleep: int = 0  # that slept and are being stopped
+    may_start: bool = True  # not in the backoff after a failed start
+    start_s: float = 0.0  # how long the last start took
+    wake_s: float = 0.0  # how long the last wake took
+
+
+class Programs(Protocol):
+    """Who runs the programs. What changes is told by `Groups.programs_changed`, also within these calls."""
+
+    def counts(self, key: str, group: str) -> ProgramCounts: ...
+
+    def grant(self, key: str, count: int, may_sleep: bool) -> None:
+        """From now on run so many; what is too many is put to sleep where it can be and may be, else stopped."""
+        ...
+
+    def stop_asleep(self, key: str, count: int) -> None:
+        """So many of those that sleep have to go."""
+        ...
+
+
+class MemberState:
+    """What is known of one member."""
+
+    __slots__ = ("asked_s", "granted", "in_flight", "queued", "rule", "since_s", "used_s", "wait", "waited_from_s", "wanted")  # fmt: skip  # noqa: E501
+
+    def __init__(self, rule: MemberRule) -> None:
+        self.rule = rule
+        self.wanted = 0
+        self.granted = 0
+        self.in_flight = 0
+        self.queued = 0
+        self.since_s = NEVER  # when the next request in its line came
+        self.asked_s = NEVER  # when an operator asked for it, until it has been loaded
+        self.used_s = 0.0
+        self.wait: Wait | None = None  # what it waits for, while it has a claim
+        self.waited_from_s = 0.0  # since when
+
+
+class Group:
+    """One group; `programs` runs its programs."""
+
+    def __init__(self, rule: GroupRule, programs: Programs, now: Now) -> None:
+        self.rule = rule
+        self.members: dict[str, MemberState] = {}
+        self.former: dict[str, MemberRule] = {}  # that left the group, while they have programs
+        self.swaps_total = 0  # programs that were granted where another one had to leave
+        self.eviction_totals: dict[Eviction, int] = dict.fromkeys(Eviction, 0)
+        self.waited_s_total = 0.0  # for the turn, of all members that have had it
+        self.waits_total = 0
+        self._policy = rule.policy()
+        self._programs = programs
+        self._now = now
+        self._planning = False
+        self._is_changed = False
+        self._evicted = 0  # since the last grant
+
+    # --- what is said to it ---
+
+    def configure(self, rule: GroupRule, members: dict[str, MemberState]) -> None:
+        """Another rule; `members` are those of before, here or in another group, and new ones."""
+        for key in self.members:
+            if key not in members:
+                self.former[key] = self.rule.members[key]
+        for key in members:
+            self.former.pop(key, None)
+        if (rule.resources, rule.exclusive) != (self.rule.resources, self.rule.exclusive):
+            self.former = {key: _in_order(one, self.rule, rule) for key, one in self.former.items()}
+        self.rule = rule
+        self.members = members
+        for key, state in members.items():
+            state.rule = rule.members[key]
+        self._policy = rule.policy()
+
+    def load(self, load: Load) -> None:
+        """A member's load now."""
+        state = self.members[load.key]
+        now_s = self._now()
+        before = (state.in_flight > 0, state.since_s)
+        state.in_flight, state.queued = load.in_flight, load.queued
+        if load.in_flight or load.queued:
+            state.used_s = now_s
+        if not load.queued:
+            state.since_s = NEVER
+        elif load.oldest_s > 0.0:
+            state.since_s = load.oldest_s
+        elif state.since_s == NEVER:
+            state.since_s = now_s  # its body is on its way
+        if before != (state.in_flight > 0, state.since_s):
+            self.plan()
+
+    def wanted(self, key: str, count: int) -> None:
+        """So many programs are called for."""
+        self.members[key].wanted = count
+        self.plan()
+
+    def ask(self, key: str) -> None:
+        """An operator wants it loaded: that counts like a request which came now."""
+        state = self.members[key]
+        if state.granted == 0 and state.asked_s == NEVER:
+            state.asked_s = self._now()
+        self.plan()
+
+    def unload(self, key: str) -> None:
+        """An operator wants its programs stopped. Where requests wait for it, it claims a program anew."""
+        state = self.members[key]
+        state.asked_s = NEVER
+        state.granted = 0
+        self._programs.grant(key, 0, False)
+        self._programs.stop_asleep(key, self._programs.counts(key, self.rule.name).sleeping)
+        self.plan()
+
+    def has_claims(self) -> bool:
+        """Whether somebody waits for the turn."""
+        return any(state.wait is not None for state in self.members.values())
+
+    def is_held(self) -> bool:
+        """Whether programs are left of revisions that are not in it any more."""
+        self._held_by_former()
+        return bool(self.former)
+
+    # --- what follows ---
+
+    def plan(self) -> None:
+        """Let the policy look, until nothing changes any more."""
+        self._is_changed = True
+        if self._planning:
+            return
+        self._planning = True
+        try:
+            for _ in range(PLANS_AT_ONCE_MAX):  # the rest is the next tick's
+                if not self._is_changed:
+                    return
+                self._is_changed = False
+                self._apply(self._policy.plan(self.view()))
+        finally:
+            self._planning = False
+
+    def view(self) -> View:
+        """What the policy is told."""
+        members = tuple(self._member(key, state) for key, state in self.members.items())
+        return View(self._now(), self.rule.budget, members, self.rule.exclusive, self._held_by_former())
+
+    def holdings(self) -> dict[str, tuple[int, int, int]]:
+        """Of each revision that has any: programs that run, that leave, that sleep; with what has left the group."""
+        found = {}
+        for key in (*self.members, *self.former):
+            counts = self._programs.counts(key, self.rule.name)
+            state = self.members.get(key)
+            running = counts.started if state is None else max(state.granted, counts.started)
+            leaving = counts.leaving + counts.stopping_asleep
+            if running or leaving or counts.sleeping:
+                found[key] = (running, leaving, counts.sleeping)
+        return found
+
+    def used(self) -> tuple[int, ...]:
+        """Of each resource, what programs hold that run, start, leave or sleep."""
+        total = list(self._held_by_former()) or [0] * len(self.rule.budget)
+        for key, state in self.members.items():
+            counts = self._programs.counts(key, self.rule.name)
+            for place, held in enumerate(_held(state.rule, max(state.granted, counts.started), counts)):
+                total[place] += held
+        return tuple(total)
+
+    # --- within ---
+
+    def _member(self, key: str, state: MemberState) -> Member:
+        counts = self._programs.counts(key, self.rule.name)
+        if counts.ready:
+            state.asked_s = NEVER
+        rule = state.rule
+        floor = max(rule.min, 1 if rule.pinned and state.granted else 0)
+        return Member(
+            key,
+            rule.needs,
+            rule.asleep,
+            state.granted,
+            counts.started,
+            counts.ready,
+            counts.leaving,
+            counts.falling_asleep,
+            counts.sleeping,
+            counts.stopping_asleep,
+            state.wanted if state.asked_s == NEVER else max(state.wanted, 1),
+            floor,
+            state.in_flight > 0,
+            min(state.since_s, state.asked_s),
+            state.used_s,
+            counts.start_s,
+            counts.wake_s,
+            counts.may_start,
+        )
+
+    def _held_by_former(self) -> tuple[int, ...]:
+        if not self.former:
+            return ()
+        total = [0] * len(self.rule.budget)
+        for key, rule in list(self.former.items()):
+            counts = self._programs.counts(key, self.rule.name)
+            held = _held(rule, counts.started, counts)
+            if not any((counts.started, counts.leaving, counts.sleeping, counts.stopping_asleep)):
+                del self.former[key]
+            for place, one in enumerate(held):
+                total[place] += one
+        return tuple(total) or (1,) * bool(self.former)
+
+    def _apply(self, plan: Plan) -> None:
+        now_s = self._now()
+        for eviction in plan.evictions.values():
+            self.eviction_totals[eviction] += 1
+        self._note_waits(plan, now_s)
+        lowered = {key: count for key, count in plan.grants.items() if count < self.members[key].granted}
+        raised = {key: count for key, count in plan.grants.items() if count > self.members[key].granted}
+        self._evicted += sum(key in plan.evictions for key in lowered)
+        if raised and self._evicted:
+            self.swaps_total += 1
+            self._evicted = 0
+        if plan.grants or plan.stop_asleep:
+            self._is_changed = True
+        for key, count in plan.stop_asleep.items():
+            self._programs.stop_asleep(key, count)
+        for grants in (lowered, raised):
+            for key, count in grants.items():
+                self.members[key].granted = count
+                self._programs.grant(key, count, key not in plan.no_sleep)
+
+    def _note_waits(self, plan: Plan, now_s: float) -> None:
+        for key, state in self.members.items():
+            wait = plan.waits.get(key)
+            if wait is not None and state.wait is None:
+                state.waited_from_s = now_s
+            elif wait is None and state.wait is not None:
+                self.waited_s_total += now_s - state.waited_from_s
+                self.waits_total += 1
+            state.wait = wait
+
+
+def _held(rule: MemberRule, running: int, counts: ProgramCounts) -> list[int]:
+    asleep = counts.sleeping + counts.stopping_asleep
+    at_rest = rule.asleep or (0,) * len(rule.needs)
+    return [(running + counts.leaving) * need + asleep * rest for need, rest in zip(rule.needs, at_rest)]
+
+
+def _in_order(rule: MemberRule, before: GroupRule, after: GroupRule) -> MemberRule:
+    """The same with its amounts in another order of resources."""
+    if before.exclusive:  # what it holds is not known: it has to go before anything else comes
+        return MemberRule(after.budget, None if rule.asleep is None else after.budget)
+
+    def moved(amounts: tuple[int, ...]) -> tuple[int, ...]:
+        known = dict(zip(before.resources, amounts))
+        return tuple(known.get(resource, 0) for resource in after.resources)
+
+    return MemberRule(moved(rule.needs), None if rule.asleep is None else moved(rule.asleep))

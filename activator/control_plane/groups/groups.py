@@ -1,0 +1,130 @@
+"""All groups: which revision is in which one, and what the file changes in them.
+
+A revision without a group gets what its load calls for. One that moves from a group to another is begun anew there: its
+programs drain, and count in the group that they were started in until they have gone. Where that group itself has gone,
+or a revision was in none, its programs count in the new group at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from activator.control_plane.groups.group import Group, MemberState, Programs
+from activator.control_plane.groups.rule import GroupRule
+from activator.messages import Load
+from activator.runtime.clock import Now
+
+NO_GROUP: Final = ""
+
+
+class Groups:
+    """`programs` runs the programs; `move(key, group, anew)` says in which group a revision's programs count, those
+    that it has included, unless they are to be begun `anew`.
+    """
+
+    def __init__(self, programs: Programs, move: Callable[[str, str, bool], None], now: Now) -> None:
+        self._programs = programs
+        self._move = move
+        self._now = now
+        self.groups: dict[str, Group] = {}
+        self._of: dict[str, Group] = {}  # by key of the revision
+        self._wanted: dict[str, int] = {}
+        # Groups that the file does not have any more, while programs are left that were begun there.
+        self._dissolved: dict[str, Group] = {}
+
+    # --- the file ---
+
+    def configure(self, rules: list[GroupRule]) -> None:
+        """These groups, whatever there were. Their revisions must be known to `programs`."""
+        before = {key: group.rule.name for key, group in self._of.items()}
+        states = {key: group.members[key] for key, group in self._of.items()}
+        names = {rule.name for rule in rules}
+        groups: dict[str, Group] = {}
+        of: dict[str, Group] = {}
+        moved = []
+        for rule in rules:
+            group = self.groups.get(rule.name) or self._dissolved.pop(rule.name, None)
+            group = group or Group(rule, self._programs, self._now)
+            groups[rule.name] = group
+            members: dict[str, MemberState] = {}
+            for key, member in rule.members.items():
+                was = before.get(key, NO_GROUP)
+                state = states.get(key)
+                anew = was != rule.name and was in names
+                if state is None or anew:
+                    state = MemberState(member)
+                    state.wanted = self._wanted.get(key, 0)
+                if was != rule.name:
+                    moved.append((key, rule.name, anew))
+                members[key] = state
+                of[key] = group
+            group.configure(rule, members)
+        for name, group in self.groups.items():
+            if name not in groups:
+                group.configure(group.rule, {})
+                self._dissolved[name] = group
+        self.groups, self._of = groups, of
+        moved.extend((key, NO_GROUP, False) for key in before if key not in of)
+        for key, name, anew in moved:
+            self._move(key, name, anew)
+            if name == NO_GROUP:
+                self._programs.grant(key, self._wanted.get(key, 0), True)
+                continue
+            started = 0 if anew else self._programs.counts(key, name).started
+            of[key].members[key].granted = started
+            self._programs.grant(key, started, True)  # what it was to start has to fit from now on
+        self._dissolved = {name: group for name, group in self._dissolved.items() if group.is_held()}
+        for group in groups.values():
+            group.plan()
+
+    def drop_revision(self, key: str) -> None:
+        """The revision is gone; its programs count until they have gone as well."""
+        self._wanted.pop(key, None)
+
+    # --- what happens ---
+
+    def wanted(self, key: str, count: int) -> None:
+        """So many programs are called for by the load, a minimum or a schedule."""
+        self._wanted[key] = count
+        group = self._of.get(key)
+        if group is None:
+            self._programs.grant(key, count, True)
+        else:
+            group.wanted(key, count)
+
+    def load(self, load: Load) -> None:
+        group = self._of.get(load.key)
+        if group is not None:
+            group.load(load)
+
+    def ask(self, key: str) -> None:
+        """An operator wants the revision loaded."""
+        group = self._of.get(key)
+        if group is not None:
+            group.ask(key)
+
+    def unload(self, key: str) -> bool:
+        """An operator wants its programs stopped, those that sleep as well; False: it is in no group."""
+        group = self._of.get(key)
+        if group is None:
+            return False
+        group.unload(key)
+        return True
+
+    def programs_changed(self, key: str, home: str) -> None:
+        """A program of the revision, that counts in this group, was started, is ready, sleeps, or has gone."""
+        group = self.groups.get(home)
+        if group is not None:
+            group.plan()
+
+    def tick(self) -> None:
+        """To be called several times in a second: a turn may be over by time alone."""
+        for group in self.groups.values():
+            if group.has_claims():
+                group.plan()
+
+    # --- what is asked ---
+
+    def of(self, key: str) -> Group | None:
+        return self._of.get(key)

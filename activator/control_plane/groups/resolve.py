@@ -1,0 +1,74 @@
+"""What stands in the file, as rules of groups.
+
+Revisions with `process.gpus` that are in no group share the GPUs that no group has a budget of: they are the group
+`gpus`, so that nobody waits for a GPU whose program is idle.
+"""
+
+from __future__ import annotations
+
+from activator.config.model.file import Config
+from activator.config.model.groups import GPUS, OVERTAKEN_AT_MOST_S, Group
+from activator.config.model.revision import Revision
+from activator.control_plane.groups.policy import Amounts
+from activator.control_plane.groups.rule import GroupRule, MemberRule
+from activator.control_plane.scaling.rule import process_rule
+
+
+def resolve_groups(config: Config) -> list[GroupRule]:
+    """The file has been checked."""
+    revisions = {f"{one.namespace}/{one.name}": one for one in config.revisions}
+    rules = []
+    grouped: set[str] = set()
+    for group in config.groups:
+        members = {key_of(name): revisions[key_of(name)] for name in group.members}
+        grouped.update(members)
+        rules.append(_rule(group, members))
+    others = {
+        key: one
+        for key, one in revisions.items()
+        if key not in grouped and one.process is not None and one.process.gpus > 0
+    }
+    if others:
+        left = len(config.gpus) - sum(int(group.budget.get(GPUS, 0)) for group in config.groups)
+        resources, budget = (GPUS,), (left,)
+        rest = {key: _member(one, resources) for key, one in others.items()}
+        rules.append(GroupRule(GPUS, resources, budget, rest, overtaken_at_most_s=OVERTAKEN_AT_MOST_S))
+    return rules
+
+
+def key_of(name: str) -> str:
+    """`name` or `namespace/name`, as in the file."""
+    return name if "/" in name else f"default/{name}"
+
+
+def _rule(group: Group, members: dict[str, Revision]) -> GroupRule:
+    resources = tuple(group.budget)
+    return GroupRule(
+        group.name,
+        resources,
+        tuple(int(group.budget[resource]) for resource in resources),
+        {key: _member(one, resources) for key, one in members.items()},
+        group.exclusive,
+        group.discipline,
+        float(group.overtaken_at_most),
+    )
+
+
+def _member(revision: Revision, resources: tuple[str, ...]) -> MemberRule:
+    process = revision.process
+    assert process is not None
+    needs = amounts_of(revision, resources)
+    asleep: Amounts | None = None
+    if process.sleep is not None:
+        kept = needs if process.sleep.signal else (0,) * len(needs)  # where nothing is said
+        asleep = tuple(
+            process.gpus if resource == GPUS else int(process.sleep.needs.get(resource, most))
+            for resource, most in zip(resources, kept)
+        )
+    return MemberRule(needs, asleep, process_rule(revision).min, process.pinned)
+
+
+def amounts_of(revision: Revision, resources: tuple[str, ...]) -> Amounts:
+    """What one program of the revision takes of each."""
+    gpus = 0 if revision.process is None else revision.process.gpus
+    return tuple(gpus if resource == GPUS else int(revision.needs.get(resource, 0)) for resource in resources)

@@ -1,0 +1,36 @@
+"""How one group is run: a rule in which nothing is left to be resolved."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from activator.control_plane.groups.policy import Amounts, GroupPolicy
+from activator.control_plane.groups.turns import Affinity, Fifo
+
+FIFO: Final = "fifo"
+
+
+class MemberRule(msgspec.Struct, frozen=True):
+    """Of one revision; amounts in the order of the group's resources."""
+
+    needs: Amounts
+    asleep: Amounts | None = None  # None: its programs cannot sleep
+    min: int = 0  # programs that it has whatever happens
+    pinned: bool = False  # what is loaded stays
+
+
+class GroupRule(msgspec.Struct, frozen=True):
+    """`members` by key of the revision."""
+
+    name: str
+    resources: tuple[str, ...]
+    budget: Amounts
+    members: dict[str, MemberRule]
+    exclusive: bool = False
+    discipline: str = Affinity.name
+    overtaken_at_most_s: float = 30.0
+
+    def policy(self) -> GroupPolicy:
+        return Fifo() if self.discipline == FIFO else Affinity(self.overtaken_at_most_s)

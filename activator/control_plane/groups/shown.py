@@ -1,0 +1,54 @@
+"""What is shown of groups: plain data, and one sentence for what each revision waits for."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from activator.control_plane.groups.group import Group, MemberState
+from activator.control_plane.groups.policy import Wait, WaitsFor
+
+_SENTENCES: Final = {
+    WaitsFor.LEAVING: "waits until what leaves has gone",
+    WaitsFor.TURN: "waits for its turn",
+    WaitsFor.BEHIND: "waits behind a request that came earlier",
+    WaitsFor.BACKOFF: "waits for the time after a failed start",
+}
+
+
+def shown(group: Group, now_s: float) -> dict[str, Any]:
+    """One group; ages in seconds."""
+    rule = group.rule
+    used = group.used()
+    return {
+        "name": rule.name,
+        "discipline": rule.discipline,
+        "overtaken_at_most_s": rule.overtaken_at_most_s,
+        "exclusive": rule.exclusive,
+        "budget": dict(zip(rule.resources, rule.budget)),
+        "used": dict(zip(rule.resources, used)),
+        "holders": [
+            {"revision": key, "running": running, "leaving": leaving, "sleeping": sleeping}
+            for key, (running, leaving, sleeping) in group.holdings().items()
+        ],
+        "waiting": [
+            {"revision": key, **_wait(state.wait, now_s - state.waited_from_s), "queued": state.queued}
+            for key, state in group.members.items()
+            if state.wait is not None
+        ],
+        "swaps": group.swaps_total,
+    }
+
+
+def waits_of(group: Group, key: str, now_s: float) -> dict[str, Any]:
+    """What a member is told of its group."""
+    state: MemberState = group.members[key]
+    made: dict[str, Any] = {"name": group.rule.name, "granted": state.granted}
+    if state.wait is not None:
+        made["waits"] = _wait(state.wait, now_s - state.waited_from_s)
+    return made
+
+
+def _wait(wait: Wait, waited_s: float) -> dict[str, Any]:
+    names = ", ".join(wait.of)
+    text = _SENTENCES[wait.what] + (f": {names}" if names else "")
+    return {"for": wait.what.value, "of": list(wait.of), "waited_s": round(waited_s, 3), "explanation": text}
