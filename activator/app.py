@@ -366,6 +366,9 @@ class App:
     def unload(self, key: str) -> str:
         return self.control.processes.unload(key)
 
+    def restart(self, key: str) -> str:
+        return self.control.processes.restart(key)
+
     def members(self) -> object:
         return {} if self._membership is None else self._membership.describe()
 

@@ -105,6 +105,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     status.add_argument("--watch", action="store_true", help="again every second, until interrupted")
     status.set_defaults(handler=_status)
+    _add_program_commands(commands)
+    install = commands.add_parser("install-service", help="write units of systemd that run a file, hardened")
+    install.add_argument("-c", "--config", metavar="FILE", default="activator.yaml", help="default: activator.yaml")
+    install.add_argument("--run-as", metavar="USER", default="", help="the user that it runs as (default: who asks)")
+    install.add_argument("--directory", metavar="DIR", default=UNITS, help=f"where units are (default: {UNITS})")
+    install.add_argument("--print", action="store_true", help="print the units, and write nothing")
+    install.set_defaults(handler=_install_service)
+    version = commands.add_parser("version", help="print the version")
+    version.set_defaults(handler=_version)
+    return parser
+
+
+# --- commands -------------------------------------------------------------------------------------------------------
+
+
+def _add_program_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """What an operator asks of local programs."""
     logs = commands.add_parser("logs", help="what the local programs of a revision have written")
     logs.add_argument("name", metavar="NAME")
     logs.add_argument("-f", "--follow", action="store_true", help="and what they write, until interrupted")
@@ -124,18 +141,12 @@ def _parser() -> argparse.ArgumentParser:
     unload.add_argument("name", metavar="NAME")
     unload.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
     unload.set_defaults(handler=_unload_revision)
-    install = commands.add_parser("install-service", help="write units of systemd that run a file, hardened")
-    install.add_argument("-c", "--config", metavar="FILE", default="activator.yaml", help="default: activator.yaml")
-    install.add_argument("--run-as", metavar="USER", default="", help="the user that it runs as (default: who asks)")
-    install.add_argument("--directory", metavar="DIR", default=UNITS, help=f"where units are (default: {UNITS})")
-    install.add_argument("--print", action="store_true", help="print the units, and write nothing")
-    install.set_defaults(handler=_install_service)
-    version = commands.add_parser("version", help="print the version")
-    version.set_defaults(handler=_version)
-    return parser
-
-
-# --- commands -------------------------------------------------------------------------------------------------------
+    restart = commands.add_parser(
+        "restart", help="start other programs of a revision; those that run finish their requests"
+    )
+    restart.add_argument("name", metavar="NAME")
+    restart.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
+    restart.set_defaults(handler=_restart_revision)
 
 
 def _run(options: argparse.Namespace, command: list[str] | None) -> int:
@@ -383,6 +394,16 @@ def _unload_revision(options: argparse.Namespace, command: list[str] | None) -> 
 
     ask(options.admin, "POST", f"/unload/{quote(options.name)}")
     print(f"unloading {options.name}")
+    return 0
+
+
+def _restart_revision(options: argparse.Namespace, command: list[str] | None) -> int:
+    from urllib.parse import quote
+
+    from activator.admin.client import ask
+
+    ask(options.admin, "POST", f"/restart/{quote(options.name)}")
+    print(f"restarting {options.name}")
     return 0
 
 

@@ -58,6 +58,7 @@ POST /debug/profile?seconds=5            for speedscope          (with the heade
 POST /load/NAME        load the programs of a revision; ?for=10m: and keep one (with the header Activator-Admin: 1)
 POST /wake/NAME        the same, for 10m if nothing is said     (with the header Activator-Admin: 1)
 POST /unload/NAME      stop them when they have finished        (with the header Activator-Admin: 1)
+POST /restart/NAME     start others, then stop these           (with the header Activator-Admin: 1)
 POST /drain            finish what is in flight, then exit   (with the header Activator-Admin: 1)
 POST /reload           read the file again                   (with the header Activator-Admin: 1)
 """
@@ -120,6 +121,10 @@ class Inside(Protocol):
         """Stop the programs of a revision. Why not."""
         ...
 
+    def restart(self, key: str) -> str:
+        """Start other programs in the place of a revision's. Why not."""
+        ...
+
     def members(self) -> object:
         """Plain data: what `GET /debug/members` shows."""
 
@@ -176,6 +181,7 @@ class AdminServer:
                 web.post("/load/{name:.+}", self._load),
                 web.post("/wake/{name:.+}", self._load),
                 web.post("/unload/{name:.+}", self._unload),
+                web.post("/restart/{name:.+}", self._restart),
                 web.post("/drain", self._drain),
                 web.post("/reload", self._reload),
             ]
@@ -258,6 +264,9 @@ class AdminServer:
 
     async def _unload(self, request: web.Request) -> web.Response:
         return _outcome(request, self._inside.unload(_key(request)))
+
+    async def _restart(self, request: web.Request) -> web.Response:
+        return _outcome(request, self._inside.restart(_key(request)))
 
     async def _members(self, request: web.Request) -> web.Response:
         return _json(self._inside.members())

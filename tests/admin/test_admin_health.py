@@ -79,6 +79,9 @@ class Inside:
     def unload(self, key: str) -> str:
         return ""
 
+    def restart(self, key: str) -> str:
+        return ""
+
     def members(self) -> object:
         return {}
 

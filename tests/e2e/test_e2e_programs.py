@@ -423,3 +423,26 @@ def test_a_command_ends_the_program(run_activator: RunActivator, tmp_path: Path)
     one, other = told.read_text().split()
     assert one == other
     activator.wait_log(r"sh \(`stop.command`\) ended with 3")
+
+
+# --- restart --------------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_fails_no_request(run_activator: RunActivator) -> None:
+    """Those under way are finished by the program that has them; the next ones wait for the other one."""
+    activator = run_activator(configured([process_revision(SERVING, idle="300s")]))
+    before = ask(activator.address, request("/sleep/0")).body
+    with ExitStack() as stack:
+        slow = [stack.enter_context(Client(activator.address)) for _ in range(4)]
+        for client in slow:
+            client.send(request("/sleep/1"))
+        eventually(lambda: activator.revision("app")["in_flight"] == 4, "four requests are at the pod")
+        done = cli("restart", "app", "--admin", f"http://{activator.admin}")
+        assert (done.returncode, done.stdout) == (0, "restarting app\n")
+        answers = burst(activator.address, 20, request("/sleep/0"))
+        assert failures(answers) == []
+        assert {one.body for one in answers if isinstance(one, Answer)}.isdisjoint({before})
+        assert {client.answer().body for client in slow} == {before}
+    eventually(lambda: figures(activator)["processes"] == 1, "the former one is gone")
+    done = cli("restart", "nobody", "--admin", f"http://{activator.admin}")
+    assert done.returncode == 3 and "it has no `process`" in done.stderr

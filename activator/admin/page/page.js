@@ -160,7 +160,7 @@ function opened(row) {
   row.details.append(box);
   row.body.append(row.details);
   if (row.data.program) {
-    for (const [word, path] of [['Load', '/load/'], ['Unload', '/unload/']]) {
+    for (const [word, path] of [['Load', '/load/'], ['Unload', '/unload/'], ['Restart', '/restart/']]) {
       const button = element('button', '', word);
       button.type = 'button';
       button.addEventListener('click', () => change(path + row.key, button, word + ' ' + row.key));

@@ -100,6 +100,16 @@ class ProcessSource(Source):
             self.supervisor.stop_all(key)
         return ""
 
+    def restart(self, key: str) -> str:
+        """Start others in the place of its programs, which finish the requests that they have. A problem, if any."""
+        if self.autoscaler.minimum(key) is None:
+            return "it has no `process`"
+        group = self.groups.of(key)
+        if group is not None:  # others may not fit beside those that leave
+            return f"it is in the group {group.rule.name}: `unload` it, and `load` it"
+        self.supervisor.restart(key)
+        return ""
+
     def scaling(self, key: str) -> Shown | None:
         return self.autoscaler.shown(key)
 

@@ -145,6 +145,13 @@ class ProcessSupervisor:
         for process in [] if fleet is None else list(fleet.processes.values()):
             self._stop(process)
 
+    def restart(self, key: str) -> None:
+        """Others in the place of those that there are, at once; these finish the requests that they have."""
+        self.stop_all(key)
+        fleet = self._fleets.get(key)
+        if fleet is not None and not self._closed:
+            self._reconcile(fleet)
+
     def move(self, key: str, home: str, anew: bool) -> None:
         """From now on its processes count in this group: those that there are as well, unless they are begun `anew`."""
         fleet = self._fleets.get(key)
