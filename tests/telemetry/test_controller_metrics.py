@@ -221,7 +221,7 @@ def test_the_number_of_series_is_bounded_and_nobody_is_named() -> None:
     for controller in CONTROLLERS:
         told.controllers.register(controller)
     before = set(told.samples(*OWN))
-    assert len(before) == 65
+    assert len(before) == 70
     for _ in range(3000):
         controller = rng.choice(CONTROLLERS)
         told.fail(controller, rng.choice([ApiError(rng.randrange(100, 600), f"r{rng.random()}"), OSError("/a/path")]))
