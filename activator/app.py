@@ -345,7 +345,7 @@ class App:
 
         head = totals(self.workers.counts().data, self.workers.describe(), self.draining)
         head["groups"] = self.control.groups_shown()
-        return slices(self.workers.revision_statistics(), self.control.known(), head)
+        return slices(self.workers.revision_statistics(), self.control.known, head)
 
     def history(self, keys: list[str]) -> object:
         return self._history.shown(keys)

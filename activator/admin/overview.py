@@ -9,7 +9,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -44,13 +44,15 @@ def totals(counts: DataPlaneStatistics, workers: list[dict[str, Any]], draining:
     }
 
 
-def slices(statistics: Iterable[RevisionStatistics], known: dict[str, Known], head: dict[str, Any]) -> Iterator[bytes]:
+def slices(
+    statistics: Iterable[RevisionStatistics], known: Callable[[str], Known | None], head: dict[str, Any]
+) -> Iterator[bytes]:
     """The answer in pieces: an object with `head`'s items and `revisions`."""
     yield msgspec.json.encode(head)[:-1] + b',"revisions":['
     rows: list[bytes] = []
     separator = b""
     for one in statistics:
-        found = known.get(one.key)
+        found = known(one.key)
         if one.dropped or found is None:
             continue
         rows.append(separator + msgspec.json.encode(row(one, found)))

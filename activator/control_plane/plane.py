@@ -151,20 +151,15 @@ class ControlPlane:
         """Of `/debug/revisions`: the groups, with their budgets and who has them."""
         return [shown(group, self._now()) for group in self.processes.groups.groups.values()]
 
-    def known(self) -> dict[str, Known]:
-        """What the overview shows of the revisions, by key."""
-        fleets = self.processes.supervisor.statistics()
-        problems, failing = self.file.fixed_pods.problems, self.prober.failing
+    def known(self, key: str) -> Known | None:
+        """What the overview shows of a revision; None: there is none."""
+        record = self.worker.model.revisions.get(key)
+        if record is None:
+            return None
         until_s = self._now() - UNANSWERED_S
-        return {
-            key: Known(
-                record,
-                problems(key),
-                {identity: one for identity, one in failing(key).items() if one.since_s <= until_s},
-                key in fleets,
-            )
-            for key, record in self.worker.model.revisions.items()
-        }
+        failing = {identity: one for identity, one in self.prober.failing(key).items() if one.since_s <= until_s}
+        has_program = self.processes.supervisor.log_of(key) is not None
+        return Known(record, self.file.fixed_pods.problems(key), failing, has_program)
 
     def scaling(self, key: str) -> Shown | None:
         """The last decision about how many pods a revision should have; None: something else decides that."""

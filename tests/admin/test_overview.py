@@ -70,7 +70,7 @@ def test_the_answer_is_made_in_slices(number: int) -> None:
     rows = [replace(figures(), key=f"ns/r{place}") for place in range(number)]
     rows.append(replace(figures(), key="ns/unknown"))
     rows.append(replace(figures(), key="ns/r0", dropped=True))
-    parts = list(slices(iter(rows), all_known, totals(DataPlaneStatistics(client_connections=3), [], False)))
+    parts = list(slices(iter(rows), all_known.get, totals(DataPlaneStatistics(client_connections=3), [], False)))
     answer: dict[str, Any] = msgspec.json.decode(b"".join(parts))
     assert [one["key"] for one in answer["revisions"]] == [*all_known]
     assert answer["clients"] == 3 and answer["workers"] == 1

@@ -27,9 +27,11 @@ def processes(activator: Activator) -> int:
     return int(revision["processes"]["processes"])
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_a_browser_looks_until_the_program_is_there(run_activator: RunActivator, workers: int) -> None:
+@pytest.mark.parametrize(("workers", "limit"), [(1, 0), (2, 0), (2, 1)])
+def test_a_browser_looks_until_the_program_is_there(run_activator: RunActivator, workers: int, limit: int) -> None:
+    """With a limit and several workers the ticket waits at another worker."""
     one = {
+        "container_concurrency": limit,
         "name": "app",
         "hosts": ["app.test"],
         "process": {"command": TALKER, "idle": "300s"},

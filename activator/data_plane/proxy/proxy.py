@@ -836,7 +836,8 @@ class ProxiedExchange(RequestRecord):
             self._grpc_failed(reason)
         fallback: tuple[ResponseHead, bytes] | None = None
         if not answered:
-            if throttler is not None and throttler.stand_in is not None:
+            # A gRPC client reads no page: it is told by a status.
+            if throttler is not None and throttler.stand_in is not None and self.grpc_status == grpc.NO_STATUS:
                 fallback = throttler.stand_in.fallback(reason, self.head, retry_after_s)
             self.status = status_of(reason) if fallback is None else fallback[0].status
         elif self.phase == ANSWERING and self._response is not None and reason not in _ENDS_DELIVERY:

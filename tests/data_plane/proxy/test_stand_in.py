@@ -227,3 +227,15 @@ def test_an_answer_that_has_begun_is_cut_and_the_clients_own_mistakes_are_theirs
     assert (wrong.status, wrong.reason) == (400, "bad_request")
     world.answer(blocking)
     world.check_idle()
+
+
+def test_a_grpc_client_is_told_by_a_status() -> None:
+    world = World(queue_depth=1, fallback_body="sorry", fallback_type="text/html")
+    first, _ = world.begin()
+    head = request_head("POST", length=0, Content_Type="application/grpc", TE="trailers")
+    head.takes_trailers = True
+    exchange, client = world.begin(head)
+    assert (client.status, client.body, client.fields["grpc-status"]) == (200, b"", "14")
+    assert exchange.grpc_status == 14
+    first.client_gone()
+    world.check_idle()
