@@ -255,6 +255,8 @@ class App:
             return ["the program is draining"]
         try:
             config, specs = self.settings.reload()
+            fixed = [key for key in FIXED_KEYS if getattr(config, key) != getattr(self.config, key)]
+            config = msgspec.structs.replace(config, **{key: getattr(self.config, key) for key in fixed})
             # What may be refused comes first, and changes nothing where it is.
             listeners = self.workers.plan([*_listeners(config), *self._asked_by_cluster, *self._entries])
             try:
@@ -275,8 +277,7 @@ class App:
         self.control.configure(config, specs)
         if self._cluster is not None:
             self._cluster.configure(config)
-        fixed = self.needs_restart = [one for one in FIXED_KEYS if getattr(config, one) != getattr(self.config, one)]
-        self.config = msgspec.structs.replace(config, **{field: getattr(self.config, field) for field in fixed})
+        self.config, self.needs_restart = config, fixed
         if fixed:
             log.warning("reloaded, but for a change of %s the program must be started anew", ", ".join(fixed))
         else:

@@ -7,28 +7,20 @@ and nothing else, so that the control plane may be at the other end of a socket.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-import os
-import resource
 import ssl
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from activator.codec.http1.chunks import CHUNK_OVERHEAD_BYTES_MAX
-from activator.codec.http1.framing import TRAILERS_BYTES_MAX
-from activator.codec.http1.request import TARGET_BYTES_MAX, RequestLimits
 from activator.codec.probe_request import probe_head
 from activator.config.model.file import Config
 from activator.config.model.kubernetes import ACTIVATIONS
-from activator.config.model.listeners import Forwarded
 from activator.config.model.pods import PodTls
 from activator.config.model.transparent import ENTRY_PORT_FIRST, ENTRY_PORT_LAST
 from activator.config.specs import ProbeSpec, RevisionSpec
-from activator.data_plane import statistics
+from activator.data_plane import settings, statistics
 from activator.data_plane.apply import RevisionTables, TableHooks, load_of
 from activator.data_plane.audit import Auditor
-from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWARDED, Origins
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
@@ -38,7 +30,7 @@ from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router, entry_of
 from activator.data_plane.server.entry_sweep import EntrySweep
 from activator.data_plane.server.listener import Server
-from activator.data_plane.server.registry import SHED_MAX, ConnectionRegistry
+from activator.data_plane.server.registry import ConnectionRegistry
 from activator.data_plane.snapshot import revisions
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.revision import RevisionThrottler
@@ -73,7 +65,7 @@ from activator.messages import (
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.certificates import TLS_CONTEXTS_MAX
 from activator.runtime.clock import Now, Periodic, TimingWheel
-from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX, split_address
+from activator.runtime.sockets import split_address
 from activator.runtime.tasks import TaskGroupOwner
 from activator.runtime.units import KIB
 from lb.policy import Policy
@@ -97,9 +89,6 @@ _POOLS: Final[dict[str, type[PodPool]]] = {"h1": Http1Pool, "h2c": Http2Pool, "h
 
 Send = Callable[[FromData], None]
 
-# For listeners, programs' pipes and files; for the admin port; for connections that are answered "overloaded".
-_DESCRIPTORS_RESERVED: Final = 64 + ADMIN_CONNECTIONS_MAX + SHED_MAX
-
 
 class DataPlane:
     """One worker's data plane; everything in it is touched by one event loop only."""
@@ -112,32 +101,26 @@ class DataPlane:
         self._send = send
         self._now = now
         self._tasks = tasks
+        self._tells = tells
+        self._config = config
         self._health = SetHealth(not_ready="starting")
         self.errors_total: int = 0
         self.wheel = TimingWheel(now, loop.call_later, self.failed)
         turn = self._turn = WriteBatcher(loop.call_soon, self.failed)
-        self.router = Router(config.trust_revision_headers or config.kubernetes is not None)
+        self.router = Router(settings.trusts_revision_headers(config))
         self.held = HeldBudget(config.limits.held_bytes, config.limits.held_requests)
         self.files = HeldBudget(config.limits.file_bytes)
         bodies = BodyBudgets(self.held, self.files, HELD_BODY_BYTES, turn.shares.add)
         send_timeout_s = float(config.limits.send_timeout)
         self.proxy = Proxy(self.router, self.wheel, now, bodies, ATTEMPTS_MAX, self.failed, send_timeout_s)
-        limits = RequestLimits(
-            header_bytes=config.limits.header_bytes,
-            headers=config.limits.headers,
-            body_bytes=config.limits.body_bytes,
-            target_bytes=TARGET_BYTES_MAX,
-            chunk_overhead_bytes=CHUNK_OVERHEAD_BYTES_MAX,
-            trailers_bytes=TRAILERS_BYTES_MAX,
-        )
-        connections_max = _connections_max(config.limits.connections, tells)
+        connections_max = settings.connections_max(config.limits.connections, tells)
         self.registry = ConnectionRegistry(
             self.proxy,
             self.wheel,
             now,
-            limits,
+            settings.request_limits(config.limits),
             connections_max,
-            _origins(config.forwarded),
+            settings.origins(config.forwarded),
             config.limits.body_rate,
             turn,
             float(config.limits.idle),
@@ -149,7 +132,7 @@ class DataPlane:
         self.server: Server | None = None
         self.member: Member | None = None  # where several data planes are one throttler …
         self.loads: SharedLoads | None = None  # … and know of each other's requests
-        dials = DialContext(loop, self.wheel, tasks.start, turn, connections_max)
+        dials = self._dials = DialContext(loop, self.wheel, tasks.start, turn, connections_max)
         hooks = _Hooks(self, dials, now, rng, send)
         self.tables = RevisionTables(now, self.wheel, loop.call_soon, _Events(self, send, now), hooks, self.held)
         self._report = _LoadReport(self, now, send)
@@ -172,6 +155,26 @@ class DataPlane:
         self.member = member
         self.loads = SharedLoads(self.wheel, self._now, send)
         return self.loads
+
+    def reconfigure(self, config: Config) -> None:
+        """Serve with other bounds and other trust from now on (rule 2 of `settings.py`)."""
+        limits = config.limits
+        self.held.bytes_max, self.held.requests_max = limits.held_bytes, limits.held_requests
+        self.files.bytes_max = limits.file_bytes
+        self.proxy.send_timeout_s = float(limits.send_timeout)
+        self.router.trusts_revision_headers = settings.trusts_revision_headers(config)
+        registry = self.registry
+        if limits.connections != self._config.limits.connections:
+            registry.limit_connections(settings.connections_max(limits.connections, self._tells))
+            self._dials.connections_max = registry.connections_max
+        if config.forwarded != self._config.forwarded:
+            registry.origins = settings.origins(config.forwarded)
+        registry.limits = settings.request_limits(limits)
+        registry.idle_s = float(limits.idle)
+        registry.body_rate = limits.body_rate
+        registry.streams_max = limits.streams
+        registry.abort_on_half_close = config.abort_on_half_close
+        self._config = config
 
     def apply(self, effects: list[Effect]) -> None:
         """Effects of the state worker, in order."""
@@ -270,37 +273,12 @@ class DataPlane:
         log.error("an error in the data plane", exc_info=error)
 
 
-def _connections_max(wanted: int, tells: bool) -> int:
-    """As many clients as there are descriptors for: a request takes two, its client's and its pod's."""
-    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if allowed == resource.RLIM_INFINITY:
-        return wanted
-    possible = max((allowed - min(_DESCRIPTORS_RESERVED, allowed // 2)) // 2, 1)
-    if possible < wanted and tells:
-        log.info(
-            "at most %d client connections, not %d: %d open files are allowed (ulimit -n)", possible, wanted, allowed
-        )
-    return min(possible, wanted)
-
-
 def _entry_range(config: Config) -> tuple[int, int]:
     """The first and the last port that may lead to one revision; zeros: there are none."""
     kubernetes = config.kubernetes
     if kubernetes is None or kubernetes.mode != ACTIVATIONS:
         return (0, 0)
     return (ENTRY_PORT_FIRST, ENTRY_PORT_LAST)
-
-
-def _origins(forwarded: Forwarded) -> Origins:
-    writes = {"x-forwarded": X_FORWARDED, "forwarded": FORWARDED, "both": X_FORWARDED | FORWARDED, "none": 0}
-    writes["x-forwarded-for"] = FOR_ONLY
-    return Origins(
-        tuple(ipaddress.ip_network(network) for network in forwarded.trust),
-        writes[forwarded.headers],
-        forwarded.request_id,
-        forwarded.via.encode(),
-        int.from_bytes(os.urandom(8), "big"),
-    )
 
 
 class _Events(SlotEvents):

@@ -117,7 +117,7 @@ class OneWorker(Workers):
         self._listeners.change(plan)
 
     def reconfigure(self, config: Config) -> None:
-        pass  # its telemetry is the program's
+        self._data.reconfigure(config)  # its telemetry is the program's
 
     def settle(self, settings: ClusterSettings) -> None:
         pass

@@ -554,10 +554,10 @@ class WorkerPool(Workers, ForkListener):
 
     async def _watch(self) -> None:
         """End those that hang. While the parent itself had no time, nobody could be heard."""
-        stall_s = float(self._config.limits.worker_stall)
         looked_s = self._now()
         while True:
             await pause(WORKER_WATCH_S)
+            stall_s = float(self._config.limits.worker_stall)
             now_s = self._now()
             lost_s = max(now_s - looked_s - 2.0 * WORKER_WATCH_S, 0.0)
             looked_s = now_s

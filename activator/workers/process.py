@@ -174,6 +174,7 @@ class Worker:
             serving.look_at_certificates()
         elif isinstance(message, Reconfigure):
             serving.telemetry.set(message.config)
+            serving.data.reconfigure(message.config)
         elif isinstance(message, Settle):
             serving.telemetry.settle(message.settings)
         elif isinstance(message, SetLogLevel):

@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -324,15 +325,27 @@ def test_reload_ends_the_programs_of_a_removed_revision(run_activator: RunActiva
     assert ask(activator.address, request(host="keep.test")).status == 200
 
 
-def test_a_reload_names_what_it_could_not_apply(run_activator: RunActivator, tmp_path: Path) -> None:
+def test_a_reload_applies_limits_and_names_what_it_could_not_apply(run_activator: RunActivator, tmp_path: Path) -> None:
     configuration = configured([process_revision(SERVING)])
     activator = run_activator(configuration)
     file = tmp_path / "activator0.yaml"
-    for changed, expected in (({"limits": {"headers": 7}, "workers": 1}, ["limits"]), ({}, [])):
-        file.write_text(json.dumps({**configuration, **changed}))
-        status, _, body = activator.command("/reload")
-        assert (status, json.loads(body)) == (200, {"problems": [], "needs_restart": expected})
-    assert ask(activator.address, request()).status == 200
+    five_fields = request(headers="A: 1\r\nB: 2\r\nC: 3\r\nD: 4\r\n")
+    with Client(activator.address) as before:
+        for changed, needs_restart, status_then in (
+            ({"limits": {"headers": 4}, "dns": {"servers": ["127.0.0.1"]}}, ["dns"], 431),
+            ({}, [], 200),
+        ):
+            file.write_text(json.dumps({**configuration, **changed}))
+            status, _, body = activator.command("/reload")
+            assert (status, json.loads(body)) == (200, {"problems": [], "needs_restart": needs_restart})
+            # Workers are told, not asked: each applies it within its next turn.
+            eventually(partial(_is_answered, activator.address, five_fields, status_then))
+            before.send(five_fields)
+            assert before.answer().status == 200, "what is about a request holds for new connections"
+
+
+def _is_answered(address: str, asked: bytes, status: int) -> bool:
+    return ask(address, asked).status == status
 
 
 def test_without_a_file_there_is_nothing_to_reload(run_activator: RunActivator) -> None:

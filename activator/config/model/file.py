@@ -106,10 +106,6 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 FIXED_KEYS: Final = (
     "admin",
     "workers",
-    "limits",
-    "abort_on_half_close",
-    "trust_revision_headers",
-    "forwarded",
     "push",
     "members",
     "dns",

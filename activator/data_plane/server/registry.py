@@ -91,7 +91,6 @@ class ConnectionRegistry:
         self.wheel = wheel
         self.now = now
         self.limits = limits
-        self.connections_max = connections_max
         self.origins = origins
         self.turn = turn
         self.idle_s = idle_s  # idle timeout of a connection without a request
@@ -101,7 +100,9 @@ class ConnectionRegistry:
         self.draining: bool = False
         self.connections: dict[RegisteredConnection, None] = {}
         self.handshakes: dict[Handshake, None] = {}  # accepted, and TLS does not stand yet, oldest first
-        self.handshakes_max: int = max(int(connections_max * HANDSHAKES_SHARE), 1)
+        self.connections_max: int = 0
+        self.handshakes_max: int = 0
+        self.limit_connections(connections_max)
         # Of `connections`:
         self.shed: dict[RegisteredConnection, None] = {}  # over the limit, answered "overloaded", oldest first
         self.paused: dict[RegisteredConnection, None] = {}  # whose reading is paused
@@ -125,6 +126,11 @@ class ConnectionRegistry:
         self.streams_failed_total: int = 0  # … and by us, since what came on them was malformed
         self.streams_refused_total: int = 0  # beyond `streams_max`
         self.http2_errors: dict[str, int] = {}  # connections that ended for an error of the client's, by its code
+
+    def limit_connections(self, connections_max: int) -> None:
+        """How many there may be from now on. Those above a lower number stay; new ones are shed until it is kept."""
+        self.connections_max = connections_max
+        self.handshakes_max = max(int(connections_max * HANDSHAKES_SHARE), 1)
 
     # --- handshakes ---
 

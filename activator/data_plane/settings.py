@@ -1,0 +1,74 @@
+"""What the data plane takes from the file: the bounds of requests and connections, and what pods are told of clients.
+
+Rules
+  1. Everything here can change while the program serves (`DataPlane.reconfigure`).
+  2. What belongs to a connection (bounds of its requests, whether its peer is trusted) is that of its acceptance. All
+     else holds at once, also for requests that are in flight.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import resource
+from typing import Final
+
+from activator.codec.http1.chunks import CHUNK_OVERHEAD_BYTES_MAX
+from activator.codec.http1.framing import TRAILERS_BYTES_MAX
+from activator.codec.http1.request import TARGET_BYTES_MAX, RequestLimits
+from activator.config.model.file import Config
+from activator.config.model.listeners import Forwarded, Limits
+from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWARDED, Origins
+from activator.data_plane.server.registry import SHED_MAX
+from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX
+
+# For listeners, programs' pipes and files; for the admin port; for connections that are answered "overloaded".
+_DESCRIPTORS_RESERVED: Final = 64 + ADMIN_CONNECTIONS_MAX + SHED_MAX
+
+log = logging.getLogger("activator.data")
+
+
+def request_limits(limits: Limits) -> RequestLimits:
+    """The bounds of one request."""
+    return RequestLimits(
+        header_bytes=limits.header_bytes,
+        headers=limits.headers,
+        body_bytes=limits.body_bytes,
+        target_bytes=TARGET_BYTES_MAX,
+        chunk_overhead_bytes=CHUNK_OVERHEAD_BYTES_MAX,
+        trailers_bytes=TRAILERS_BYTES_MAX,
+    )
+
+
+def connections_max(wanted: int, tells: bool) -> int:
+    """As many clients as there are descriptors for: a request takes two, its client's and its pod's. `tells`: a lower
+    number than `wanted` goes to the log.
+    """
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return wanted
+    possible = max((allowed - min(_DESCRIPTORS_RESERVED, allowed // 2)) // 2, 1)
+    if possible < wanted and tells:
+        log.info(
+            "at most %d client connections, not %d: %d open files are allowed (ulimit -n)", possible, wanted, allowed
+        )
+    return min(possible, wanted)
+
+
+def trusts_revision_headers(config: Config) -> bool:
+    """Whether a request may name its revision."""
+    return config.trust_revision_headers or config.kubernetes is not None
+
+
+def origins(forwarded: Forwarded) -> Origins:
+    """What pods are told of the client of a request."""
+    writes = {"x-forwarded": X_FORWARDED, "forwarded": FORWARDED, "both": X_FORWARDED | FORWARDED, "none": 0}
+    writes["x-forwarded-for"] = FOR_ONLY
+    return Origins(
+        tuple(ipaddress.ip_network(network) for network in forwarded.trust),
+        writes[forwarded.headers],
+        forwarded.request_id,
+        forwarded.via.encode(),
+        int.from_bytes(os.urandom(8), "big"),
+    )
