@@ -111,6 +111,8 @@ class World:
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
         self._reporting: set[str] = set()
+        self._look_from_s = self._look_every_s = self._look_until_s = 0.0
+        self._looks = False  # a look is among the events
 
     # --- the story ---
 
@@ -124,6 +126,7 @@ class World:
             self.now_s, _, event = heapq.heappop(self._events)
             event()
             self.check()
+            self._look_again()
 
     def configure(self, machines: dict[str, tuple[Machine, str]], rules: list[GroupRule]) -> None:
         """Revisions by key, with the groups that they are in."""
@@ -442,10 +445,26 @@ class World:
         self.groups.wanted(key, max(wanted, machine.min_scale))
 
     def look(self, every_s: float, until_s: float) -> None:
-        """Let time alone end turns, as the real loop does."""
+        """Let time alone end turns, as the real loop does, from now on."""
+        self._look_from_s, self._look_every_s, self._look_until_s = self.now_s, every_s, until_s
+        self._look()
+
+    def _look(self) -> None:
+        self._looks = False
         self.groups.tick()
-        if self.now_s + every_s <= until_s:
-            self.at(self.now_s + every_s, lambda: self.look(every_s, until_s))
+        self._look_again()
+
+    def _look_again(self) -> None:
+        """At the next of the times to look, if a tick may do something: without claims it does nothing."""
+        if self._looks or self.now_s >= self._look_until_s or not any(group.has_claims() for group in self.groups.groups.values()):
+            return
+        passed = int((self.now_s - self._look_from_s) / self._look_every_s) + 1
+        at_s = self._look_from_s + passed * self._look_every_s
+        if at_s <= self.now_s:  # the quotient was rounded down
+            at_s += self._look_every_s
+        if at_s <= self._look_until_s:
+            self._looks = True
+            self.at(at_s, self._look)
 
     # --- the judge ---
 
