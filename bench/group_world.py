@@ -456,7 +456,9 @@ class World:
 
     def _look_again(self) -> None:
         """At the next of the times to look, if a tick may do something: without claims it does nothing."""
-        if self._looks or self.now_s >= self._look_until_s or not any(group.has_claims() for group in self.groups.groups.values()):
+        if self._looks or self.now_s >= self._look_until_s:
+            return
+        if not any(group.has_claims() for group in self.groups.groups.values()):
             return
         passed = int((self.now_s - self._look_from_s) / self._look_every_s) + 1
         at_s = self._look_from_s + passed * self._look_every_s
