@@ -1,60 +1,45 @@
-"""Cold starts: what the first request of `activator run -- CMD` waits for, split into phases.
+"""Cold starts: what the first request of a program that is started from zero waits for, split into phases, beside
+systemd-socket-proxyd in the same run.
 
 Rules
-  1. One cold start per life of the activator: it is started, asked once, and stopped.
+  1. The two ways take turns, so that what else the machine does meets both alike.
   2. The phases come from the clock that all processes share: the client's, and the started program's own notes.
   3. A first request that is not answered with 200 spoils the run: exit code 1.
 
 Phases: "start" from the request's being sent to the program's first line (fork, exec, its interpreter); "listen" from
-there to its port's answering (the program's own affair); "hand over" until the held request is at the program (the
-activator's affair: it must see the port and connect); "answer" until the client has it.
+there to its port's answering (the program's own affair); "hand over" until the held request is at the program (it must
+be seen that the port answers, and connected to); "answer" until the client has it. "beyond" is the last two together:
+what a request takes longer than the program.
 """
 
 from __future__ import annotations
 
-import contextlib
 import http.client
 import itertools
-import socket
 import sys
 import tempfile
-import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 import lb
 from bench import header, results
+from bench.cold_ways import ColdStart, by_activator, by_socket_proxy, has_socket_proxy
 from bench.generator import percentile
-from bench.processes import LOOPBACK, ROOT, answers, free_port, running
 from bench.results import Document, Result
 
-ANSWER_TIMEOUT_S = 30.0
+OURS = "activator"
+PHASES = ["start", "listen", "hand over", "answer", "beyond", "total"]
 
 
-class Life(msgspec.Struct, frozen=True):
-    """What the program says about itself."""
-
-    started_s: float
-    listening_s: float
-    request_s: float
-
-
-class ColdStart(msgspec.Struct, frozen=True):
-    """One first request."""
-
-    sent_s: float
-    life: Life
-    answered_s: float
-
-    def phases_ms(self) -> dict[str, float]:
-        """In the order of their happening, the sum last."""
-        points = [self.sent_s, self.life.started_s, self.life.listening_s, self.life.request_s, self.answered_s]
-        lasted = [(later - earlier) * 1e3 for earlier, later in itertools.pairwise(points)]
-        return dict(zip(PHASES, [*lasted, (self.answered_s - self.sent_s) * 1e3]))
-
-
-PHASES = ["start", "listen", "hand over", "answer", "total"]
+def phases_ms(start: ColdStart) -> dict[str, float]:
+    """In the order of their happening, the two sums last."""
+    life = start.life
+    points = [start.sent_s, life.started_s, life.listening_s, life.request_s, start.answered_s]
+    lasted = [(later - earlier) * 1e3 for earlier, later in itertools.pairwise(points)]
+    sums = [(start.answered_s - life.listening_s) * 1e3, (start.answered_s - start.sent_s) * 1e3]
+    return dict(zip(PHASES, [*lasted, *sums]))
 
 
 def run(rounds: int, json_path: str | None) -> int:
@@ -63,53 +48,38 @@ def run(rounds: int, json_path: str | None) -> int:
     print(header.one_line(head))
     if warning := header.warning(head):
         print(warning, file=sys.stderr)
-    starts: list[ColdStart] = []
-    failures: list[str] = []
-    with tempfile.TemporaryDirectory(prefix="bench-") as name:
+    ways: dict[str, Callable[[Path], ColdStart]] = {OURS: by_activator}
+    if has_socket_proxy():
+        ways["systemd-socket-proxyd"] = by_socket_proxy
+    else:
+        print("bench: systemd-socket-proxyd is not installed, so nothing stands beside", file=sys.stderr)
+    starts: dict[str, list[ColdStart]] = {name: [] for name in ways}
+    failures: dict[str, list[str]] = {name: [] for name in ways}
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         for number in range(rounds):
-            try:
-                starts.append(_once(Path(name) / f"{number}.log"))
-            except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
-                failures.append(f"{type(error).__name__}: {error}")
-    print("\n" + results.table(*rows(starts)) + "\n")
+            for name, once in ways.items():
+                try:
+                    starts[name].append(once(Path(folder) / f"{name}{number}.log"))
+                except (OSError, http.client.HTTPException, msgspec.MsgspecError) as error:
+                    failures[name].append(f"{type(error).__name__}: {error}")
+    for name in ways:
+        print(f"\n{name}\n" + results.table(*rows(starts[name])))
     print(
-        f"Measured: {rounds} lives of `activator run -- CMD`, one first request each, no core reserved for anybody.\n"
-        "\"hand over\" is the activator's: from the port's answering until the held request is at the program.\n"
-        f"The program is a bare Python server; {len(failures)} failures."
+        f"\nMeasured: {rounds} first requests each, one in each life of what listens, no core reserved for anybody.\n"
+        '"beyond": from the port\'s answering until the client has the answer. The program is a bare Python server.'
     )
     if json_path is not None:
-        results.write(json_path, Document(head, figures(starts, len(failures))))
-    for failure in failures:
-        print(f"bench: a first request failed: {failure}", file=sys.stderr)
-    return 1 if failures else 0
-
-
-def _once(log: Path) -> ColdStart:
-    port, admin_port = free_port(), free_port()
-    command = [sys.executable, "-m", "activator.cli", "run", "--log-level", "warning"]
-    command += ["--listen", f"{LOOPBACK}:{port}", "--admin", f"{LOOPBACK}:{admin_port}"]
-    command += ["--", sys.executable, str(ROOT / "bench" / "cold_program.py"), "{port}"]
-    with running(command, log) as child:
-        child.wait_until(answers(admin_port, "/readyz"))
-        connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ANSWER_TIMEOUT_S)
-        with contextlib.closing(connection):
-            connection.connect()
-            assert isinstance(connection.sock, socket.socket)
-            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sent_s = time.monotonic()
-            connection.request("GET", "/", headers={"Host": "bench.localhost"})
-            answer = connection.getresponse()
-            content = answer.read()
-            answered_s = time.monotonic()
-        if answer.status != 200:
-            raise http.client.HTTPException(f"status {answer.status}: {content[:200]!r}")
-        child.check_alive()
-        return ColdStart(sent_s, msgspec.json.decode(content, type=Life), answered_s)
+        found = [one for name in ways for one in figures(name, starts[name], len(failures[name]))]
+        results.write(json_path, Document(head, found))
+    for name, errors in failures.items():
+        for error in errors:
+            print(f"bench: a first request of {name} failed: {error}", file=sys.stderr)
+    return 1 if any(failures.values()) else 0
 
 
 def sorted_phases_ms(starts: list[ColdStart]) -> dict[str, list[float]]:
     """By phase, ascending."""
-    each = [start.phases_ms() for start in starts]
+    each = [phases_ms(start) for start in starts]
     return {phase: sorted(one[phase] for one in each) for phase in PHASES}
 
 
@@ -122,14 +92,15 @@ def rows(starts: list[ColdStart]) -> tuple[list[str], list[list[str]]]:
     return ["phase", "min ms", "p50 ms", "p99 ms"], lines
 
 
-def figures(starts: list[ColdStart], failures: int) -> list[Result]:
-    """For the JSON file."""
+def figures(name: str, starts: list[ColdStart], failures: int) -> list[Result]:
+    """For the JSON file; those of others have their name in front."""
+    prefix = "cold" if name == OURS else f"cold.{name}"
     params: dict[str, results.Value] = {"compiled": lb.COMPILED, "rounds": len(starts) + failures}
     found = []
     for phase, ordered in sorted_phases_ms(starts).items():
-        for name, share in (("p50", 0.50), ("p99", 0.99)):
+        for percent, share in (("p50", 0.50), ("p99", 0.99)):
             if ordered:
                 figure = percentile(ordered, share)
-                found.append(Result(f"cold.{phase.replace(' ', '_')}.{name}", figure, "ms", True, params))
-    found.append(Result("cold.failures", float(failures), "requests", True, params))
+                found.append(Result(f"{prefix}.{phase.replace(' ', '_')}.{percent}", figure, "ms", True, params))
+    found.append(Result(f"{prefix}.failures", float(failures), "requests", True, params))
     return found

@@ -1,7 +1,8 @@
 """What `bench cold` starts from zero: it answers every request with the times of its own life.
 
-    python bench/cold_program.py PORT
+    python bench/cold_program.py PORT [--says-listening]
 
+With the option it prints a line once it listens, and closes its standard output.
 The times are monotonic seconds, which on Linux all processes of a machine share. Nothing is imported before the first
 one is taken, and little after, so that the program's own start is short and the same every time.
 """
@@ -20,6 +21,9 @@ def main() -> None:
 
     listening = socket.create_server(("127.0.0.1", int(sys.argv[1])), backlog=128)
     listening_s = time.monotonic()
+    if sys.argv[2:] == ["--says-listening"]:
+        print("listening", flush=True)
+        sys.stdout.close()
 
     def answer(connection: socket.socket) -> None:
         with connection:
