@@ -72,8 +72,8 @@ def run(rounds: int, json_path: str | None) -> int:
         found = [one for name in ways for one in figures(name, starts[name], len(failures[name]))]
         results.write(json_path, Document(head, found))
     for name, errors in failures.items():
-        for error in errors:
-            print(f"bench: a first request of {name} failed: {error}", file=sys.stderr)
+        for line in errors:
+            print(f"bench: a first request of {name} failed: {line}", file=sys.stderr)
     return 1 if any(failures.values()) else 0
 
 
