@@ -9,7 +9,8 @@ Rules
      bounded number of times, however the body is cut into pieces and whatever is in it.
   4. Strings and nested values of more than some bytes are passed over by searches of `bytes`: one byte at a time costs
      2 ns, and 64 KiB would take longer than all the rest of a request. Where there are many quotes, those that are
-     escaped are overwritten first, in a copy of a block, and so are escaped backslashes.
+     escaped are overwritten first, in a copy of a block, and so are escaped backslashes; and a block within a nested
+     value is reduced to its quotes and brackets, and these by pairs (`_outline`): 4 KiB in 4 us, 12 by searches.
 """
 
 from __future__ import annotations
@@ -57,6 +58,14 @@ _BOM_BYTES: Final = 3
 _BLOCK_BYTES: Final = 4096  # that are searched at a time: what comes behind the member is not touched
 _DENSE_QUOTES: Final = 64  # in a block: with more, escaped ones are overwritten before the searches
 _NEAR: Final = 16  # bytes that are looked at one by one before a search
+_OUTLINED_BYTES: Final = 512  # so much of a block is worth an outline …
+_OUTLINED_QUOTES: Final = 512  # … with at most so many quotes; with more, one byte after the other is faster
+_PAIRINGS: Final = (
+    6  # levels of nesting that are reduced in an outline; what is nested deeper is passed over by searches
+)
+
+_NOT_OUTLINE: Final = bytes(byte for byte in range(256) if byte not in b'"{}[]')
+_ONE_KIND: Final = bytes.maketrans(b"[]", b"{}")  # what closes which is not judged
 
 
 @final
@@ -76,6 +85,7 @@ class FieldScan:
         self._depth: i64 = 0  # of brackets that are open, the outermost object's included
         self._escaped: bool = False  # the block before ended with a backslash, in a string
         self._in_string: bool = False  # within a nested value
+        self._outlines: bool = False  # the block is worth an outline, and no quote in it is escaped any more
         self._token: bytes = b""  # of a name or value, what the pieces before had
         self._too_long: bool = False
         self.state: i64 = PENDING
@@ -109,11 +119,15 @@ class FieldScan:
 
     def _feed_block(self, data: bytes) -> None:
         clean = data
-        if data.count(b'"') > _DENSE_QUOTES and b"\\" in data:  # the tokens are taken from `data`
+        quotes: i64 = data.count(b'"')
+        is_dense = quotes > _DENSE_QUOTES
+        if is_dense and b"\\" in data:  # the tokens are taken from `data`
             start = 1 if self._escaped else 0
             clean = data[start:].replace(b"\\\\", b"__").replace(b'\\"', b"__")
             if start == 1:
                 clean = b"_" + clean
+            quotes = clean.count(b'"')
+        self._outlines = is_dense and quotes <= _OUTLINED_QUOTES
         size: i64 = len(data)
         pos: i64 = 0
         while pos < size and self.state == PENDING:
@@ -141,7 +155,7 @@ class FieldScan:
                 self._end_value(byte)
             elif _is_space(byte):
                 self._step = _BEHIND
-            elif byte in {_QUOTE, _BETWEEN, _OPENS_OBJECT, _OPENS_ARRAY, _CLOSES_ARRAY}:
+            elif byte in (_QUOTE, _BETWEEN, _OPENS_OBJECT, _OPENS_ARRAY, _CLOSES_ARRAY):
                 self.state = ABSENT
         elif _is_space(byte) and not 0 < self._bom < _BOM_BYTES:
             return
@@ -171,7 +185,7 @@ class FieldScan:
             self._bom = bom + 1
         else:
             self._depth = 1
-            self._become(byte == _OPENS_OBJECT and bom in {0, _BOM_BYTES}, _FIRST)
+            self._become(byte == _OPENS_OBJECT and bom in (0, _BOM_BYTES), _FIRST)
 
     def _begin_value(self, byte: i64, pos: i64) -> None:
         if self.start > 0:  # the member
@@ -180,11 +194,11 @@ class FieldScan:
             self._become(byte == _QUOTE, _IN_FOUND)
         elif byte == _QUOTE:
             self._step = _STRING
-        elif byte in {_OPENS_OBJECT, _OPENS_ARRAY}:
+        elif byte in (_OPENS_OBJECT, _OPENS_ARRAY):
             self._depth += 1
             self._step = _NESTED
         else:
-            self._become(byte not in {_COMMA, _BETWEEN, _CLOSES_OBJECT, _CLOSES_ARRAY}, _SCALAR)
+            self._become(byte not in (_COMMA, _BETWEEN, _CLOSES_OBJECT, _CLOSES_ARRAY), _SCALAR)
 
     def _end_value(self, byte: i64) -> None:
         self._become(byte == _COMMA, _NAME)  # a brace is the end of the object
@@ -197,20 +211,22 @@ class FieldScan:
             self._too_long = True
         elif not self._too_long:
             part = data[pos:stop]
-            self._token = self._token + part if self._token else part
+            self._token = self._token + part if len(self._token) > 0 else part
         if end < 0:
             return size
         if self._step == _IN_FOUND:
             self._end_found(end)
         else:
             self._step = _COLON
-            if not self._too_long and self._is_name():
+            if self._is_name():
                 self.start = 1  # its place follows; that it is the member is all that counts
         return end + 1
 
     def _is_name(self) -> bool:
         token = self._token
-        return token == self._plain_name or (b"\\" in token and text_of(token) == self._name)
+        if len(token) <= len(self._plain_name):  # an escaped one is longer
+            return token == self._plain_name
+        return b"\\" in token and text_of(token) == self._name
 
     def _end_found(self, end: i64) -> None:
         value = None if self._too_long else text_of(self._token)
@@ -251,6 +267,8 @@ class FieldScan:
 
     def _pass_nested(self, clean: bytes, pos: i64, size: i64) -> i64:
         """Through the value in which `pos` stands; where it ends, or the block does."""
+        if self._outlines and size - pos >= _OUTLINED_BYTES and self._pass_block(clean, pos, size):
+            return size
         depth = self._depth
         if self._in_string:
             pos = self._string_end(clean, pos, size) + 1
@@ -286,6 +304,29 @@ class FieldScan:
                     break
         self._depth = depth
         return pos
+
+    def _pass_block(self, clean: bytes, pos: i64, size: i64) -> bool:
+        """Pass the rest of a dense block, unless the nested value may end in it: then False, and nothing is done."""
+        if clean[size - 1] == _BACKSLASH:
+            return False
+        outline = clean[pos + 1 if self._escaped else pos :].translate(_ONE_KIND, _NOT_OUTLINE)
+        if self._in_string:
+            outline = b'"' + outline
+        # Two quotes in a row are a string without brackets, or lie between two strings, which become one.
+        parts = outline.replace(b'""', b"").split(b'"')
+        brackets = parts[0] if len(parts) == 1 else b"".join(parts[::2])
+        for _ in range(_PAIRINGS):
+            if b"{}" not in brackets:
+                break
+            brackets = brackets.replace(b"{}", b"")
+        closing: i64 = brackets.count(b"}")
+        if closing >= self._depth - 1:
+            return False
+        opening: i64 = len(brackets) - closing
+        self._depth += opening - closing
+        self._in_string = len(parts) % 2 == 0
+        self._escaped = False
+        return True
 
 
 def text_of(token: bytes) -> str | None:

@@ -85,6 +85,44 @@ def test_finds_what_a_parser_finds(
             assert json.loads(data[scan.start : scan.end]) == expected
 
 
+SHORT = st.one_of(st.sampled_from(["]}", "{", '"', "\\", 'a"]', "", '\\"']), st.text('ab {}[]"\\,:', max_size=40))
+NEST = st.recursive(
+    SHORT | st.integers(0, 9),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(SHORT, inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@settings(max_examples=5_000 if DEEP else 150, deadline=None)
+@given(st.lists(NEST, min_size=1, max_size=4), st.integers(1, 14), st.lists(st.integers(0, 20_000), max_size=5))
+def test_finds_the_member_behind_blocks_full_of_quotes(units: list[Any], depth: int, cuts: list[int]) -> None:
+    """Blocks in which whole texts and nested values are passed over at once."""
+    nested: Any = units * (12_000 // len(json.dumps(units)) + 1)
+    for _ in range(depth):
+        nested = [nested, "model"]
+    data = json.dumps({"a": nested, "b": {"model": "no"}, "model": "yes"}).encode()
+    end = len(data) - 1
+    for scan in (scanned(data, cuts), scanned(data, list(range(0, len(data), 7))), scanned(data)):
+        assert (scan.state, scan.value, scan.start, scan.end) == (FOUND, "yes", end - 5, end)
+
+
+PLAIN = [{"role": "user", "content": "is this [one] of {those}, or another, or none"}] * 80
+
+
+@pytest.mark.parametrize("shift", range(-3, 4))
+@pytest.mark.parametrize("text", ['"', "\\", '\\"', 'a"]}'])
+def test_an_escape_on_the_border_of_two_blocks(shift: int, text: str) -> None:
+    filler = "y" * (4096 - len('{"a": ["') - 1 + shift)
+    data = json.dumps({"a": [filler + text, *PLAIN], "model": "yes"}).encode()
+    assert scanned(data).value == "yes"
+
+
+@pytest.mark.parametrize("before", range(0, 4000, 197))
+def test_a_nested_value_that_ends_anywhere_in_a_block_full_of_quotes(before: int) -> None:
+    data = json.dumps({"a": ["y" * before, PLAIN], "b": PLAIN[:9], "model": "yes", "c": PLAIN}).encode()
+    assert scanned(data).value == "yes"
+
+
 @settings(max_examples=5_000 if DEEP else 300, deadline=None)
 @given(
     st.binary(max_size=300)
