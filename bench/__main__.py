@@ -78,14 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     stale = commands.add_parser("stale-loads", help="workers that know each other's loads late, simulated")
     stale.add_argument("--requests", type=_positive, default=100_000, help="of each row (default: 100,000)")
     stale.set_defaults(handler=_stale_loads)
-    cold = commands.add_parser("cold", help="first requests of a program that is started from zero")
-    cold.add_argument("--rounds", type=_positive, default=20, help="cold starts (default: 20)")
-    cold.set_defaults(handler=_cold)
-    knative = commands.add_parser("knative", help="cold starts in the place of Knative's activator")
-    knative.add_argument("--rounds", type=_positive, default=20, help="cold starts (default: 20)")
-    knative.add_argument("--start", type=_positive, default=300, metavar="MS", help="of the program (default: 300)")
-    knative.set_defaults(handler=_knative)
-
+    _add_cold(commands)
     trace = commands.add_parser("trace", help="a long random life of one throttler, every step of it judged")
     trace.add_argument("--events", type=_positive, default=200_000, help="how many (default: 200,000)")
     trace.add_argument("--seed", type=int, default=1, help="the same seed, the same trace (default: 1)")
@@ -141,10 +134,29 @@ def _positive(text: str) -> int:
     return number
 
 
+def _positives(text: str) -> list[int]:
+    return [_positive(one) for one in text.split(",")]
+
+
 def _micro(options: argparse.Namespace) -> int:
     from bench import micro_run
 
     return micro_run.run(options.select, options.group or list(micro_run.GROUPS), options.world, options.json)
+
+
+def _add_cold(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    cold = commands.add_parser("cold", help="first requests of a program that is started from zero")
+    cold.add_argument("--rounds", type=_positive, default=20, help="cold starts (default: 20)")
+    cold.set_defaults(handler=_cold)
+    idle = commands.add_parser("idle", help="revisions that nobody asks for: memory, CPU, and the first request to one")
+    idle.add_argument("--revisions", type=_positives, default=[1, 10_000], help="how many (default: 1,10000)")
+    idle.add_argument("--seconds", type=_positive, default=20, help="without a request (default: 20)")
+    idle.add_argument("--requests", type=_positive, default=20, help="first requests (default: 20)")
+    idle.set_defaults(handler=_idle)
+    knative = commands.add_parser("knative", help="cold starts in the place of Knative's activator")
+    knative.add_argument("--rounds", type=_positive, default=20, help="cold starts (default: 20)")
+    knative.add_argument("--start", type=_positive, default=300, metavar="MS", help="of the program (default: 300)")
+    knative.set_defaults(handler=_knative)
 
 
 def _add_load(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -273,6 +285,12 @@ def _cold(options: argparse.Namespace) -> int:
     from bench import cold
 
     return cold.run(options.rounds, options.json)
+
+
+def _idle(options: argparse.Namespace) -> int:
+    from bench import idle
+
+    return idle.run(options.revisions, options.seconds, options.requests, options.json)
 
 
 def _trace(options: argparse.Namespace) -> int:

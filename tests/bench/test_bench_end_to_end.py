@@ -78,6 +78,14 @@ def test_large_bodies(body: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_idle(tmp_path: Path) -> None:
+    path = tmp_path / "idle.json"
+    done = bench("idle", "--revisions", "2", "--seconds", "1", "--requests", "2", "--json", str(path))
+    assert done.returncode == 0, done.stderr
+    assert values(path)["idle.memory"] > 10e6
+    assert values(path)["idle.first.p50"] > 0
+
+
 def test_cold(tmp_path: Path) -> None:
     path = tmp_path / "cold.json"
     done = bench("cold", "--rounds", "1", "--json", str(path))

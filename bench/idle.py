@@ -1,0 +1,152 @@
+"""Revisions that nobody asks for: what thousands of them cost, and whether the first request to one is slower for it.
+
+Rules
+  1. Each number of revisions has one life of the activator, one after the other in one run.
+  2. Memory is Pss of all its processes, CPU their process clocks over a time without any request.
+  3. First requests go to revisions whose program does not run, chosen at random. All must be answered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+import lb
+from bench import header, results
+from bench.generator import percentile
+from bench.processes import LOOPBACK, ROOT, BenchError, Child, answers, free_port, running
+from bench.results import Document, Result
+
+START_S: Final = 60.0  # for reading the file and setting up its revisions
+SETTLE_S: Final = 3.0  # behind the start, before CPU is measured; no longer than it is measured
+ENDS_S: Final = 1.5  # in which an idle program ends
+ANSWER_TIMEOUT_S: Final = 30.0
+IDLE: Final = "500ms"
+PROGRAM: Final = str(ROOT / "bench" / "cold_program.py")
+
+
+class Idle(msgspec.Struct, frozen=True):
+    """One life."""
+
+    revisions: int
+    start_s: float
+    memory_bytes: int
+    cpu_share: float  # of one core
+    first_ms: list[float]  # ascending
+
+
+def run(counts: list[int], seconds: float, requests: int, json_path: str | None) -> int:
+    """The whole of `python -m bench idle`. Raises BenchError."""
+    head = header.collect([])
+    print(header.one_line(head))
+    if warning := header.warning(head):
+        print(warning, file=sys.stderr)
+    lives: list[Idle] = []
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
+        lives.extend(_live(Path(folder), count, seconds, requests) for count in counts)
+    print("\n" + results.table(*rows(lives)))
+    print(
+        f"\nMeasured: memory and CPU over {seconds:g} s without a request; then {requests} first requests, each to a\n"
+        "revision that had none before, or whose program has ended."
+    )
+    if json_path is not None:
+        results.write(json_path, Document(head, figures(lives)))
+    return 0
+
+
+def configuration(count: int, port: int, admin_port: int) -> dict[str, Any]:
+    """So many revisions, each with a host and a program of its own."""
+    process = {"command": [sys.executable, PROGRAM, "{port}"], "max_scale": 1, "idle": IDLE}
+    revisions = [{"name": f"r{one}", "hosts": [f"r{one}.test"], "process": process} for one in range(count)]
+    return {"listen": f"{LOOPBACK}:{port}", "admin": f"{LOOPBACK}:{admin_port}", "revisions": revisions}
+
+
+def _live(folder: Path, count: int, seconds: float, requests: int) -> Idle:
+    port, admin_port = free_port(), free_port()
+    file = folder / f"{count}.json"
+    file.write_text(json.dumps(configuration(count, port, admin_port)))
+    command = [sys.executable, "-m", "activator.cli", "run", "-c", str(file), "--log-level", "warning"]
+    began_s = time.monotonic()
+    with running(command, folder / f"{count}.log") as child:
+        ready = answers(admin_port, "/readyz")
+        while not ready():
+            child.check_alive()
+            if time.monotonic() > began_s + START_S:
+                raise BenchError(f"{count} revisions were not ready within {START_S:g} s")
+            time.sleep(0.05)
+        start_s = time.monotonic() - began_s
+        cpu_share = _cpu_share(child, seconds)
+        memory = child.memory_bytes()
+        first_ms = []
+        for number, host in enumerate(_asked(count, requests)):
+            if number >= count:
+                time.sleep(ENDS_S)  # all have been asked: the first is asked again
+            first_ms.append(_first_ms(port, host))
+        return Idle(count, start_s, memory, cpu_share, sorted(first_ms))
+
+
+def _cpu_share(child: Child, seconds: float) -> float:
+    time.sleep(min(SETTLE_S, seconds))
+    before_s = child.cpu_s()
+    time.sleep(seconds)
+    return (child.cpu_s() - before_s) / seconds
+
+
+def _asked(count: int, requests: int) -> list[str]:
+    rng = random.Random(1)
+    chosen = rng.sample(range(count), min(requests, count))
+    return [f"r{chosen[one % len(chosen)]}.test" for one in range(requests)]
+
+
+def _first_ms(port: int, host: str) -> float:
+    """Of a revision whose program does not run."""
+    connection = http.client.HTTPConnection(LOOPBACK, port, timeout=ANSWER_TIMEOUT_S)
+    with contextlib.closing(connection):
+        connection.connect()
+        began_s = time.monotonic()
+        connection.request("GET", "/", headers={"Host": host})
+        answer = connection.getresponse()
+        content = answer.read()
+        took_ms = (time.monotonic() - began_s) * 1e3
+    if answer.status != 200:
+        raise BenchError(f"a first request was answered with {answer.status}: {content[:200]!r}")
+    return took_ms
+
+
+def rows(lives: list[Idle]) -> tuple[list[str], list[list[str]]]:
+    """The table on the terminal."""
+    lines = [
+        [
+            f"{one.revisions:,}",
+            results.figure(one.start_s),
+            results.figure(one.memory_bytes / 1e6),
+            f"{one.cpu_share:.2%}",
+            results.figure(percentile(one.first_ms, 0.0)),
+            results.figure(percentile(one.first_ms, 0.5)),
+            results.figure(percentile(one.first_ms, 0.99)),
+        ]
+        for one in lives
+    ]
+    return ["revisions", "start s", "memory MB", "CPU", "first min ms", "p50 ms", "p99 ms"], lines
+
+
+def figures(lives: list[Idle]) -> list[Result]:
+    """For the JSON file."""
+    found = []
+    for one in lives:
+        params: dict[str, results.Value] = {"compiled": lb.COMPILED, "revisions": one.revisions}
+        found.append(Result("idle.start", one.start_s, "s", True, params))
+        found.append(Result("idle.memory", float(one.memory_bytes), "bytes", True, params))
+        found.append(Result("idle.cpu", one.cpu_share, "cores", True, params))
+        for name, share in (("p50", 0.5), ("p99", 0.99)):
+            found.append(Result(f"idle.first.{name}", percentile(one.first_ms, share), "ms", True, params))
+    return found
