@@ -300,7 +300,8 @@ def _check(options: argparse.Namespace, command: list[str] | None) -> int:
     problems = [] if root is None else machine_problems(config, root, os.environ)
     if problems:
         raise ConfigError(problems)
-    print(f"{options.file}: fine, {len(config.revisions)} revisions")
+    count = len(config.revisions)
+    print(f"{options.file}: fine, {count} revision{'' if count == 1 else 's'}")
     return 0
 
 

@@ -32,9 +32,10 @@ RESERVED: Final = frozenset(
         "ACTIVATOR_TEST_KUBECONFIG",
     }
 )
-# Kubernetes puts these into every container for a Service whose name begins with "activator".
+# Kubernetes puts these into every container for a Service whose name begins with "activator". No such name ends with a
+# hyphen, so `…__PORT` is a key of ours.
 _SERVICE_LINK: Final = re.compile(
-    r"ACTIVATOR_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+    r"ACTIVATOR_(\w*[^\W_]_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 CASE_KEPT_BELOW: Final = "environment"  # names of a process's variables; every other key is lower case
 ITEMS_MAX: Final = 500_000  # 10,000 revisions need a third of it

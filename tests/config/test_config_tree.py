@@ -138,11 +138,18 @@ def test_a_place_beyond_the_list_is_told() -> None:
         "ACTIVATOR_PORT_80_TCP_ADDR",
         "ACTIVATOR_SERVICE_SERVICE_HOST",
         "ACTIVATOR_ADMIN_PORT_8008_TCP_PROTO",
+        "ACTIVATOR_A__B_PORT",  # a service a--b
         "PATH",
     ],
 )
 def test_variables_that_are_no_keys(variable: str) -> None:
     assert tree_of("", **{variable: "x"}) == {}
+
+
+def test_a_key_that_is_called_port_is_no_variable_of_a_service() -> None:
+    assert tree_of("list: [{process: {port: 1}}]", ACTIVATOR_LIST__0__PROCESS__PORT="2") == {
+        "list": [{"process": {"port": "2"}}]
+    }
 
 
 def test_an_alias_is_a_copy() -> None:

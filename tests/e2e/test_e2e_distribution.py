@@ -98,6 +98,6 @@ def test_it_runs_where_it_is_installed(built: tuple[Path, Path], tmp_path: Path)
     (tmp_path / "activator.yaml").write_text(SMALLEST, "utf-8")
     program = str(home / "bin" / "activator")
     assert run([program, "version"], tmp_path) == f"activator {activator.__version__} (plain Python)\n"
-    assert run([program, "check", "activator.yaml"], tmp_path) == "activator.yaml: fine, 1 revisions\n"
+    assert run([program, "check", "activator.yaml"], tmp_path) == "activator.yaml: fine, 1 revision\n"
     where = run([str(python), "-c", "import activator, lb; print(activator.__file__, lb.__file__)"], tmp_path)
     assert where.count(str(home)) == 2
