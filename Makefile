@@ -59,8 +59,11 @@ test-both: $(VENV)/.packages build
 test-compiled: $(VENV)/.packages build
 	ACTIVATOR_EXPECT_COMPILED=1 $(PY) -m pytest $(PYTEST_ARGS)
 
+# COVERED=1: the lines of codec and data plane are counted on the way.
 test-plain: $(VENV)/.packages build
-	ACTIVATOR_COMPILE=0 ACTIVATOR_EXPECT_COMPILED=0 $(PY) -m pytest $(PYTEST_ARGS) $(PLAIN_ARGS)
+	$(if $(COVERED),$(MAKE) --no-print-directory coverage-quick)
+	ACTIVATOR_COMPILE=0 ACTIVATOR_EXPECT_COMPILED=0 $(PY) -m pytest $(PYTEST_ARGS) $(PLAIN_ARGS) \
+	    $(if $(COVERED),$(QUICK:%=--ignore=%))
 
 # Compiled where that is done already. Otherwise in plain Python at once, with the rest of the set-up behind it. The
 # compiler gets no more CPU than the demo leaves, and ends with it: the objects that are done stay, and the next build goes
@@ -118,6 +121,7 @@ site: $(VENV)/.packages  ## the documentation as a site in build/site; a dead li
 	@echo "make: build/site/index.html"
 
 # In the plain world: compiled code has no lines to count.
+QUICK := tests/codec tests/data_plane tests/simulation
 MEASURED := ACTIVATOR_COMPILE=0 ACTIVATOR_EXPECT_COMPILED=0 COVERAGE_FILE=build/coverage
 COVERAGE := $(MEASURED) $(PY) -m pytest -q --cov=activator --cov=lb --cov-report=
 
@@ -125,8 +129,8 @@ coverage: $(VENV)/.packages  ## the lines that the tests reach, each folder with
 	$(COVERAGE) tests/lb tests/codec tests/data_plane tests/control_plane tests/simulation $(PYTEST_ARGS)
 	$(MEASURED) $(PY) -m tests.coverage_floors
 
-coverage-quick: $(VENV)/.packages  ## the same of codec and data plane alone (a minute)
-	$(COVERAGE) tests/codec tests/data_plane tests/simulation $(PYTEST_ARGS)
+coverage-quick: $(VENV)/.packages  ## the same of codec and data plane alone (some minutes)
+	$(COVERAGE) $(QUICK) $(PYTEST_ARGS)
 	$(MEASURED) $(PY) -m tests.coverage_floors quick
 
 chart: $(VENV)/.packages build  ## lints and renders the chart, and checks its rules and its dashboard

@@ -16,7 +16,7 @@ from typing import Any, Final
 import pytest
 
 from tests.e2e.conftest import RunActivator
-from tests.e2e.http_client import Answer, ask, request
+from tests.e2e.http_client import Answer, ask, burst, failures, request
 from tests.e2e.running import OWN_PROCESSES, PROGRAMS, SERVING, Activator, configured, eventually
 
 IDLE_S: Final = 0.2
@@ -97,3 +97,14 @@ def test_no_request_fails_and_nothing_is_left_behind(run_activator: RunActivator
     activator.wait_idle()
     eventually(lambda: descriptors(activator) == before, f"{before} descriptors")
     assert sum(one["failed"].get("start_failed", 0) for one in activator.revisions().values()) == 0
+
+
+@pytest.mark.deep
+def test_a_program_that_needs_half_a_minute(run_activator: RunActivator) -> None:
+    """The first requests wait for it, and none is lost."""
+    command = ["/bin/sh", "-c", f"sleep 30; exec {' '.join(SERVING)}".replace("{port}", "$PORT")]
+    activator = run_activator(configured([{"name": "app", "hosts": ["*"], "process": {"command": command}}]))
+    began_s = time.monotonic()
+    answers = burst(activator.address, 50, request())
+    assert failures(answers) == []
+    assert 30.0 < time.monotonic() - began_s < 40.0

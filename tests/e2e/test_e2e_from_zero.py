@@ -37,6 +37,10 @@ CLIENTS = 200
 def command_of(program: str, need_program: Callable[[str], str]) -> list[str]:
     if program == "node":
         return [need_program("node"), str(PROGRAMS / "serving.js"), "{port}"]
+    if program == "php":
+        return [need_program("php"), "-S", "127.0.0.1:{port}", str(PROGRAMS / "serving.php")]
+    if program == "caddy":
+        return [need_program("caddy"), "file-server", "--browse", "--listen", "127.0.0.1:{port}"]
     return ["python3", "-m", "http.server", "{port}"]
 
 
@@ -92,7 +96,7 @@ def test_200_first_requests_at_once(
     assert activator.revision("app")["failed"] == {}
 
 
-@pytest.mark.parametrize("program", ["http.server", "node"])
+@pytest.mark.parametrize("program", ["http.server", "node", "php", "caddy"])
 def test_as_typed_without_a_file(run_activator: RunActivator, need_program: Callable[[str], str], program: str) -> None:
     """`run -- CMD`: no limit, so one process; http.server has a backlog of 5 and loses what is dialled beyond it."""
     words = command_of(program, need_program)
