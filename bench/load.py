@@ -24,7 +24,7 @@ import lb
 from bench import header, peers, results
 from bench.generator import Generator, Shape, Summary
 from bench.peers import REFERENCE, Peer
-from bench.processes import LOOPBACK, Cores, UsageError, answers, find_program, free_port, running
+from bench.processes import Cores, UsageError, answers, find_program, free_port, running
 from bench.results import Document, Result, Value, figure
 from bench.upstream import BODY_BYTES
 
@@ -175,7 +175,7 @@ def _upstream(nginx: bool, body: str, cores: Cores, folder: Path) -> Iterator[in
     if nginx:
         command = peers.nginx_upstream(folder / "upstream", port)
     else:
-        command = [sys.executable, "-m", "bench.upstream", f"{LOOPBACK}:{port}"]
+        command = [sys.executable, "-m", "bench.upstream", f"{','.join(peers.POD_HOSTS)}:{port}"]
     with running(command, folder / "upstream.log", cores.load) as child:
         child.wait_until(answers(port, f"/{body}", BODY_BYTES[body]))
         yield port

@@ -89,9 +89,21 @@ http {{
     return [path, "-p", str(folder), "-e", "stderr", "-c", str(configuration)]
 
 
+PODS: Final = 32  # addresses of the upstream
+
+
+def _pod_hosts() -> list[str]:
+    """Linux has all of 127.0.0.0/8."""
+    return [f"127.0.0.{number}" for number in range(1, PODS + 1)] if sys.platform == "linux" else [LOOPBACK]
+
+
+POD_HOSTS: Final = _pod_hosts()
+
+
 def nginx_upstream(folder: Path, port: int) -> list[str]:
-    """nginx that answers by itself: the small body from its configuration, the others from files."""
+    """nginx that answers by itself: the small body from its configuration, the others from files; on all POD_HOSTS."""
     folder.mkdir(exist_ok=True)
+    listens = "\n        ".join(f"listen {host}:{port} backlog=1024;" for host in POD_HOSTS)
     for name in BODY_BYTES:
         (folder / name).write_bytes(body(name))
     return nginx(
@@ -100,7 +112,7 @@ def nginx_upstream(folder: Path, port: int) -> list[str]:
     tcp_nopush on;
     open_file_cache max=16;
     server {{
-        listen {LOOPBACK}:{port} backlog=1024;
+        {listens}
         root {folder};
         location = /small {{ return 200 "{body("small").decode()}"; }}
     }}""",
@@ -215,9 +227,11 @@ http://:{port} {{
 # --- the activator --------------------------------------------------------------------------------------------------
 
 
-def activator(container_concurrency: int, more: str = "", of_revision: str = "") -> Callable[..., Started]:
+def activator(
+    container_concurrency: int, more: str = "", of_revision: str = "", pods: int = 1
+) -> Callable[..., Started]:
     """`more`: lines of its configuration beside those that all have; {upstream} in it: where the upstream listens.
-    `of_revision`: a line of its revision.
+    `of_revision`: a line of its revision; `pods`: addresses of the upstream, each a pod.
     """
 
     def prepare(folder: Path, upstream_port: int, workers: int = 1) -> Started:
@@ -232,7 +246,7 @@ revisions:
   - name: bench
     hosts: ["*"]
     container_concurrency: {container_concurrency}
-    pods: ["{LOOPBACK}:{upstream_port}"]
+    pods: {[f"{host}:{upstream_port}" for host in POD_HOSTS[:pods]]}
     {of_revision}
 {more.replace("{upstream}", f"{LOOPBACK}:{upstream_port}")}
 """,
@@ -276,6 +290,14 @@ PEERS = [
     Peer("activator-cc100", None, activator(100), {"container_concurrency": 100}),
     # One request at a time, so that most wait: what the line costs.
     Peer("activator-cc1", None, activator(1), {"container_concurrency": 1}, only_named=True),
+    # The same over many pods, so that many slots change hands in one turn of a loop.
+    Peer(
+        "activator-cc1-pods",
+        None,
+        activator(1, pods=len(POD_HOSTS)),
+        {"container_concurrency": 1, "pods": len(POD_HOSTS)},
+        only_named=True,
+    ),
     Peer("activator-knative", None, _activator_for_knative, {"dialect": "knative"}, only_named=True),
     Peer(
         "activator-no-histograms",

@@ -1,6 +1,6 @@
 """The upstream where there is no nginx: uvloop and httptools, three fixed answers, nothing else.
 
-python -m bench.upstream HOST:PORT
+python -m bench.upstream HOST,HOST:PORT
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ class Connection(asyncio.Protocol):
             self.transport.close()
 
 
-async def serve(host: str, port: int) -> None:
+async def serve(hosts: list[str], port: int) -> None:
     """Until the process is told to end."""
-    server = await asyncio.get_running_loop().create_server(Connection, host, port, backlog=1024)
+    server = await asyncio.get_running_loop().create_server(Connection, hosts, port, backlog=1024)
     await server.serve_forever()
 
 
 def main() -> None:
-    host, _, port = sys.argv[1].rpartition(":")
-    uvloop.run(serve(host, int(port)))
+    hosts, _, port = sys.argv[1].rpartition(":")
+    uvloop.run(serve(hosts.split(","), int(port)))
 
 
 if __name__ == "__main__":
