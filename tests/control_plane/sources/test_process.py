@@ -6,9 +6,11 @@ import asyncio
 import sys
 import time
 from collections.abc import Callable
+from typing import Any
 
 from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
+from activator.control_plane.sources.process.places import Places
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.state.supervision import Supervision
@@ -34,16 +36,24 @@ class DefectiveReaping(Reaping):
             raise ValueError("injected")
 
 
-class Portless(ProcessSupervisor):
+class NoPortAtFirst(Places):
     """Finds no free port at first."""
 
     misses = 2
 
-    def _free_port(self) -> int:
+    def free_port(self) -> int:
         if self.misses:
             self.misses -= 1
             raise OSError("no port")
-        return super()._free_port()
+        return super().free_port()
+
+
+class Portless(ProcessSupervisor):
+    """Whose processes have no place at first."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._places = NoPortAtFirst(self._reaping)
 
 
 def until_ready(make: Callable[..., ProcessSupervisor], reaping: Reaping) -> tuple[Supervision, list[BaseException]]:

@@ -7,15 +7,14 @@ import os
 from collections.abc import Iterable
 from enum import Enum
 
-from activator.config.model.programs import Process
+from activator.config.model.programs import LIFETIME_REQUEST, Process
 from activator.config.model.revision import Revision
 from activator.control_plane.groups.group import ProgramCounts
 from activator.control_plane.sources.process.launch import Launch
 from activator.control_plane.sources.process.output import OnLine, Output
+from activator.control_plane.sources.process.places import Place
 from activator.control_plane.sources.process.program_log import ProgramLog
 from activator.messages import PodStatus
-from activator.runtime.local_listeners import LOOPBACK_4
-from activator.runtime.sockets import join_address
 
 
 class Rest(Enum):
@@ -25,28 +24,31 @@ class Rest(Enum):
     FALLING_ASLEEP = "falling_asleep"  # it finishes its requests, and is then put to sleep
     ASLEEP = "asleep"
     WAKING = "waking"
+    SPENT = "spent"  # it has had its one request, and ends by itself
 
 
 class LocalProcess:
     """One process; `stopping` from the moment it is not wanted any more."""
 
     def __init__(
-        self, key: str, identity: str, port: int, drain_timeout_s: float, settings: Process, on_line: OnLine
+        self, key: str, identity: str, place: Place, drain_timeout_s: float, settings: Process, on_line: OnLine
     ) -> None:
         self.key = key
         self.identity = identity
-        self.port = port
+        self.place = place
         self.drain_timeout_s = drain_timeout_s
         self.stop = settings.stop  # as it was configured when the process was started
         self.sleep = settings.sleep  # likewise
-        self.address = join_address(LOOPBACK_4, port)
-        self.is_port_fixed = False
+        self.address = place.first_address
         self.ready = False
         self.stopping = False
         self.rest = Rest.AWAKE
         self.home = ""  # the group that it counts in
         self.gpus: tuple[str, ...] = ()  # that it has to itself
         self.carries = False  # it was ready, and its requests may not have ended yet
+        self.is_once = settings.lifetime == LIFETIME_REQUEST
+        self.taken = asyncio.Event()  # `is_once`: its one request has been sent to it …
+        self.failed_for = ""  # … and has failed for this reason
         self.drained = asyncio.Event()
         self.stop_asked = asyncio.Event()
         self.sleep_asked = asyncio.Event()
@@ -88,7 +90,18 @@ class Fleet:
 
     @property
     def fixed_port(self) -> int | None:
-        return None if self.revision.process is None else self.revision.process.port
+        """The one port that its program has, if it is one."""
+        ports = None if self.revision.process is None else self.revision.process.ports()
+        return ports[0] if ports is not None and len(ports) == 1 else None
+
+    def may_use(self, port: int) -> bool:
+        """Whether the file gives this port to its program."""
+        ports = None if self.revision.process is None else self.revision.process.ports()
+        return ports is not None and port in ports
+
+    def is_once(self) -> bool:
+        """Its processes end by themselves after one request."""
+        return self.revision.process is not None and self.revision.process.lifetime == LIFETIME_REQUEST
 
     def wants_gpus(self) -> bool:
         return self.revision.process is not None and self.revision.process.gpus > 0
@@ -119,6 +132,8 @@ def counts_of(processes: Iterable[LocalProcess], fleet: Fleet | None, home: str,
             leaving += process.rest is not Rest.ASLEEP
         elif process.rest is Rest.ASLEEP:
             sleeping += 1
+        elif process.rest is Rest.SPENT:
+            leaving += 1
         elif process.rest is Rest.FALLING_ASLEEP:
             leaving += 1
             falling_asleep += 1

@@ -37,6 +37,10 @@ class Reaping:
     def exited(self, group: int) -> None:
         self._report(f"-{group}\n")
 
+    def folder(self, path: str) -> None:
+        """To be removed as well."""
+        self._report(f"={path}\n")
+
     def close(self) -> None:
         """End the reaper, and with it whatever it still knows."""
         if self._reaper is not None and self._reaper.stdin is not None:

@@ -23,7 +23,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
@@ -32,7 +31,7 @@ from activator.config.file import readiness_probe
 from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
 from activator.config.programs import log_file_of
-from activator.config.specs import DRAIN_TIMEOUT_S
+from activator.config.specs import DRAIN_TIMEOUT_S, ProbeSpec
 from activator.control_plane.groups.group import ProgramCounts
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
 from activator.control_plane.sources.process.causes import cause_of
@@ -40,7 +39,9 @@ from activator.control_plane.sources.process.departure import has_gone, mark_of
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest, counts_of
 from activator.control_plane.sources.process.gpus import GpuPool
 from activator.control_plane.sources.process.launch import Launch
+from activator.control_plane.sources.process.once import listens, room_for, until_ended, until_over, verdict_on
 from activator.control_plane.sources.process.output import READ_BYTES, Pace
+from activator.control_plane.sources.process.places import Places, holders
 from activator.control_plane.sources.process.ports import (
     PORT_STEP_S,
     PORT_WAIT_S,
@@ -52,11 +53,9 @@ from activator.control_plane.sources.process.program_log import LOG_CLOSE_S, Fil
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.sleep import put_to_sleep, stops_by_signal, wake
 from activator.control_plane.state.supervision import TASK
-from activator.messages import Change, Listed, PodGone, PodSeen, PodStatus, RevisionFailed, RevisionRecovered
+from activator.messages import Change, Listed, PodGone, PodSeen, PodStatus, PodTaken, RevisionFailed, RevisionRecovered
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError
-from activator.runtime.local_listeners import LOOPBACK_4, LOOPBACK_6, Listening, listening
-from activator.runtime.sockets import join_address
 from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
 
 STARTING_MAX: Final = 4  # processes of one revision that start at the same time
@@ -99,7 +98,7 @@ class ProcessSupervisor:
         self._fleets: dict[str, Fleet] = {}
         self._leaving: dict[str, LocalProcess] = {}  # of revisions that were dropped
         self._born = 0
-        self._ports: set[int] = set()
+        self._places = Places(reaping)
         self._closed = False
         self._terminal = Terminal()
         self.first_start: tuple[float, float] | None = None  # when the first process was started and was ready
@@ -180,10 +179,23 @@ class ProcessSupervisor:
         if process is not None:
             process.drained.set()
 
+    def taken(self, taken: PodTaken) -> None:
+        """The data plane: this pod has got its one request; when that is over it is no pod any more (`once.py`)."""
+        fleet = self._fleets.get(taken.key)
+        process = self._leaving.get(taken.identity) or (None if fleet is None else fleet.processes.get(taken.identity))
+        if process is None:
+            return
+        process.taken.set()
+        process.failed_for = taken.failure or process.failed_for
+        if fleet is not None:
+            fleet.crashes = 0
+        if taken.is_over:
+            self._submit(PodGone(taken.key, SOURCE, taken.identity))
+
     def relist(self, key: str) -> None:
         """Submit again what there is of this revision, even if that is nothing."""
         fleet = self._fleets.get(key)
-        running = [] if fleet is None else fleet.running()
+        running = [] if fleet is None else [one for one in fleet.running() if not one.taken.is_set()]
         pods = [PodSeen(key, SOURCE, process.identity, process.address, process.status) for process in running]
         self._submit(Listed(key, SOURCE, tuple(pods)))
         failure = "" if fleet is None else fleet.failure
@@ -199,6 +211,7 @@ class ProcessSupervisor:
             self._stop(process)
         while any(fleet.processes for fleet in self._fleets.values()) or self._leaving:
             await pause(0.01)
+        self._places.close()
         for fleet in self._fleets.values():
             fleet.log.close(LOG_CLOSE_S)
         self._terminal.close()
@@ -258,6 +271,8 @@ class ProcessSupervisor:
             process.rest = Rest.WAKING
             process.wake_asked.set()
             missing -= 1
+        if fleet.is_once():
+            missing = min(missing, room_for(fleet))
         if missing and not self._is_being_left(fleet.fixed_port):
             for _ in range(min(missing, STARTING_MAX - fleet.starting())):
                 if not self._start(fleet):
@@ -282,12 +297,14 @@ class ProcessSupervisor:
         if gpus is None:
             return False
         try:
-            port = settings.port or self._free_port()
+            place = self._places.take(settings, self._born)
         except BaseException:
             self.gpus.give_back(identity)
             raise
-        process = LocalProcess(fleet.key, identity, port, drain_s, settings, partial(fleet.log.line, identity))
-        process.is_port_fixed = settings.port is not None
+        if place is None:
+            self.gpus.give_back(identity)
+            return False
+        process = LocalProcess(fleet.key, identity, place, drain_s, settings, partial(fleet.log.line, identity))
         process.home, process.gpus = fleet.home, gpus
         fleet.processes[process.identity] = process
         self._submit(PodSeen(fleet.key, SOURCE, process.identity, process.address, PodStatus.PENDING))
@@ -326,6 +343,7 @@ class ProcessSupervisor:
         finally:
             try:
                 await self._until_gone(process)
+                await self._places.remove_folder(process.place)
             finally:
                 self._remove_exited(fleet, process)
         if cause and not process.stopping and not self._closed:
@@ -335,10 +353,15 @@ class ProcessSupervisor:
 
     async def _start_and_watch(self, fleet: Fleet, process: LocalProcess) -> str:
         """Returns why the process ended, or an empty string when it was asked to."""
-        if process.is_port_fixed and await self._stays_taken(process.port):
+        place = process.place
+        if place.is_chosen and (place.problem or place.taken or await self._stays_taken(place.port)):
             fleet.crashes = max(fleet.crashes, CRASHES_MAX - 1)
-            by = await asyncio.to_thread(holder, process.port)
-            return f"port {process.port} is in use by {by}: end that program, or set another `port`"
+            if place.problem:
+                return place.problem
+            if place.taken:
+                return f"no port is free: {await asyncio.to_thread(holders, place.taken)}; set other ports (`port`)"
+            by = await asyncio.to_thread(holder, place.port)
+            return f"port {place.port} is in use by {by}: end that program, or set another `port`"
         child = await self._spawn(fleet.revision, process)
         exited = asyncio.ensure_future(child.wait())  # noqa: TID251 - awaited below, in every case
         readers = [
@@ -356,13 +379,17 @@ class ProcessSupervisor:
                     return cause
                 fleet.start_s = self._now() - process.started_s
                 self._became_ready(fleet, process)
-                if cause := await self._run_and_rest(fleet, process, exited, asked):
+                if process.is_once:
+                    await self._serve_once(fleet, process, exited, asked)
+                elif cause := await self._run_and_rest(fleet, process, exited, asked):
                     return cause
             if exited.done():
                 if process.rest is Rest.ASLEEP:
                     log.info("%s ended while it slept", process.identity)
                     return ""
                 await asyncio.wait(readers, timeout=0.2)
+                if process.is_once and process.ready:
+                    return await verdict_on(process, exited.result())
                 return cause_of(exited.result(), process.output.lines())
             await self._wind_down(process, exited)
             return ""
@@ -378,12 +405,13 @@ class ProcessSupervisor:
     async def _spawn(self, revision: Revision, process: LocalProcess) -> asyncio.subprocess.Process:
         settings = revision.process
         assert settings is not None
-        launch = process.launch = Launch(settings, process.port, self._reaping.mark, process.identity, process.gpus)
+        launch = process.launch = Launch(settings, process.place, self._reaping.mark, process.identity, process.gpus)
+        process.place.make_folder(settings)
         child = await launch.start(settings.command, asyncio.subprocess.PIPE)
         process.child = child
         self._reaping.born(child.pid)
         process.started_s = self._now()
-        log.info("started %s on port %d, process %d", process.identity, process.port, child.pid)
+        log.info("started %s on %s, process %d", process.identity, process.place.shown, child.pid)
         return child
 
     async def _run_and_rest(
@@ -416,6 +444,23 @@ class ProcessSupervisor:
             process.rest = Rest.AWAKE
             log.info("%s is awake", process.identity)
             self._became_ready(fleet, process)
+
+    async def _serve_once(
+        self, fleet: Fleet, process: LocalProcess, exited: asyncio.Future[int], asked: asyncio.Future[Any]
+    ) -> None:
+        """From ready until it has had its request and has exited, or is to be stopped."""
+        is_over = await until_over(process, exited, asked)
+        if process.stopping:
+            return
+        process.rest = Rest.SPENT
+        self._submit(PodGone(process.key, SOURCE, process.identity))  # the data plane then says all that it knows
+        self._reconcile_if_known(fleet)  # the next one may be started
+        self.changed(process.key, process.home)
+        if is_over:
+            process.carries = False
+            await until_ended(process, exited, asked)
+            if not exited.done():
+                self._stop(process)
 
     async def _fall_asleep(
         self, fleet: Fleet, process: LocalProcess, exited: asyncio.Future[int], asked: asyncio.Future[Any]
@@ -468,7 +513,7 @@ class ProcessSupervisor:
         if settings.readiness.log:
             if not await wait_for(process.output.ready, timeout_s):
                 return f"the program wrote no line with {settings.readiness.log!r} within {timeout_s:g} s"
-            process.address = _address_of(process.port)
+            process.address = process.place.address
             return await self._served_by_another(process)
         interval_s = float(settings.readiness.interval)
         if settings.readiness.command:
@@ -477,13 +522,13 @@ class ProcessSupervisor:
         began_s = self._now()
         waited_s = 0.0
         while waited_s < timeout_s:
-            if await ask(Question(process.address, probe), PROBE_TIMEOUT_S) is Ask.ANSWERED:
+            if await _answers(process, probe):
                 return await self._served_by_another(process)
-            process.address = _address_of(process.port)
+            process.address = process.place.address
             # In proportion to what has passed: the wait for the next look never adds more than that share to a start.
             await pause(min(max(waited_s * READINESS_STEP_SHARE, READINESS_STEP_MIN_S), interval_s))
             waited_s = self._now() - began_s
-        return f"the program did not answer on port {process.port} within {timeout_s:g} s"
+        return f"the program did not answer on {process.place.shown} within {timeout_s:g} s"
 
     async def _wait_command(
         self, process: LocalProcess, command: list[str], interval_s: float, timeout_s: float
@@ -492,7 +537,7 @@ class ProcessSupervisor:
         began_s = self._now()
         while self._now() - began_s < timeout_s:
             if await self._run_beside(process, command, min(COMMAND_TIMEOUT_S, timeout_s)) == 0:
-                process.address = _address_of(process.port)
+                process.address = process.place.address
                 return await self._served_by_another(process)
             await pause(interval_s)
         return f"{command[0]} (`readiness.command`) did not end with exit code 0 within {timeout_s:g} s"
@@ -521,17 +566,19 @@ class ProcessSupervisor:
 
     async def _served_by_another(self, process: LocalProcess) -> str:
         """The cause, when what answered is not the program: only a fixed port can be taken meanwhile by plan."""
-        if not process.is_port_fixed or process.child is None:
+        place = process.place
+        if not place.is_chosen or process.child is None:
             return ""
         # It looks through /proc, which may take some milliseconds.
-        by = await asyncio.to_thread(foreign_holder, process.port, process.child.pid, self._reaping.mark)
-        return f"port {process.port} is served by {by}, not by the program: end it, or set another `port`" if by else ""
+        by = await asyncio.to_thread(foreign_holder, place.port, process.child.pid, self._reaping.mark)
+        return f"port {place.port} is served by {by}, not by the program: end it, or set another `port`" if by else ""
 
     def _became_ready(self, fleet: Fleet, process: LocalProcess) -> None:
         process.ready = process.carries = True
         if self.first_start is None:
             self.first_start = (process.started_s, self._now())
-        fleet.crashes = 0
+        if not process.is_once:  # else with its request: many that end before it are no success
+            fleet.crashes = 0
         fleet.not_before_s = 0.0
         if fleet.failure:
             fleet.failure = ""
@@ -576,7 +623,7 @@ class ProcessSupervisor:
             self._reaping.exited(process.child.pid)
         fleet.processes.pop(process.identity, None)
         self._leaving.pop(process.identity, None)
-        self._ports.discard(process.port)
+        self._places.give_back(process.place)
         if self.gpus.give_back(process.identity):
             for other in list(self._fleets.values()):
                 if other is not fleet and other.wants_gpus():
@@ -586,9 +633,9 @@ class ProcessSupervisor:
             self._count_ready(process)
         if self._fleets.get(fleet.key) is not fleet and not fleet.processes:
             fleet.log.close()
-        if process.is_port_fixed:
+        if process.place.is_chosen:
             for other in list(self._fleets.values()):
-                if other is not fleet and other.fixed_port == process.port:
+                if other is not fleet and other.may_use(process.place.port):
                     self._reconcile_if_known(other)  # it waited for the port
 
     def _crashed(self, fleet: Fleet, process: LocalProcess, cause: str) -> None:
@@ -620,16 +667,13 @@ class ProcessSupervisor:
         if port is None:
             return False
         ours = [process for fleet in self._fleets.values() for process in fleet.processes.values()]
-        return any(process.stopping and process.port == port for process in [*ours, *self._leaving.values()])
+        return any(process.stopping and process.place.port == port for process in [*ours, *self._leaving.values()])
 
-    def _free_port(self) -> int:
-        while True:
-            with socket.socket() as sock:
-                sock.bind((LOOPBACK_4, 0))
-                port: int = sock.getsockname()[1]
-            if port not in self._ports and listening(LOOPBACK_6, port) in {Listening.NO, None}:
-                self._ports.add(port)
-                return port
+
+async def _answers(process: LocalProcess, probe: ProbeSpec) -> bool:
+    if process.is_once:
+        return listens(process.address)
+    return await ask(Question(process.address, probe), PROBE_TIMEOUT_S) is Ask.ANSWERED
 
 
 def _nobody(key: str, count: int) -> None:
@@ -655,12 +699,6 @@ async def _first_of(
         return event.is_set() and not exited.done() and not asked.done()
     finally:
         waits.cancel()
-
-
-def _address_of(port: int) -> str:
-    """Where a program on this machine listens: some know only IPv6, where `localhost` is ::1 first."""
-    only_6 = listening(LOOPBACK_6, port) is Listening.YES and listening(LOOPBACK_4, port) is Listening.NO
-    return join_address(LOOPBACK_6 if only_6 else LOOPBACK_4, port)
 
 
 def missing_program(command: list[str]) -> str | None:
