@@ -54,7 +54,8 @@ def test_the_units(tmp_path: Path, need_program: Callable[[str], str]) -> None:
 
 def test_unix_sockets_have_a_unit_for_each_kind_of_access(tmp_path: Path, need_program: Callable[[str], str]) -> None:
     """Also with several workers, which share them."""
-    listen = ["unix:/run/activator/a.sock", Listener("unix:/run/b.sock", mode="0666", group="daemon"), "unix:/run/c 1"]
+    other = Listener("unix:/run/b.sock", mode="0666", group="daemon")
+    listen: list[str | Listener] = ["unix:/run/activator/a.sock", other, "unix:/run/c 1"]
     found = units(tmp_path / "activator.yaml", Config(listen=listen, workers=3), "root", PROGRAM)
     assert list(found) == ["activator.service", "activator-unix.socket", "activator-unix2.socket"]
     first, second = found["activator-unix.socket"], found["activator-unix2.socket"]

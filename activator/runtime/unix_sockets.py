@@ -83,9 +83,10 @@ def set_access(address: str, access: SocketAccess) -> None:
         return
     try:
         owner, group = _number_of_user(access.owner), _number_of_group(access.group)
-        if owner >= 0 or group >= 0:
-            os.chown(path, owner, group, follow_symlinks=False)
-        os.chmod(path, access.mode)  # behind `chown`, which may clear bits
+        with _opened(path) as file:
+            if owner >= 0 or group >= 0:
+                os.chown(file, owner, group)
+            os.chmod(file, access.mode)  # behind `chown`, which may clear bits
     except OSError as error:
         what = f"owner {access.owner or 'unchanged'}, group {access.group or 'unchanged'}, mode {access.mode:04o}"
         hint = "; only root can give a file to others" if error.errno == errno.EPERM else ""
@@ -145,6 +146,18 @@ def _take_over(path: str) -> None:
             raise StartError("another program listens on it; stop that program or choose another path")
     except FileNotFoundError:
         pass  # removed meanwhile
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[str]:
+    """A name of the socket's file that stays its own: whoever may write in the folder could put a link in its place."""
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+            raise StartError("another file has been put in its place")
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

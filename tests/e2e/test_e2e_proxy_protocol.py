@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 import trustme
 
-from tests.conftest import find_program
+from bench.processes import find_program
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Client, CutShortError, request
 from tests.e2e.pods import PodSide, ScriptedPod
@@ -265,6 +265,16 @@ def test_a_header_and_a_handshake_in_one_packet(door: Door) -> None:
             sock.sendall(outgoing.read())
 
 
+def test_what_follows_a_header_and_is_no_tls_is_answered_with_an_alert(door: Door) -> None:
+    host, _, port = door.tls.rpartition(":")
+    with socket.create_connection((host, int(port)), 20.0) as sock:
+        sock.sendall(HEADERS["v1"] + request())
+        answered = b""
+        while data := sock.recv(4096):
+            answered += data
+    assert answered[:1] == b"\x15", "an alert of TLS"
+
+
 def test_through_real_proxies_of_either_version(door: Door) -> None:
     for port in (door.proxies.v1, door.proxies.v2):
         with socket.socket() as sock:
@@ -283,7 +293,7 @@ def test_pods_are_told_of_each_client_its_own_address(door: Door, name: str) -> 
     address = f"127.0.0.1:{door.proxies.front}"
     headers = [v2(0x21, 0x11, bytes([203, 0, 113, 10 + n]) + TCP4[4:]) for n in range(4)]
     for _ in range(2):
-        found = []
+        found: list[str] = []
         for header in headers:
             with Client(address) as client:
                 client.send(header)
