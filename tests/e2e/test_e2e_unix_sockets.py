@@ -6,23 +6,24 @@ import json
 import os
 import signal
 import stat
-import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc  # type: ignore[import-untyped]
+import pytest
 
+from activator.cli import main
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Answer, Client, ask, request
 from tests.e2e.load import Tally
 from tests.e2e.pods import PodSide, ScriptedPod, serve
-from tests.e2e.running import CLI, cli, environment, eventually, process_revision
+from tests.e2e.running import Activator, cli, eventually, process_revision
 from tests.e2e.test_e2e_workers import pids
 
 APP = """
@@ -53,79 +54,94 @@ def sockets_in(folder: Path) -> list[str]:
     return sorted(one.name for one in folder.iterdir() if stat.S_ISSOCK(one.lstat().st_mode))
 
 
-def test_clients_pods_and_the_admin_port(run_activator: RunActivator, tmp_path: Path) -> None:
-    pod_address = unix(tmp_path, "pod.sock")
-    front = unix(tmp_path, "front.sock")
-    with ScriptedPod(echo, path=str(tmp_path / "pod.sock")) as pod:
-        assert pod.address == pod_address
-        settings = config(tmp_path, [{"name": "app", "hosts": ["*"], "pods": [pod_address]}])
-        settings["listen"][0] = {"address": front, "mode": "0600"}
-        settings["admin"] = unix(tmp_path, "admin.sock")
-        settings["forwarded"] = {"headers": "both", "trust": ["unix"]}
-        activator = run_activator(settings)
-        assert activator.admin == settings["admin"]
-        activator.admin = ""  # this class asks over TCP only
-        assert ask(front, request()).body == b'|http|for=unknown;host="a.test";proto=http|a.test'
-        told = ask(front, request(headers="X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: https\r\n")).body
-        assert told.startswith(b"192.0.2.1|https|")
-        mode = stat.S_IMODE((tmp_path / "front.sock").stat().st_mode)
-        admin_mode = stat.S_IMODE((tmp_path / "admin.sock").stat().st_mode)
-        assert (mode, admin_mode) == (0o600, 0o600)
-        shown = cli("status", "--admin", settings["admin"])
-        assert shown.returncode == 0 and "unix:" in shown.stdout, shown
-        second = subprocess.run(
-            [*CLI, "run", "-c", str(tmp_path / "activator0.yaml")],
-            capture_output=True,
-            text=True,
-            env=environment(),
-            timeout=60,
-            check=False,
-        )
-        assert second.returncode == 3
-        assert second.stderr.splitlines()[-1].endswith(
-            "another program listens on it; stop that program or choose another path"
-        )
-        assert cli("drain", "--admin", settings["admin"]).returncode == 0
-        assert activator.wait_end() == 0
-        assert sockets_in(tmp_path) == ["pod.sock"], "what it has made is gone"
+class House(NamedTuple):
+    """An activator with all of its doors in one folder, and what stands behind it."""
+
+    activator: Activator
+    folder: Path
+    front: str
+    grpc: str
+    dying: Path
 
 
-def test_a_pod_that_left_its_file_behind_comes_back(run_activator: RunActivator, tmp_path: Path) -> None:
-    path = tmp_path / "pod.sock"
-    revision = {"name": "app", "hosts": ["*"], "pods": [f"unix:{path}"], "timeouts": {"unreachable": "200ms"}}
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory, run_shared_activator: RunActivator) -> Iterator[House]:
+    folder = tmp_path_factory.mktemp("house")
+    server = grpc.server(ThreadPoolExecutor(2))
+    twice = grpc.unary_unary_rpc_method_handler(lambda data, context: data * 2)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Twice", {"Call": twice}),))
+    server.add_insecure_port(unix(folder, "grpc.sock"))
+    server.start()
+    settings = config(
+        folder,
+        [
+            {"name": "app", "hosts": ["a.test"], "pods": [unix(folder, "pod.sock")]},
+            {"name": "grpc", "hosts": ["grpc.test"], "protocol": "h2c", "pods": [unix(folder, "grpc.sock")]},
+            {
+                "name": "dying",
+                "hosts": ["dying.test"],
+                "pods": [unix(folder, "dying.sock")],
+                "timeouts": {"unreachable": "200ms"},
+            },
+        ],
+    )
+    settings["listen"][0] = {"address": unix(folder, "front.sock"), "mode": "0600"}
+    settings["forwarded"] = {"headers": "both", "trust": ["unix"]}
+    try:
+        with ScriptedPod(echo, path=str(folder / "pod.sock")):
+            activator = run_shared_activator(settings)
+            yield House(activator, folder, unix(folder, "front.sock"), unix(folder, "grpc.sock"), folder / "dying.sock")
+    finally:
+        server.stop(None).wait()
+
+
+def test_a_client_and_a_pod_over_unix_sockets(house: House) -> None:
+    assert ask(house.front, request()).body == b'|http|for=unknown;host="a.test";proto=http|a.test'
+    told = ask(house.front, request(headers="X-Forwarded-For: 192.0.2.1\r\nX-Forwarded-Proto: https\r\n")).body
+    assert told.startswith(b"192.0.2.1|https|")
+    assert stat.S_IMODE((house.folder / "front.sock").stat().st_mode) == 0o600
+
+
+def test_grpc_over_unix_sockets_on_both_sides(house: House) -> None:
+    """A real server and a real client; the activator speaks HTTP/2 with both."""
+    # The client's own choice for :authority would be the path, which is no host.
+    with grpc.insecure_channel(house.front, [("grpc.default_authority", "grpc.test")]) as channel:
+        call: Callable[..., bytes] = channel.unary_unary("/test.Twice/Call")
+        assert call(b"ab" * 50_000, timeout=20) == b"ab" * 100_000
+
+
+def test_a_pod_that_left_its_file_behind_comes_back(house: House) -> None:
+    path = house.dying
     with ExitStack() as stack:
         first = stack.enter_context(ScriptedPod(serve, path=str(path)))
-        activator = run_activator(config(tmp_path, [revision]))
-        assert ask(activator.address, request()).status == 200
+        eventually(lambda: ask(house.front, request(host="dying.test")).status == 200)
         first.close()
-        eventually(lambda: ask(activator.address, request()).status == 503, "it is found to be dead")
+        eventually(lambda: ask(house.front, request(host="dying.test")).status == 503, "it is found to be dead")
         assert path.exists()
         path.unlink()
         stack.enter_context(ScriptedPod(serve, path=str(path)))
-        eventually(lambda: ask(activator.address, request()).status == 200, "it is found to be back")
+        eventually(lambda: ask(house.front, request(host="dying.test")).status == 200, "it is found to be back")
 
 
-def test_grpc_over_unix_sockets_on_both_sides(run_activator: RunActivator, tmp_path: Path) -> None:
-    """A real server and a real client; the activator speaks HTTP/2 with both."""
-
-    def twice(data: bytes, context: grpc.ServicerContext) -> bytes:
-        return data * 2
-
-    handler = grpc.unary_unary_rpc_method_handler(twice)
-    server = grpc.server(ThreadPoolExecutor(2))
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("test.Twice", {"Call": handler}),))
-    server.add_insecure_port(unix(tmp_path, "pod.sock"))
-    server.start()
-    try:
-        revision = {"name": "app", "hosts": ["*"], "protocol": "h2c", "pods": [unix(tmp_path, "pod.sock")]}
-        run_activator(config(tmp_path, [revision]))
-        # Its own choice for :authority would be the path, which is no host.
-        named = [("grpc.default_authority", "a.test")]
-        with grpc.insecure_channel(unix(tmp_path, "front.sock"), named) as channel:
-            call: Callable[..., bytes] = channel.unary_unary("/test.Twice/Call")
-            assert call(b"ab" * 50_000, timeout=20) == b"ab" * 100_000
-    finally:
-        server.stop(None).wait()
+def test_the_admin_port_and_a_second_start(
+    run_activator: RunActivator, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    revision = {"name": "app", "hosts": ["*"], "pods": ["127.0.0.1:9"]}
+    admin = unix(tmp_path, "admin.sock")
+    activator = run_activator(config(tmp_path, [revision], admin=admin))
+    assert activator.admin == admin
+    activator.admin = ""  # this class asks over TCP only
+    assert stat.S_IMODE((tmp_path / "admin.sock").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "front.sock").stat().st_mode) == 0o660
+    second = cli("run", "-c", str(tmp_path / "activator0.yaml"))
+    assert second.returncode == 3
+    said = "another program listens on it; stop that program or choose another path"
+    assert second.stderr.splitlines()[-1].endswith(said)
+    assert main(["status", "--admin", admin]) == 0
+    assert "default/app" in capsys.readouterr().out
+    assert main(["drain", "--admin", admin]) == 0
+    assert activator.wait_end() == 0
+    assert sockets_in(tmp_path) == [], "what it has made is gone"
 
 
 def test_a_program_on_a_socket_of_its_own_from_zero_and_what_is_left_of_it(
