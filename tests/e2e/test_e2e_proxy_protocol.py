@@ -265,16 +265,6 @@ def test_a_header_and_a_handshake_in_one_packet(door: Door) -> None:
             sock.sendall(outgoing.read())
 
 
-def test_what_follows_a_header_and_is_no_tls_is_answered_with_an_alert(door: Door) -> None:
-    host, _, port = door.tls.rpartition(":")
-    with socket.create_connection((host, int(port)), 20.0) as sock:
-        sock.sendall(HEADERS["v1"] + request())
-        answered = b""
-        while data := sock.recv(4096):
-            answered += data
-    assert answered[:1] == b"\x15", "an alert of TLS"
-
-
 def test_through_real_proxies_of_either_version(door: Door) -> None:
     for port in (door.proxies.v1, door.proxies.v2):
         with socket.socket() as sock:
