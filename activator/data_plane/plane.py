@@ -142,7 +142,7 @@ class DataPlane:
 
     def start(self) -> Server:
         """What is to accept."""
-        self.server = Server(self.registry)
+        self.server = Server(self.registry, self._tasks.start)
         self._report.arm()
         self._auditor.arm()
         if self.registry.entry_last:

@@ -318,7 +318,7 @@ class Serving:
                 self._worker.send(Unserved(number))
                 return
         sock.setblocking(False)
-        listener = self._listening[number] = ListeningSocket(sock, wanted, certificate)
+        listener = self._listening[number] = ListeningSocket(sock, wanted, certificate, sock.family == socket.AF_UNIX)
         await self._server.open(listener)
 
     def look_at_certificates(self) -> None:

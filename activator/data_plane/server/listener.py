@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from activator.codec.proxy_protocol import Endpoints
 from activator.config.model.listeners import Listener, address_of_listener
@@ -17,6 +17,7 @@ from activator.data_plane.server.http1_connection import Http1Connection
 from activator.data_plane.server.http2_connection import Http2ClientConnection
 from activator.data_plane.server.proxy_greeting import ProxyGreeting, TrustedProxies
 from activator.data_plane.server.registry import ConnectionRegistry
+from activator.data_plane.server.turn_accepting import TurnAccepting
 from activator.runtime.certificates import ServerCertificate
 from activator.runtime.errors import StartError
 from activator.runtime.handshake import Handshake
@@ -25,13 +26,25 @@ from activator.runtime.tasks import pause
 from activator.runtime.transport import FLUSH_S, Transport
 from activator.runtime.unix_sockets import remove_file, set_access
 
+ACCEPTED_TURNS: Final = 3  # of the loop, from an accept to the connection (turn_accepting.py has a task between)
+
 log = logging.getLogger("activator")
 
 
 class ListeningSocket:
-    """A socket that is bound, the address it was asked for with, and the certificate where it serves TLS."""
+    """A socket that is bound, the address it was asked for with, and the certificate where it serves TLS.
 
-    def __init__(self, sock: socket.socket, wanted: str | Listener, certificate: ServerCertificate | None) -> None:
+    `is_shared`: other workers accept from the same queue.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        wanted: str | Listener,
+        certificate: ServerCertificate | None,
+        is_shared: bool = False,
+    ) -> None:
+        self.is_shared = is_shared
         self.socket = sock
         self.wanted = wanted
         self.certificate = certificate
@@ -138,9 +151,13 @@ def _proxies_of(wanted: str | Listener) -> TrustedProxies | None:
 class Server:
     """Accepts on sockets that are bound already, until it is drained; listeners come and go while it serves."""
 
-    def __init__(self, registry: ConnectionRegistry) -> None:
+    def __init__(
+        self, registry: ConnectionRegistry, start_task: Callable[[str, Coroutine[Any, Any, Any]], Any] | None = None
+    ) -> None:
+        """`start_task` is needed for sockets that are shared."""
         self._registry = registry
-        self._servers: dict[ListeningSocket, asyncio.Server] = {}
+        self._start_task = start_task
+        self._servers: dict[ListeningSocket, asyncio.Server | TurnAccepting] = {}
         self._closed = False
         self._sweep = HalfCloseSweep(registry)
         self._sweep.arm()
@@ -159,6 +176,10 @@ class Server:
         proxies = _proxies_of(listener.wanted)
         if listener.certificate is not None or proxies is not None:
             factory = _Accepting(loop, self._registry, listener.certificate, proxies).accepted
+        if listener.is_shared:
+            assert self._start_task is not None, "for a shared socket"
+            self._servers[listener] = TurnAccepting(loop, listener.socket, factory, self._start_task)
+            return
         is_unix = listener.socket.family == socket.AF_UNIX
         create: Any = loop.create_unix_server if is_unix else loop.create_server
         self._servers[listener] = await create(factory, sock=listener.socket, backlog=LISTEN_BACKLOG)
@@ -183,7 +204,8 @@ class Server:
         self._closed = registry.draining = True
         for listener in self.sockets:
             self.close(listener, True)
-        await pause(0.0)  # what has been accepted is a connection a turn later
+        for _ in range(ACCEPTED_TURNS):  # what has been accepted is a connection some turns later
+            await pause(0.0)
         for connection in list(registry.connections):
             connection.drain()
         finished = await self._wait_for_connections(timeout_s, tunnels_timeout_s)
