@@ -458,6 +458,8 @@ class Lending(LineObserver):
     def _may_lend(self) -> bool:
         throttler = self.throttler
         table = throttler.table
-        if throttler.line.length != 0 or table.policy.wants_key or throttler.spec.is_once:
+        if throttler.line.length != 0 or table.policy.wants_key:
+            return False
+        if throttler.spec.is_once:  # a slot that has been used is none
             return False
         return int(table.capacity - table.in_flight) >= LENDING_FREE_SHARE * int(table.capacity)

@@ -7,6 +7,7 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from activator.config.specs import RevisionSpec, RuleSpec
+from activator.data_plane.ownership.lending import Lending, LentSlots
 from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.errors import Reason
@@ -140,3 +141,12 @@ def test_others_are_as_they_were() -> None:
     first.release()
     assert second.ends == ["granted"] and taken(heard) == []
     assert RevisionSpec(key="a/b").is_once is False
+
+
+def test_a_member_may_not_keep_a_slot_that_it_has_used() -> None:
+    """The owner lends slots that others use again and again; a copy that has served one request is none."""
+    for is_once in (False, True):
+        throttler, _, _, clock = once(copies=4)
+        throttler.reconfigure(replace(throttler.spec, is_once=is_once))
+        lending = Lending(throttler, LentSlots(1), lambda member, message: None, clock.now)
+        assert lending._may_lend() is not is_once
