@@ -475,7 +475,16 @@ class SetHealth(Message, frozen=True, tag=True):
     not_ready: str = ""
 
 
-Command = AnnounceDrain | Drain | SpeakKnative | SetHealth
+class ShowOutput(Message, frozen=True, tag=True):
+    """The last lines that the program of a revision has written since its start began, for the waiting page; empty:
+    there is nothing to show any more.
+    """
+
+    key: str
+    lines: tuple[str, ...]
+
+
+Command = AnnounceDrain | Drain | SpeakKnative | SetHealth | ShowOutput
 
 
 class Drained(Message, frozen=True, tag=True):

@@ -218,6 +218,7 @@ def _stand_in(revision: Revision) -> dict[str, Any]:
     if page is not None:
         made["waiting_page"] = text_of(page.file) if page.file else ""
         made["waiting_page_refresh_s"] = float(page.refresh)
+        made["waiting_page_output"] = page.output
     if fallback is not None:
         made["fallback_body"] = text_of(fallback.file) if fallback.file else ""
         made["fallback_type"], made["fallback_redirect"] = fallback.content_type, fallback.redirect

@@ -155,6 +155,7 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     no_wake: tuple[QuietSpec, ...] = ()
     waiting_page: str = ""  # its template; empty: ours
     waiting_page_refresh_s: float = 0.0  # 0.0: browsers wait like all others
+    waiting_page_output: bool = False  # it shows the last lines of the program
     fallback_body: str = ""
     fallback_type: str = ""
     fallback_redirect: str = ""

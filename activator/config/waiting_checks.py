@@ -30,6 +30,9 @@ def check_waiting(reader: Reader, item: Item, values: Values, path: str) -> None
     if isinstance(refresh, float) and refresh < REFRESH_MIN_S:
         where = item_at(item_at(item, "waiting_page"), "refresh")
         reader.found(where, f"{path}.waiting_page.refresh", f"at least {REFRESH_MIN_S:g}s")
+    if page and page is not UNREADABLE and page.get("output") is True and not values.get("process"):
+        where = item_at(item_at(item, "waiting_page"), "output")
+        reader.advise(where, f"{path}.waiting_page.output", "only a revision with `process` has output to show")
     fallback = values.get("fallback")
     if fallback is None or fallback is UNREADABLE:
         return

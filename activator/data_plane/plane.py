@@ -60,6 +60,7 @@ from activator.messages import (
     RevisionEnded,
     RevisionStatistics,
     SetHealth,
+    ShowOutput,
     SlotDrained,
     SpeakKnative,
     TrialEnded,
@@ -192,6 +193,10 @@ class DataPlane:
             self._health = command
         elif isinstance(command, SpeakKnative):
             self._speak_knative(command)
+        elif isinstance(command, ShowOutput):
+            throttler = self.tables.throttlers.get(command.key)
+            if throttler is not None:
+                throttler.output = command.lines
         elif isinstance(command, AnnounceDrain):
             self.registry.draining = True
         else:

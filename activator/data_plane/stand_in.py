@@ -32,18 +32,25 @@ _PAGE: Final = """<!doctype html>
 <style>
 :root { color-scheme: light dark; }
 body { display: grid; font: 16px/1.6 system-ui, sans-serif; margin: 0; min-height: 100vh; place-items: center; }
-main { max-width: 30rem; padding: 1rem; text-align: center; }
+main { max-width: min(30rem, 100vw - 2rem); padding: 1rem; text-align: center; }
+.output {
+  border: 1px solid; border-radius: 4px; font-size: 0.8125rem; line-height: 1.4; max-height: 24rem; overflow: auto;
+  padding: 0.5rem; text-align: start; white-space: pre-wrap; overflow-wrap: anywhere;
+}
 </style>
 </head>
 <body>
 <main>
 <h1>Starting $name</h1>
 <p role="status">$waited s so far$expected. $waiting waiting.</p>
-<p>This page loads itself again.</p>
+$output<p>This page loads itself again.</p>
 </main>
 </body>
 </html>
 """
+
+# With a place in the order of the Tab key, so that one can scroll it without a mouse.
+_OUTPUT: Final = '<pre class="output" tabindex="0" role="log" aria-label="Last output of the program">{}</pre>\n'
 
 # A client is no worse off with the fallback than with any of these.
 _FALLS_BACK: Final = frozenset(
@@ -84,6 +91,7 @@ class StandIn:
         self._quiet: list[_Quiet] = [_Quiet(rule) for rule in spec.no_wake]
         self.has_page: bool = spec.waiting_page_refresh_s > 0.0
         self.refresh_s: float = spec.waiting_page_refresh_s
+        self.shows_output: bool = spec.waiting_page_output
         self._template = Template(spec.waiting_page or _PAGE)
         self._fallback: bytes = spec.fallback_body.encode()
         self._fallback_type: bytes = spec.fallback_type.encode()
@@ -120,13 +128,18 @@ class StandIn:
         accept = head.headers.get(b"accept")
         return accept is not None and b"text/html" in accept
 
-    def page(self, waited_s: float, usual_s: float, waiting: int) -> tuple[ResponseHead, bytes]:
-        """`waited_s`: the start has taken so long; `usual_s`: the last one took so long; 0.0: not known."""
+    def page(
+        self, waited_s: float, usual_s: float, waiting: int, output: tuple[str, ...] = ()
+    ) -> tuple[ResponseHead, bytes]:
+        """`waited_s`: the start has taken so long; `usual_s`: the last one took so long, 0.0: not known; `output`: the
+        last lines of the program, where they may be shown.
+        """
         values = {
             "name": escape(self._name),
             "waited": f"{waited_s:.0f}",
             "expected": f" of about {ceil(usual_s)} s" if usual_s > 0.0 else "",
             "waiting": str(waiting),
+            "output": _OUTPUT.format(escape("\n".join(output))) if output and self.shows_output else "",
         }
         body = self._template.safe_substitute(values).encode()
         seconds = str(max(ceil(self.refresh_s), 1)).encode()

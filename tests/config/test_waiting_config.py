@@ -47,6 +47,7 @@ def resolved(key: str) -> RevisionSpec:
         ("fallback: {file: a, redirect: /b}", "revisions[0].fallback: either `file` or `redirect` is required"),
         ("fallback: {redirect: status.example.com}", "expected an address such as"),
         ('fallback: {redirect: "/a\\r\\nSet-Cookie: b"}', "expected an address such as"),
+        ("waiting_page: {output: true}", "only a revision with `process` has output to show"),
         ('fallback: {redirect: "javascript:alert(1)"}', "expected an address such as"),
     ],
 )
@@ -63,6 +64,7 @@ def test_what_a_revision_gets(tmp_path: Path) -> None:
     assert resolved("waiting_page: {}").waiting_page_refresh_s == 2.0
     spec = resolved(f"waiting_page: {{refresh: 5s, file: {page}}}")
     assert (spec.waiting_page, spec.waiting_page_refresh_s) == ("<p>$name</p>", 5.0)
+    assert not spec.waiting_page_output
     spec = resolved(f"fallback: {{file: {page}, content_type: text/plain}}")
     assert (spec.fallback_body, spec.fallback_type) == ("<p>$name</p>", "text/plain")
     assert resolved("server_timing: false").waiting_page_refresh_s == 0.0

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.e2e.conftest import RunActivator
-from tests.e2e.running import PATIENCE_S, Activator, configured, eventually
+from tests.e2e.running import PATIENCE_S, Activator, configured, eventually, gated
 
 TALKER = [sys.executable, str(Path(__file__).parent / "programs" / "talker.py"), "{port}"]
 BROWSER = {"Accept": "text/html,*/*", "Sec-Fetch-Mode": "navigate"}
@@ -50,6 +50,23 @@ def test_a_browser_looks_until_the_program_is_there(run_activator: RunActivator,
     eventually(is_there)
     assert answers[-1].text == "ok\n"
     assert {answer.headers.get("Activator-Reason") for answer in answers[:-1]} <= {"starting"}
+    activator.wait_idle()
+
+
+def test_the_page_shows_what_the_program_says_while_it_starts(run_activator: RunActivator, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    says = "printf '\\033[31m<b>loading weights</b>\\033[0m\\n'; exec \"$@\""
+    command = ["sh", "-c", says, "sh", *gated(TALKER, gate)]
+    one = {
+        "name": "app",
+        "hosts": ["app.test"],
+        "process": {"command": command, "idle": "300s"},
+        "waiting_page": {"refresh": "500ms", "output": True},
+    }
+    activator = run_activator(configured([one], workers=2))
+    eventually(lambda: "&lt;b&gt;loading weights&lt;/b&gt;</pre>" in asked(activator, "app.test", BROWSER).text)
+    gate.touch()
+    eventually(lambda: asked(activator, "app.test", BROWSER).status_code == 200)
     activator.wait_idle()
 
 

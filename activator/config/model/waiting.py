@@ -33,11 +33,19 @@ class WaitingPage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: Annotated[
         str,
         doc(
-            "A page of your own (HTML, at most 256 KiB), in which `$name`, `$waited`, `$expected` and `$waiting` are "
-            "replaced. Not set: a plain page.",
+            "A page of your own (HTML, at most 256 KiB), in which `$name`, `$waited`, `$expected`, `$waiting` and "
+            "`$output` are replaced. Not set: a plain page.",
             "wait.html",
         ),
     ] = ""
+    output: Annotated[
+        bool,
+        doc(
+            "Whether the page shows the last lines that the program has written since its start began. Anybody who "
+            "may open the page reads them. Only with `process`.",
+            True,
+        ),
+    ] = False
 
 
 class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

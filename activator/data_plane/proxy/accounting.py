@@ -89,7 +89,7 @@ class Accounting:
         tunnel = it.was_tunnel()
         if tunnel:
             traffic.tunnels -= 1
-        if not self.histograms:
+        if not self.histograms or _is_own_answer(it):
             return
         if not tunnel:  # the duration of a tunnel is not a latency
             traffic.duration.observe(it.done_s - it.arrived_s)
@@ -113,7 +113,7 @@ class Accounting:
     def leave_exemplars(self, it: RequestRecord, trace_id: str, time_s: float) -> None:
         """Name the trace of an ended request in each histogram that it was added to. `time_s`: since 1970."""
         throttler = it.throttler
-        if throttler is None or not self.histograms:
+        if throttler is None or not self.histograms or _is_own_answer(it):
             return
         traffic = throttler.traffic
         if not it.was_tunnel():
@@ -122,6 +122,11 @@ class Accounting:
             traffic.first_byte.exemplify(it.first_byte_s - it.arrived_s, trace_id, time_s)
         if it.queued_s > 0.0:
             traffic.wait.exemplify(_waited_s(it), trace_id, time_s)
+
+
+def _is_own_answer(it: RequestRecord) -> bool:
+    """It was told that its revision sleeps or starts: microseconds that say nothing of how long requests take."""
+    return it.reason is not None and (it.reason is Reason.ASLEEP or it.reason is Reason.STARTING)
 
 
 def _waited_s(it: RequestRecord) -> float:

@@ -77,6 +77,8 @@ _NO_BODY: Final[list[bytes]] = []
 _NOBODY: Final = ClientStream()  # stands in for the client of an exchange that is over
 # The client takes nothing; or what is kept is not to be trusted.
 _ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
+# Refused for the length of the line: the client is told how long it is.
+_LINE_IS_LONG: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE_TOO_SHORT})
 # RFC 9110 section 9.2.2: these may be sent again when the connection closed before an answer.
 _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
 
@@ -314,7 +316,7 @@ class ProxiedExchange(RequestRecord):
         now_s = self._time()
         ticket.looked_at(now_s, stand_in.refresh_s)
         self.reason = Reason.STARTING
-        self._answer(*stand_in.page(*throttler.start_progress(now_s), throttler.waiting()))
+        self._answer(*stand_in.page(*throttler.start_progress(now_s), throttler.waiting(), throttler.output))
 
     def _wait(self, throttler: RevisionThrottler) -> None:
         if self.queued_s == 0.0:
@@ -853,7 +855,8 @@ class ProxiedExchange(RequestRecord):
         elif fallback is not None:
             send_whole(client, self.head, fallback[0], fallback[1])
         else:
-            send_refusal(client, self.head, reason, detail, retry_after_s, proxy.dialect)
+            waiting = throttler.waiting() if throttler is not None and reason in _LINE_IS_LONG else -1
+            send_refusal(client, self.head, reason, detail, retry_after_s, proxy.dialect, waiting)
 
     def _end(self, succeeded: bool, is_request: bool) -> None:
         """Give back all that the exchange holds. `is_request` False: a probe, which no log or statistic shows."""

@@ -105,6 +105,7 @@ class RevisionThrottler:
         self.affinity: Affinity | None = None  # what requests are known by, where the policy asks
         self.stand_in: StandIn | None = None  # what answers in its place, where its file says so
         self.page_ticket: Waiter | None = None  # of those who look at its waiting page
+        self.output: tuple[str, ...] = ()  # what its program has written since its start began, to be shown there
         self.quiet: int = 0  # requests here that are no activity
         self.quiet_total: int = 0
         self.line: WaitingLine = make_line(spec)

@@ -17,6 +17,7 @@ from activator.control_plane.scaling.autoscaler import Autoscaler, Shown
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.scaling.rule import process_rule
 from activator.control_plane.sources.process.reaping import Reaping
+from activator.control_plane.sources.process.shown_output import ShownOutput
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.sources.source import Source
 from activator.control_plane.state.supervision import TASK
@@ -50,6 +51,7 @@ class ProcessSource(Source):
         self.supervisor.changed = self._programs_changed
         self.supervisor.grace_of = self._grace_of
         self._grace_s: dict[str, float] = {}
+        self.output = ShownOutput(self.supervisor.fleet, now)
 
     async def close(self) -> None:
         """Stop every process."""
@@ -71,10 +73,13 @@ class ProcessSource(Source):
         self.groups.configure(resolve_groups(config))
         for key, revision in with_programs.items():
             self.autoscaler.set_revision(key, process_rule(revision))
+            page = revision.waiting_page
+            self.output.set_revision(key, page is not None and page.output)
 
     def drop_revision(self, key: str) -> None:
         self.autoscaler.drop_revision(key)
         self.supervisor.drop_revision(key)
+        self.output.drop_revision(key)
         self.groups.drop_revision(key)
 
     # --- what an operator asks for ---
@@ -130,6 +135,7 @@ class ProcessSource(Source):
         """Look which revisions are to have another number of processes, and whose turn is over."""
         self.autoscaler.tick()
         self.groups.tick()
+        self.output.tick()
 
     def _scale(self, key: str, decision: Decision) -> None:
         self.groups.wanted(key, decision.wanted)

@@ -221,6 +221,10 @@ class ProcessSupervisor:
         fleet = self._fleets.get(key)
         return None if fleet is None else fleet.log
 
+    def fleet(self, key: str) -> Fleet | None:
+        """The processes of a revision; None: it has no program."""
+        return self._fleets.get(key)
+
     def statistics(self) -> dict[str, dict[str, int]]:
         """For /debug."""
         return {
