@@ -493,6 +493,10 @@ class Drained(Message, frozen=True, tag=True):
     finished: bool
 
 
+# What requests come to whose clients do not want to wait (data_plane/proxy/answer_store.py).
+ANSWER_OUTCOMES: Final = ("accepted", "synchronous", "done", "too_large", "collected", "expired", "deleted", "lost")
+
+
 # --- statistics -----------------------------------------------------------------------------------------------------
 
 
@@ -521,6 +525,9 @@ class DataPlaneStatistics(msgspec.Struct, frozen=True):
     held_bytes: int = 0
     held_requests: int = 0
     file_bytes: int = 0  # of bodies in temporary files
+    answers: int = 0  # that are kept, or will be
+    answer_bytes: int = 0
+    answer_totals: dict[str, int] = {}  # what requests came to whose clients did not want to wait
     refused_requests: dict[str, int] = {}  # by reason: before there was a revision
     transitions: dict[tuple[int, int], int] = {}  # of pods, by state before and after (lb.tracker)
     errors_total: int = 0

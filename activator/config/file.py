@@ -36,6 +36,7 @@ from activator.config.model.routing import HashOn, Match
 from activator.config.reader import UNREADABLE, Reader, build
 from activator.config.schema import make_schema
 from activator.config.specs import (
+    AsyncSpec,
     DisciplineSpec,
     HealthCheckSpec,
     MatchSpec,
@@ -214,7 +215,11 @@ def resolve_revision(
 def _stand_in(revision: Revision) -> dict[str, Any]:
     """What clients get in the place of a pod's answer. Raises ConfigError for a file that cannot be read."""
     made: dict[str, Any] = {}
-    page, fallback = revision.waiting_page, revision.fallback
+    page, fallback, later = revision.waiting_page, revision.fallback, revision.respond_async
+    if later is not None:
+        made["respond_async"] = AsyncSpec(
+            float(later.keep), later.requests, int(later.answer_bytes), int(later.bytes), int(later.body_bytes)
+        )
     if page is not None:
         made["waiting_page"] = text_of(page.file) if page.file else ""
         made["waiting_page_refresh_s"] = float(page.refresh)

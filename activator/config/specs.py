@@ -63,6 +63,16 @@ class QuietSpec(msgspec.Struct, frozen=True):
     status: int = ASLEEP_STATUS
 
 
+class AsyncSpec(msgspec.Struct, frozen=True):
+    """How requests are answered later (RFC 7240) whose clients prefer that."""
+
+    keep_s: float
+    requests_max: int
+    answer_bytes_max: int
+    bytes_max: int  # of all its answers
+    body_bytes_max: int  # of a request
+
+
 class ProbeSpec(msgspec.Struct, frozen=True):
     """How a pod is asked whether it takes requests."""
 
@@ -156,6 +166,7 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     waiting_page: str = ""  # its template; empty: ours
     waiting_page_refresh_s: float = 0.0  # 0.0: browsers wait like all others
     waiting_page_output: bool = False  # it shows the last lines of the program
+    respond_async: AsyncSpec | None = None
     fallback_body: str = ""
     fallback_type: str = ""
     fallback_redirect: str = ""

@@ -265,6 +265,9 @@ def counts_plus(one: WorkerCounts, other: WorkerCounts) -> WorkerCounts:
         held_bytes=a.held_bytes + b.held_bytes,
         held_requests=a.held_requests + b.held_requests,
         file_bytes=a.file_bytes + b.file_bytes,
+        answers=a.answers + b.answers,
+        answer_bytes=a.answer_bytes + b.answer_bytes,
+        answer_totals=_sums(a.answer_totals, b.answer_totals),
         refused_requests=_sums(a.refused_requests, b.refused_requests),
         transitions=_greatest(a.transitions, b.transitions),  # of the same pods in each table
         errors_total=a.errors_total + b.errors_total,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -122,3 +124,71 @@ def test_a_fallback_over_both_protocols(run_activator: RunActivator, tmp_path: P
     connection.request("POST", "/", b"x", {"Host": "moved.test"})
     assert b"no model file" in connection.getresponse().read()
     connection.close()
+
+
+# --- answers that are kept ---
+
+SLOW = [sys.executable, str(Path(__file__).parent / "programs" / "worker.py"), "{port}"]
+
+
+def posted(activator: Activator, body: bytes = b"", **fields: str) -> httpx.Response:
+    """On a connection of its own, which is closed after the 202."""
+    headers = {"Host": "app.test", "Prefer": "respond-async", **fields}
+    with httpx.Client(timeout=PATIENCE_S) as client:
+        return client.post(f"http://{activator.address}/", headers=headers, content=body)
+
+
+def read(activator: Activator, place: str, method: str = "GET") -> httpx.Response:
+    with httpx.Client(timeout=PATIENCE_S) as client:
+        return client.request(method, f"http://{activator.address}{place}", headers={"Host": "app.test"})
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_client_that_does_not_wait_gets_its_answer_later(run_activator: RunActivator, workers: int) -> None:
+    """From zero, over both protocols; with several workers from whichever one is asked."""
+    one = {
+        "name": "app",
+        "hosts": ["app.test"],
+        "container_concurrency": 1,
+        "process": {"command": SLOW, "idle": "300s"},
+        "respond_async": {"keep": "60s", "answer_bytes": "1MiB"},
+    }
+    activator = run_activator(configured([one], workers=workers))
+    first = posted(activator, b"first")
+    assert first.status_code == 202 and first.headers["Preference-Applied"] == "respond-async"
+    with httpx.Client(http1=False, http2=True, timeout=PATIENCE_S) as client:
+        headers = {"Host": "app.test", "Prefer": "respond-async", "X-Size": "400000"}
+        second = client.post(f"http://{activator.address}/", headers=headers, content=b"second")
+    large = posted(activator, b"third", **{"X-Size": "2000000"})
+    places = [answer.headers["Location"] for answer in (first, second, large)]
+    eventually(lambda: all(read(activator, place).status_code != 202 for place in places))
+    for _ in range(6):  # several connections: with two workers, both are asked
+        got = read(activator, places[0])
+        assert (got.status_code, got.text, got.headers["X-Worker"]) == (201, "first", "yes")
+        got = read(activator, places[1])
+        assert (got.status_code, len(got.content)) == (201, 400_000) and got.text.startswith("second")
+        got = read(activator, places[2])
+        assert (got.status_code, got.headers["Activator-Reason"]) == (502, "answer_too_large")
+    waits = posted(activator, b"wait")
+    assert json.loads(read(activator, waits.headers["Location"]).text)["state"] in {"running", "waiting"}
+    assert read(activator, waits.headers["Location"], "DELETE").status_code == 204
+    assert read(activator, waits.headers["Location"]).status_code == 410
+    activator.wait_idle()
+    assert 'activator_answers_later_total{outcome="accepted"} 4.0' in activator.ask("/metrics")[2].decode()
+
+
+def test_a_stop_lets_requests_without_a_client_finish(run_activator: RunActivator, tmp_path: Path) -> None:
+    one = {
+        "name": "app",
+        "hosts": ["app.test"],
+        "process": {"command": SLOW, "idle": "300s"},
+        "respond_async": {},
+    }
+    activator = run_activator(configured([one]))
+    done = tmp_path / "done"
+    assert posted(activator, str(done).encode(), **{"X-Touch": "yes"}).status_code == 202
+    activator.wait_ready_pods("app")
+    activator.signal(signal.SIGTERM)
+    assert activator.process.wait(PATIENCE_S) == 0
+    assert done.exists()
+    activator.wait_log("1 answers that were kept are lost")

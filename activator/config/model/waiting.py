@@ -6,7 +6,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from activator.config.model.kinds import Duration, doc
+from activator.config.model.kinds import Duration, Positive, Size, doc
+from activator.runtime.units import MIB
 
 REFRESH_S: Final = 2.0
 ASLEEP_STATUS: Final = 503
@@ -46,6 +47,25 @@ class WaitingPage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             True,
         ),
     ] = False
+
+
+class RespondAsync(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Clients that send `Prefer: respond-async` (RFC 7240) get 202 and the address where the answer will be.
+
+    A request that has no place within these bounds is answered as if it had not said so.
+    """
+
+    keep: Annotated[Duration, doc("How long an answer is kept after it is complete.", "1h")] = Duration(300.0)
+    requests: Annotated[Positive, doc("The number of requests and kept answers, in each worker.", 1_000)] = 100
+    answer_bytes: Annotated[
+        Size, doc("The size of one answer. A larger one is not kept: its request fails.", "10MiB")
+    ] = Size(MIB)
+    bytes: Annotated[Size, doc("The size of all kept answers of the revision, in each worker.", "64MiB")] = Size(
+        16 * MIB
+    )
+    body_bytes: Annotated[
+        Size, doc("The body of such a request, which is received first. A larger one is answered at once.", "10MiB")
+    ] = Size(MIB)
 
 
 class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -50,5 +50,6 @@ class PageTicket(Waiter):
 
     def _over(self) -> None:
         self._wheel.cancel(self)
-        if self._throttler.page_ticket is self:
-            self._throttler.page_ticket = None
+        onlookers = self._throttler.onlookers
+        if onlookers.page_ticket is self:
+            onlookers.page_ticket = None

@@ -32,12 +32,14 @@ from mypy_extensions import i64
 from activator.codec.http1.fields import take_internal_out
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
-from activator.data_plane.exchange import ClientStream, PodStream
+from activator.data_plane.exchange import ClientStream, Exchange, PodStream
 from activator.data_plane.headers import grpc
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.accounting import Accounting
+from activator.data_plane.proxy.answer_store import ANSWERS_PATH, AnswerStore, path_of
 from activator.data_plane.proxy.buffering import is_request_streamed, is_response_streamed
+from activator.data_plane.proxy.kept_answer import KeptAnswer
 from activator.data_plane.proxy.own_answers import send_refusal, send_whole
 from activator.data_plane.proxy.page_ticket import PageTicket
 from activator.data_plane.proxy.phases import (
@@ -55,6 +57,7 @@ from activator.data_plane.proxy.phases import (
     illegal,
     is_legal,
 )
+from activator.data_plane.proxy.preferences import prefers_async, take_async_out
 from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.proxy.request_body import SHARE_BYTES, BodyBudgets, RequestBody
 from activator.data_plane.proxy.routing import Router, sought
@@ -72,6 +75,11 @@ from activator.runtime.errors import Reason, status_of
 
 TOLD_LATE_S: Final = 0.001  # a wait so long is taken off the deadline that the pod of a gRPC request is told
 RISKY_IDLE_S: Final = 1.0  # what is not idempotent goes out on connections that were idle for less
+
+# What an exchange is, beside one that its client waits for.
+ORDINARY: Final = 0
+ANSWERED_LATER: Final = 1  # when all of its request is here
+HANDED_OVER: Final = 2  # another exchange goes on with its request, and is counted
 
 _NO_BODY: Final[list[bytes]] = []
 _NOBODY: Final = ClientStream()  # stands in for the client of an exchange that is over
@@ -106,9 +114,18 @@ class Proxy(Accounting):
         self.send_timeout_s = send_timeout_s  # for which a client may take nothing of an answer; 0.0: no limit
         self.sampler: Sampler | None = None  # decides which requests are traced, if any are
         self.dialect: KnativeDialect | None = None  # where Knative's parts are the peers
+        self.answers: AnswerStore | None = None  # that are kept for clients who do not wait …
+        self.open_status: Callable[[RequestHead, ClientStream], Exchange] | None = None  # … and who asks for them
+
+    def open_request(self, head: RequestHead, client: ClientStream) -> Exchange:
+        """A request has arrived, for a revision or for an answer that is kept; `begin` it when its turn comes."""
+        answers, opens = self.answers, self.open_status
+        if answers is not None and answers.is_open and head.target.startswith(ANSWERS_PATH) and opens is not None:
+            return opens(head, client)
+        return self.open(head, client)
 
     def open(self, head: RequestHead, client: ClientStream) -> ProxiedExchange:
-        """A request has arrived; `begin` it when its turn comes."""
+        """The same of a request for a revision."""
         exchange = ProxiedExchange(self, head, client)
         if self.sampler is not None:
             exchange.trace = self.sampler.begin(head)
@@ -133,6 +150,7 @@ class ProxiedExchange(RequestRecord):
         self._taken_bytes: int = 0  # by the client, when that was last looked at
         self._gathering: bool = False  # counted as such
         self._goes_on: bool = False  # in another turn, with what the buffers hold
+        self._role: i64 = ORDINARY
 
     def _enter(self, phase: i64) -> bool:
         """Go on to `phase`. False: there is no such step from here, an error for which the request has ended."""
@@ -281,6 +299,9 @@ class ProxiedExchange(RequestRecord):
         affinity = throttler.affinity
         if affinity is not None:
             self.pick_key = affinity.key_of(self.head, self._client.client_ip() if affinity.on_client_ip else "")
+        stand_in = throttler.stand_in
+        if stand_in is not None and self._is_answered_later(throttler, stand_in):
+            return
         if body is not None and not self.request_done and self._gathers(throttler, body):
             return
         self._acquire(throttler)
@@ -300,10 +321,91 @@ class ProxiedExchange(RequestRecord):
         elif self._enter(WAITING):
             self._wait(throttler)
 
+    # --- an answer that is kept ---
+
+    def _is_answered_later(self, throttler: RevisionThrottler, stand_in: StandIn) -> bool:
+        """Its client does not wait for the answer: it gets a 202 when all of the request is here."""
+        spec = stand_in.respond_async
+        head = self.head
+        if spec is None or self._proxy.answers is None or head.upgrade or self.is_grpc or self.is_quiet:
+            return False
+        if throttler.failure is not None or not prefers_async(head):
+            return False
+        body = self._body
+        if body is None or self.request_done:
+            return self._answer_later(throttler)
+        if head.content_length > spec.body_bytes_max:
+            return False
+        body.gather(spec.body_bytes_max, throttler.spec.buffer_file_bytes)
+        if body.is_gathered() or not self._enter(GATHERING):
+            return self.over
+        self._role = ANSWERED_LATER
+        self._gathering = True
+        throttler.body_expected()
+        self._arm(throttler)
+        return True
+
+    def _answer_later(self, throttler: RevisionThrottler) -> bool:
+        """Its client is told where the answer will be, and another exchange goes on in its place. False: there is no
+        room for one more answer.
+        """
+        proxy = self._proxy
+        answers = proxy.answers
+        assert answers is not None
+        client = self._client
+        kept = answers.accept(throttler, client)
+        if kept is None:
+            return False
+        take_async_out(self.head)
+        other = ProxiedExchange(proxy, self.head, kept)
+        kept.exchange = other
+        self._hand_over(other, kept)
+        other.go_on_without_client(throttler)
+        if kept.is_done:  # refused at once: that is the client's answer
+            self.status, self.reason = other.status, other.reason
+            head, body = kept.head, bytes(kept.body)
+            assert head is not None
+            answers.withdraw(kept)
+            self._end(True, False)  # it stands in the log already
+        else:
+            head, body = answers.state(kept)
+            head.headers.append(b"Location", path_of(kept))
+            head.headers.append(b"Preference-Applied", b"respond-async")
+            self.status = head.status
+            self._end(True, True)
+        send_whole(client, self.head, head, body)
+        return True
+
+    def _hand_over(self, other: ProxiedExchange, kept: KeptAnswer) -> None:
+        """What is known of the request so far."""
+        other.throttler = self.throttler
+        other.arrived_s = self.arrived_s
+        other.pick_key = self.pick_key
+        other.request_bytes = self.request_bytes
+        other.request_done = True
+        other.trace, self.trace = self.trace, None
+        other._for_pods = self._for_pods
+        other._body = body = self._body
+        if body is not None:
+            body.hand_over(kept)
+            self._body = None
+        self._role = HANDED_OVER
+
+    def go_on_without_client(self, throttler: RevisionThrottler) -> None:
+        """In the place of an exchange that has asked for it: the request has a revision and is here whole."""
+        self.asked_for_slot_s = self._proxy.now()
+        self._proxy.active += 1
+        try:
+            if self._enter(ROUTING):
+                self._acquire(throttler)
+        except Exception as error:  # as in `begin`
+            self._proxy.on_error(error)
+            self._fail(Reason.INTERNAL, "")
+
     def _show_page(self, throttler: RevisionThrottler, stand_in: StandIn) -> None:
         """A browser is shown that the revision starts; a ticket waits for it in line."""
         proxy = self._proxy
-        ticket = throttler.page_ticket
+        ticket = throttler.onlookers.page_ticket
         if not isinstance(ticket, PageTicket):
             ticket = PageTicket(throttler, proxy.wheel)
             ticket.arrival = self.arrival
@@ -312,11 +414,11 @@ class ProxiedExchange(RequestRecord):
             if refusal is not None:
                 self._fail(refusal, throttler.refusal_detail())
                 return
-            throttler.page_ticket = ticket
+            throttler.onlookers.page_ticket = ticket
         now_s = self._time()
         ticket.looked_at(now_s, stand_in.refresh_s)
         self.reason = Reason.STARTING
-        self._answer(*stand_in.page(*throttler.start_progress(now_s), throttler.waiting(), throttler.output))
+        self._answer(*stand_in.page(*throttler.start_progress(now_s), throttler.waiting(), throttler.onlookers.output))
 
     def _wait(self, throttler: RevisionThrottler) -> None:
         if self.queued_s == 0.0:
@@ -490,7 +592,8 @@ class ProxiedExchange(RequestRecord):
         throttler.gathering -= 1
         self.asked_for_slot_s = self._proxy.now()
         try:
-            self._acquire(throttler)
+            if self._role != ANSWERED_LATER or not self.request_done or not self._answer_later(throttler):
+                self._acquire(throttler)
         except Exception as error:  # as in `begin`
             self._proxy.on_error(error)
             self._fail(Reason.INTERNAL, "")
@@ -895,7 +998,8 @@ class ProxiedExchange(RequestRecord):
                     _forget(lease, self)
                 # The duration of a tunnel says nothing about the speed of its pod.
                 throttler.release(lease, 0.0 if phase >= TUNNEL else self.done_s - self.granted_s, succeeded)
-            proxy.add_to_traffic(self, throttler)
+            if self._role != HANDED_OVER:
+                proxy.add_to_traffic(self, throttler)
         if is_request:
             proxy.notify_observers(self, client)
 

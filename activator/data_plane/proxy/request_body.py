@@ -127,6 +127,15 @@ class RequestBody:
         """More is here than may be sent again."""
         return self._more is not None
 
+    def is_whole(self) -> bool:
+        """All of it is here."""
+        return self._done
+
+    def hand_over(self, client: ClientStream) -> None:
+        """Another one than its client is answered from now on. All of it is here."""
+        self._client = client
+        self._paused = False
+
     # --- a pod has the request ---
 
     def start(self, pod: PodStream, head: RequestHead, is_idempotent: bool) -> bool:
