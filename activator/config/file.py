@@ -41,6 +41,7 @@ from activator.config.specs import (
     HealthCheckSpec,
     MatchSpec,
     ProbeSpec,
+    ProgressSpec,
     QuietSpec,
     RevisionSpec,
     RuleSpec,
@@ -224,6 +225,8 @@ def _stand_in(revision: Revision) -> dict[str, Any]:
         made["waiting_page"] = text_of(page.file) if page.file else ""
         made["waiting_page_refresh_s"] = float(page.refresh)
         made["waiting_page_output"] = page.output
+    if revision.progress is not None:
+        made["progress"] = ProgressSpec(float(revision.progress.after), float(revision.progress.interval))
     if fallback is not None:
         made["fallback_body"] = text_of(fallback.file) if fallback.file else ""
         made["fallback_type"], made["fallback_redirect"] = fallback.content_type, fallback.redirect

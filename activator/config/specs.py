@@ -73,6 +73,13 @@ class AsyncSpec(msgspec.Struct, frozen=True):
     body_bytes_max: int  # of a request
 
 
+class ProgressSpec(msgspec.Struct, frozen=True):
+    """Comments in an event stream while a request has no answer."""
+
+    after_s: float
+    interval_s: float
+
+
 class ProbeSpec(msgspec.Struct, frozen=True):
     """How a pod is asked whether it takes requests."""
 
@@ -167,6 +174,7 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     waiting_page_refresh_s: float = 0.0  # 0.0: browsers wait like all others
     waiting_page_output: bool = False  # it shows the last lines of the program
     respond_async: AsyncSpec | None = None
+    progress: ProgressSpec | None = None
     fallback_body: str = ""
     fallback_type: str = ""
     fallback_redirect: str = ""

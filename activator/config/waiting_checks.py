@@ -16,7 +16,8 @@ from activator.runtime.errors import ConfigError
 from activator.runtime.units import KIB
 
 PAGE_BYTES_MAX: Final = 256 * KIB
-REFRESH_MIN_S: Final = 0.5  # a page that loads itself more often is load
+REFRESH_MIN_S: Final = 0.5  # a page that loads itself more often is load …
+COMMENTS_MIN_S: Final = 0.5  # … and so are comments
 
 
 def check_waiting(reader: Reader, item: Item, values: Values, path: str) -> None:
@@ -33,6 +34,11 @@ def check_waiting(reader: Reader, item: Item, values: Values, path: str) -> None
     if page and page is not UNREADABLE and page.get("output") is True and not values.get("process"):
         where = item_at(item_at(item, "waiting_page"), "output")
         reader.advise(where, f"{path}.waiting_page.output", "only a revision with `process` has output to show")
+    progress = values.get("progress")
+    interval = progress.get("interval") if progress and progress is not UNREADABLE else None
+    if isinstance(interval, float) and interval < COMMENTS_MIN_S:
+        where = item_at(item_at(item, "progress"), "interval")
+        reader.found(where, f"{path}.progress.interval", f"at least {COMMENTS_MIN_S:g}s")
     fallback = values.get("fallback")
     if fallback is None or fallback is UNREADABLE:
         return

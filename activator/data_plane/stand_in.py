@@ -16,7 +16,7 @@ from string import Template
 from typing import Final
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
-from activator.config.specs import AsyncSpec, QuietSpec, RevisionSpec
+from activator.config.specs import AsyncSpec, ProgressSpec, QuietSpec, RevisionSpec
 from activator.data_plane.refusals import PHRASES, refusal_head
 from activator.runtime.errors import Reason, status_of
 
@@ -93,6 +93,7 @@ class StandIn:
         self.refresh_s: float = spec.waiting_page_refresh_s
         self.shows_output: bool = spec.waiting_page_output
         self._template = Template(spec.waiting_page or _PAGE)
+        self.progress: ProgressSpec | None = spec.progress
         self.respond_async: AsyncSpec | None = spec.respond_async
         self._fallback: bytes = spec.fallback_body.encode()
         self._fallback_type: bytes = spec.fallback_type.encode()
@@ -187,4 +188,4 @@ def stand_in_of(spec: RevisionSpec) -> StandIn | None:
     """None: the revision wants none."""
     if spec.no_wake or spec.waiting_page_refresh_s > 0.0 or spec.fallback_body or spec.fallback_redirect:
         return StandIn(spec)
-    return None if spec.respond_async is None else StandIn(spec)
+    return None if spec.respond_async is None and spec.progress is None else StandIn(spec)

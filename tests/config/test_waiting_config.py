@@ -9,7 +9,7 @@ import pytest
 
 from activator.config.file import parse, resolve
 from activator.config.machine_checks import machine_problems
-from activator.config.specs import QuietSpec, RevisionSpec
+from activator.config.specs import AsyncSpec, ProgressSpec, QuietSpec, RevisionSpec
 from activator.config.tree import read_tree
 from activator.config.waiting_checks import PAGE_BYTES_MAX
 from activator.runtime.errors import ConfigError
@@ -48,6 +48,7 @@ def resolved(key: str) -> RevisionSpec:
         ("fallback: {redirect: status.example.com}", "expected an address such as"),
         ('fallback: {redirect: "/a\\r\\nSet-Cookie: b"}', "expected an address such as"),
         ("waiting_page: {output: true}", "only a revision with `process` has output to show"),
+        ("progress: {interval: 100ms}", "at least 0.5s"),
         ('fallback: {redirect: "javascript:alert(1)"}', "expected an address such as"),
     ],
 )
@@ -65,6 +66,9 @@ def test_what_a_revision_gets(tmp_path: Path) -> None:
     spec = resolved(f"waiting_page: {{refresh: 5s, file: {page}}}")
     assert (spec.waiting_page, spec.waiting_page_refresh_s) == ("<p>$name</p>", 5.0)
     assert not spec.waiting_page_output
+    assert resolved("progress: {interval: 7s}").progress == ProgressSpec(1.0, 7.0)
+    later = resolved("respond_async: {keep: 7s, requests: 8, answer_bytes: 9, bytes: 10, body_bytes: 11}")
+    assert later.respond_async == AsyncSpec(7.0, 8, 9, 10, 11)
     spec = resolved(f"fallback: {{file: {page}, content_type: text/plain}}")
     assert (spec.fallback_body, spec.fallback_type) == ("<p>$name</p>", "text/plain")
     assert resolved("server_timing: false").waiting_page_refresh_s == 0.0

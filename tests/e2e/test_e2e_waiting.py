@@ -192,3 +192,33 @@ def test_a_stop_lets_requests_without_a_client_finish(run_activator: RunActivato
     assert activator.process.wait(PATIENCE_S) == 0
     assert done.exists()
     activator.wait_log("1 answers that were kept are lost")
+
+
+@pytest.mark.parametrize("http2", [False, True])
+def test_progress_before_the_stream_begins(run_activator: RunActivator, tmp_path: Path, http2: bool) -> None:
+    gate = tmp_path / "gate"
+    one = {
+        "name": "app",
+        "hosts": ["app.test"],
+        "process": {"command": gated(SLOW, gate), "idle": "300s"},
+        "progress": {"after": "0s", "interval": "500ms"},
+    }
+    activator = run_activator(configured([one]))
+    headers = {"Host": "app.test", "Accept": "text/event-stream"}
+    url = f"http://{activator.address}/"
+    with httpx.Client(http1=not http2, http2=http2, timeout=PATIENCE_S) as client:
+        with client.stream("POST", url, headers={**headers, "X-Events": "yes"}, content=b"hello") as answer:
+            assert answer.status_code == 200 and answer.headers["Content-Type"] == "text/event-stream"
+            parts = answer.iter_text()
+            assert next(parts).startswith(": starting position=1 waiting=1 ")
+            gate.touch()
+            rest = "".join(parts)
+        assert rest.endswith("data: hello\n\n")
+        with client.stream("POST", url, headers=headers, content=b"hello") as answer:
+            text = "".join(answer.iter_text())
+        event = text.split("\n\n")[-2]
+        assert answer.status_code == 200 and event.startswith("event: error\ndata: ")
+        assert json.loads(event.partition("data: ")[2])["error"]["code"] == 201
+        with client.stream("POST", url, headers=headers, content=b"wait") as answer:
+            assert next(answer.iter_text()).startswith(": running ")  # and leaves
+    activator.wait_idle()

@@ -68,6 +68,15 @@ class RespondAsync(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = Size(MIB)
 
 
+class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Clients that send `Accept: text/event-stream` are told how their request gets on: 200, and comments, until the
+    pod answers with an event stream. Any other answer becomes an event `error`.
+    """
+
+    after: Annotated[Duration, doc("How long nothing is sent: a quick answer keeps its status.", "0s")] = Duration(1.0)
+    interval: Annotated[Duration, doc("The time between two comments, at least 0.5 s.", "15s")] = Duration(5.0)
+
+
 class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What clients get in the place of a refusal, when the revision fails or its line is full. One of the two."""
 

@@ -58,6 +58,7 @@ from activator.data_plane.proxy.phases import (
     is_legal,
 )
 from activator.data_plane.proxy.preferences import prefers_async, take_async_out
+from activator.data_plane.proxy.progress import ProgressStream, take_encodings_out, takes_events
 from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.proxy.request_body import SHARE_BYTES, BodyBudgets, RequestBody
 from activator.data_plane.proxy.routing import Router, sought
@@ -151,6 +152,7 @@ class ProxiedExchange(RequestRecord):
         self._gathering: bool = False  # counted as such
         self._goes_on: bool = False  # in another turn, with what the buffers hold
         self._role: i64 = ORDINARY
+        self._progress: ProgressStream | None = None  # between it and its client
 
     def _enter(self, phase: i64) -> bool:
         """Go on to `phase`. False: there is no such step from here, an error for which the request has ended."""
@@ -300,8 +302,10 @@ class ProxiedExchange(RequestRecord):
         if affinity is not None:
             self.pick_key = affinity.key_of(self.head, self._client.client_ip() if affinity.on_client_ip else "")
         stand_in = throttler.stand_in
-        if stand_in is not None and self._is_answered_later(throttler, stand_in):
-            return
+        if stand_in is not None:
+            if self._is_answered_later(throttler, stand_in):
+                return
+            self._show_progress(stand_in)
         if body is not None and not self.request_done and self._gathers(throttler, body):
             return
         self._acquire(throttler)
@@ -320,6 +324,19 @@ class ProxiedExchange(RequestRecord):
             self._fail(refusal, throttler.refusal_detail())
         elif self._enter(WAITING):
             self._wait(throttler)
+
+    def _show_progress(self, stand_in: StandIn) -> None:
+        """Where its revision says so, and its client reads an event stream."""
+        spec = stand_in.progress
+        if spec is not None and takes_events(self.head):
+            take_encodings_out(self.head)
+            proxy = self._proxy
+            self._progress = ProgressStream(self, self._client, spec, proxy.wheel, proxy.now, self.is_client_full)
+            self._client = self._progress
+
+    def is_client_full(self) -> bool:
+        """It has not taken what was written to it."""
+        return self._client_full
 
     # --- an answer that is kept ---
 
@@ -592,8 +609,13 @@ class ProxiedExchange(RequestRecord):
         throttler.gathering -= 1
         self.asked_for_slot_s = self._proxy.now()
         try:
-            if self._role != ANSWERED_LATER or not self.request_done or not self._answer_later(throttler):
-                self._acquire(throttler)
+            if self._role == ANSWERED_LATER:
+                if self.request_done and self._answer_later(throttler):
+                    return
+                stand_in = throttler.stand_in
+                if stand_in is not None:
+                    self._show_progress(stand_in)
+            self._acquire(throttler)
         except Exception as error:  # as in `begin`
             self._proxy.on_error(error)
             self._fail(Reason.INTERNAL, "")
@@ -970,6 +992,9 @@ class ProxiedExchange(RequestRecord):
         client = self._client
         self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
         self._selection = None
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
         proxy = self._proxy
         proxy.count_end(phase)
         self.done_s = self._time()

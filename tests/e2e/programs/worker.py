@@ -1,7 +1,7 @@
 """A program that takes its time: `worker.py PORT`.
 
 It answers a POST with its body, filled up to `X-Size` bytes, after a moment; with the body `wait` it takes long. With
-`X-Touch` the body names a file that it makes before it answers.
+`X-Touch` the body names a file that it makes before it answers; with `X-Events` the answer is an event stream.
 """
 
 from __future__ import annotations
@@ -23,6 +23,14 @@ class Worker(BaseHTTPRequestHandler):
         if self.headers.get("X-Touch"):
             Path(body.decode()).touch()
         body = body.ljust(int(self.headers.get("X-Size", "0")), b".")
+        if self.headers.get("X-Events"):
+            self.send_response(200)
+            self.send_header("Content-Type", "text/event-stream")
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.wfile.write(b"data: " + body + b"\n\n")
+            self.close_connection = True
+            return
         self.send_response(201)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("X-Worker", "yes")
