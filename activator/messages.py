@@ -584,6 +584,7 @@ class RevisionStatistics(msgspec.Struct, frozen=True):
     grpc_statuses: dict[int, int]  # of gRPC calls that have ended, by grpc-status
     failures: dict[str, int]  # by reason
     retries: dict[str, int]  # by reason
+    fallbacks: dict[str, int]  # requests that another revision took, by its key
     client_gone_total: int
     queued: int
     queue_limit: int

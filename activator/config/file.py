@@ -52,7 +52,7 @@ from activator.config.specs import (
     stand_for_many,
 )
 from activator.config.tree import Item, lay_environment_over, read_tree
-from activator.config.waiting_checks import text_of
+from activator.config.waiting_checks import key_of, text_of
 from activator.runtime.errors import ConfigError
 from activator.runtime.url_path import normal_prefix
 
@@ -230,6 +230,8 @@ def _stand_in(revision: Revision) -> dict[str, Any]:
     if fallback is not None:
         made["fallback_body"] = text_of(fallback.file) if fallback.file else ""
         made["fallback_type"], made["fallback_redirect"] = fallback.content_type, fallback.redirect
+        made["fallback_revision"] = key_of(fallback.revision) if fallback.revision else ""
+        made["fallback_while_starting"] = fallback.while_starting
     return made
 
 

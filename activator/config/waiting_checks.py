@@ -42,12 +42,55 @@ def check_waiting(reader: Reader, item: Item, values: Values, path: str) -> None
     fallback = values.get("fallback")
     if fallback is None or fallback is UNREADABLE:
         return
-    if bool(fallback.get("file")) == bool(fallback.get("redirect")):
-        reader.advise(item_at(item, "fallback"), f"{path}.fallback", "either `file` or `redirect` is required")
+    if sum(bool(fallback.get(key)) for key in ("file", "redirect", "revision")) != 1:
+        advice = "one of `file`, `redirect` and `revision` is required"
+        reader.advise(item_at(item, "fallback"), f"{path}.fallback", advice)
+    if fallback.get("while_starting") is True and not fallback.get("revision"):
+        where = item_at(item_at(item, "fallback"), "while_starting")
+        reader.advise(where, f"{path}.fallback.while_starting", "it has no effect without `revision`")
     redirect = fallback.get("redirect")
     if redirect and redirect is not UNREADABLE and not _is_target(redirect):
         where = item_at(item_at(item, "fallback"), "redirect")
         reader.found(where, f"{path}.fallback.redirect", "an address such as https://status.example.com/, or /path")
+
+
+def check_fallbacks(reader: Reader, root: Item, values: Values) -> None:
+    """Of all revisions: those that are named exist, and none leads back to where it comes from."""
+    keys: dict[str, int] = {}
+    for place, revision in enumerate(values.get("revisions", [])):
+        if revision is not UNREADABLE and isinstance(revision.get("name"), str):
+            keys.setdefault(f"{revision.get('namespace', 'default')}/{revision['name']}", place)
+    following: dict[str, str] = {}
+    for key, place in keys.items():
+        fallback = values["revisions"][place].get("fallback")
+        named = fallback.get("revision") if isinstance(fallback, dict) else None
+        if not isinstance(named, str) or not named:
+            continue
+        path = f"revisions[{place}].fallback.revision"
+        revision_item = element_at(item_at(root, "revisions"), place)
+        where = item_at(item_at(revision_item, "fallback"), "revision")
+        target = key_of(named)
+        if target not in keys:
+            reader.advise(where, path, f'there is no revision "{named}" in this file')
+            continue
+        following[key] = target
+        circle = _circle(key, following)
+        if circle:
+            del following[key]
+            reader.advise(where, path, f"a circle: {' -> '.join(one.removeprefix('default/') for one in circle)}")
+
+
+def _circle(key: str, following: dict[str, str]) -> list[str]:
+    """From a revision back to it; empty where it ends elsewhere."""
+    passed = [key]
+    while (key := following.get(key, "")) and key not in passed:
+        passed.append(key)
+    return [*passed, key] if key == passed[0] else []
+
+
+def key_of(name: str) -> str:
+    """namespace/name of a revision that is named by one or both."""
+    return name if "/" in name else f"default/{name}"
 
 
 def _is_target(text: str) -> bool:

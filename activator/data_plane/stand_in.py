@@ -97,6 +97,8 @@ class StandIn:
         self.respond_async: AsyncSpec | None = spec.respond_async
         self._fallback: bytes = spec.fallback_body.encode()
         self._fallback_type: bytes = spec.fallback_type.encode()
+        self.fallback_revision: str = spec.fallback_revision
+        self.falls_back_while_starting: bool = spec.fallback_while_starting
         self._redirect: bytes = spec.fallback_redirect.encode()
 
     # --- probes and monitors ---
@@ -186,6 +188,13 @@ class StandIn:
 
 def stand_in_of(spec: RevisionSpec) -> StandIn | None:
     """None: the revision wants none."""
-    if spec.no_wake or spec.waiting_page_refresh_s > 0.0 or spec.fallback_body or spec.fallback_redirect:
-        return StandIn(spec)
-    return None if spec.respond_async is None and spec.progress is None else StandIn(spec)
+    wants_one = (
+        spec.no_wake
+        or spec.waiting_page_refresh_s > 0.0
+        or spec.fallback_body
+        or spec.fallback_redirect
+        or spec.fallback_revision
+        or spec.respond_async is not None
+        or spec.progress is not None
+    )
+    return StandIn(spec) if wants_one else None

@@ -193,6 +193,7 @@ def plus(one: RevisionStatistics, other: RevisionStatistics) -> RevisionStatisti
         grpc_statuses=_sums(one.grpc_statuses, other.grpc_statuses),
         failures=_sums(one.failures, other.failures),
         retries=_sums(one.retries, other.retries),
+        fallbacks=_sums(one.fallbacks, other.fallbacks),
         client_gone_total=one.client_gone_total + other.client_gone_total,
         queued=one.queued + other.queued,
         gathering=one.gathering + other.gathering,

@@ -43,12 +43,18 @@ def resolved(key: str) -> RevisionSpec:
             "waiting_page: {refresh: 100ms}",
             'f:5: revisions[0].waiting_page.refresh: found "100ms", expected at least 0.5s',
         ),
-        ("fallback: {}", "f:5: revisions[0].fallback: either `file` or `redirect` is required"),
-        ("fallback: {file: a, redirect: /b}", "revisions[0].fallback: either `file` or `redirect` is required"),
+        ("fallback: {}", "f:5: revisions[0].fallback: one of `file`, `redirect` and `revision` is required"),
+        (
+            "fallback: {file: a, redirect: /b}",
+            "revisions[0].fallback: one of `file`, `redirect` and `revision` is required",
+        ),
         ("fallback: {redirect: status.example.com}", "expected an address such as"),
         ('fallback: {redirect: "/a\\r\\nSet-Cookie: b"}', "expected an address such as"),
         ("waiting_page: {output: true}", "only a revision with `process` has output to show"),
         ("progress: {interval: 100ms}", "at least 0.5s"),
+        ("fallback: {revision: other}", 'there is no revision "other" in this file'),
+        ("fallback: {revision: a}", "a circle: a -> a"),
+        ("fallback: {redirect: /x, while_starting: true}", "it has no effect without `revision`"),
         ('fallback: {redirect: "javascript:alert(1)"}', "expected an address such as"),
     ],
 )
@@ -93,3 +99,29 @@ def test_a_file_that_cannot_be_had(key: str, tmp_path: Path) -> None:
         assert root is not None
         problems = machine_problems(parse(text, "f", {}), root, os.environ)
         assert problems == [f"f:5: revisions[0].{key}.file: {path}: {cause}"], "`check` finds it with its line"
+
+
+def test_circles_of_fallbacks_are_found_once() -> None:
+    names = {"a": "b", "b": "other/c", "c": "d", "d": "a", "e": "a", "f": "f"}
+    revisions = [
+        f"  - {{name: {name}, namespace: {'other' if name == 'c' else 'default'}, hosts: [{name}.test], "
+        f"pods: ['127.0.0.1:1'], fallback: {{revision: {'default/' if name == 'c' else ''}{to}}}}}"
+        for name, to in names.items()
+    ]
+    with pytest.raises(ConfigError) as caught:
+        parse("\n".join(["revisions:", *revisions]), "f", {})
+    assert [problem.partition("revision: ")[2] for problem in caught.value.problems] == [
+        "a circle: d -> a -> b -> other/c -> d",
+        "a circle: f -> f",
+    ]
+
+
+def test_a_chain_of_fallbacks() -> None:
+    text = """revisions:
+  - {name: a, hosts: [a.test], pods: ['127.0.0.1:1'], fallback: {revision: b, while_starting: true}}
+  - {name: b, namespace: default, hosts: [b.test], pods: ['127.0.0.1:1'], fallback: {revision: other/c}}
+  - {name: c, namespace: other, hosts: [c.test], pods: ['127.0.0.1:1']}
+"""
+    specs = resolve(parse(text, "f", {}), lambda limit: "round-robin")
+    found = [(spec.fallback_revision, spec.fallback_while_starting) for spec in specs]
+    assert found == [("default/b", True), ("other/c", False), ("", False)]

@@ -222,3 +222,30 @@ def test_progress_before_the_stream_begins(run_activator: RunActivator, tmp_path
         with client.stream("POST", url, headers=headers, content=b"wait") as answer:
             assert next(answer.iter_text()).startswith(": running ")  # and leaves
     activator.wait_idle()
+
+
+def test_another_revision_serves_while_the_first_starts(run_activator: RunActivator, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    large = {
+        "name": "large",
+        "hosts": ["large.test"],
+        "process": {"command": gated(SLOW, gate), "idle": "300s"},
+        "fallback": {"revision": "small", "while_starting": True},
+    }
+    small = {"name": "small", "hosts": ["small.test"], "process": {"command": SLOW, "idle": "300s"}}
+    activator = run_activator(configured([large, small]))
+
+    def post() -> httpx.Response:
+        with httpx.Client(timeout=PATIENCE_S) as client:
+            return client.post(f"http://{activator.address}/", headers={"Host": "large.test"}, content=b"x" * 100_000)
+
+    answer = post()
+    assert (answer.status_code, len(answer.content)) == (201, 100_000)
+    assert answer.headers["Activator-Fallback"] == "default/small"
+    assert activator.revision("large")["processes"]["processes"] == 1, "it starts all the same"
+    gate.touch()
+    eventually(lambda: "Activator-Fallback" not in post().headers)
+    activator.wait_idle()
+    assert 'activator_fallbacks_total{namespace="default",revision="large",to="default/small"}' in (
+        activator.ask("/metrics")[2].decode()
+    )

@@ -78,10 +78,25 @@ class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Fallback(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What clients get in the place of a refusal, when the revision fails or its line is full. One of the two."""
+    """What clients get in the place of a refusal, when the revision fails or its line is full. One of the three."""
 
     file: Annotated[str, doc("A file that is sent with the status of the refusal, at most 256 KiB.", "sorry.html")] = ""
     content_type: Annotated[str, doc("The type of the file.", "application/json")] = "text/html; charset=utf-8"
     redirect: Annotated[
         str, doc("An address to which GET and HEAD are redirected (302).", "https://status.example.com/")
     ] = ""
+    revision: Annotated[
+        str,
+        doc(
+            "Another revision of this file, by name or namespace/name, that takes requests which can be sent in full.",
+            "small-model",
+        ),
+    ] = ""
+    while_starting: Annotated[
+        bool,
+        doc(
+            "With `revision`: whether it takes requests while no pod of this one is ready. They start this one all the "
+            "same.",
+            True,
+        ),
+    ] = False

@@ -58,6 +58,14 @@ class Accounting:
         else:
             throttler.traffic.begun(it.arrived_s)
 
+    def count_left(self, it: RequestRecord, throttler: RevisionThrottler, to: str, now_s: float) -> None:
+        """A request has gone on to another revision, which counts it from now on."""
+        throttler.fallbacks[to] = throttler.fallbacks.get(to, 0) + 1
+        if it.is_quiet:
+            throttler.quiet -= 1
+        else:
+            throttler.traffic.ended(now_s)
+
     def count_answer(self, throttler: RevisionThrottler, status: int) -> None:
         """The head of a pod's answer has come."""
         throttler.codes[status] = throttler.codes.get(status, 0) + 1

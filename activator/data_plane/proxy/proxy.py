@@ -39,6 +39,7 @@ from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.accounting import Accounting
 from activator.data_plane.proxy.answer_store import ANSWERS_PATH, AnswerStore, path_of
 from activator.data_plane.proxy.buffering import is_request_streamed, is_response_streamed
+from activator.data_plane.proxy.falling_back import forget_revision, may_fall_back
 from activator.data_plane.proxy.kept_answer import KeptAnswer
 from activator.data_plane.proxy.own_answers import send_refusal, send_whole
 from activator.data_plane.proxy.page_ticket import PageTicket
@@ -74,6 +75,7 @@ from activator.data_plane.upstream.pool import PodPool
 from activator.runtime.clock import NEVER, Now, TimingWheel
 from activator.runtime.errors import Reason, status_of
 
+FALLBACK_HEADER: Final = b"Activator-Fallback"  # of an answer: the revision that has given it, not the one asked for
 TOLD_LATE_S: Final = 0.001  # a wait so long is taken off the deadline that the pod of a gRPC request is told
 RISKY_IDLE_S: Final = 1.0  # what is not idempotent goes out on connections that were idle for less
 
@@ -298,9 +300,7 @@ class ProxiedExchange(RequestRecord):
         if body is not None and not body.assign(throttler.held):
             self._fail(Reason.HELD_BYTES_FULL, body.refused_for)
             return
-        affinity = throttler.affinity
-        if affinity is not None:
-            self.pick_key = affinity.key_of(self.head, self._client.client_ip() if affinity.on_client_ip else "")
+        self._find_key(throttler)
         stand_in = throttler.stand_in
         if stand_in is not None:
             if self._is_answered_later(throttler, stand_in):
@@ -310,19 +310,27 @@ class ProxiedExchange(RequestRecord):
             return
         self._acquire(throttler)
 
+    def _find_key(self, throttler: RevisionThrottler) -> None:
+        affinity = throttler.affinity
+        if affinity is not None:
+            self.pick_key = affinity.key_of(self.head, self._client.client_ip() if affinity.on_client_ip else "")
+
     def _acquire(self, throttler: RevisionThrottler) -> None:
         lease = throttler.try_acquire(self, self.asked_for_slot_s)
         if lease is not None:
             self.granted(lease)
             return
         stand_in = throttler.stand_in
-        if stand_in is not None and throttler.table.capacity == 0 and stand_in.wants_page(self.head):
-            self._show_page(throttler, stand_in)
-            return
+        if stand_in is not None and throttler.table.capacity == 0:
+            if stand_in.wants_page(self.head):
+                self._show_page(throttler, stand_in)
+                return
+            if stand_in.falls_back_while_starting and self._starts_for_others(throttler):
+                return
         refusal = throttler.enqueue(self)
         if refusal is not None:
             self._fail(refusal, throttler.refusal_detail())
-        elif self._enter(WAITING):
+        elif self.phase == WAITING or self._enter(WAITING):  # for another revision than before
             self._wait(throttler)
 
     def _show_progress(self, stand_in: StandIn) -> None:
@@ -421,21 +429,37 @@ class ProxiedExchange(RequestRecord):
 
     def _show_page(self, throttler: RevisionThrottler, stand_in: StandIn) -> None:
         """A browser is shown that the revision starts; a ticket waits for it in line."""
-        proxy = self._proxy
-        ticket = throttler.onlookers.page_ticket
-        if not isinstance(ticket, PageTicket):
-            ticket = PageTicket(throttler, proxy.wheel)
-            ticket.arrival = self.arrival
-            ticket.asked_s = self.asked_s
-            refusal = throttler.enqueue(ticket)
-            if refusal is not None:
-                self._fail(refusal, throttler.refusal_detail())
-                return
-            throttler.onlookers.page_ticket = ticket
+        ticket = self._ticket(throttler)
+        if ticket is None:
+            return
         now_s = self._time()
         ticket.looked_at(now_s, stand_in.refresh_s)
         self.reason = Reason.STARTING
-        self._answer(*stand_in.page(*throttler.start_progress(now_s), throttler.waiting(), throttler.onlookers.output))
+        page = stand_in.page(*throttler.start_progress(now_s), throttler.waiting(), throttler.onlookers.output)
+        self._answer(*page)
+
+    def _starts_for_others(self, throttler: RevisionThrottler) -> bool:
+        """Another revision takes the request, and a ticket waits for a start of this one. False: no other takes it."""
+        ticket = self._ticket(throttler)
+        if ticket is None:
+            return True
+        ticket.wanted_until(self._proxy.now() + throttler.queue_timeout_s())
+        return self._falls_back(throttler, Reason.STARTING)
+
+    def _ticket(self, throttler: RevisionThrottler) -> PageTicket | None:
+        """What stands in line for those who do not; None: it may not, and the request is refused."""
+        ticket = throttler.onlookers.page_ticket
+        if isinstance(ticket, PageTicket):
+            return ticket
+        ticket = PageTicket(throttler, self._proxy.wheel)
+        ticket.arrival = self.arrival
+        ticket.asked_s = self.asked_s
+        refusal = throttler.enqueue(ticket)
+        if refusal is not None:
+            self._fail(refusal, throttler.refusal_detail())
+            return None
+        throttler.onlookers.page_ticket = ticket
+        return ticket
 
     def _wait(self, throttler: RevisionThrottler) -> None:
         if self.queued_s == 0.0:
@@ -732,6 +756,8 @@ class ProxiedExchange(RequestRecord):
         if lease is not None and lease.trial:
             throttler.trial_answered(lease)
         self._proxy.count_answer(throttler, head.status)
+        if self.fallbacks != 0:
+            head.headers.append(FALLBACK_HEADER, throttler.key.encode())
         if throttler.spec.server_timing:
             value = server_timing(self.start, self.arrived_s, self.granted_s, self.connected_s, self.first_byte_s)
             head.headers.append(b"Server-Timing", value)
@@ -944,6 +970,70 @@ class ProxiedExchange(RequestRecord):
         """Let the wheel look at the exchange when the next of its time limits could be reached."""
         self._proxy.wheel.arm(self, next_limit_s(self, throttler.spec, self._proxy.send_timeout_s))
 
+    # --- another revision in the place of a refusal ---
+
+    def _falls_back(self, first: RevisionThrottler, reason: Reason) -> bool:
+        """Whether another revision takes the request."""
+        stand_in = first.stand_in
+        if stand_in is None or not stand_in.fallback_revision:
+            return False
+        second = self._proxy.router.named(stand_in.fallback_revision)
+        if second is None or second is first:
+            return False
+        if not may_fall_back(self, reason, self._body, self.head.method in _IDEMPOTENT):
+            return False
+        self._leave(first)
+        self._proxy.count_left(self, first, second.key, self._proxy.now())
+        forget_revision(self)
+        self.fallbacks += 1
+        if self.first_throttler is None:
+            self.first_throttler = first
+        if self.phase <= ROUTING or self.phase == WAITING or self._enter(WAITING):
+            self._take_to(second)
+        return True
+
+    def _leave(self, throttler: RevisionThrottler) -> None:
+        """Give back what it has of its revision."""
+        self._proxy.wheel.cancel(self)
+        pod, lease = self.pod, self.lease
+        if self.in_line:
+            throttler.cancel(self)
+        if self._gathering:
+            self._gathering = False
+            throttler.gathering -= 1
+        if self._body is not None:
+            self._body.pod_failed()
+        if pod is not None:
+            self.pod = None
+            pod.abort()
+        if lease is not None:
+            self.lease = None
+            if self.phase == CONNECTING:
+                _forget(lease, self)
+            throttler.release(lease, self._proxy.now() - self.granted_s, False)
+
+    def _take_to(self, throttler: RevisionThrottler) -> None:
+        """Another revision than the first is asked for a slot."""
+        self.throttler = throttler
+        stand_in = throttler.stand_in
+        self.is_quiet = stand_in is not None and stand_in.is_quiet(self.head)
+        self._proxy.count_routed(self, throttler)
+        self.asked_for_slot_s = self._proxy.now()
+        body = self._body
+        try:
+            if self.head.upgrade and not leave_taken_upgrades(self.head, throttler.spec):
+                self._fail(Reason.UPGRADE_NOT_SUPPORTED, "")
+            elif body is not None and not body.move(throttler.held):
+                self._fail(Reason.HELD_BYTES_FULL, "for this revision")
+            else:
+                self._find_key(throttler)
+                waits_for_body = body is not None and not self.request_done and self.phase == ROUTING
+                if body is None or not waits_for_body or not self._gathers(throttler, body):
+                    self._acquire(throttler)
+        except Exception as error:  # as in `begin`
+            self._proxy.on_error(error)
+            self._fail(Reason.INTERNAL, "")
+
     def _fail(self, reason: Reason, detail: str) -> None:
         """End the request for `reason`: its client is sent the reason, or where an answer has begun, cut off."""
         if self.over:
@@ -961,6 +1051,8 @@ class ProxiedExchange(RequestRecord):
                 throttler.pod_failed(lease, reason)
             if status_of(reason) == 503:
                 retry_after_s = throttler.retry_after_s()
+        if not answered and throttler is not None and self._falls_back(throttler, reason):
+            return
         client = self._client
         self.reason = reason
         if self.head.takes_trailers:

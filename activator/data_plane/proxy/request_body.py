@@ -77,6 +77,16 @@ class RequestBody:
         self.refused_for = held.refused_for
         return False
 
+    def move(self, of_revision: HeldBudget) -> bool:
+        """Another revision takes it; False where that one's budget does not allow what is here."""
+        held, more = self._held, self._more
+        if held is not None and not held.move(of_revision):
+            return False
+        if more is not None and not more.move(of_revision):
+            return False
+        self._of_revision = of_revision
+        return True
+
     def pieces(self) -> list[bytes]:
         """What is held of it."""
         return _NOTHING if self._held is None else self._held.pieces

@@ -128,6 +128,7 @@ class RevisionThrottler:
         self.codes: dict[int, int] = {}
         self.grpc_statuses: dict[int, int] = {}  # of gRPC calls that have ended, however they ended
         self.client_gone_total: int = 0
+        self.fallbacks: dict[str, int] = {}  # requests that another revision took, by its key
         self.retries: dict[Reason, int] = {}  # requests tried again, by what was the matter the first time
         self.retry_budget = RetryBudget()
         self._errors = Errors(spec.key, events)
