@@ -47,7 +47,7 @@ PATIENCE_S: Final = 60.0
 _FILE_ONLY: Final = frozenset(
     {
         "name", "namespace", "pods", "process", "tls", "max_scale", "needs", "no_wake", "waiting_page", "fallback",
-        "respond_async", "progress",
+        "respond_async", "progress", "activity",
     }
 )  # fmt: skip
 

@@ -33,6 +33,7 @@ from activator.config.model.programs import Readiness
 from activator.config.model.queueing import Queue
 from activator.config.model.revision import Revision
 from activator.config.model.routing import HashOn, Match
+from activator.config.model.waiting import COUNTS_TRAFFIC
 from activator.config.reader import UNREADABLE, Reader, build
 from activator.config.schema import make_schema
 from activator.config.specs import (
@@ -216,6 +217,11 @@ def resolve_revision(
 def _stand_in(revision: Revision) -> dict[str, Any]:
     """What clients get in the place of a pod's answer. Raises ConfigError for a file that cannot be read."""
     made: dict[str, Any] = {}
+    activity = revision.activity
+    if activity.websocket == COUNTS_TRAFFIC:
+        made["quiet_tunnels_s"] = float(activity.quiet_after)
+    if activity.stream == COUNTS_TRAFFIC:
+        made["quiet_streams_s"] = float(activity.quiet_after)
     page, fallback, later = revision.waiting_page, revision.fallback, revision.respond_async
     if later is not None:
         made["respond_async"] = AsyncSpec(

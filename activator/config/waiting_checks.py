@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from activator.config.edge_checks import element_at, item_at
+from activator.config.model.waiting import COUNTS, COUNTS_OPEN
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
 from activator.runtime.errors import ConfigError
@@ -17,6 +18,7 @@ from activator.runtime.units import KIB
 
 PAGE_BYTES_MAX: Final = 256 * KIB
 REFRESH_MIN_S: Final = 0.5  # a page that loads itself more often is load …
+LOOKS_MIN_S: Final = 1.0  # a program is asked, and a connection looked at, no more often
 COMMENTS_MIN_S: Final = 0.5  # … and so are comments
 
 
@@ -34,6 +36,7 @@ def check_waiting(reader: Reader, item: Item, values: Values, path: str) -> None
     if page and page is not UNREADABLE and page.get("output") is True and not values.get("process"):
         where = item_at(item_at(item, "waiting_page"), "output")
         reader.advise(where, f"{path}.waiting_page.output", "only a revision with `process` has output to show")
+    _check_activity(reader, item, values, path)
     progress = values.get("progress")
     interval = progress.get("interval") if progress and progress is not UNREADABLE else None
     if isinstance(interval, float) and interval < COMMENTS_MIN_S:
@@ -52,6 +55,31 @@ def check_waiting(reader: Reader, item: Item, values: Values, path: str) -> None
     if redirect and redirect is not UNREADABLE and not _is_target(redirect):
         where = item_at(item_at(item, "fallback"), "redirect")
         reader.found(where, f"{path}.fallback.redirect", "an address such as https://status.example.com/, or /path")
+
+
+def _check_activity(reader: Reader, item: Item, values: Values, path: str) -> None:
+    activity = values.get("activity")
+    if not activity or activity is UNREADABLE:
+        return
+    found = item_at(item, "activity")
+    for key in ("websocket", "stream"):
+        if activity.get(key, COUNTS_OPEN) not in (*COUNTS, UNREADABLE):
+            reader.found(item_at(found, key), f"{path}.activity.{key}", "open or traffic")
+    quiet = activity.get("quiet_after")
+    if isinstance(quiet, float) and quiet < LOOKS_MIN_S:
+        reader.found(item_at(found, "quiet_after"), f"{path}.activity.quiet_after", f"at least {LOOKS_MIN_S:g}s")
+    busy = activity.get("busy")
+    if not busy or busy is UNREADABLE:
+        return
+    busy_item = item_at(found, "busy")
+    if not values.get("process"):
+        reader.advise(busy_item, f"{path}.activity.busy", "only a revision with `process` has a program to ask")
+    target = busy.get("http_get")
+    if isinstance(target, str) and not (target.startswith("/") and target.isascii() and _is_target(target)):
+        reader.found(item_at(busy_item, "http_get"), f"{path}.activity.busy.http_get", "a path such as /api/status")
+    interval = busy.get("interval")
+    if isinstance(interval, float) and interval < LOOKS_MIN_S:
+        reader.found(item_at(busy_item, "interval"), f"{path}.activity.busy.interval", f"at least {LOOKS_MIN_S:g}s")
 
 
 def check_fallbacks(reader: Reader, root: Item, values: Values) -> None:

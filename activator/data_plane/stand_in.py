@@ -93,6 +93,8 @@ class StandIn:
         self.refresh_s: float = spec.waiting_page_refresh_s
         self.shows_output: bool = spec.waiting_page_output
         self._template = Template(spec.waiting_page or _PAGE)
+        self.quiet_tunnels_s: float = spec.quiet_tunnels_s
+        self.quiet_streams_s: float = spec.quiet_streams_s
         self.progress: ProgressSpec | None = spec.progress
         self.respond_async: AsyncSpec | None = spec.respond_async
         self._fallback: bytes = spec.fallback_body.encode()
@@ -196,5 +198,7 @@ def stand_in_of(spec: RevisionSpec) -> StandIn | None:
         or spec.fallback_revision
         or spec.respond_async is not None
         or spec.progress is not None
+        or spec.quiet_tunnels_s > 0.0
+        or spec.quiet_streams_s > 0.0
     )
     return StandIn(spec) if wants_one else None

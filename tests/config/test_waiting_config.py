@@ -55,6 +55,9 @@ def resolved(key: str) -> RevisionSpec:
         ("fallback: {revision: other}", 'there is no revision "other" in this file'),
         ("fallback: {revision: a}", "a circle: a -> a"),
         ("fallback: {redirect: /x, while_starting: true}", "it has no effect without `revision`"),
+        ("activity: {websocket: closed}", "open or traffic"),
+        ("activity: {quiet_after: 500ms}", "at least 1s"),
+        ("activity: {busy: {http_get: /x}}", "only a revision with `process` has a program to ask"),
         ('fallback: {redirect: "javascript:alert(1)"}', "expected an address such as"),
     ],
 )
@@ -125,3 +128,29 @@ def test_a_chain_of_fallbacks() -> None:
     specs = resolve(parse(text, "f", {}), lambda limit: "round-robin")
     found = [(spec.fallback_revision, spec.fallback_while_starting) for spec in specs]
     assert found == [("default/b", True), ("other/c", False), ("", False)]
+
+
+@pytest.mark.parametrize(
+    ("busy", "problem"),
+    [
+        ("http_get: /x, interval: 500ms", "at least 1s"),
+        ("http_get: x", "a path such as /api/status"),
+        ("http_get: '/x y'", "a path such as /api/status"),
+        ("field: y", "http_get"),
+    ],
+)
+def test_how_a_program_cannot_be_asked(busy: str, problem: str) -> None:
+    text = f"revisions:\n  - {{name: a, hosts: [a], process: {{command: [x]}}, activity: {{busy: {{{busy}}}}}}}\n"
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "f", {})
+    (found,) = caught.value.problems
+    assert problem in found
+
+
+def test_what_counts_as_activity() -> None:
+    assert (resolved("server_timing: false").quiet_tunnels_s, resolved("server_timing: false").quiet_streams_s) == (
+        0,
+        0,
+    )
+    spec = resolved("activity: {websocket: traffic, stream: traffic, quiet_after: 90s}")
+    assert (spec.quiet_tunnels_s, spec.quiet_streams_s) == (90.0, 90.0)

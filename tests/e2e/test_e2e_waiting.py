@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -249,3 +250,35 @@ def test_another_revision_serves_while_the_first_starts(run_activator: RunActiva
     assert 'activator_fallbacks_total{namespace="default",revision="large",to="default/small"}' in (
         activator.ask("/metrics")[2].decode()
     )
+
+
+# --- what counts as activity ---
+
+
+def test_an_open_websocket_does_not_keep_a_program_and_its_own_work_does(
+    run_activator: RunActivator, tmp_path: Path
+) -> None:
+    """The socket is quiet and the program says that it is busy; then it says that it is not."""
+    busy = tmp_path / "busy"
+    busy.touch()
+    one = {
+        "name": "app",
+        "hosts": ["*"],
+        "process": {"command": [*SLOW, str(busy)], "idle": "1s"},
+        "scaling": {"stable_window": "6s"},
+        "activity": {
+            "websocket": "traffic",
+            "quiet_after": "1s",
+            "busy": {"http_get": "/busy", "interval": "1s"},
+        },
+    }
+    activator = run_activator(configured([one]))
+    with socket.create_connection((activator.host, activator.port), PATIENCE_S) as sock:
+        sock.sendall(b"GET /ws HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+        assert sock.recv(4096).startswith(b"HTTP/1.1 101 ")
+        eventually(lambda: "there is work without a request" in json.dumps(activator.revision("app")))
+        assert processes(activator) == 1
+        busy.unlink()
+        eventually(lambda: processes(activator) == 0)
+        assert sock.recv(4096) == b"", "it was ended when its program went"
+    activator.wait_idle()

@@ -12,6 +12,10 @@ from activator.runtime.units import MIB
 REFRESH_S: Final = 2.0
 ASLEEP_STATUS: Final = 503
 
+COUNTS_OPEN: Final = "open"
+COUNTS_TRAFFIC: Final = "traffic"
+COUNTS: Final = (COUNTS_OPEN, COUNTS_TRAFFIC)
+
 Status = Annotated[int, msgspec.Meta(ge=200, le=599)]
 
 
@@ -66,6 +70,38 @@ class RespondAsync(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     body_bytes: Annotated[
         Size, doc("The body of such a request, which is received first. A larger one is answered at once.", "10MiB")
     ] = Size(MIB)
+
+
+class Busy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Background work that the program reports: it is asked while no request is here."""
+
+    http_get: Annotated[str, doc("The path that says it.", "/api/status")]
+    field: Annotated[
+        str,
+        doc(
+            "The field of the JSON answer, with dots between names. Not set: `busy`, or an answer that is one of the "
+            "words `busy` and `idle`.",
+            "last_activity",
+        ),
+    ] = ""
+    interval: Annotated[Duration, doc("How often it is asked, at least 1 s.", "30s")] = Duration(10.0)
+
+
+class Activity(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What keeps a program running beside requests, and what does not."""
+
+    websocket: Annotated[
+        str, doc("Whether an open WebSocket counts, or one that carries something.", "traffic", words=COUNTS)
+    ] = COUNTS_OPEN
+    stream: Annotated[str, doc("The same for a response that is an event stream.", "traffic", words=COUNTS)] = (
+        COUNTS_OPEN
+    )
+    quiet_after: Annotated[
+        Duration, doc("With `traffic`: how long one that carries nothing still counts, at least 1 s.", "5m")
+    ] = Duration(60.0)
+    busy: Annotated[
+        Busy | None, doc("How the program says that it works without a request. Not set: it is not asked.")
+    ] = None
 
 
 class Progress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -37,6 +37,7 @@ from activator.data_plane.headers import grpc
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.accounting import Accounting
+from activator.data_plane.proxy.activity import ActivityWatch
 from activator.data_plane.proxy.answer_store import ANSWERS_PATH, AnswerStore, path_of
 from activator.data_plane.proxy.buffering import is_request_streamed, is_response_streamed
 from activator.data_plane.proxy.falling_back import forget_revision, may_fall_back
@@ -155,6 +156,7 @@ class ProxiedExchange(RequestRecord):
         self._goes_on: bool = False  # in another turn, with what the buffers hold
         self._role: i64 = ORDINARY
         self._progress: ProgressStream | None = None  # between it and its client
+        self._watch: ActivityWatch | None = None  # looks whether it carries anything
 
     def _enter(self, phase: i64) -> bool:
         """Go on to `phase`. False: there is no such step from here, an error for which the request has ended."""
@@ -564,6 +566,8 @@ class ProxiedExchange(RequestRecord):
         if self.phase >= TUNNEL:
             assert pod is not None
             self.progress_s = self._time()
+            if self._watch is not None:
+                self._watch.sent(data)
             pod.send_body(data)
         elif pod is not None:
             body.send(pod, data)
@@ -756,6 +760,9 @@ class ProxiedExchange(RequestRecord):
         if lease is not None and lease.trial:
             throttler.trial_answered(lease)
         self._proxy.count_answer(throttler, head.status)
+        stand_in = throttler.stand_in
+        if stand_in is not None:
+            self._watch_activity(throttler, stand_in, head)
         if self.fallbacks != 0:
             head.headers.append(FALLBACK_HEADER, throttler.key.encode())
         if throttler.spec.server_timing:
@@ -772,10 +779,22 @@ class ProxiedExchange(RequestRecord):
             self._pause_pod()
         self._client.send_head(head)
 
+    def _watch_activity(self, throttler: RevisionThrottler, stand_in: StandIn, head: ResponseHead) -> None:
+        """Where its revision counts what it carries, and not that it is open."""
+        quiet_s = 0.0
+        if head.status == 101:
+            quiet_s = stand_in.quiet_tunnels_s
+        elif stand_in.quiet_streams_s > 0.0 and is_response_streamed(head):
+            quiet_s = stand_in.quiet_streams_s
+        if quiet_s > 0.0 and not self.is_quiet:
+            self._watch = ActivityWatch(self, throttler, quiet_s, self._proxy.wheel, self._time())
+
     def response_body(self, data: bytes) -> None:
         if self.over:
             return
         self.response_bytes += len(data)
+        if self._watch is not None:
+            self._watch.answered(data)
         buffer = self._response
         if buffer is None:
             self._client.send_body(data)
@@ -1084,9 +1103,8 @@ class ProxiedExchange(RequestRecord):
         client = self._client
         self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
         self._selection = None
-        if self._progress is not None:
-            self._progress.stop()
-            self._progress = None
+        if self._progress is not None or self._watch is not None:
+            self._stop_companions()
         proxy = self._proxy
         proxy.count_end(phase)
         self.done_s = self._time()
@@ -1119,6 +1137,14 @@ class ProxiedExchange(RequestRecord):
                 proxy.add_to_traffic(self, throttler)
         if is_request:
             proxy.notify_observers(self, client)
+
+    def _stop_companions(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
 
     def leave_exemplars(self, trace_id: str, time_s: float) -> None:
         """For the sender of its trace: in each histogram that it was added to. `time_s`: since 1970."""

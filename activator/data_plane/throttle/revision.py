@@ -161,8 +161,7 @@ class RevisionThrottler:
             self._asked_s = now_s
         waiter.asked_s = self._asked_s
         if not self.active:
-            self.active = True
-            self._events.activated(self.key)
+            self.activate()
         exempt = self._admission.exempts and self._admission.is_exempt(waiter)
         if self.source is not None:
             return self._acquire_lent(self.source, waiter, now_s)
@@ -178,6 +177,10 @@ class RevisionThrottler:
     def body_expected(self) -> None:
         """A request will ask for a slot when its body is here: a revision at zero may start meanwhile."""
         self.gathering += 1
+        self.activate()
+
+    def activate(self) -> None:
+        """It has a load that is to be reported."""
         if not self.active:
             self.active = True
             self._events.activated(self.key)

@@ -1,7 +1,8 @@
-"""A program that takes its time: `worker.py PORT`.
+"""A program that takes its time: `worker.py PORT [FILE]`.
 
 It answers a POST with its body, filled up to `X-Size` bytes, after a moment; with the body `wait` it takes long. With
 `X-Touch` the body names a file that it makes before it answers; with `X-Events` the answer is an event stream.
+A GET opens a WebSocket at `/ws`, on which nothing is said; elsewhere it answers `busy` as long as there is FILE.
 """
 
 from __future__ import annotations
@@ -34,6 +35,22 @@ class Worker(BaseHTTPRequestHandler):
         self.send_response(201)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("X-Worker", "yes")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        if self.path == "/ws":
+            self.send_response(101)
+            self.send_header("Connection", "Upgrade")
+            self.send_header("Upgrade", "websocket")
+            self.end_headers()
+            self.wfile.flush()
+            self.rfile.read()  # until the other side ends it
+            self.close_connection = True
+            return
+        body = b"busy" if Path(sys.argv[2]).exists() else b"idle"
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 

@@ -258,9 +258,9 @@ class ProcessSupervisor:
         if missing > 0:
             self._add(fleet, missing)
             return
-        # Those that are not ready yet go first, then the youngest.
+        # Those that are not ready yet go first, those that say that they are busy last; else the youngest.
         running.reverse()
-        by_rank = sorted(running, key=lambda process: process.ready)
+        by_rank = sorted(running, key=lambda process: (process.ready, process.busy))
         for process in by_rank[: len(running) - fleet.wanted]:
             if fleet.may_sleep and process.ready and process.sleep is not None:
                 self._put_to_sleep(process)
