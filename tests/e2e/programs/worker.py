@@ -20,7 +20,7 @@ class Worker(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-        time.sleep(60.0 if body == b"wait" else 0.3)
+        time.sleep(60.0 if body == b"wait" else 0.1)
         if self.headers.get("X-Touch"):
             Path(body.decode()).touch()
         body = body.ljust(int(self.headers.get("X-Size", "0")), b".")
