@@ -22,7 +22,8 @@ class AskAnswer(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 class TellAnswer(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The answer to that question. `fields` as `Fields.block`; `length` of the whole body; `data`: the part of it that
-    was asked for; `trailers` with the first part; `status` 0: the body is not here any more.
+    was asked for; `trailers` with the first part; `status` 0: the body is not here any more; `is_kept`: it is the
+    answer itself, and not something about it.
     """
 
     number: int
@@ -33,6 +34,7 @@ class TellAnswer(msgspec.Struct, frozen=True, tag=True, array_like=True):
     length: int
     data: bytes
     trailers: list[tuple[bytes, bytes]]
+    is_kept: bool = False
 
 
 AnswerMessage = AskAnswer | TellAnswer

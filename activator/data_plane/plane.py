@@ -128,7 +128,7 @@ class DataPlane:
             self.wheel,
             now,
             loop.call_soon,
-            int(config.limits.answer_bytes),
+            config.limits.answer_bytes,
             config.limits.answers,
             partial(secrets.token_hex, ANSWER_NAME_BYTES),
         )
@@ -184,6 +184,7 @@ class DataPlane:
         limits = config.limits
         self.held.bytes_max, self.held.requests_max = limits.held_bytes, limits.held_requests
         self.files.bytes_max = limits.file_bytes
+        self.answers.bytes_max, self.answers.requests_max = limits.answer_bytes, limits.answers
         self.proxy.send_timeout_s = float(limits.send_timeout)
         self.router.trusts_revision_headers = settings.trusts_revision_headers(config)
         registry = self.registry

@@ -165,6 +165,7 @@ class AnswerLinks:
                 length,
                 body,
                 answer.trailers,
+                True,
             )
         return TellAnswer(
             question.number, head.status, head.reason_phrase, head.headers.block, head.has_body, len(body), body, []

@@ -63,8 +63,8 @@ class AnswerStore(AnswerKeeper):
         self._wheel = wheel
         self._now = now
         self._defer = defer
-        self._bytes_max = bytes_max
-        self._requests_max = requests_max
+        self.bytes_max = bytes_max
+        self.requests_max = requests_max
         self._secret = secret
         self._revisions: dict[str, None] = {}  # that may have some
         self._usage: dict[str, _Usage] = {}
@@ -108,7 +108,7 @@ class AnswerStore(AnswerKeeper):
             usage.count >= spec.requests_max or usage.bytes + KEPT_OVERHEAD_BYTES > spec.bytes_max
         ):
             return False
-        return len(self.kept) < self._requests_max and self.bytes + KEPT_OVERHEAD_BYTES <= self._bytes_max
+        return len(self.kept) < self.requests_max and self.bytes + KEPT_OVERHEAD_BYTES <= self.bytes_max
 
     def withdraw(self, answer: KeptAnswer) -> None:
         """Nobody has been told its name: the client gets the answer at once."""
@@ -205,7 +205,7 @@ class AnswerStore(AnswerKeeper):
         return (
             answer.bytes - KEPT_OVERHEAD_BYTES + count <= spec.answer_bytes_max
             and usage.bytes + count <= spec.bytes_max
-            and self.bytes + count <= self._bytes_max
+            and self.bytes + count <= self.bytes_max
         )
 
     def grow(self, answer: KeptAnswer, count: int) -> bool:

@@ -1013,6 +1013,8 @@ class ProxiedExchange(RequestRecord):
 
     def _leave(self, throttler: RevisionThrottler) -> None:
         """Give back what it has of its revision."""
+        if self._role == ANSWERED_LATER:
+            self._role = ORDINARY  # that was for this revision
         self._proxy.wheel.cancel(self)
         pod, lease = self.pod, self.lease
         if self.in_line:

@@ -105,7 +105,6 @@ class StatusExchange(ProxiedExchange):
             self._tell(*self._store.absent(self._identity))
         elif self._links.has_ended(self._member):
             text = refusal_text(Reason.ANSWER_GONE, "the process that had it has ended")
-            self.reason = Reason.ANSWER_GONE
             self._tell(refusal_head(Reason.ANSWER_GONE, text, 0), text)
         else:
             self._waiting = _Waiting(self)
@@ -130,6 +129,10 @@ class StatusExchange(ProxiedExchange):
 
     def _tell(self, head: ResponseHead, body: bytes) -> None:
         """A short answer of our own."""
+        reason = head.headers.get(b"activator-reason")
+        if reason is not None:
+            self.reason = Reason(reason.decode())
+            self._proxy.count_refused(self.reason)
         client = self._client
         self.status = head.status
         self._end(True, True)
@@ -222,7 +225,7 @@ class StatusExchange(ProxiedExchange):
         head = ResponseHead(part.status, part.phrase, fields_of(part), part.length, part.has_body)
         if not part.has_body:
             head.content_length = -1
-        if head.headers.get(b"activator-reason") is None and part.status != 202 and self.head.method != b"DELETE":
+        if part.is_kept:
             self._part = part.data
             self._begin_sending(head, part.length, part.trailers)
         else:
@@ -256,7 +259,8 @@ class StatusExchange(ProxiedExchange):
         if self.over:
             return
         if not self._sends:
-            self._fail(reason, "")
+            text = refusal_text(reason, "")
+            self._tell(refusal_head(reason, text, 1 if reason is Reason.ANSWER_UNREACHABLE else 0), text)
             return
         client = self._client
         self.reason = reason

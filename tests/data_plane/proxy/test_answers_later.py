@@ -513,13 +513,27 @@ def test_any_of_several_gives_the_answer() -> None:
     other.check_nothing_kept()
 
 
+def test_a_refusal_that_is_kept_is_the_same_from_everywhere() -> None:
+    two = Two()
+    one, other = two.worlds[1], two.worlds[2]
+    place = place_of(one.post())
+    one.throttler.fail("no model")
+    one.clock.turn()
+    client = other.ask(place)
+    two.talk()
+    got = one.ask(place)
+    assert (client.status, client.body, client.fields) == (got.status, got.body, got.fields)
+    assert client.reason == "revision_failed" and client.fields["activator-answer"] == "kept"
+
+
 def test_one_that_does_not_answer_is_not_waited_for() -> None:
     two = Two()
     place = place_of(two.worlds[1].post())
     other = two.worlds[2]
     client = other.ask(place)
     other.clock.pass_time(6.0)
-    assert (client.status, client.reason) == (503, "answer_unreachable")
+    assert (client.status, client.reason, client.retry_after) == (503, "answer_unreachable", "1")
+    assert other.proxy.refused_requests == {Reason.ANSWER_UNREACHABLE: 1}
     two.talk()  # too late
     client = other.ask(place)
     other.links.unlinked(1)
