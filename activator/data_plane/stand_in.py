@@ -33,9 +33,10 @@ _PAGE: Final = """<!doctype html>
 :root { color-scheme: light dark; }
 body { display: grid; font: 16px/1.6 system-ui, sans-serif; margin: 0; min-height: 100vh; place-items: center; }
 main { max-width: min(30rem, 100vw - 2rem); padding: 1rem; text-align: center; }
-.output {
-  border: 1px solid; border-radius: 4px; font-size: 0.8125rem; line-height: 1.4; max-height: 24rem; overflow: auto;
-  padding: 0.5rem; text-align: start; white-space: pre-wrap; overflow-wrap: anywhere;
+.output { /* the last line is the one that is seen first */
+  border: 1px solid; border-radius: 4px; display: flex; flex-direction: column-reverse; font-size: 0.8125rem;
+  line-height: 1.4; max-height: 24rem; overflow: auto; overflow-wrap: anywhere; padding: 0.5rem; text-align: start;
+  white-space: pre-wrap;
 }
 </style>
 </head>
