@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from mypy_extensions import mypyc_attr
+
 from activator.codec.message import Fields
 from activator.data_plane.answer_messages import AnswerMessage, AskAnswer, TellAnswer
 from activator.data_plane.proxy.answer_store import AnswerStore
@@ -23,6 +25,7 @@ ASKS_AT_ONCE_MAX: Final = 32
 ENDED_MAX: Final = 1024  # data planes that have ended, of which that is known
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Asker:
     """Who waits for a part."""
 
