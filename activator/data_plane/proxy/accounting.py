@@ -60,7 +60,8 @@ class Accounting:
 
     def count_left(self, it: RequestRecord, throttler: RevisionThrottler, to: str, now_s: float) -> None:
         """A request has gone on to another revision, which counts it from now on."""
-        throttler.fallbacks[to] = throttler.fallbacks.get(to, 0) + 1
+        fallbacks = throttler.traffic.fallbacks
+        fallbacks[to] = fallbacks.get(to, 0) + 1
         if it.is_quiet:
             throttler.quiet -= 1
         else:

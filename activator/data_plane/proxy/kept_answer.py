@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from activator.codec.message import Fields, Headers, ResponseHead
+from activator.codec.proxy_protocol import Endpoints
 from activator.config.specs import AsyncSpec
 from activator.data_plane.exchange import ClientStream
 from activator.data_plane.proxy.record import RequestRecord
@@ -80,6 +81,7 @@ class KeptAnswer(ClientStream):
         self.is_forgotten: bool = False
         self.expiry = AnswerExpiry(self)
         self._client_ip = client.client_ip()
+        self._endpoints = client.endpoints()
         self._protocol = client.protocol()
         self._secure = client.secure()
 
@@ -129,6 +131,9 @@ class KeptAnswer(ClientStream):
 
     def client_ip(self) -> str:
         return self._client_ip
+
+    def endpoints(self) -> Endpoints | None:
+        return self._endpoints
 
     def protocol(self) -> str:
         return self._protocol

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
+from activator.codec.proxy_protocol import Endpoints
 from activator.config.specs import ProgressSpec
 from activator.data_plane.exchange import ClientStream
 from activator.data_plane.proxy.record import RequestRecord
@@ -164,6 +165,9 @@ class ProgressStream(ClientStream):
 
     def client_ip(self) -> str:
         return self._client.client_ip()
+
+    def endpoints(self) -> Endpoints | None:
+        return self._client.endpoints()
 
     def protocol(self) -> str:
         return self._client.protocol()

@@ -128,7 +128,6 @@ class RevisionThrottler:
         self.codes: dict[int, int] = {}
         self.grpc_statuses: dict[int, int] = {}  # of gRPC calls that have ended, however they ended
         self.client_gone_total: int = 0
-        self.fallbacks: dict[str, int] = {}  # requests that another revision took, by its key
         self.retries: dict[Reason, int] = {}  # requests tried again, by what was the matter the first time
         self.retry_budget = RetryBudget()
         self._errors = Errors(spec.key, events)
@@ -551,6 +550,11 @@ class RevisionThrottler:
         if onlookers is None:
             onlookers = self._onlookers = Onlookers()
         return onlookers
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """Requests that another revision took, by its key."""
+        return {} if self._traffic is None else self._traffic.fallbacks
 
     def has_traffic(self) -> bool:
         """Whether there is anything to read in `traffic`."""

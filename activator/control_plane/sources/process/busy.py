@@ -26,7 +26,7 @@ from activator.config.model.waiting import Busy
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess
 from activator.messages import Load
 from activator.runtime.clock import Now
-from activator.runtime.sockets import split_address
+from activator.runtime.streams import authority_of, open_stream
 from activator.runtime.tasks import TaskGroupOwner
 from activator.runtime.units import KIB
 
@@ -124,7 +124,8 @@ class BusyWatch:
                 continue
             watched.due_s = now_s + float(watched.busy.interval)
             fleet = self._find(key)
-            ready = [] if fleet is None else [one for one in fleet.running() if one.ready]
+            once = fleet is None or fleet.is_once()  # a question would be the one request that it takes
+            ready = [] if fleet is None or once else [one for one in fleet.running() if one.ready]
             if not ready:
                 self._say(key, watched, 0, watched.requested)
             elif not self._has_requests(key):
@@ -172,13 +173,12 @@ class BusyWatch:
 
 async def ask(address: str, path: str, field: str, timeout_s: float) -> Said:
     """Ask a program once; nothing that it does is raised."""
-    host, port = split_address(address)
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host, port)
-            head = f"GET {path} HTTP/1.1\r\nHost: {address}\r\nAccept: application/json\r\nConnection: close\r\n\r\n"
-            writer.write(head.encode())
+            reader, writer = await open_stream(address)
+            head = f"GET {path} HTTP/1.1\r\nHost: {authority_of(address)}\r\n"
+            writer.write(f"{head}Accept: application/json\r\nConnection: close\r\n\r\n".encode())
             return await _answer(reader, field)
     except TimeoutError:
         return Said(problem=f"no answer within {timeout_s:g} s")
