@@ -41,6 +41,7 @@ class LocalProcess:
         self.sleep = settings.sleep  # likewise
         self.address = place.first_address
         self.ready = False
+        self.busy = False  # it says that it works without a request
         self.stopping = False
         self.rest = Rest.AWAKE
         self.home = ""  # the group that it counts in

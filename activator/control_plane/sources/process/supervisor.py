@@ -221,6 +221,10 @@ class ProcessSupervisor:
         fleet = self._fleets.get(key)
         return None if fleet is None else fleet.log
 
+    def fleet(self, key: str) -> Fleet | None:
+        """The processes of a revision; None: it has no program."""
+        return self._fleets.get(key)
+
     def statistics(self) -> dict[str, dict[str, int]]:
         """For /debug."""
         return {
@@ -254,9 +258,9 @@ class ProcessSupervisor:
         if missing > 0:
             self._add(fleet, missing)
             return
-        # Those that are not ready yet go first, then the youngest.
+        # Those that are not ready yet go first, those that say that they are busy last; else the youngest.
         running.reverse()
-        by_rank = sorted(running, key=lambda process: process.ready)
+        by_rank = sorted(running, key=lambda process: (process.ready, process.busy))
         for process in by_rank[: len(running) - fleet.wanted]:
             if fleet.may_sleep and process.ready and process.sleep is not None:
                 self._put_to_sleep(process)
