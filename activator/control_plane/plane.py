@@ -23,6 +23,7 @@ from activator.control_plane.sources.file import FileSource
 from activator.control_plane.sources.fixed_pods.resolver import NameResolver
 from activator.control_plane.sources.fixed_pods.source import FixedPods
 from activator.control_plane.sources.health_checks import HealthChecks
+from activator.control_plane.sources.process.child import ChildProcesses
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.source import ProcessSource
 from activator.control_plane.sources.source import Source
@@ -78,7 +79,8 @@ class ControlPlane:
         self.health_checks = HealthChecks(tasks, self.submit, self.worker.model, now)
         self.prober.panicked = self.worker.supervision.panicked
         self.controllers = Controllers(now)
-        self.processes = ProcessSource(tasks, self.submit, now, wall_clock, reaping, self.worker.supervision.panicked)
+        units = ChildProcesses(tasks, now, reaping)
+        self.processes = ProcessSource(tasks, self.submit, now, wall_clock, units, self.worker.supervision.panicked)
         unreachable = UnreachableRevisions(self.submit, self.prober, self.worker.model, now)
         resolver = NameResolver(dns.servers, float(dns.timeout))
         fixed_pods = FixedPods(tasks, self.submit, unreachable.pods_changed, now, resolver)

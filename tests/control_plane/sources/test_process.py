@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
+from activator.control_plane.sources.process.child import ChildProcesses
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.state.supervision import Supervision
@@ -34,19 +35,19 @@ class DefectiveReaping(Reaping):
             raise ValueError("injected")
 
 
-class Portless(ProcessSupervisor):
+class Portless(ChildProcesses):
     """Finds no free port at first."""
 
     misses = 2
 
-    def _free_port(self) -> int:
+    def free_port(self) -> int:
         if self.misses:
             self.misses -= 1
             raise OSError("no port")
-        return super()._free_port()
+        return super().free_port()
 
 
-def until_ready(make: Callable[..., ProcessSupervisor], reaping: Reaping) -> tuple[Supervision, list[BaseException]]:
+def until_ready(make: Callable[..., ChildProcesses], reaping: Reaping) -> tuple[Supervision, list[BaseException]]:
     """Ask for one process, and wait until there is one that is ready."""
     supervision = Supervision()
     errors: list[BaseException] = []
@@ -59,7 +60,9 @@ def until_ready(make: Callable[..., ProcessSupervisor], reaping: Reaping) -> tup
                 ready.set()
 
         tasks = TaskGroupOwner(lambda name, error: errors.append(error))
-        supervisor = make(tasks, hear, time.monotonic, reaping, supervision.panicked)
+        supervisor = ProcessSupervisor(
+            tasks, hear, time.monotonic, make(tasks, time.monotonic, reaping), supervision.panicked
+        )
         supervisor.set_revision(KEY, REVISION)
         supervisor.grant(KEY, 1)
         await asyncio.wait_for(ready.wait(), 20.0)
@@ -72,7 +75,7 @@ def until_ready(make: Callable[..., ProcessSupervisor], reaping: Reaping) -> tup
 
 
 def test_a_defect_in_the_life_of_a_process_costs_that_process() -> None:
-    supervision, errors = until_ready(ProcessSupervisor, DefectiveReaping(2))
+    supervision, errors = until_ready(ChildProcesses, DefectiveReaping(2))
     assert (supervision.panics_total, errors) == (2, [])
     assert "injected" in supervision.dead_letters[0].error
 

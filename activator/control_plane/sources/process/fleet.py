@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterable
 from enum import Enum
 
-from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
+from activator.config.model.sleep import Sleep
 from activator.control_plane.groups.group import ProgramCounts
-from activator.control_plane.sources.process.launch import Launch
-from activator.control_plane.sources.process.output import OnLine, Output
 from activator.control_plane.sources.process.program_log import ProgramLog
-from activator.messages import PodStatus
-from activator.runtime.local_listeners import LOOPBACK_4
-from activator.runtime.sockets import join_address
+from activator.control_plane.sources.process.unit import Unit
+from activator.messages import PodSeen, PodStatus
 
 
 class Rest(Enum):
@@ -28,19 +24,15 @@ class Rest(Enum):
 
 
 class LocalProcess:
-    """One process; `stopping` from the moment it is not wanted any more."""
+    """One run of the program; `stopping` from the moment it is not wanted any more."""
 
-    def __init__(
-        self, key: str, identity: str, port: int, drain_timeout_s: float, settings: Process, on_line: OnLine
-    ) -> None:
+    def __init__(self, key: str, identity: str, unit: Unit, drain_timeout_s: float, sleep: Sleep | None) -> None:
         self.key = key
         self.identity = identity
-        self.port = port
+        self.unit = unit
         self.drain_timeout_s = drain_timeout_s
-        self.stop = settings.stop  # as it was configured when the process was started
-        self.sleep = settings.sleep  # likewise
-        self.address = join_address(LOOPBACK_4, port)
-        self.is_port_fixed = False
+        self.sleep = sleep  # as it was configured when the program was started
+        self.is_shown = False  # it has been told of as a pod
         self.ready = False
         self.stopping = False
         self.rest = Rest.AWAKE
@@ -51,22 +43,16 @@ class LocalProcess:
         self.stop_asked = asyncio.Event()
         self.sleep_asked = asyncio.Event()
         self.wake_asked = asyncio.Event()
-        self.launch: Launch | None = None  # how it was started
-        self.child: asyncio.subprocess.Process | None = None
-        self.output = Output(settings.readiness.log, on_line)
         self.started_s = 0.0
 
     @property
     def status(self) -> PodStatus:
         return PodStatus.READY if self.ready else PodStatus.PENDING
 
-    def signal_group(self, number: int) -> None:
-        """Send a signal to the process and all its descendants that kept its group."""
-        if self.child is not None:
-            try:
-                os.killpg(self.child.pid, number)
-            except ProcessLookupError:
-                pass
+    def seen(self, source: str) -> PodSeen | None:
+        """As the pod that it is; None: nothing has an address yet."""
+        address = self.unit.address
+        return PodSeen(self.key, source, self.identity, address, self.status) if address else None
 
 
 class Fleet:
@@ -85,10 +71,6 @@ class Fleet:
         self.crashes = 0  # failed starts in a row
         self.failure = ""  # why it cannot start; empty: it can, or may try
         self.not_before_s = 0.0  # the crash backoff
-
-    @property
-    def fixed_port(self) -> int | None:
-        return None if self.revision.process is None else self.revision.process.port
 
     def wants_gpus(self) -> bool:
         return self.revision.process is not None and self.revision.process.gpus > 0

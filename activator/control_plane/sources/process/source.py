@@ -16,8 +16,8 @@ from activator.control_plane.groups.resolve import resolve_groups
 from activator.control_plane.scaling.autoscaler import Autoscaler, Shown
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.scaling.rule import process_rule
-from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
+from activator.control_plane.sources.process.unit import Units
 from activator.control_plane.sources.source import Source
 from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Load
@@ -28,8 +28,8 @@ log = logging.getLogger("activator.process")
 
 
 class ProcessSource(Source):
-    """`submit` takes changes; `panicked` is called with errors of ours (`ProcessSupervisor`); `wall_clock` is for
-    schedules.
+    """`submit` takes changes; `units` makes what runs; `panicked` is called with errors of ours (`ProcessSupervisor`);
+    `wall_clock` is for schedules.
     """
 
     def __init__(
@@ -38,17 +38,17 @@ class ProcessSource(Source):
         submit: Callable[[Change], None],
         now: Now,
         wall_clock: Now,
-        reaping: Reaping,
+        units: Units,
         panicked: Callable[[str, object, object, float], float],
     ) -> None:
-        self.supervisor = ProcessSupervisor(tasks, submit, now, reaping, panicked)
+        self.supervisor = ProcessSupervisor(tasks, submit, now, units, panicked)
         self._panicked = panicked
         self._now = now
         self.groups = Groups(self.supervisor, self.supervisor.move, now)
         self.autoscaler = Autoscaler(now, wall_clock, self._scale)
         self.supervisor.ready_changed = self.autoscaler.ready
         self.supervisor.changed = self._programs_changed
-        self.supervisor.grace_of = self._grace_of
+        self.supervisor.grace_asked = self._grace_of
         self._grace_s: dict[str, float] = {}
 
     async def close(self) -> None:
