@@ -44,7 +44,19 @@ PATIENCE_S: Final = 60.0
 # What a revision has in the file only: a cluster says it by other means, or cannot have it.
 # `waiting_page` and `fallback` name files, which the author of an object must not read out of our container.
 _FILE_ONLY: Final = frozenset(
-    {"name", "namespace", "pods", "process", "tls", "max_scale", "needs", "no_wake", "waiting_page", "fallback"}
+    {
+        "name",
+        "namespace",
+        "pods",
+        "process",
+        "container",
+        "tls",
+        "max_scale",
+        "needs",
+        "no_wake",
+        "waiting_page",
+        "fallback",
+    }
 )
 
 

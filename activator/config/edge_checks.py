@@ -112,11 +112,11 @@ class EdgeChecker:
         self._check_protocol(item, values, path)
         tls = values.get("tls")
         if tls is not None and tls is not UNREADABLE:
-            self._check_pod_tls(item_at(item, "tls"), tls, f"{path}.tls", "process" in values)
+            self._check_pod_tls(item_at(item, "tls"), tls, f"{path}.tls", program_key(item, values))
 
-    def _check_pod_tls(self, item: Item, values: Values, path: str, has_process: bool) -> None:
-        if has_process:
-            self._reader.advise(item, path, "`tls` requires `pods`: connections to local processes are without TLS")
+    def _check_pod_tls(self, item: Item, values: Values, path: str, program: str) -> None:
+        if program:
+            self._reader.advise(item, path, "`tls` requires `pods`: connections to local programs are without TLS")
         if bool(values.get("certificate")) != bool(values.get("key")):
             self._reader.advise(item, path, "`certificate` and `key` require each other: set both or neither")
         elif values.get("certificate"):
@@ -196,6 +196,14 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def program_key(item: Item, values: Values) -> str:
+    """The key of the program that a revision has: `process`, `container`, or nothing."""
+    for key in ("process", "container"):
+        if values.get(key) is not None or (key not in values and key in (item.entries or {})):
+            return key
+    return ""
 
 
 def item_at(item: Item, key: str) -> Item:

@@ -43,7 +43,7 @@ from activator.config.specs import (
     RevisionSpec,
     RuleSpec,
     resolve_buffer,
-    resolve_process,
+    resolve_program,
     stand_for_many,
 )
 from activator.config.tree import Item, lay_environment_over, read_tree
@@ -76,7 +76,7 @@ def parse(text: str, name: str, environ: Mapping[str, str], policy_names: Abstra
     root = read_tree(text, name, environ, problems)
     if root is None:
         raise ConfigError(problems)
-    return _read(root, name, problems, policy_names)
+    return from_tree(root, name, problems, policy_names)
 
 
 def overlay(config: Config, environ: Mapping[str, str], policy_names: AbstractSet[str] | None = None) -> Config:
@@ -84,7 +84,7 @@ def overlay(config: Config, environ: Mapping[str, str], policy_names: AbstractSe
     problems: list[str] = []
     root = _item_of(config)
     lay_environment_over(root, environ, problems)
-    return _read(root, COMMAND_LINE, problems, policy_names)
+    return from_tree(root, COMMAND_LINE, problems, policy_names)
 
 
 def _item_of(value: object) -> Item:
@@ -107,7 +107,8 @@ def _default_of(field: msgspec.structs.FieldInfo) -> object:
     return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
-def _read(root: Item, name: str, problems: list[str], policy_names: AbstractSet[str] | None) -> Config:
+def from_tree(root: Item, name: str, problems: list[str], policy_names: AbstractSet[str] | None) -> Config:
+    """A tree as a configuration; raises ConfigError with these problems and its own."""
     reader = Reader(problems)
     values = reader.read(root, _KIND, "")
     if values is not UNREADABLE:
@@ -149,8 +150,8 @@ def resolve_revision(
     threshold = revision.trailing_fragmentation_threshold
     queue = revision.queue
     buffer_request, buffer_response, buffer_file = resolve_buffer(revision.buffer, revision.container_concurrency)
-    if revision.process is not None:
-        most = resolve_process(revision, processors).max_scale
+    if revision.program is not None:
+        most = resolve_program(revision, processors).max_scale
     else:
         most = 0 if stand_for_many(revision) else len(revision.pods)
     return RevisionSpec(
@@ -278,9 +279,9 @@ def speaks_http2(revision: Revision) -> bool:
 
 
 def readiness_probe(revision: Revision) -> ProbeSpec:
-    """How a process of the revision is asked whether it is ready."""
-    assert revision.process is not None
-    readiness = revision.process.readiness
+    """How a program of the revision is asked whether it is ready."""
+    assert revision.program is not None
+    readiness = revision.program.readiness
     if readiness.grpc is not None:
         return ProbeSpec(PROBE_GRPC, http2=True, service=readiness.grpc)
     if readiness.http_get:

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from activator.config.model.containers import Container
 from activator.config.model.file import Config
 from activator.config.model.pods import PROBE_TCP, Health, PodTls
 from activator.config.model.programs import Process
@@ -190,19 +191,19 @@ def resolve_buffer(buffer: Buffer, container_concurrency: int) -> tuple[int, int
     return request, response, int(buffer.file)
 
 
-def resolve_process(revision: Revision, processors: int | None = None) -> Process:
-    """The process of a revision that has one, with its defaults settled, from `scaling` where they stand there;
+def resolve_program(revision: Revision, processors: int | None = None) -> Process | Container:
+    """The program of a revision that has one, with its defaults settled, from `scaling` where they stand there;
     `processors`: how many this machine has.
     """
-    assert revision.process is not None
-    process = revision.process
+    process = revision.program
+    assert process is not None
     scaling = revision.scaling
     limit = revision.container_concurrency
     min_scale = process.min_scale or scaling.min
     max_scale = process.max_scale or scaling.max
     if max_scale == 0:
         # A program that sets no limit handles many requests at once by itself; one with a limit needs company.
-        max_scale = 1 if limit == 0 or process.port is not None else processors or len(os.sched_getaffinity(0))
+        max_scale = 1 if limit == 0 or process.is_single else processors or len(os.sched_getaffinity(0))
         least = (min_scale, scaling.initial_scale, scaling.activation_scale, *(one.min for one in scaling.schedule))
         max_scale = max(max_scale, *least)
     grace = scaling.scale_to_zero_grace

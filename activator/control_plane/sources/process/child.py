@@ -49,6 +49,9 @@ class ChildProcesses(Units):
         self.reaping = reaping
         self._ports: set[int] = set()
 
+    def known(self, revision: Revision) -> None:
+        pass
+
     def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> ChildProcess:
         assert revision.process is not None
         port = revision.process.port or self.free_port()

@@ -73,7 +73,7 @@ class Fleet:
         self.not_before_s = 0.0  # the crash backoff
 
     def wants_gpus(self) -> bool:
-        return self.revision.process is not None and self.revision.process.gpus > 0
+        return self.revision.program is not None and self.revision.program.gpus > 0
 
     def running(self) -> list[LocalProcess]:
         """That start, run or are being woken."""

@@ -49,6 +49,7 @@ class ProcessSource(Source):
         self.supervisor.ready_changed = self.autoscaler.ready
         self.supervisor.changed = self._programs_changed
         self.supervisor.grace_asked = self._grace_of
+        self.supervisor.released = self.autoscaler.release
         self._grace_s: dict[str, float] = {}
 
     async def close(self) -> None:
@@ -60,7 +61,7 @@ class ProcessSource(Source):
 
         In this order: a program is started only when it is known in which group it counts.
         """
-        with_programs = {key: revision for key, revision in revisions.items() if revision.process is not None}
+        with_programs = {key: revision for key, revision in revisions.items() if revision.program is not None}
         self.supervisor.gpus.configure([str(gpu) for gpu in config.gpus])
         self._grace_s = {one.name: float(one.grace) for one in config.groups if one.grace is not None}
         for key, revision in revisions.items():
@@ -72,6 +73,11 @@ class ProcessSource(Source):
         for key, revision in with_programs.items():
             self.autoscaler.set_revision(key, process_rule(revision))
 
+    def add_revision(self, key: str, revision: Revision) -> None:
+        """One that the file does not have, with a program; or what it is from now on."""
+        self.supervisor.set_revision(key, revision)
+        self.autoscaler.set_revision(key, process_rule(revision))
+
     def drop_revision(self, key: str) -> None:
         self.autoscaler.drop_revision(key)
         self.supervisor.drop_revision(key)
@@ -82,7 +88,7 @@ class ProcessSource(Source):
     def load(self, key: str, seconds: float | None) -> str:
         """Have it loaded, for so long from when it is ready; None: for as long as it may be idle. A problem, if any."""
         if not self.autoscaler.hold(key, seconds):
-            return "it has no `process`"
+            return "it has no `process` or `container`"
         self.groups.ask(key)
         return ""
 
@@ -90,7 +96,7 @@ class ProcessSource(Source):
         """Stop its programs when they have finished their requests, also those that sleep. A problem, if any."""
         least = self.autoscaler.minimum(key)
         if least is None:
-            return "it has no `process`"
+            return "it has no `process` or `container`"
         if least:
             return (
                 f"{least} {'process is' if least == 1 else 'processes are'} its minimum now (`min_scale`, a schedule)"
@@ -103,7 +109,7 @@ class ProcessSource(Source):
     def restart(self, key: str) -> str:
         """Start others in the place of its programs, which finish the requests that they have. A problem, if any."""
         if self.autoscaler.minimum(key) is None:
-            return "it has no `process`"
+            return "it has no `process` or `container`"
         group = self.groups.of(key)
         if group is not None:  # others may not fit beside those that leave
             return f"it is in the group {group.rule.name}: `unload` it, and `load` it"

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from activator.config.model.containers import Container
 from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
 from activator.config.programs import log_file_of
@@ -63,6 +64,7 @@ class ProcessSupervisor(Keeper):
         self._panicked = panicked
         self.ready_changed: Callable[[str, int], None] = _nobody  # so many processes of a revision are ready now
         self.changed: Callable[[str, str], None] = _nothing  # a process of a revision, which counts in this group
+        self.released: Callable[[str], None] = _let_go  # somebody else has stopped a program of this revision
         self.grace_asked: Callable[[str], float | None] = _no_grace  # of a group: how long requests may still run
         self.gpus = GpuPool()
         self._submit = submit
@@ -78,14 +80,16 @@ class ProcessSupervisor(Keeper):
     # --- what is wanted ---
 
     def set_revision(self, key: str, revision: Revision) -> None:
-        """A revision that is run by processes; a changed command applies to processes started from now on."""
-        assert revision.process is not None
+        """A revision with a program; what changes in it applies to what is started from now on."""
+        program = revision.program
+        assert program is not None
+        self._units.known(revision)
         fleet = self._fleets.get(key)
         if fleet is None:
             fleet = self._fleets[key] = Fleet(key, revision, ProgramLog(self._terminal, self._now))
         else:
             fleet.revision = revision
-        fleet.log.configure(revision.process.logs.show, _log_file(key, revision.process))
+        fleet.log.configure(program.logs.show, _log_file(key, program))
 
     def drop_revision(self, key: str) -> None:
         """The revision is gone; its processes may finish their requests in their own time."""
@@ -249,7 +253,7 @@ class ProcessSupervisor(Keeper):
         """Whether there is one more: it may have to wait for a GPU, and is started when one comes free."""
         self._born += 1
         drain_s = max(DRAIN_TIMEOUT_S, float(fleet.revision.timeouts.total))  # as RevisionSpec.drain_timeout_s
-        settings = fleet.revision.process
+        settings = fleet.revision.program
         assert settings is not None
         identity = f"{fleet.key}#{self._born}"
         gpus = self.gpus.take(settings.gpus, identity)
@@ -301,7 +305,11 @@ class ProcessSupervisor(Keeper):
             finally:
                 self._remove_exited(fleet, process)
         if cause and not process.stopping and not self._closed:
-            self._crashed(fleet, process, cause)
+            if process.ready and process.unit.was_stopped():
+                log.info("%s was stopped by somebody else: it is started when a request comes", process.identity)
+                self.released(process.key)
+            else:
+                self._crashed(fleet, process, cause)
         self._reconcile_if_known(fleet)
         self.changed(process.key, process.home)
 
@@ -368,7 +376,8 @@ class ProcessSupervisor(Keeper):
     def _crashed(self, fleet: Fleet, process: LocalProcess, cause: str) -> None:
         log.warning("%s: %s", process.identity, cause)
         fleet.crashes += 1
-        backoff_s = min(CRASH_BACKOFF_INITIAL_S * 2.0 ** (fleet.crashes - 1), CRASH_BACKOFF_MAX_S)
+        most_s = process.unit.retry_max_s or CRASH_BACKOFF_MAX_S
+        backoff_s = min(CRASH_BACKOFF_INITIAL_S * 2.0 ** min(fleet.crashes - 1, 30), most_s)
         fleet.not_before_s = self._now() + backoff_s
         if fleet.crashes >= CRASHES_MAX and not any(one.ready for one in fleet.running()):
             fleet.failure = cause
@@ -405,11 +414,15 @@ def _nothing(key: str, group: str) -> None:
     pass
 
 
+def _let_go(key: str) -> None:
+    pass
+
+
 def _no_grace(group: str) -> float | None:
     return None
 
 
-def _log_file(key: str, process: Process) -> FileSettings | None:
+def _log_file(key: str, process: Process | Container) -> FileSettings | None:
     if not process.logs.file:
         return None
     try:

@@ -86,6 +86,10 @@ class Units(ABC):
     """Makes them."""
 
     @abstractmethod
+    def known(self, revision: Revision) -> None:
+        """There is such a revision: what has to be done before its first start may be done now."""
+
+    @abstractmethod
     def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit:
         """One more run of the revision's program, which is not started yet."""
 

@@ -1,0 +1,50 @@
+"""A container that somebody else has made: started and stopped, never removed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from activator.control_plane.sources.container.state import STOPPED_CODES, state_of
+from activator.control_plane.sources.container.unit import ContainerUnit
+from activator.control_plane.sources.process.unit import NotStartedError
+
+
+class ExistingContainer(ContainerUnit):
+    """Found by its name at each start, and known by its id from then on: it may be renamed meanwhile."""
+
+    is_borrowed = True
+    _is_let_go = False
+
+    async def _bring_up(self, stop_asked: asyncio.Event) -> None:
+        name = self.settings.existing
+        shown = await self.engine.inspect("containers", name)
+        if shown is None:
+            raise NotStartedError(f"there is no container {name}: make it, or correct `existing`")
+        found = shown.get("Id")
+        if not isinstance(found, str) or not found.isalnum():
+            raise NotStartedError(f"the container engine does not know the id of {name}")
+        self.id = found
+        if state_of(shown).is_paused:
+            await self.engine.call("POST", f"/containers/{self.id}/unpause")
+        if not state_of(shown).is_running:
+            await self.engine.call("POST", f"/containers/{self.id}/start")
+
+    async def stop(self) -> None:
+        if not self._is_let_go:
+            await super().stop()
+
+    async def _end_now(self) -> None:
+        if not self._is_let_go:
+            await super()._end_now()
+
+    async def gone(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
+        pass
+
+    def let_go(self) -> None:
+        """Rule 1 of `unit.py`."""
+        self._is_let_go = True
+        self._has_ended("", 0)
+
+    def was_stopped(self) -> bool:
+        return self._ended.is_set() and (self._exit_code is None or self._exit_code in STOPPED_CODES)
