@@ -133,8 +133,9 @@ class ContainerSource(Source):
     def _started(self, by_key: dict[str, str], running: dict[str, str]) -> None:
         before, self._running = self._running, running
         for key, name in by_key.items():
-            if name in running and before.get(name) != running[name]:
-                self._programs.load(key, None)  # for as long as it may be idle; nothing new, where we have started it
+            is_new = name in running and before.get(name) != running[name]
+            if is_new and not self._programs.supervisor.runs(key):  # or we have started it
+                self._programs.load(key, None)  # for as long as it may be idle
 
     def _apply(self, now: Discovered) -> None:
         for name, problem in now.problems.items():

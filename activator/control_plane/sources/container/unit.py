@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
@@ -37,6 +38,7 @@ from activator.runtime.sockets import split_address
 from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
 
 WAIT_S: Final = 30.0  # of one waiting call for the end of a container; then it is looked at
+POLL_S: Final = 1.0  # between two looks at a container whose end cannot be waited for
 AWAY_STEP_S: Final = 0.5  # between two tries while the engine is away
 HOLD_S: Final = 0.05  # a connection to a published port that stays open for so long is the program's
 KILL_TIMEOUT_S: Final = 5.0
@@ -78,6 +80,7 @@ class ContainerUnit(Unit):
         self.port: int | None = None  # within the container
         self._shown: dict[str, Any] = {}  # as it was inspected last
         self._ended = asyncio.Event()
+        self._look = asyncio.Event()  # it may have ended: look at it now
         self._cause = ""
         self._exit_code: int | None = None
         self._stopping: asyncio.Task[None] | None = None  # the engine's own stop, which ends with SIGKILL
@@ -102,7 +105,9 @@ class ContainerUnit(Unit):
             await self._bring_up(stop_asked)
             if not self.id or stop_asked.is_set():
                 return
-            shown = await self.engine.inspect("containers", self.id)
+            shown = await self._or_stopped(self.engine.inspect("containers", self.id), stop_asked)
+            if stop_asked.is_set():
+                return
         except EngineAwayError as error:
             self.retry_max_s = RETRY_AWAY_S
             raise NotStartedError(str(error)) from None
@@ -120,7 +125,7 @@ class ContainerUnit(Unit):
         until_s = self.around.now() + self.around.patience_s
         while not stop_asked.is_set():
             try:
-                await self.engine.call("GET", "/version")
+                await self._or_stopped(self.engine.call("GET", "/version"), stop_asked)
                 return
             except EngineAwayError:
                 if self.around.now() >= until_s:
@@ -152,7 +157,7 @@ class ContainerUnit(Unit):
 
     async def _until_ended(self) -> None:
         """Rule 2."""
-        is_away = False
+        is_away = is_told = False
         while not self._ended.is_set():
             try:
                 shown = await self.engine.inspect("containers", self.id)
@@ -166,20 +171,34 @@ class ContainerUnit(Unit):
                 if not is_away:
                     is_away = True
                     log.warning("%s goes on, but %s", self.identity, error)
-                await wait_for(self._ended, AWAY_STEP_S)
+                await self._pause(AWAY_STEP_S)
             except EngineError as error:
-                log.warning("%s: the container engine does not tell its state: %s", self.identity, error)
-                await wait_for(self._ended, WAIT_S)
+                if not is_told:
+                    is_told = True
+                    log.warning("%s: the container engine does not tell its state: %s", self.identity, error)
+                await self._pause(POLL_S)
+
+    async def _pause(self, seconds: float) -> None:
+        """Until it is time to look at it again."""
+        await wait_for(self._look, seconds)
+        self._look.clear()
 
     async def _wait(self) -> None:
+        """Until it may have ended."""
+        waits = asyncio.ensure_future(self._ask_to_wait())  # noqa: TID251 - awaited or cancelled below
+        hurried = asyncio.ensure_future(self._look.wait())  # noqa: TID251 - cancelled below
         try:
-            async with (
-                asyncio.timeout(WAIT_S),
-                self.engine.streamed("POST", f"/containers/{self.id}/wait") as content,
-            ):
-                await content.readany()
-        except TimeoutError:
-            pass  # it runs still
+            await asyncio.wait({waits, hurried}, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            if waits.done():
+                waits.result()
+        finally:
+            hurried.cancel()
+            waits.cancel()
+            self._look.clear()
+
+    async def _ask_to_wait(self) -> None:
+        async with self.engine.streamed("POST", f"/containers/{self.id}/wait") as content:
+            await content.readany()
 
     def _is_over(self, shown: dict[str, Any] | None) -> bool:
         if shown is None:
@@ -205,8 +224,8 @@ class ContainerUnit(Unit):
     # --- while it runs ---
 
     async def ready(self, timeout_s: float) -> str:
-        if not self._running:
-            await self._ended.wait()  # it was given up before it ran
+        if not self._running or not self.address:
+            await asyncio.Event().wait()  # it has ended already, or was given up before it ran: `exited` tells
         readiness, now = self.settings.readiness, self.around.now
         interval_s = float(readiness.interval)
         if readiness.log:
@@ -283,6 +302,8 @@ class ContainerUnit(Unit):
         except EngineError as error:
             if error.status not in (304, 404, 409):
                 log.warning("%s: it could not be stopped in order: %s", self.identity, error.message)
+        finally:
+            self._look.set()
 
     async def _seen(self) -> dict[str, Any] | None:
         try:
@@ -320,6 +341,7 @@ class ContainerUnit(Unit):
         if problem and (shown is None or state_of(shown).is_running):
             log.warning("%s: it cannot be ended: %s", self.identity, problem)
             return
+        self._look.set()
         await wait_for(self._ended, KILL_TIMEOUT_S)
 
     async def _or_stopped(self, work: Coroutine[Any, Any, T], stop_asked: asyncio.Event) -> T | None:
@@ -351,6 +373,26 @@ async def stays_open(address: str, timeout_s: float) -> bool:
     finally:
         if writer is not None:
             writer.transport.abort()
+
+
+async def removed_by_label(
+    engine: Engine, labels: list[str], identity: str, is_closing: Callable[[], bool], patience_s: float, now: Now
+) -> None:
+    """Of a container that was asked for and never heard of: it may be there. As `removed`."""
+    began_s, query = now(), {"all": "true", "filters": json.dumps({"label": labels})}
+    listed: Any = None
+    while listed is None:
+        try:
+            listed = await engine.call("GET", "/containers/json", query) or []
+        except (EngineAwayError, EngineError) as error:
+            if is_closing() and now() - began_s >= patience_s:
+                log.error("%s: whether it has a container is not known: %s", identity, error)
+                return
+            await pause(AWAY_STEP_S)
+    for one in listed if isinstance(listed, list) else []:
+        name = one.get("Id") if isinstance(one, dict) else None
+        if isinstance(name, str) and name.isalnum():
+            await removed(engine, name, identity, is_closing, patience_s, now)
 
 
 async def removed(

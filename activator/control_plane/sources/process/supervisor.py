@@ -149,6 +149,11 @@ class ProcessSupervisor(Keeper):
         may_start = fleet is not None and self._now() >= fleet.not_before_s
         return counts_of(processes, fleet, group, may_start)
 
+    def runs(self, key: str) -> bool:
+        """Whether a program of the revision starts, or runs."""
+        fleet = self._fleets.get(key)
+        return fleet is not None and bool(fleet.running())
+
     def drained(self, key: str, identity: str) -> None:
         """The data plane: this pod has no request any more."""
         fleet = self._fleets.get(key)
