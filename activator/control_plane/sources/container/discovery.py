@@ -65,7 +65,7 @@ def discovered(listed: Any, taken: Mapping[str, Revision], policy_names: Abstrac
             problems[name] = f"container {name}: {why}"
             continue
         found[made.key] = made
-        claims.update(dict.fromkeys(_claims(revision), f"the container {name}"))
+        claims.update(dict.fromkeys(_claims(revision), f"the container {name}, which is older,"))
     return Discovered(found, problems)
 
 
@@ -80,7 +80,7 @@ def _refusal(
         return f"the container {found[made.key].name} is the revision {made.key} already: set the label activator.name"
     for claim in _claims(made.revision):
         if claim in claims:
-            return f"{claims[claim]}, which is older, has the host {claim[0]} already: it is left out"
+            return f"{claims[claim]} has the host {claim[0]} already: it is left out"
     return ""
 
 

@@ -51,7 +51,6 @@ class ContainerSource(Source):
         self._found: dict[str, Found] = {}  # that labels declare, by key
         self._sets: dict[str, RevisionSet] = {}
         self.problems: dict[str, str] = {}  # by container: why it is left out
-        self._running: dict[str, str] = {}  # name of a container that exists → the id of the one that ran at last
         self._watcher: Watcher | None = None
         self._task: Any = None
         self._engine: Engine | None = None
@@ -116,12 +115,12 @@ class ContainerSource(Source):
             self._apply(discovered(listed, self._file, set(names())))
         else:
             self._apply(Discovered({}, {}))
-        running = {one.name: one.id for one in self._found.values() if one.is_running}
+        running = {one.name for one in self._found.values() if one.is_running}
         for name in self._named().values():
             shown = await self._seen(engine, name)
             if shown is not None and state_of(shown).is_running:
-                running[name] = str(shown.get("Id", ""))
-        self._started({key: one.name for key, one in self._found.items()} | self._named(), running)
+                running.add(name)
+        self._adopt({key: one.name for key, one in self._found.items()} | self._named(), running)
 
     async def _seen(self, engine: Engine, name: str) -> dict[str, Any] | None:
         try:
@@ -130,11 +129,10 @@ class ContainerSource(Source):
             log.warning("the container engine does not tell the state of %s: %s", name, error)
             return None
 
-    def _started(self, by_key: dict[str, str], running: dict[str, str]) -> None:
-        before, self._running = self._running, running
+    def _adopt(self, by_key: dict[str, str], running: set[str]) -> None:
+        """What runs, and not by us, counts as asked for."""
         for key, name in by_key.items():
-            is_new = name in running and before.get(name) != running[name]
-            if is_new and not self._programs.supervisor.runs(key):  # or we have started it
+            if name in running and not self._programs.supervisor.has(key):
                 self._programs.load(key, None)  # for as long as it may be idle
 
     def _apply(self, now: Discovered) -> None:

@@ -149,10 +149,10 @@ class ProcessSupervisor(Keeper):
         may_start = fleet is not None and self._now() >= fleet.not_before_s
         return counts_of(processes, fleet, group, may_start)
 
-    def runs(self, key: str) -> bool:
-        """Whether a program of the revision starts, or runs."""
+    def has(self, key: str) -> bool:
+        """Whether there is a program of the revision, in whatever state."""
         fleet = self._fleets.get(key)
-        return fleet is not None and bool(fleet.running())
+        return fleet is not None and bool(fleet.processes)
 
     def drained(self, key: str, identity: str) -> None:
         """The data plane: this pod has no request any more."""
