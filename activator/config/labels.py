@@ -35,7 +35,7 @@ _LISTS: Final = ("hosts", "aliases", "upgrades")  # that may be written with com
 
 def is_enabled(labels: Mapping[str, str]) -> bool:
     """Whether the container says that it is a revision."""
-    return labels.get(ENABLE, "").strip().lower() in {"true", "1", "yes"}
+    return labels.get(ENABLE) == "true"
 
 
 def revision_of(name: str, labels: Mapping[str, str], policy_names: AbstractSet[str] | None = None) -> Revision:

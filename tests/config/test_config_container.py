@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from activator.config.programs import split_volume, volumes_of
 from activator.config.tree import read_tree
 from activator.control_plane.scaling.rule import process_rule
 from activator.runtime.errors import ConfigError
+from tests.sources import ROOT
 
 
 def problems_of(container: str, more: str = "", above: str = "") -> list[str]:
@@ -101,6 +103,14 @@ def test_volumes_are_paths_or_names(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="there is no /nowhere/m"):
         volumes_of(container, {"D": "/nowhere"})
     assert [split_volume(one) for one in ("a", "a:b", ":/b", "a:/b:c:d")] == [None] * 4
+
+
+def test_the_examples_of_the_page_are_fine() -> None:
+    page = (ROOT / "docs/containers.md").read_text("utf-8")
+    examples = re.findall(r"^```yaml\n(revisions:.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert len(examples) == 2
+    for example in examples:
+        assert parse(example, "docs/containers.md", {}).revisions[0].container is not None
 
 
 def test_check_tells_an_engine_that_is_away_once(tmp_path: Path) -> None:

@@ -74,6 +74,8 @@ def _refusal(
 ) -> str:
     if len(found) >= DISCOVERED_MAX:
         return f"there are {DISCOVERED_MAX} older ones already"
+    if any(one.container is not None and one.container.existing == made.name for one in taken.values()):
+        return "the file has it as `existing` already: remove its label, or that revision"
     if made.key in taken:
         return f"the file has a revision {made.key}: set the label activator.name"
     if made.key in found:

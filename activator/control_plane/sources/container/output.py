@@ -12,7 +12,7 @@ from typing import Final
 
 from activator.control_plane.sources.container.engine import Engine, EngineAwayError, EngineError
 from activator.control_plane.sources.container.streams import Demultiplexer, NoStreamError
-from activator.control_plane.sources.process.output import READ_BYTES, Output, Pace
+from activator.control_plane.sources.process.output import LINES_KEPT, READ_BYTES, Output, Pace
 from activator.runtime.clock import Now
 from activator.runtime.tasks import pause, wait_for
 
@@ -61,6 +61,23 @@ class OutputReader:
         finally:
             for stream in ("stdout", "stderr"):
                 self._output.end(stream)
+
+    async def last_lines(self) -> list[str]:
+        """Of a container that has ended, of whose output much is not read yet."""
+        last = Output()
+        query = {"stdout": "1", "stderr": "1", "tail": str(LINES_KEPT)}
+        frames = Demultiplexer()
+        try:
+            async with (
+                asyncio.timeout(AGAIN_S),
+                self._engine.streamed("GET", f"/containers/{self._container}/logs", query) as content,
+            ):
+                while data := await content.read(READ_BYTES):
+                    for stream, piece in [("stdout", data)] if self._is_terminal else frames.feed(data):
+                        last.feed(stream, piece)
+        except (TimeoutError, EngineAwayError, EngineError, NoStreamError) as error:
+            log.debug("the last lines of the container %s: %s", self._container[:12], error)
+        return last.lines()
 
     async def _read(self, since_s: float | None) -> None:
         query = {"follow": "1", "stdout": "1", "stderr": "1"}

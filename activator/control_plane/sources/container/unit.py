@@ -84,6 +84,7 @@ class ContainerUnit(Unit):
         self._cause = ""
         self._exit_code: int | None = None
         self._stopping: asyncio.Task[None] | None = None  # the engine's own stop, which ends with SIGKILL
+        self._reader: OutputReader | None = None
         self._running: list[asyncio.Task[None]] = []  # what watches it, and what reads its output
 
     @property
@@ -146,7 +147,7 @@ class ContainerUnit(Unit):
 
     def _watch(self, since_s: float) -> None:
         is_terminal = bool((self._shown.get("Config") or {}).get("Tty"))
-        reader = OutputReader(
+        reader = self._reader = OutputReader(
             *(self.engine, self.id, self.output, is_terminal, self._ended),
             *(self.around.now, self.around.wall_clock),
         )
@@ -257,12 +258,14 @@ class ContainerUnit(Unit):
             await self._ended.wait()
 
     async def cause(self) -> str:
-        if self._running:
-            await asyncio.wait(self._running, timeout=LAST_OUTPUT_S)
         if self._cause:
             return self._cause
+        lines = self.output.lines()
+        if self._reader is not None:
+            _, late = await asyncio.wait(self._running, timeout=LAST_OUTPUT_S)
+            lines = await self._reader.last_lines() if late else self.output.lines()
         code = self._exit_code or 0
-        return cause_of(128 - code if 128 < code < 160 else code, self.output.lines())
+        return cause_of(128 - code if 128 < code < 160 else code, lines)
 
     async def run_beside(self, command: Sequence[str], timeout_s: float) -> int | None:
         words = [word.replace("{port}", str(self.port)) for word in command]
@@ -323,7 +326,7 @@ class ContainerUnit(Unit):
         return ""
 
     async def end(self) -> None:
-        if self._running and not self._ended.is_set():
+        if self.id and not self._ended.is_set():
             await self._end_now()
         if self._running:
             await asyncio.wait(self._running, timeout=LAST_OUTPUT_S)
@@ -342,7 +345,8 @@ class ContainerUnit(Unit):
             log.warning("%s: it cannot be ended: %s", self.identity, problem)
             return
         self._look.set()
-        await wait_for(self._ended, KILL_TIMEOUT_S)
+        if self._running:
+            await wait_for(self._ended, KILL_TIMEOUT_S)
 
     async def _or_stopped(self, work: Coroutine[Any, Any, T], stop_asked: asyncio.Event) -> T | None:
         """What comes of it; None, if it is not wanted any more: it is given up."""

@@ -347,7 +347,8 @@ class FakeEngine:
         if one is None:
             return _missing("no such container")
         answer = await self._begun(request)
-        for stream, text in one.image.lines:
+        tail = int(request.query.get("tail", len(one.image.lines)))
+        for stream, text in one.image.lines[max(len(one.image.lines) - tail, 0) :]:
             data = text.encode() + b"\n"
             await answer.write(bytes([stream, 0, 0, 0]) + len(data).to_bytes(4, "big") + data)
         while one.is_running and request.query.get("follow"):

@@ -88,7 +88,8 @@ def test_a_mistake_in_labels_names_the_label(labels: dict[str, str], problem: st
 
 
 def test_the_older_wins_and_the_file_before_all() -> None:
-    file = parse("revisions: [{name: mine, hosts: [file.test], pods: ['h:1']}]", "f", {}).revisions
+    text = "[{name: mine, hosts: [file.test], pods: ['h:1']}, {name: x, hosts: [x], container: {existing: named}}]"
+    file = parse(f"revisions: {text}", "f", {}).revisions
     found = discovered(
         [
             listed("young", 3, host="a.test"),
@@ -100,14 +101,15 @@ def test_the_older_wins_and_the_file_before_all() -> None:
             listed("same", 7, host="d.test", name="old"),
             {**listed("ours", 8, host="e.test"), "Labels": {**ENABLED, INSTANCE_LABEL: "x"}},
             {**listed("off", 9, host="f.test"), "Labels": {"activator.enable": "false"}},
+            listed("named", 10, host="g.test"),
             "nonsense",
             {"Labels": None},
         ],
-        {"default/mine": file[0]},
+        {"default/mine": file[0], "default/x": file[1]},
         set(),
     )
     assert sorted(found.found) == ["default/old", "default/path"]
-    assert sorted(found.problems) == ["file", "mine", "same", "wrong", "young"]
+    assert sorted(found.problems) == ["file", "mine", "named", "same", "wrong", "young"]
     assert "the container old, which is older, has the host a.test already" in found.problems["young"]
     assert found.problems["file"] == "container file: the file has the host file.test already: it is left out"
     assert "label activator.concurrency" in found.problems["wrong"]

@@ -233,6 +233,39 @@ def test_sleep_by_signal_is_the_pause_of_the_engine(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+def test_what_exists_and_cannot_be_reached_is_not_killed(tmp_path: Path) -> None:
+    async def scenario(made: World) -> None:
+        made.engine.images["web"] = Image()
+        ran, stopped = made.engine.add("ran", "web", Labels={}), made.engine.add("stopped", "web", Labels={})
+        await ran.start()
+        made.want(revision_of(existing="ran"))
+        await made.until(made.failures)
+        assert "it is reached nowhere: its port 8080 is not published" in made.failures()[0]
+        assert ran.is_running
+        made.supervisor.grant(KEY, 0)
+        made.changes.clear()
+        await made.until(lambda: not made.supervisor.has(KEY))
+        made.want(revision_of(existing="stopped"), 0)
+        made.supervisor.grant(KEY, 1)
+        await made.until(lambda: stopped.state == "exited")  # we have started it
+
+    play(tmp_path, scenario)
+
+
+def test_the_cause_is_in_the_last_lines_of_a_long_output(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """More than is read in the time: an engine's log of any length is read at our pace."""
+
+    async def scenario(made: World) -> None:
+        lines = [(1, f"line {number} " + "x" * 1_000) for number in range(20_000)]
+        made.engine.images["web"] = Image((*lines, (2, "Error: the disk is full")), exit_code=1)
+        made.want(revision_of(image="web", logs={"show": False}))
+        await made.until(lambda: "exited with code 1: Error: the disk is full" in caplog.text)
+        made.supervisor.grant(KEY, 0)
+
+    with caplog.at_level(logging.WARNING):
+        play(tmp_path, scenario)
+
+
 # --- the engine ---
 
 
@@ -266,7 +299,9 @@ def test_a_start_waits_for_an_engine_that_is_away_and_tells_it_after_its_patienc
     play(tmp_path, scenario, patience=0.1)
 
 
-@pytest.mark.parametrize("fault", ["stall", "500", "cut", "garbage"])
+@pytest.mark.parametrize(
+    "fault", ["stall", "cut", *(pytest.param(fault, marks=pytest.mark.deep) for fault in ("500", "garbage"))]
+)
 @pytest.mark.parametrize("end", ["/version", "/web/json", "/create", "/start", "/json", "/wait", "/logs"])
 def test_a_stop_in_every_state_of_a_start_leaves_nothing(tmp_path: Path, fault: str, end: str) -> None:
     """Not wanted any more, dropped, and closed, while the engine misbehaves in this call; then it is well again."""
