@@ -35,6 +35,7 @@ log_driver = "k8s-file"
 runtime = "runc"
 events_logger = "file"
 """
+_NETAVARK = ("/usr/lib/podman/netavark", "/usr/libexec/podman/netavark")
 _COMMANDS = ("sh", "httpd", "sleep", "echo", "cat", "test", "touch", "kill", "true", "false")
 
 
@@ -43,6 +44,13 @@ def missing() -> str:
     if os.geteuid() != 0:
         return "root, for containers with a network"
     programs = [name for name in ("podman", "runc", "busybox", "iptables") if shutil.which(name) is None]
+    if (
+        not programs
+        and subprocess.run(["ldd", str(shutil.which("busybox"))], capture_output=True, check=False).returncode == 0
+    ):
+        programs = ["busybox without shared libraries (busybox-static)"]
+    if not programs and not any(Path(place).exists() for place in _NETAVARK):
+        programs = ["netavark"]
     return " and ".join(programs)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,7 @@ from tests.control_plane.sources.container.contract import check_contract
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Answer, ask, burst, failures, request
 from tests.e2e.podman import IMAGE, PORT, Podman, missing
-from tests.e2e.running import Activator, cli, configured, eventually
+from tests.e2e.running import ROOT, Activator, cli, configured, eventually
 
 SHORT = {"idle": "500ms", "stop": {"grace": "2s"}}
 
@@ -202,6 +203,23 @@ def test_programs_that_serve_go_on_while_the_engine_is_away(run_activator: RunAc
     podman.run("rm", "-f", "-t", "0", *(one["Id"] for one in podman.containers("label=activator.revision=default/web")))
     activator.wait_log("default/web#[0-9]+: the container was removed by somebody else")
     eventually(lambda: get(activator, "web").status == 200, "another is made in its place")
+
+
+def test_the_recipe_of_the_cookbook(run_activator: RunActivator, podman: Podman, tmp_path: Path) -> None:
+    (recipe,) = re.findall(r"# recipe: containers\n(.*?)```", (ROOT / "docs/cookbook.md").read_text(), re.DOTALL)
+    (tmp_path / "activator.yaml").write_text(recipe)
+    podman.run("tag", IMAGE, "docker.io/traefik/whoami")
+    podman.run("create", "--name", "wiki", "-p", f"127.0.0.1::{PORT}", IMAGE)
+    activator = run_activator(
+        arguments=["-c", str(tmp_path / "activator.yaml")],
+        ACTIVATOR_LISTEN="127.0.0.1:0",
+        ACTIVATOR_ADMIN="127.0.0.1:0",
+        ACTIVATOR_CONTAINERS__ENGINE=podman.engine,
+    )
+    for host in ("whoami.localhost", "wiki.localhost"):
+        assert ask(activator.address, request(host=host)).body == b"hello\n"
+    activator.close()
+    podman.run("rm", "-f", "-t", "0", "wiki")
 
 
 def test_check_says_what_is_missing(podman: Podman, tmp_path: Path) -> None:
