@@ -82,13 +82,11 @@ class Engine:
                 f"the container engine at {self.path} did not answer within {timeout_s:g} s"
             ) from None
 
-    async def inspect(self, kind: str, name: str) -> dict[str, Any] | None:
+    async def inspect(self, kind: str, name: str, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, Any] | None:
         """A container, an image; None: there is no such one."""
-        return await self._found("GET", f"/{kind}/{name}/json")
-
-    async def _found(self, method: str, target: str) -> dict[str, Any] | None:
+        target = f"/{kind}/{name}/json"
         try:
-            found = await self.call(method, target)
+            found = await self.call("GET", target, timeout_s=timeout_s)
         except EngineError as error:
             if error.status == 404:
                 return None

@@ -42,6 +42,7 @@ POLL_S: Final = 1.0  # between two looks at a container whose end cannot be wait
 AWAY_STEP_S: Final = 0.5  # between two tries while the engine is away
 HOLD_S: Final = 0.05  # a connection to a published port that stays open for so long is the program's
 KILL_TIMEOUT_S: Final = 5.0
+REMOVE_TIMEOUT_S: Final = 10.0  # of one try
 LAST_OUTPUT_S: Final = 1.0  # how long the last lines may take when the container has ended
 RETRY_AWAY_S: Final = 2.0  # an engine may be back at any moment: failed starts are repeated at least this often
 
@@ -81,6 +82,7 @@ class ContainerUnit(Unit):
         self._shown: dict[str, Any] = {}  # as it was inspected last
         self._ended = asyncio.Event()
         self._look = asyncio.Event()  # it may have ended: look at it now
+        self._is_silent = False  # the engine did not answer when it was to be stopped
         self._cause = ""
         self._exit_code: int | None = None
         self._stopping: asyncio.Task[None] | None = None  # the engine's own stop, which ends with SIGKILL
@@ -288,6 +290,8 @@ class ContainerUnit(Unit):
         if not self.id or self._ended.is_set():
             return
         shown = await self._seen()
+        if self._is_silent:
+            return
         if shown is not None and state_of(shown).is_paused:
             await self.signal("SIGCONT")  # it could not react
         self._stopping = self.around.tasks.start(f"stop of {self.identity}", self._ask_to_stop())
@@ -309,11 +313,15 @@ class ContainerUnit(Unit):
             self._look.set()
 
     async def _seen(self) -> dict[str, Any] | None:
+        self._is_silent = False
         try:
-            return await self.engine.inspect("containers", self.id)
-        except (EngineAwayError, EngineError) as error:
+            return await self.engine.inspect("containers", self.id, KILL_TIMEOUT_S)
+        except EngineAwayError as error:
+            self._is_silent = True
+            log.warning("%s: it cannot be stopped in order: %s", self.identity, error)
+        except EngineError as error:
             log.debug("%s: %s", self.identity, error)
-            return None
+        return None
 
     async def _told(self, target: str, query: dict[str, str] | None, fine: tuple[int, ...]) -> str:
         """Tell the engine to do something; why that did not succeed."""
@@ -335,6 +343,8 @@ class ContainerUnit(Unit):
             task.cancel()
 
     async def _end_now(self) -> None:
+        if self._is_silent:
+            return  # `gone` will see
         if self._stopping is not None:
             await asyncio.wait({self._stopping}, timeout=KILL_TIMEOUT_S)
             if await wait_for(self._ended, AWAY_STEP_S):
@@ -387,7 +397,7 @@ async def removed_by_label(
     listed: Any = None
     while listed is None:
         try:
-            listed = await engine.call("GET", "/containers/json", query) or []
+            listed = await engine.call("GET", "/containers/json", query, timeout_s=REMOVE_TIMEOUT_S) or []
         except (EngineAwayError, EngineError) as error:
             if is_closing() and now() - began_s >= patience_s:
                 log.error("%s: whether it has a container is not known: %s", identity, error)
@@ -408,7 +418,8 @@ async def removed(
     began_s, step_s, is_told = now(), 0.05, False
     while True:
         try:
-            await engine.call("DELETE", f"/containers/{container}", {"force": "true", "v": "true"})
+            query = {"force": "true", "v": "true"}
+            await engine.call("DELETE", f"/containers/{container}", query, timeout_s=REMOVE_TIMEOUT_S)
             return
         except EngineAwayError as error:
             problem = str(error)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from activator.messages import PodGone
-from tests.control_plane.sources.container.fake_engine import Image
+from tests.control_plane.sources.container.fake_engine import Image, fake_engine
 from tests.control_plane.sources.container.world import KEY, World, revision_of, world
 
 Scenario = Callable[[World], Awaitable[None]]
@@ -320,6 +320,22 @@ def test_a_stop_in_every_state_of_a_start_leaves_nothing(tmp_path: Path, fault: 
         made.drain()
 
     play(tmp_path, scenario, patience=0.2)
+
+
+@pytest.mark.deep
+def test_an_engine_that_stalls_does_not_hold_up_the_end_for_long(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with fake_engine(tmp_path / "engine.sock") as fake:
+            fake.images["web"] = Image()
+            made = World(fake)
+            made.want(revision_of(image="web", stop={"grace": "1s"}), 3)
+            await made.until(lambda: len(made.ready()) == 3)
+            fake.faults[""] = "stall"
+            await asyncio.wait_for(made.supervisor.close(), 25.0)
+            assert len(fake.containers) == 3  # left to the reaper
+            await made.tasks.close()
+
+    asyncio.run(run())
 
 
 def test_many_stops_and_starts_at_any_moment(tmp_path: Path) -> None:
