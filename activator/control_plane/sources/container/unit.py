@@ -309,6 +309,8 @@ class ContainerUnit(Unit):
         except EngineError as error:
             if error.status not in (304, 404, 409):
                 log.warning("%s: it could not be stopped in order: %s", self.identity, error.message)
+        else:
+            self._has_ended("", 0)  # the engine says so; somebody may start it again in this moment
         finally:
             self._look.set()
 
