@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +56,10 @@ def missing() -> str:
 
 
 class Podman:
-    """`folder` is the test's own."""
+    """In a folder with a short name: Podman takes no other."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self) -> None:
+        folder = self._folder = Path(tempfile.mkdtemp(prefix="podman-"))
         self._conf = folder / "containers.conf"
         self._conf.write_text(_CONTAINERS_CONF)
         self.socket = folder / "podman.sock"
@@ -145,6 +146,7 @@ class Podman:
         for monitor in self._monitors():  # of commands whose container has ended before them
             with contextlib.suppress(ProcessLookupError):
                 os.kill(monitor, signal.SIGKILL)
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _monitors(self) -> list[int]:
         """What watches a container each, and outlives it by a moment."""
