@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.e2e.http_client import Answer, ask, burst, failures, request
 from tests.e2e.podman import IMAGE, PORT, Podman, missing
 from tests.e2e.running import ROOT, Activator, cli, configured, eventually
 
+_PUBLISHED: set[int] = set()
 SHORT = {"idle": "500ms", "stop": {"grace": "2s"}}
 
 
@@ -36,6 +38,22 @@ def podman(need: Need) -> Iterator[Podman]:
         yield engine
     finally:
         engine.close()
+
+
+def published() -> str:
+    """A port of this machine that no ephemeral one can take meanwhile: Podman chooses when it creates, not when it
+    starts.
+    """
+    for port in range(20_000 + os.getpid() % 10_000, 32_000):
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            if port not in _PUBLISHED:
+                _PUBLISHED.add(port)
+                return f"127.0.0.1:{port}:{PORT}"
+    raise AssertionError("no free port")
 
 
 def revision(name: str, **container: Any) -> dict[str, Any]:
@@ -113,7 +131,7 @@ def test_containers_come_with_requests_and_go_without_and_say_why_they_do_not_co
 def test_a_container_that_exists_is_started_and_stopped_and_never_removed(
     run_activator: RunActivator, podman: Podman
 ) -> None:
-    podman.run("create", "--name", "old", "-p", f"127.0.0.1::{PORT}", IMAGE)
+    podman.run("create", "--name", "old", "-p", published(), IMAGE)
     there, not_there = revision("old", existing="old", idle="1s"), revision("none", existing="nobody")
     activator = run_activator(on(podman, there, not_there))
     assert podman.state("old") in ("created", "configured")
@@ -129,7 +147,7 @@ def test_a_container_that_exists_is_started_and_stopped_and_never_removed(
 
 @pytest.mark.deep
 def test_a_container_that_somebody_else_stops_and_starts(run_activator: RunActivator, podman: Podman) -> None:
-    podman.run("create", "--name", "old", "-p", f"127.0.0.1::{PORT}", IMAGE)
+    podman.run("create", "--name", "old", "-p", published(), IMAGE)
     activator = run_activator(on(podman, revision("old", existing="old", idle="3s")))
     assert get(activator, "old").body == b"hello\n"
     # Stopped by somebody else: no crash, and there again with the next request.
@@ -149,7 +167,7 @@ def test_a_container_that_somebody_else_stops_and_starts(run_activator: RunActiv
 def test_labels_declare_revisions(run_activator: RunActivator, podman: Podman) -> None:
     def create(name: str, *labels: str) -> None:
         words = [word for one in ("enable=true", "idle_timeout=500ms", *labels) for word in ("-l", f"activator.{one}")]
-        podman.run("create", "--name", name, "-p", f"127.0.0.1::{PORT}", *words, IMAGE)
+        podman.run("create", "--name", name, "-p", published(), *words, IMAGE)
 
     create("first", "host=first.test,second.test", "concurrency=5", "container.stop.grace=2s")
     create("wrong", "host=wrong.test", "concurrency=many")
@@ -218,7 +236,7 @@ def test_the_recipe_of_the_cookbook(run_activator: RunActivator, podman: Podman,
     (recipe,) = re.findall(r"# recipe: containers\n(.*?)```", (ROOT / "docs/cookbook.md").read_text(), re.DOTALL)
     (tmp_path / "activator.yaml").write_text(recipe)
     podman.run("tag", IMAGE, "docker.io/traefik/whoami")
-    podman.run("create", "--name", "wiki", "-p", f"127.0.0.1::{PORT}", IMAGE)
+    podman.run("create", "--name", "wiki", "-p", published(), IMAGE)
     activator = run_activator(
         arguments=["-c", str(tmp_path / "activator.yaml")],
         ACTIVATOR_LISTEN="127.0.0.1:0",

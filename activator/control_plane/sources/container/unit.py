@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar
@@ -47,6 +48,8 @@ LAST_OUTPUT_S: Final = 1.0  # how long the last lines may take when the containe
 RETRY_AWAY_S: Final = 2.0  # an engine may be back at any moment: failed starts are repeated at least this often
 
 log = logging.getLogger("activator.container")
+
+_PORT_TAKEN: Final = re.compile(r"address already in use|port is already allocated", re.IGNORECASE)
 
 T = TypeVar("T")
 
@@ -115,7 +118,8 @@ class ContainerUnit(Unit):
             self.retry_max_s = RETRY_AWAY_S
             raise NotStartedError(str(error)) from None
         except EngineError as error:
-            raise NotStartedError(f"the container cannot be started: {error.message}") from None
+            for_good = _PORT_TAKEN.search(error.message) is None  # the next one may get another, or find it free
+            raise NotStartedError(f"the container cannot be started: {error.message}", for_good) from None
         if shown is None:
             raise NotStartedError("the container was removed while it started", for_good=False)
         self._shown = shown

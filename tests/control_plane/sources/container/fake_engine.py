@@ -125,6 +125,7 @@ class FakeEngine:
         self.containers: dict[str, FakeContainer] = {}
         self.faults: dict[str, str] = {}
         self.calls: list[str] = []
+        self.start_errors: list[str] = []  # of the next starts
         self.execs: dict[str, int] = {}
         self.exec_codes: list[int] = []  # of the commands that are run, in this order; 0 when there are no more
         self.pull_steps: list[dict[str, Any]] = [{"status": "Pulling"}]
@@ -282,6 +283,8 @@ class FakeEngine:
             return _missing("no such container")
         if one.is_running:
             return web.Response(status=304)
+        if self.start_errors:
+            return web.json_response({"message": self.start_errors.pop(0)}, status=500)
         await one.start()
         self.say("start", one)
         return web.Response(status=204)

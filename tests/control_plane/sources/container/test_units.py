@@ -338,6 +338,27 @@ def test_an_engine_that_stalls_does_not_hold_up_the_end_for_long(tmp_path: Path)
     asyncio.run(run())
 
 
+def test_a_port_that_was_taken_meanwhile_costs_one_try(tmp_path: Path) -> None:
+    async def scenario(made: World) -> None:
+        made.engine.images["web"] = Image()
+        made.engine.start_errors = [
+            "listen tcp4 127.0.0.1:4000: bind: address already in use",
+            "Port is already allocated",
+        ]
+        made.want(revision_of(image="web"))
+        await made.until(made.ready)
+        assert made.failures() == []
+        assert len(made.engine.containers) == 1
+        made.supervisor.grant(KEY, 0)
+        await made.until(lambda: not made.engine.containers)
+        made.engine.start_errors = ["no such runtime"]
+        made.supervisor.grant(KEY, 1)
+        await made.until(made.failures)
+        assert made.failures() == ["the container cannot be started: no such runtime"]
+
+    play(tmp_path, scenario)
+
+
 def test_many_stops_and_starts_at_any_moment(tmp_path: Path) -> None:
     async def scenario(made: World) -> None:
         made.engine.images["web"] = Image()
