@@ -11,7 +11,8 @@ from functools import partial
 from typing import TypeVar
 
 from activator.config.edge_checks import element_at, item_at
-from activator.config.engines import EngineLook, engine_path
+from activator.config.engine_look import EngineLook
+from activator.config.engines import engine_path
 from activator.config.model.containers import Container
 from activator.config.model.file import Config
 from activator.config.model.programs import Process
