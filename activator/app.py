@@ -21,7 +21,7 @@ import msgspec
 
 from activator.config.model.file import AUTO, FIXED_KEYS, Config
 from activator.config.model.kubernetes import ACTIVATIONS, Kubernetes
-from activator.config.model.listeners import Tls
+from activator.config.model.listeners import AdminListener, Listener, address_of_listener
 from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import ControlPlane
 from activator.control_plane.sources.process.reaper import MARK
@@ -46,6 +46,8 @@ from activator.runtime.processors import processors
 from activator.runtime.service_manager import ServiceManager
 from activator.runtime.sockets import join_address, split_address, unused
 from activator.runtime.tasks import TaskGroupOwner, pause
+from activator.runtime.unix_address import is_unix
+from activator.runtime.unix_sockets import UNIX_ADMIN_MODE, SocketAccess
 from activator.telemetry.history import History
 from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.request_hooks import NoRequests
@@ -104,7 +106,7 @@ def _calm_the_collector() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
-def _listeners(config: Config) -> list[str | Tls]:
+def _listeners(config: Config) -> list[str | Listener]:
     return config.listen if isinstance(config.listen, list) else [config.listen]
 
 
@@ -164,7 +166,7 @@ class App:
         self._activations: ActivationsMode | None = None
         self._membership: Membership | None = None
         self._cluster_domain = ""
-        self._asked_by_cluster: list[Tls] = []  # listeners that no file names …
+        self._asked_by_cluster: list[Listener] = []  # listeners that no file names …
         self._entries: list[str] = []  # … and those of single revisions
 
     async def start(self) -> None:
@@ -563,7 +565,7 @@ class App:
             return
         self.workers.settle(settings)
 
-    def _serve_tls(self, wanted: Tls) -> None:
+    def _serve_tls(self, wanted: Listener) -> None:
         """A listener that the cluster asks for, or a new certificate for it."""
         self._asked_by_cluster = [wanted]
         try:
@@ -573,8 +575,8 @@ class App:
 
     def _serve_entries(self, ports: frozenset[int]) -> None:
         """Serve on these ports, each for one revision, and on no others of theirs. One that is taken is told."""
-        first = _listeners(self.config)[0]
-        host, _ = split_address(first if isinstance(first, str) else first.address)
+        addresses = [address_of_listener(one) for one in _listeners(self.config)]
+        host, _ = split_address(next((one for one in addresses if not is_unix(one)), "0.0.0.0:0"))
         fixed = [*_listeners(self.config), *self._asked_by_cluster]
         wanted = [join_address(host, port) for port in sorted(ports)]
         try:
@@ -616,7 +618,9 @@ class App:
         from activator.admin.server import AdminServer  # aiohttp: only where there is an admin port
 
         admin = AdminServer(self, self._now)
-        self.admin_address = await admin.start(self.config.admin)
+        wanted = self.config.admin
+        access = wanted.access(UNIX_ADMIN_MODE) if isinstance(wanted, AdminListener) else SocketAccess(UNIX_ADMIN_MODE)
+        self.admin_address = await admin.start(self.config.admin_address, access)
         self._admin = admin
 
     async def _judge(self) -> None:

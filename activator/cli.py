@@ -75,13 +75,19 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser(
         "run",
         help="serve",
-        usage="activator run [-c FILE]\n       activator run [--listen HOST:PORT] [--admin HOST:PORT] -- CMD ...",
+        usage="activator run [-c FILE]\n       activator run [--listen ADDRESS] [--admin ADDRESS] -- CMD ...",
         description="Serve the revisions of a file, or one program that is started on the first request: "
-        "`{port}` in CMD and $PORT carry its port.",
+        "`{port}` in CMD and $PORT carry its port; where CMD has `{socket}` it listens on that Unix socket.",
     )
     run.add_argument("-c", "--config", metavar="FILE", help="configuration (default: activator.yaml)")
-    run.add_argument("--listen", metavar="HOST:PORT", help="where to serve CMD, or a port (default: 127.0.0.1:8012)")
-    run.add_argument("--admin", metavar="HOST:PORT", help="the admin port (default: 8008 of 127.0.0.1; empty: none)")
+    run.add_argument(
+        "--listen",
+        metavar="ADDRESS",
+        help="where to serve CMD: a port, HOST:PORT or unix:/PATH (default: 127.0.0.1:8012)",
+    )
+    run.add_argument(
+        "--admin", metavar="ADDRESS", help="the admin port, likewise (default: 8008 of 127.0.0.1; empty: none)"
+    )
     run.add_argument("--log-level", choices=LOG_LEVELS, help="stronger than `log:` in the file (default: info)")
     run.set_defaults(handler=_run)
     demo = commands.add_parser("demo", help="a guided tour: a real program from zero to several and back to zero")
@@ -185,6 +191,7 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
     from activator.control_plane.sources.process.reaping import Reaping
     from activator.runtime.service_manager import ServiceManager
     from activator.runtime.sockets import pass_on
+    from activator.runtime.unix_sockets import remove_all_files
 
     manager = ServiceManager(os.environ, os.getpid())
     pass_on(manager.sockets)
@@ -200,6 +207,7 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
         _raise_descriptor_limit()
         return uvloop.run(serve())
     finally:
+        remove_all_files()
         reaping.close()
 
 
@@ -238,14 +246,21 @@ def bound(config: Config, environ: Mapping[str, str]) -> Config:
 def _settle_addresses(options: argparse.Namespace) -> str:
     """Whole addresses in place of what was typed: a port alone is one of this machine. Returns what is wrong."""
     from activator.config.checks import split_address
+    from activator.runtime.unix_address import is_unix, problem_with
 
     for name, host in (("listen", os.environ.get(BIND_HOST) or LOOPBACK), ("admin", LOOPBACK)):
         typed = getattr(options, name)
         if not typed and (typed is None or name == "admin"):
             continue
         address = f"{host}:{typed}" if typed.isdecimal() else typed
-        if split_address(address, lowest_port=0) is None:
-            return f'--{name}: found "{one_line(typed)}", expected a port or host:port such as 127.0.0.1:8080'
+        if is_unix(address):
+            problem = problem_with(address)
+            if problem:
+                return f'--{name}: "{one_line(typed)}": {problem}'
+        elif split_address(address, lowest_port=0) is None:
+            return (
+                f'--{name}: found "{one_line(typed)}", expected a port, host:port such as 127.0.0.1:8080, or unix:/path'
+            )
         setattr(options, name, address)
     return ""
 
@@ -265,8 +280,10 @@ def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
         config = bound(config, os.environ)
     said = {name: getattr(options, name) for name in ("listen", "admin") if getattr(options, name) is not None}
     config = msgspec.structs.replace(config, **said)  # what was typed wins over the environment
-    if isinstance(config.listen, str) and is_same_listener(config.listen, config.admin):
-        raise ConfigError([f"{config.admin}: is the address of clients and the admin port: use another port for one"])
+    if isinstance(config.listen, str) and is_same_listener(config.listen, config.admin_address):
+        raise ConfigError(
+            [f"{config.admin_address}: is the address of clients and the admin port: use another port for one"]
+        )
     return config, resolve(config, default_name)
 
 

@@ -82,7 +82,7 @@ class PodSeen(Message, frozen=True, tag=True):
     key: str
     source: str
     identity: str
-    address: str  # canonical ip:port
+    address: str  # canonical ip:port, or unix:/path
     status: PodStatus
     probe: bool = False
     weight: int = 1
@@ -433,7 +433,18 @@ class PodDrained(Message, frozen=True, tag=True):
     identity: str
 
 
-ToControl = Change | Load | PodDrained
+class PodTaken(Message, frozen=True, tag=True):
+    """A pod that takes one request has been given it, and gets no other. `is_over`: it has ended; with a `failure`, the
+    value of a `Reason`, it has failed at the pod.
+    """
+
+    key: str
+    identity: str
+    is_over: bool = False
+    failure: str = ""
+
+
+ToControl = Change | Load | PodDrained | PodTaken
 
 
 # --- commands: to the data plane as a whole -------------------------------------------------------------------------

@@ -2,10 +2,11 @@
 
 Rules
   1. systemd opens the sockets: a restart refuses no connection, it waits in the queue (`runtime/service_manager.py`).
-     Only addresses of numbers can be opened so; others are bound by the service itself, and so is all where there are
-     several workers, each of which has a socket of its own.
-  2. The service is hardened as far as programs that it starts, which are unknown, can be expected to bear.
-  3. A unit of that name that this has not written is never replaced.
+     Only addresses of numbers and Unix sockets can be opened so; others are bound by the service itself, and so are all
+     ports where there are several workers, each of which has a socket of its own.
+  2. A unit has one mode, owner and group for all of its sockets: Unix sockets that differ have a unit each.
+  3. The service is hardened as far as programs that it starts, which are unknown, can be expected to bear.
+  4. A unit of that name that this has not written is never replaced.
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from pathlib import Path
 from typing import Final
 
 from activator.config.model.file import Config
+from activator.config.model.listeners import address_of_listener
 from activator.runtime.errors import StartError
 from activator.runtime.sockets import LISTEN_BACKLOG
+from activator.runtime.unix_address import is_unix, path_of
+from activator.runtime.unix_sockets import SocketAccess
 
 NAME: Final = "activator"
 MARK: Final = "# Written by `activator install-service`; it may be written again. Changes: systemctl edit activator"
@@ -41,6 +45,8 @@ RestartPreventExitStatus=1 2
 WatchdogSec=30
 KillMode=mixed
 LimitNOFILE=65536
+RuntimeDirectory=activator
+RuntimeDirectoryPreserve=yes
 Delegate=yes
 NoNewPrivileges=yes
 ProtectSystem=full
@@ -65,7 +71,7 @@ Description=Sockets of the activator
 [Socket]
 {listens}
 Backlog={backlog}
-NoDelay=yes
+{more}
 
 [Install]
 WantedBy=sockets.target
@@ -74,20 +80,40 @@ WantedBy=sockets.target
 
 def units(file: Path, config: Config, user: str, program: list[str]) -> dict[str, str]:
     """Name → text. `file`: absolute; `program`: how the activator is called."""
-    listens = [address for address in map(stream_of, _addresses(config)) if address] if config.workers == 1 else []
+    sockets = _sockets(config, user)
+    names = " ".join(sockets)
     command = [*program, "run", "-c", str(file)]
-    found = {
-        f"{NAME}.service": _SERVICE.format(
-            sockets=f"\nRequires={NAME}.socket\nAfter={NAME}.socket" if listens else "",
-            command=" ".join(_escaped(shlex.quote(word)) for word in command),
-            directory=_escaped(str(file.parent)),
-            user=user,
-        )
-    }
-    if listens:
-        lines = "\n".join(f"ListenStream={address}" for address in listens)
-        found[f"{NAME}.socket"] = _SOCKET.format(listens=lines, backlog=LISTEN_BACKLOG)
+    service = _SERVICE.format(
+        sockets=f"\nRequires={names}\nAfter={names}" if sockets else "",
+        command=" ".join(_escaped(shlex.quote(word)) for word in command),
+        directory=_escaped(str(file.parent)),
+        user=user,
+    )
+    found = {f"{NAME}.service": service, **sockets}
     return {name: f"{MARK}\n{text}" for name, text in found.items()}
+
+
+def _sockets(config: Config, user: str) -> dict[str, str]:
+    """The units of sockets: one for ports, one for each kind of access to Unix sockets."""
+    listeners = config.listen if isinstance(config.listen, list) else [config.listen]
+    addresses = [address_of_listener(one) for one in listeners]
+    ports = [address for address in map(stream_of, addresses) if address] if config.workers == 1 else []
+    found = {f"{NAME}.socket": _socket(ports, "NoDelay=yes")} if ports else {}
+    paths: dict[SocketAccess, list[str]] = {}
+    for one, address in zip(listeners, addresses):
+        if is_unix(address):
+            access = SocketAccess() if isinstance(one, str) else one.access()
+            paths.setdefault(access, []).append(_escaped(path_of(address)))
+    for number, (access, listens) in enumerate(paths.items(), 1):
+        group = f"\nSocketGroup={access.group}" if access.group else ""
+        more = f"SocketMode={access.mode:04o}\nSocketUser={access.owner or user}{group}\nService={NAME}.service"
+        found[f"{NAME}-unix{'' if number == 1 else number}.socket"] = _socket(listens, f"{more}\nRemoveOnStop=yes")
+    return found
+
+
+def _socket(listens: list[str], more: str) -> str:
+    lines = "\n".join(f"ListenStream={address}" for address in listens)
+    return _SOCKET.format(listens=lines, backlog=LISTEN_BACKLOG, more=more)
 
 
 def stream_of(address: str) -> str:
@@ -124,11 +150,6 @@ def install(found: dict[str, str], directory: Path) -> list[str]:
         "now: systemctl daemon-reload",
         f"     systemctl enable --now {names}",
     ]
-
-
-def _addresses(config: Config) -> list[str]:
-    listeners = config.listen if isinstance(config.listen, list) else [config.listen]
-    return [one if isinstance(one, str) else one.address for one in listeners]
 
 
 def _escaped(text: str) -> str:

@@ -37,6 +37,7 @@ from activator.messages import (
     PodDrained,
     PodSeen,
     PodStatus,
+    PodTaken,
     RevisionEnded,
     RevisionSet,
 )
@@ -92,7 +93,7 @@ class World:
         self._number = 0
 
     def _receive(self, message: FromData) -> None:
-        if not isinstance(message, Load | PodDrained | Drained | RevisionEnded):
+        if not isinstance(message, Load | PodDrained | PodTaken | Drained | RevisionEnded):
             self.worker.submit(message)
 
     async def start(self, upstream: str) -> str:

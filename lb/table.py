@@ -38,7 +38,7 @@ from lb.roster import Roster
 from lb.sizing import SLOTS_MAX
 from lb.slots import SlotArray, Trim
 from lb.structures import make_structure
-from lb.tracker import DRAINING, EMPTY, UNLIMITED, PodTracker
+from lb.tracker import DRAINING, EMPTY, FOREVER, UNLIMITED, PodTracker
 from lb.warming import NO_WARM_UP, WarmUp
 from lb.weights import WEIGHT_MAX
 
@@ -169,7 +169,9 @@ class TrackerTable(PodTable):
             self._settle(tracker)
 
     def suspect(self, tracker: PodTracker, until_s: float) -> None:
-        """Do not pick the pod from this turn on, until the state worker has decided about it."""
+        """Do not pick the pod from this turn on, until the state worker has decided about it; FOREVER: until it leaves,
+        or `end_suspicion`.
+        """
         assert until_s > 0.0, "0.0 means not suspected"
         assert tracker.state != EMPTY, "nobody is in the slot to be suspected"
         tracker.suspect_until_s = until_s
@@ -447,7 +449,8 @@ class TrackerTable(PodTable):
         tracker.state = state
         tracker.own_limit = limit
         tracker.limit = limit_at_address(tracker)
-        tracker.suspect_until_s = 0.0
+        if tracker.suspect_until_s != FOREVER:
+            tracker.suspect_until_s = 0.0
         self.capacity += tracker.capacity() - before
         if self.slow_starts and tracker.is_routable() and not was_routable:
             self.warm_up.arrive(tracker)

@@ -29,6 +29,7 @@ DRAINING: Final = 6  # leaves when its last request ends
 STATE_NAMES: Final = ("empty", "pending", "ready", "not_ready", "recovering", "quarantined", "draining")
 
 UNLIMITED: Final = 1 << 30  # the limit of a pod of a revision without container_concurrency
+FOREVER: Final = float("inf")  # of a suspicion
 
 
 @final
@@ -70,13 +71,13 @@ class PodTracker(RoomNode):
         # Per use of the slot.
         self.generation: i64 = generation
         self.identity: str = ""
-        self.address: str = ""  # canonical ip:port
+        self.address: str = ""  # canonical ip:port, or unix:/path
         self.state: i64 = EMPTY
         self.limit: i64 = 0  # less than its own while older slots at its address have requests in flight (lb/table.py)
         self.own_limit: i64 = 0
         self.in_flight: i64 = 0
         self.weight: i64 = 1  # the share it should have, where the policy is `weighted`
-        self.suspect_until_s: float = 0.0  # 0.0: not suspected
+        self.suspect_until_s: float = 0.0  # 0.0: not suspected; FOREVER: it takes no more requests in its life
         self.attachment: object | None = None  # what the data path hangs on the pod; dropped when the slot is freed
         self.leases: LeaseNode = NO_LEASE  # the newest of the requests at the pod; the data path's, as `attachment` is
         self.epoch: i64 = 0  # which of the pod's states this is, as whoever decides about it counts them

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from activator.config.model.file import Config
-from activator.config.model.listeners import Tls
+from activator.config.model.listeners import Listener
 from activator.runtime.errors import StartError
 from activator.systemd_units import install, stream_of, units
 
@@ -36,7 +36,7 @@ def test_the_units(tmp_path: Path, need_program: Callable[[str], str]) -> None:
     """As systemd reads them; a path with characters that mean something to it, too."""
     folder = tmp_path / "50% of $HOME"
     folder.mkdir()
-    config = Config(listen=["127.0.0.1:8080", Tls("[::1]:8443"), "localhost:8081"])
+    config = Config(listen=["127.0.0.1:8080", Listener("[::1]:8443"), "localhost:8081"])
     found = units(folder / "activator.yaml", config, "root", PROGRAM)
     assert list(found) == ["activator.service", "activator.socket"]
     assert "ListenStream=127.0.0.1:8080\nListenStream=[::1]:8443\n" in found["activator.socket"]
@@ -49,6 +49,24 @@ def test_the_units(tmp_path: Path, need_program: Callable[[str], str]) -> None:
     command = [need_program("systemd-analyze"), "verify", *(str(tmp_path / name) for name in plain)]
     verified = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     complaints = [line for line in verified.stderr.splitlines() if str(tmp_path) in line or "activator." in line]
+    assert complaints == [], verified.stderr
+
+
+def test_unix_sockets_have_a_unit_for_each_kind_of_access(tmp_path: Path, need_program: Callable[[str], str]) -> None:
+    """Also with several workers, which share them."""
+    other = Listener("unix:/run/b.sock", mode="0666", group="daemon")
+    listen: list[str | Listener] = ["unix:/run/activator/a.sock", other, "unix:/run/c 1"]
+    found = units(tmp_path / "activator.yaml", Config(listen=listen, workers=3), "root", PROGRAM)
+    assert list(found) == ["activator.service", "activator-unix.socket", "activator-unix2.socket"]
+    first, second = found["activator-unix.socket"], found["activator-unix2.socket"]
+    assert "ListenStream=/run/activator/a.sock\nListenStream=/run/c 1\n" in first
+    assert "SocketMode=0660\nSocketUser=root\nService=activator.service" in first
+    assert "SocketMode=0666\nSocketUser=root\nSocketGroup=daemon\nService=activator.service" in second
+    assert "Requires=activator-unix.socket activator-unix2.socket" in found["activator.service"]
+    install(found, tmp_path)
+    command = [need_program("systemd-analyze"), "verify", *(str(tmp_path / name) for name in found)]
+    verified = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    complaints = [line for line in verified.stderr.splitlines() if str(tmp_path) in line or "activator" in line]
     assert complaints == [], verified.stderr
 
 

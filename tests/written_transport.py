@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from typing import Any
 
 
@@ -79,6 +80,8 @@ class WrittenTransport:
 
 
 class _Socket:
+    family = socket.AF_INET
+
     def __init__(self, transport: WrittenTransport) -> None:
         self._transport = transport
 

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import http.client
+import socket
 import urllib.error
 import urllib.request
 
 from activator.runtime.errors import StartError
+from activator.runtime.unix_address import is_unix, path_of
 
 _TIMEOUT_S = 5.0
 
 
 def ask(admin: str, method: str, path: str) -> bytes:
-    """The body of the answer. Raises StartError when there is no answer or the answer is a refusal."""
+    """The body of the answer. Raises StartError when there is no answer or the answer is a refusal.
+
+    `admin`: a URL, `host:port` or `unix:/path`.
+    """
+    if is_unix(admin):
+        return _ask_over_unix(admin, method, path)
     url = (admin if "://" in admin else f"http://{admin}").rstrip("/") + path
     request = urllib.request.Request(url, method=method, headers={"Activator-Admin": "1"})
     try:
@@ -22,3 +30,29 @@ def ask(admin: str, method: str, path: str) -> bytes:
         raise StartError(f"{url}: {error.read().decode('utf-8', 'replace').strip()}") from error
     except (OSError, ValueError) as error:
         raise StartError(f"{url}: no activator answers there ({error}); name its admin port with --admin") from error
+
+
+def _ask_over_unix(admin: str, method: str, path: str) -> bytes:
+    connection = _UnixConnection(path_of(admin))
+    try:
+        connection.request(method, path, headers={"Activator-Admin": "1"})
+        answer = connection.getresponse()
+        body = answer.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise StartError(f"{admin}: no activator answers there ({error}); name its admin port with --admin") from error
+    finally:
+        connection.close()
+    if answer.status >= 400:
+        raise StartError(f"{admin}{path}: {body.decode('utf-8', 'replace').strip()}")
+    return body
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(_TIMEOUT_S)
+        self.sock.connect(self._path)

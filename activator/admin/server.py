@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import socket
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Final, Protocol
 from urllib.parse import urlsplit
@@ -27,6 +28,7 @@ from activator.runtime.errors import NoWorkerError, StartError
 from activator.runtime.profiler import Profiler, ProfilerBusyError
 from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX, address_of, bind
 from activator.runtime.tasks import describe_tasks
+from activator.runtime.unix_sockets import SocketAccess, remove_file
 from activator.telemetry.history import HISTORY_INTERVAL_S
 from activator.telemetry.logs.app_log import AppLog
 from activator.telemetry.metrics.sliced_answer import answer_in_slices
@@ -154,11 +156,12 @@ class AdminServer:
         self._profiler = Profiler(now)
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
+        self._address = ""
 
-    async def start(self, address: str) -> str:
+    async def start(self, address: str, access: SocketAccess | None = None) -> str:
         """Bind and serve; the address as bound. Raises StartError."""
         try:
-            sock = bind(address)
+            sock = bind(address, access=access)
         except StartError as error:
             raise StartError(f"admin port: {error} (`admin:` in the file, --admin, or ACTIVATOR_ADMIN)") from error
         application = web.Application(middlewares=[_refuse_foreign], client_max_size=64 * 1024)
@@ -190,11 +193,15 @@ class AdminServer:
         await runner.setup()
         assert runner.server is not None
         accepting = _Accepting(runner.server)
-        self._server = await asyncio.get_running_loop().create_server(accepting.accepted, sock=sock)
-        return address_of(sock)
+        loop = asyncio.get_running_loop()
+        create = loop.create_unix_server if sock.family == socket.AF_UNIX else loop.create_server
+        self._server = await create(accepting.accepted, sock=sock)
+        self._address = address_of(sock)
+        return self._address
 
     async def close(self) -> None:
         self._profiler.stop()
+        remove_file(self._address)
         if self._server is not None:
             self._server.close()
         if self._runner is not None:

@@ -11,6 +11,7 @@ from typing import Final
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
 from activator.config.model.pods import PROBE_QUEUE_PROXY
 from activator.config.specs import ProbeSpec
+from activator.runtime.streams import authority_of
 
 # Knative's: queue-proxy knows its callers by these, and answers no other caller on this path.
 _QUEUE_PATH: Final = "/healthz"
@@ -21,7 +22,7 @@ _HTTP_HEADERS: Final = ((b"User-Agent", b"activator-probe"),)
 def probe_head(probe: ProbeSpec, address: str, keep_alive: bool = False) -> RequestHead:
     """The request that asks; `keep_alive`: others are to follow it on its connection."""
     is_queue = probe.kind == PROBE_QUEUE_PROXY
-    host = (probe.host or address).encode()
+    host = (probe.host or authority_of(address)).encode()
     headers: Headers = [(b"Host", host), *(_QUEUE_HEADERS if is_queue else _HTTP_HEADERS)]
     if not is_queue and not keep_alive:
         headers.append((b"Connection", b"close"))

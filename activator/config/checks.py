@@ -29,6 +29,8 @@ from activator.config.scaling_checks import check_scaling, check_values
 from activator.config.telemetry_checks import check_telemetry
 from activator.config.tree import Item
 from activator.config.waiting_checks import check_waiting
+from activator.runtime.unix_address import UNIX, is_unix, path_of
+from activator.runtime.unix_address import problem_with as problem_with_unix
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?")
 _LABEL: Final = r"[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
@@ -48,6 +50,8 @@ def split_address(text: str, lowest_port: int = 1) -> tuple[str, int] | None:
 
 def is_same_listener(one: str, other: str) -> bool:
     """Whether two sockets cannot listen on these addresses beside each other."""
+    if is_unix(one) or is_unix(other):
+        return is_unix(one) and is_unix(other) and path_of(one) == path_of(other)
     found, beside = split_address(one), split_address(other)  # port 0 is none: the kernel chooses another each time
     if found is None or beside is None or found[1] != beside[1]:
         return False
@@ -57,6 +61,8 @@ def is_same_listener(one: str, other: str) -> bool:
 
 def _canonical_address(text: str) -> str:
     """One of all ways to write an address; a name is not looked up. As it is where it is no address."""
+    if is_unix(text):
+        return f"{UNIX}{path_of(text)}"
     found = split_address(text)
     if found is None:
         return text
@@ -114,7 +120,7 @@ class Checker:
 
     def check(self, root: Item, values: Values) -> None:
         self._check_listeners(root, values)
-        self._check_address(root, values, "admin", "", allow_empty=True)
+        self._check_admin(root, values)
         self._claim_ports(root, values)
         check_telemetry(self._reader, root, values)
         self._edge.check_forwarded(root, values)
@@ -146,18 +152,33 @@ class Checker:
         self._routing.finish()
         GroupChecker(self._reader).check(root, values)
 
+    def _check_admin(self, root: Item, values: Values) -> None:
+        admin = values.get("admin", "")
+        if isinstance(admin, dict):
+            item = item_at(root, "admin")
+            if "address" in admin and not is_unix(admin["address"]):
+                self._reader.found(
+                    item_at(item, "address"), "admin.address", "a Unix socket; else give the address alone"
+                )
+            elif "address" in admin:
+                self._check_is_address(item_at(item, "address"), admin["address"], "admin.address", or_unix=True)
+            self._edge.check_access(item, admin, "admin")
+        elif admin not in ("", UNREADABLE):
+            self._check_is_address(item_at(root, "admin"), admin, "admin", 0, or_unix=True)
+
     def _claim_ports(self, root: Item, values: Values) -> None:
         """Those of our own listeners: no program of a revision can have them, and `admin` none of `listen`."""
         listen = values.get("listen", DEFAULT_LISTEN)
         listeners = listen if isinstance(listen, list) else [listen]
         addresses = [one.get("address", "") if isinstance(one, dict) else one for one in listeners]
-        for key, address in [("listen", one) for one in addresses] + [("admin", values.get("admin", DEFAULT_ADMIN))]:
-            found = None if address is UNREADABLE else split_address(address)
+        admin = values.get("admin", DEFAULT_ADMIN)
+        admin = admin.get("address", "") if isinstance(admin, dict) else admin
+        for key, address in [("listen", one) for one in addresses] + [("admin", admin)]:
+            found = None if address is UNREADABLE or is_unix(address) else split_address(address)
             if found is not None:
                 self._processes.claim(found[1], f"`{key}`")
-        admin = values.get("admin", DEFAULT_ADMIN)
         for address in addresses:
-            if address is not UNREADABLE and is_same_listener(address, admin):
+            if UNREADABLE not in (address, admin) and is_same_listener(address, admin):
                 item = item_at(root, "admin" if "admin" in (root.entries or {}) else "listen")
                 advice = f'"{admin}" cannot be listened on beside `listen`, which has "{address}": use another port'
                 self._reader.advise(item, "admin", advice)
@@ -196,10 +217,12 @@ class Checker:
         for place, (one, value) in enumerate(zip(items, listeners)):
             path = f"listen[{place}]" if is_list else "listen"
             if isinstance(value, dict):
-                self._check_address(one, value, "address", path + ".")
+                if "address" in value:
+                    where = item_at(one, "address")
+                    self._check_is_address(where, value["address"], f"{path}.address", 0, or_unix=True)
                 self._edge.check_listener(one, value, path)
             elif value is not UNREADABLE:
-                self._check_is_address(one, value, path, lowest_port=0)
+                self._check_is_address(one, value, path, 0, or_unix=True)
                 if value in seen:
                     self._reader.advise(one, path, f'"{value}" is in the list already: use each address once')
                 seen.add(value)
@@ -290,7 +313,7 @@ class Checker:
             address = pod["address"] if isinstance(pod, dict) else pod
             one = item_at(entry, "address")
             at += ".address" if isinstance(pod, dict) else ""
-            self._check_is_address(one, address, at)
+            self._check_is_address(one, address, at, or_unix=True)
             known_as = _canonical_address(address)
             if known_as in seen:
                 self._reader.advise(one, at, f'"{address}" is in the list already: list each pod once')
@@ -319,6 +342,13 @@ class Checker:
         if key in values and not (allow_empty and values[key] == ""):
             self._check_is_address(item_at(item, key), values[key], prefix + key, lowest_port=0)
 
-    def _check_is_address(self, item: Item, address: str, path: str, lowest_port: int = 1) -> None:
-        if split_address(address, lowest_port) is None:
-            self._reader.found(item, path, "host:port such as 127.0.0.1:8080 or [::1]:8080")
+    def _check_is_address(
+        self, item: Item, address: str, path: str, lowest_port: int = 1, or_unix: bool = False
+    ) -> None:
+        if or_unix and is_unix(address):
+            problem = problem_with_unix(address)
+            if problem:
+                self._reader.advise(item, path, f'"{address}": {problem}')
+        elif split_address(address, lowest_port) is None:
+            expected = "host:port such as 127.0.0.1:8080 or [::1]:8080"
+            self._reader.found(item, path, f"{expected}, or unix:/path" if or_unix else expected)

@@ -58,6 +58,7 @@ class ContainerChecker:
         self._check_words(item, container, at)
         self._check_name(item, container, at)
         self._check_copies(revision, values, path)
+        self._check_socket(item, container, at)
         for place, volume in enumerate(container.get("volumes", [])):
             if volume is not UNREADABLE and split_volume(volume) is None:
                 one = element_at(item_at(item, "volumes"), place)
@@ -112,6 +113,20 @@ class ContainerChecker:
             owner = self._names.setdefault((container.get("engine", ""), name), path)
             if owner != path:
                 advice = f'"{name}" is the container of {owner} already: use another'
+                self._reader.advise(item_at(item, key), f"{path}.{key}", advice)
+
+    def _check_socket(self, item: Item, container: Values, path: str) -> None:
+        """The placeholder is that of a process: a container is reached at a port."""
+        readiness, sleep = container.get("readiness", {}), container.get("sleep") or {}
+        wake = sleep.get("wake", "")
+        for key, commands in (
+            ("command", container.get("command", [])),
+            ("entrypoint", container.get("entrypoint", [])),
+            ("readiness", readiness.get("command", [])),
+            ("sleep", [*sleep.get("command", []), *(wake if isinstance(wake, list) else [])]),
+        ):
+            if any("{socket}" in word for word in commands if word is not UNREADABLE):
+                advice = "a container is reached at a port, and has no {socket}: use {port}"
                 self._reader.advise(item_at(item, key), f"{path}.{key}", advice)
 
     def _check_copies(self, revision: Item, values: Values, path: str) -> None:

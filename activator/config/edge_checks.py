@@ -12,11 +12,14 @@ from typing import Final
 
 from activator.config.model.kubernetes import ACTIVATIONS, KNATIVE, KUBERNETES_MODES, SHARING_KNATIVE, SHARINGS
 from activator.config.model.listeners import ALPN_PROTOCOLS, FORWARDED_HEADERS, TLS_VERSIONS
-from activator.config.model.pods import POD_PROTOCOLS
+from activator.config.model.pods import POD_PROTOCOLS, PROBE_GRPC, PROXY_VERSIONS
 from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
+from activator.runtime.unix_address import is_unix
 
 _VIA: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~:-]+")  # a pseudonym, or host:port
+
+_MODE: Final = re.compile(r"0?[0-7]{3}")
 
 _NETWORK: Final = "a network such as 10.0.0.0/8 or an address"
 
@@ -28,7 +31,9 @@ class EdgeChecker:
         self._reader = reader
 
     def check_listener(self, item: Item, values: Values, path: str) -> None:
-        """One listener with TLS."""
+        """One listener with settings of its own."""
+        self.check_access(item, values, path)
+        self._check_proxies(item, values, path)
         self._check_version(item, values, path)
         self._check_alpn(item, values, path)
         several = values.get("certificates", [])
@@ -36,11 +41,13 @@ class EdgeChecker:
             return
         if bool(values.get("certificate")) != bool(values.get("key")):
             self._reader.advise(item, path, "`certificate` and `key` require each other: set both")
-        elif bool(values.get("certificate")) == bool(several):
+        elif values.get("certificate") and several:
             advice = "a listener with TLS requires either `certificate` and `key`, or `certificates`"
             self._reader.advise(item, path, advice)
         elif values.get("certificate"):
             self._check_pair(item, values, path)
+        elif not several:
+            self._check_plain(item, values, path)
         for place, pair in enumerate(several):
             if pair is not UNREADABLE and UNREADABLE not in (
                 pair.get("certificate", UNREADABLE),
@@ -49,10 +56,41 @@ class EdgeChecker:
                 listed = element_at(item_at(item, "certificates"), place)
                 self._check_pair(listed, pair, f"{path}.certificates[{place}]")
 
+    def _check_plain(self, item: Item, values: Values, path: str) -> None:
+        for key in ("certificates", "min_version", "alpn"):
+            if key in values:
+                advice = f"`{key}` is for TLS, which requires `certificate` and `key`, or `certificates`"
+                self._reader.advise(item_at(item, key), path, advice)
+
+    def check_access(self, item: Item, values: Values, path: str) -> None:
+        """Who may connect to a Unix socket."""
+        address, mode = values.get("address", ""), values.get("mode", "")
+        for key in ("mode", "owner", "group"):
+            if values.get(key) and address and not is_unix(address):
+                advice = f"`{key}` is for Unix sockets, and {address} is none: take it out"
+                self._reader.advise(item_at(item, key), f"{path}.{key}", advice)
+        if mode and mode is not UNREADABLE and _MODE.fullmatch(mode) is None:
+            self._reader.found(item_at(item, "mode"), f"{path}.mode", "three octal digits such as 0660")
+
+    def _check_proxies(self, item: Item, values: Values, path: str) -> None:
+        said, item = values.get("proxy_protocol"), item_at(item, "proxy_protocol")
+        if said is None or said is UNREADABLE:
+            return
+        path = f"{path}.proxy_protocol"
+        networks = said if isinstance(said, list) else said.get("trusted", UNREADABLE)
+        listed, at = (item, path) if isinstance(said, list) else (item_at(item, "trusted"), f"{path}.trusted")
+        if networks is UNREADABLE:
+            return
+        if not networks:
+            self._reader.found(listed, at, f"{_NETWORK}, or unix", "an empty list")
+        for place, text in enumerate(networks):
+            if text is not UNREADABLE and not _is_peer(text):
+                self._reader.found(element_at(listed, place), f"{at}[{place}]", f"{_NETWORK}, or unix")
+
     def check_forwarded(self, root: Item, values: Values) -> None:
         forwarded = values.get("forwarded", {})
         item = item_at(root, "forwarded")
-        self._check_each(item, forwarded, "forwarded.trust", _is_network, _NETWORK)
+        self._check_each(item, forwarded, "forwarded.trust", _is_peer, f"{_NETWORK}, or unix")
         if forwarded.get("headers", "none") not in FORWARDED_HEADERS:
             self._reader.found(item_at(item, "headers"), "forwarded.headers", "one of " + ", ".join(FORWARDED_HEADERS))
         via = forwarded.get("via", "")
@@ -110,6 +148,7 @@ class EdgeChecker:
     def check_revision(self, item: Item, values: Values, path: str) -> None:
         self._check_each(item, values, f"{path}.upgrades", _is_token, "a protocol such as websocket")
         self._check_protocol(item, values, path)
+        self._check_introduction(item, values, path)
         tls = values.get("tls")
         if tls is not None and tls is not UNREADABLE:
             self._check_pod_tls(item_at(item, "tls"), tls, f"{path}.tls", program_key(item, values))
@@ -129,6 +168,27 @@ class EdgeChecker:
             problem = problem_with_authorities(authorities)
             if problem:
                 self._reader.found(item_at(item, "ca"), f"{path}.ca", "a file of certificates in PEM", problem)
+
+    def _check_introduction(self, item: Item, values: Values, path: str) -> None:
+        """The PROXY protocol to pods, and what it excludes."""
+        version = values.get("proxy_protocol", "")
+        if version in ("", UNREADABLE):
+            return
+        where, at = item_at(item, "proxy_protocol"), f"{path}.proxy_protocol"
+        if version not in PROXY_VERSIONS:
+            self._reader.found(where, at, "one of " + ", ".join(PROXY_VERSIONS))
+        if values.get("protocol", "auto") in {"h2c", "h2"}:
+            advice = "HTTP/2 carries requests of several clients on one connection: use `protocol: h1`"
+            self._reader.advise(where, at, advice)
+        if values.get("tls") is not None:
+            self._reader.advise(where, at, "it is sent to pods without TLS only: take it or `tls` out")
+        probe, program = values.get("probe"), values.get(program_key(item, values))
+        if isinstance(probe, dict) and (probe.get("identity_header") or probe.get("kind") == PROBE_GRPC):
+            advice = "the probe's `identity_header` and `grpc` have no effect on such pods: take it or them out"
+            self._reader.advise(where, at, advice)
+        sleep = program.get("sleep") if isinstance(program, dict) else None
+        if isinstance(sleep, dict) and sleep.get("http_post"):
+            self._reader.advise(where, at, "`sleep.http_post` is sent without it: use `sleep.command` or `signal`")
 
     def _check_each(self, item: Item, values: Values, path: str, fits: Callable[[str], bool], expected: str) -> None:
         """A list of texts, which stands under the last word of `path`."""
@@ -178,6 +238,11 @@ class EdgeChecker:
 
 def _is_token(text: str) -> bool:
     return TOKEN.fullmatch(text) is not None
+
+
+def _is_peer(text: str) -> bool:
+    """Of a client: a network, or any of a Unix socket."""
+    return text == "unix" or _is_network(text)
 
 
 def _is_network(text: str) -> bool:

@@ -29,6 +29,7 @@ from activator.config.model.pods import (
     Probe,
     RevisionHealth,
 )
+from activator.config.model.programs import Readiness
 from activator.config.model.queueing import Queue
 from activator.config.model.revision import Revision
 from activator.config.model.routing import HashOn, Match
@@ -42,6 +43,8 @@ from activator.config.specs import (
     QuietSpec,
     RevisionSpec,
     RuleSpec,
+    concurrency_of,
+    is_once,
     resolve_buffer,
     resolve_program,
     stand_for_many,
@@ -149,7 +152,8 @@ def resolve_revision(
     """One revision, whoever declares it; `config` has what holds for all of them."""
     threshold = revision.trailing_fragmentation_threshold
     queue = revision.queue
-    buffer_request, buffer_response, buffer_file = resolve_buffer(revision.buffer, revision.container_concurrency)
+    concurrency = concurrency_of(revision)
+    buffer_request, buffer_response, buffer_file = resolve_buffer(revision.buffer, concurrency)
     if revision.program is not None:
         most = resolve_program(revision, processors).max_scale
     else:
@@ -163,16 +167,18 @@ def resolve_revision(
         default=revision.default,
         weight=-1 if revision.weight is None else revision.weight,
         split_on=_hash_on(revision.split_on),
-        container_concurrency=revision.container_concurrency,
-        policy=revision.policy or default_policy(revision.container_concurrency),
+        container_concurrency=concurrency,
+        is_once=is_once(revision),
+        policy=revision.policy or default_policy(concurrency),
         hash_on=_hash_on(revision.hash_on),
         slow_start_s=float(revision.slow_start),
         strikes=_or(revision.health.strikes, config.health.strikes),
         ejection_share=_or(revision.health.ejection_share, config.health.ejection_share),
         stale_after_s=float(_or(revision.health.stale_after, config.health.stale_after)),
-        probe=_resolve_probe(revision.probe, revision),
+        probe=_introduced(_resolve_probe(revision.probe, revision), revision),
         health_checks=_resolve_health_checks(revision.health),
         lenient_pods=revision.lenient_pods,
+        proxy_protocol=revision.proxy_protocol,
         protocol=_pod_protocol(revision),
         server_timing=revision.server_timing,
         max_scale=revision.max_scale or most,
@@ -281,7 +287,14 @@ def speaks_http2(revision: Revision) -> bool:
 def readiness_probe(revision: Revision) -> ProbeSpec:
     """How a program of the revision is asked whether it is ready."""
     assert revision.program is not None
-    readiness = revision.program.readiness
+    return _introduced(_readiness_probe(revision, revision.program.readiness), revision)
+
+
+def _introduced(probe: ProbeSpec, revision: Revision) -> ProbeSpec:
+    return msgspec.structs.replace(probe, proxy_protocol=revision.proxy_protocol) if revision.proxy_protocol else probe
+
+
+def _readiness_probe(revision: Revision, readiness: Readiness) -> ProbeSpec:
     if readiness.grpc is not None:
         return ProbeSpec(PROBE_GRPC, http2=True, service=readiness.grpc)
     if readiness.http_get:

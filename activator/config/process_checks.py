@@ -11,6 +11,13 @@ import signal
 from typing import Any, Final
 
 from activator.config.edge_checks import item_at
+from activator.config.model.programs import (
+    LIFETIME_REQUEST,
+    LIFETIME_SERVICE,
+    LIFETIMES,
+    PORTS_MAX,
+    parse_ports,
+)
 from activator.config.programs import parse_processors
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
@@ -18,6 +25,7 @@ from activator.runtime.units import KIB
 
 LOG_SIZE_MIN_BYTES: Final = 64 * KIB  # smaller files would be renamed all the time
 
+_USED_UP: Final = "to ask a copy would use it up; use `readiness.log`, `readiness.command` or nothing"
 _SIGNALS: Final = frozenset(signal.Signals.__members__)
 
 
@@ -40,8 +48,10 @@ class ProcessChecker:
         if command is not None and (not command or command[0] == ""):
             self._reader.found(item_at(item, "command"), f"{at}.command", "a program and its arguments", "none")
         self.check_program(item, process, at)
-        if process.get("port") is not None:
+        if process.get("port") not in (None, UNREADABLE):
             self._check_port(revision, values, path)
+        self._check_socket(item, process, at)
+        self._check_lifetime(revision, values, path)
         if process.get("cpus") and process["cpus"] is not UNREADABLE and parse_processors(process["cpus"]) is None:
             self._reader.found(item_at(item, "cpus"), f"{at}.cpus", "numbers and ranges of processors, such as 0-3,6")
         self._check_stop(item_at(item, "stop"), process.get("stop", {}), f"{at}.stop")
@@ -64,25 +74,82 @@ class ProcessChecker:
     def _check_port(self, revision: Item, values: Values, path: str) -> None:
         item, process = item_at(revision, "process"), values["process"]
         port, at = process["port"], f"{path}.process.port"
-        owner = self._ports.setdefault(port, path)
-        if owner != path:
-            self._reader.advise(item_at(item, "port"), at, f"{port} is the port of {owner} already: use another")
+        ports = range(port, port + 1) if isinstance(port, int) else parse_ports(port)
+        if ports is None:
+            expected = f"a port from 1 to 65535, or a range such as 9000-9010 of at most {PORTS_MAX} ports"
+            self._reader.found(item_at(item, "port"), at, expected)
+            return
+        owners = {one: owner for one in ports if (owner := self._ports.setdefault(one, path)) != path}
+        if owners:
+            one, owner = next(iter(owners.items()))
+            self._reader.advise(item_at(item, "port"), at, f"{one} is the port of {owner} already: use another")
         scaling = values.get("scaling", {})
         for group, keys, where in (
             (process, ("min_scale", "max_scale"), "process"),
             (scaling, ("min", "max", "initial_scale", "activation_scale"), "scaling"),
         ):
             for key in keys:
-                if _number(group, key) > 1:
-                    self._only_one(item_at(item_at(revision, where), key), f"{path}.{where}.{key}", group[key], port)
+                if _number(group, key) > len(ports):
+                    self._too_many(item_at(item_at(revision, where), key), f"{path}.{where}.{key}", group[key], ports)
         for place, entry in enumerate(scaling.get("schedule", []) if isinstance(scaling, dict) else []):
-            if _number(entry, "min") > 1:
-                one = item_at(item_at(revision, "scaling"), "schedule")
-                self._only_one(one, f"{path}.scaling.schedule[{place}].min", entry["min"], port)
+            if _number(entry, "min") > len(ports):
+                one_item = item_at(item_at(revision, "scaling"), "schedule")
+                self._too_many(one_item, f"{path}.scaling.schedule[{place}].min", entry["min"], ports)
 
-    def _only_one(self, item: Item, path: str, number: int, port: int) -> None:
-        advice = f"{number} copies cannot share `process.port: {port}`: set 1, or leave `port` out and use {{port}}"
-        self._reader.advise(item, path, advice)
+    def _too_many(self, item: Item, path: str, number: int, ports: range) -> None:
+        if len(ports) == 1:
+            said = f"{number} copies cannot share `process.port: {ports[0]}`: set 1"
+            self._reader.advise(item, path, f"{said}, a range of ports, or leave `port` out and use {{port}}")
+        else:
+            have = f"`process.port: {ports[0]}-{ports[-1]}` has {len(ports)} ports"
+            self._reader.advise(item, path, f"{number} copies are too many, {have}: lower it, or widen the range")
+
+    def _check_socket(self, item: Item, process: Values, path: str) -> None:
+        """It listens on a Unix socket or on a port."""
+        words = [word for word in process.get("command", []) if word is not UNREADABLE]
+        named = any("{socket}" in word for word in words)
+        if not named and not process.get("socket"):
+            return
+        if process.get("port") is not None:
+            advice = "a program listens on a Unix socket or on a port: take `port` out, or {socket} and `socket`"
+            self._reader.advise(item_at(item, "port"), f"{path}.port", advice)
+        for key, commands in (
+            ("command", words),
+            ("readiness", process.get("readiness", {}).get("command", [])),
+            ("stop", process.get("stop", {}).get("command", [])),
+        ):
+            if any("{port}" in word for word in commands if word is not UNREADABLE):
+                advice = "a program that listens on a Unix socket has no {port}: use {socket}"
+                self._reader.advise(item_at(item, key), f"{path}.{key}", advice)
+
+    def _check_lifetime(self, revision: Item, values: Values, path: str) -> None:
+        """What a program excludes that ends after one request: whatever else would connect to it, and a second one."""
+        item, process = item_at(revision, "process"), values["process"]
+        lifetime = process.get("lifetime", LIFETIME_SERVICE)
+        if lifetime is not UNREADABLE and lifetime not in LIFETIMES:
+            self._reader.found(item_at(item, "lifetime"), f"{path}.process.lifetime", "one of " + ", ".join(LIFETIMES))
+        if lifetime != LIFETIME_REQUEST:
+            return
+        readiness, queue = process.get("readiness", {}), values.get("queue", {})
+        rules = queue.get("rules", []) if isinstance(queue, dict) else []
+        found = [
+            (_number(values, "container_concurrency") > 1, "container_concurrency", "a copy takes one request: set 1"),
+            (process.get("sleep") is not None, "process.sleep", "it ends by itself, and never sleeps"),
+            (bool(readiness.get("http_get")), "process.readiness.http_get", _USED_UP),
+            (readiness.get("grpc") is not None, "process.readiness.grpc", _USED_UP),
+            (values.get("waiting_page") is not None, "waiting_page", "a browser that looks again would use up a copy"),
+            (
+                any(isinstance(rule, dict) and rule.get("exempt") is True for rule in rules),
+                "queue.rules",
+                "no request is exempted from the limit of one",
+            ),
+        ]
+        for is_so, key, advice in found:
+            if is_so:
+                where = revision
+                for name in key.split("."):
+                    where = item_at(where, name)
+                self._reader.advise(where, f"{path}.{key}", f"with `lifetime: request`: {advice}")
 
     def _check_logs(self, item: Item, process: Values, path: str) -> None:
         logs = process.get("logs", {})
@@ -129,6 +196,6 @@ class ProcessChecker:
                 self._reader.advise(item_at(item, key), f"{path}.{key}", advice)
 
 
-def _number(values: Any, key: str) -> int:
+def _number(values: Any, key: str) -> float:
     found = values.get(key, 0) if isinstance(values, dict) else 0
-    return found if isinstance(found, int) else 0
+    return found if isinstance(found, int | float) else 0

@@ -159,6 +159,12 @@ def _user(text: str) -> tuple[pwd.struct_passwd, int]:
         raise ConfigError([f"user: {text}: there is no such group here; correct `user`"]) from None
 
 
+def owner_of(process: Process) -> tuple[int, int]:
+    """The numbers of the user and the group of a program that has a `user`. Raises ConfigError."""
+    user, group = _user(process.user)
+    return user.pw_uid, group
+
+
 def log_file_of(program: Process | Container, environ: Mapping[str, str]) -> str:
     """The file that the output is written to. Raises ConfigError."""
     directory = expand(program.directory, environ) if isinstance(program, Process) else ""

@@ -14,7 +14,7 @@ import msgspec
 from activator.config.model.containers import Container
 from activator.config.model.file import Config
 from activator.config.model.pods import PROBE_TCP, Health, PodTls
-from activator.config.model.programs import Process
+from activator.config.model.programs import LIFETIME_REQUEST, Process
 from activator.config.model.queueing import (
     BUFFER_REQUEST_BYTES,
     BUFFER_RESPONSE_BYTES,
@@ -26,6 +26,7 @@ from activator.config.model.queueing import (
 from activator.config.model.revision import Revision
 from activator.config.model.scaling import TARGET_CONCURRENCY
 from activator.config.model.waiting import ASLEEP_STATUS
+from activator.runtime.unix_address import is_unix
 
 DRAIN_TIMEOUT_S: Final = 300.0  # of a removed pod, at the least: then its exchanges are aborted
 
@@ -78,6 +79,7 @@ class ProbeSpec(msgspec.Struct, frozen=True):
     identity_header: str = ""  # the answer's header that must hold the pod's identity; empty: it is not asked for
     http2: bool = False  # http: over HTTP/2, since the pod may speak nothing else
     service: str = ""  # grpc: the service asked about; empty: the server as a whole
+    proxy_protocol: str = ""  # v1 | v2: what the connection begins with; empty: nothing
 
 
 class HealthCheckSpec(msgspec.Struct, frozen=True):
@@ -117,6 +119,7 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     weight: int = -1  # its part of the requests that others with the same `match` take as well; -1: it has none
     split_on: str = ""  # what decides of one request, as in `hash_on`; empty: each is the next one's turn
     container_concurrency: int = 0
+    is_once: bool = False  # a pod takes one request in its life
     policy: str = "choice-of-2"
     hash_on: str = ""  # client_ip | header:… | cookie:…; empty: client_ip, if the policy asks
     slow_start_s: float = 0.0
@@ -148,6 +151,7 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     upgrades: tuple[str, ...] = ("websocket",)
     protocol: str = "h1"  # h1 | h2c | h2 | alpn: over TLS, what the pod prefers of both
     lenient_pods: bool = False
+    proxy_protocol: str = ""  # v1 | v2: the header that each connection to a pod begins with; empty: none
     server_timing: bool = False
     no_wake: tuple[QuietSpec, ...] = ()
     waiting_page: str = ""  # its template; empty: ours
@@ -172,7 +176,10 @@ def stand_for_many(revision: Revision) -> bool:
     for pod in revision.pods:
         if not isinstance(pod, str) and pod.srv:
             return True
-        host = (pod if isinstance(pod, str) else pod.address).rpartition(":")[0].strip("[]")
+        address = pod if isinstance(pod, str) else pod.address
+        if is_unix(address):
+            continue
+        host = address.rpartition(":")[0].strip("[]")
         try:
             ipaddress.ip_address(host)
         except ValueError:
@@ -191,26 +198,37 @@ def resolve_buffer(buffer: Buffer, container_concurrency: int) -> tuple[int, int
     return request, response, int(buffer.file)
 
 
+def concurrency_of(revision: Revision) -> int:
+    """Requests in one pod at a time; a program that ends after one takes one, whether the file says so or not."""
+    return 1 if is_once(revision) else revision.container_concurrency
+
+
+def is_once(revision: Revision) -> bool:
+    return revision.process is not None and revision.process.lifetime == LIFETIME_REQUEST
+
+
 def resolve_program(revision: Revision, processors: int | None = None) -> Process | Container:
     """The program of a revision that has one, with its defaults settled, from `scaling` where they stand there;
     `processors`: how many this machine has.
     """
-    process = revision.program
-    assert process is not None
+    program = revision.program
+    assert program is not None
     scaling = revision.scaling
-    limit = revision.container_concurrency
-    min_scale = process.min_scale or scaling.min
-    max_scale = process.max_scale or scaling.max
+    limit = concurrency_of(revision)
+    min_scale = program.min_scale or scaling.min
+    max_scale = program.max_scale or scaling.max
     if max_scale == 0:
         # A program that sets no limit handles many requests at once by itself; one with a limit needs company.
-        max_scale = 1 if limit == 0 or process.is_single else processors or len(os.sched_getaffinity(0))
+        max_scale = 1 if limit == 0 else processors or len(os.sched_getaffinity(0))
         least = (min_scale, scaling.initial_scale, scaling.activation_scale, *(one.min for one in scaling.schedule))
         max_scale = max(max_scale, *least)
+    if program.copies_max is not None:
+        max_scale = min(max_scale, program.copies_max)
     grace = scaling.scale_to_zero_grace
     return msgspec.structs.replace(
-        process,
+        program,
         min_scale=min_scale,
         max_scale=max_scale,
-        target_concurrency=process.target_concurrency or limit or TARGET_CONCURRENCY,
-        idle=process.idle if grace is None else grace,
+        target_concurrency=program.target_concurrency or limit or TARGET_CONCURRENCY,
+        idle=program.idle if grace is None else grace,
     )

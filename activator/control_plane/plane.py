@@ -40,6 +40,7 @@ from activator.messages import (
     Effect,
     Load,
     PodDrained,
+    PodTaken,
     RevisionGone,
     SentRevision,
     Sweep,
@@ -212,6 +213,9 @@ class ControlPlane:
         elif isinstance(message, PodDrained):
             for source in self._sources:
                 source.receive_drained(message.key, message.identity)
+        elif isinstance(message, PodTaken):
+            for source in self._sources:
+                source.receive_taken(message)
         else:
             self.submit(message)
 

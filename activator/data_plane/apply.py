@@ -48,7 +48,7 @@ from activator.runtime.clock import Deadline, Defer, Now, TimingWheel
 from lb.policy import Policy
 from lb.slots import Trim
 from lb.table import TrackerTable
-from lb.tracker import DRAINING, EMPTY, READY, RECOVERING, PodTracker
+from lb.tracker import DRAINING, EMPTY, FOREVER, READY, RECOVERING, PodTracker
 
 GRANTS_PER_TURN_MAX: Final = 256  # hand-overs before the loop is given a turn
 DISPOSED_PER_TURN: Final = 1_000  # slots of a table that is not in use any more, 0.1 ms
@@ -390,6 +390,9 @@ class RevisionTables:
         now_s = self._now()
         for tracker, until_s in removal.suspected:
             if until_s > now_s:  # else its time passed while the revision was not trusted
+                if until_s == FOREVER:  # it has had its one request
+                    throttler.table.suspect(tracker, FOREVER)
+                    continue
                 throttler.table.suspect(tracker, min(until_s, now_s + SUSPECT_S))
                 self._wheel.arm(_Suspicion(self, throttler, tracker), tracker.suspect_until_s)
         self.distrusted.pop(throttler.key, None)

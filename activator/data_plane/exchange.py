@@ -18,6 +18,7 @@ from __future__ import annotations
 from mypy_extensions import mypyc_attr
 
 from activator.codec.message import Headers, RequestHead, ResponseHead
+from activator.codec.proxy_protocol import Endpoints
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.errors import Reason
 
@@ -69,6 +70,10 @@ class ClientStream:
     def client_ip(self) -> str:
         """The address of the client, as far as it can be trusted; empty where there is none to be had."""
         raise NotImplementedError
+
+    def endpoints(self) -> Endpoints | None:
+        """Whence the request came and where it arrived; None: that is not known."""
+        return None
 
     def protocol(self) -> str:
         """The protocol of the client, with its version."""
@@ -136,6 +141,10 @@ class Exchange(Waiter):
 
     def request(self) -> RequestHead | None:
         return self.head
+
+    def endpoints(self) -> Endpoints | None:
+        """Of the client, for pods that are told; None: it has none that is known."""
+        return None
 
     def begin(self) -> None:
         """The request's turn has come: find its revision and a pod."""

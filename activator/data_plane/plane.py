@@ -40,6 +40,7 @@ from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.http2_pool import Http2Pool
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
+from activator.data_plane.upstream.introduced import IntroducedPool
 from activator.data_plane.upstream.pool import PodPool
 from activator.messages import (
     AnnounceDrain,
@@ -53,6 +54,7 @@ from activator.messages import (
     PodDrained,
     PodRefused,
     PodServed,
+    PodTaken,
     PodUnplaced,
     RevisionBroken,
     RevisionEnded,
@@ -140,7 +142,7 @@ class DataPlane:
 
     def start(self) -> Server:
         """What is to accept."""
-        self.server = Server(self.registry)
+        self.server = Server(self.registry, self._tasks.start)
         self._report.arm()
         self._auditor.arm()
         if self.registry.entry_last:
@@ -314,6 +316,9 @@ class _Events(SlotEvents):
         self._data.tables.suspected(key, identity)
         self._send(PodRefused(key, identity, epoch, dead, reason))
 
+    def taken(self, key: str, identity: str, is_over: bool, failure: str) -> None:
+        self._send(PodTaken(key, identity, is_over, failure))
+
     def suspected(self, key: str, identity: str) -> None:
         self._data.tables.suspected(key, identity)
 
@@ -334,7 +339,7 @@ class _Hooks(TableHooks):
         self._rng = rng
         self._send = send
         self._contexts: dict[tuple[PodTls, tuple[str, ...]], ssl.SSLContext] = {}
-        self._talks: dict[str, tuple[str, PodTls | None, bool]] = {}  # how, to the pods of each revision
+        self._talks: dict[str, tuple[str, PodTls | None, bool, str]] = {}  # how, to the pods of each revision
 
     def make_policy(self, name: str) -> Policy:
         return create(name, Rng(self._rng.below(1 << 30)))
@@ -357,7 +362,7 @@ class _Hooks(TableHooks):
         if self._data.loads is not None:
             self._data.loads.revision_set(throttler)
         spec = throttler.spec
-        talks = (spec.protocol, spec.tls, spec.lenient_pods)
+        talks = (spec.protocol, spec.tls, spec.lenient_pods, spec.proxy_protocol)
         before = self._talks.get(throttler.key)
         if talks != before:
             self._talks[throttler.key] = talks
@@ -365,7 +370,7 @@ class _Hooks(TableHooks):
                 pool = tracker.attachment
                 if not isinstance(pool, PodPool):
                     continue
-                if before is not None and before[0] != spec.protocol:
+                if before is not None and (before[0], before[3]) != (spec.protocol, spec.proxy_protocol):
                     tracker.attachment = self._pool_of(tracker, spec)
                     pool.close()
                 else:
@@ -391,7 +396,7 @@ class _Hooks(TableHooks):
             self._data.loads.pod_placed(throttler, tracker)
 
     def _pool_of(self, tracker: PodTracker, spec: RevisionSpec) -> PodPool:
-        pool = _POOLS[spec.protocol]
+        pool = IntroducedPool if spec.proxy_protocol else _POOLS[spec.protocol]
         address = self._address_of(tracker, spec)
         return pool(self._dials, self._now, address, spec.connect_timeout_s, _expected_identity(spec.probe, tracker))
 
@@ -399,6 +404,8 @@ class _Hooks(TableHooks):
         host, port = split_address(tracker.address)
         server_name = "" if spec.tls is None else spec.tls.server_name
         lenient = spec.lenient_pods
+        if spec.proxy_protocol:
+            return PodAddress(host, port, lenient=lenient, proxy_protocol=spec.proxy_protocol)
         if spec.protocol == "h1":
             return PodAddress(host, port, self._context_of(spec.tls, _HTTP1), server_name, lenient)
         if spec.protocol != "alpn":

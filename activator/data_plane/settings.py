@@ -20,6 +20,7 @@ from activator.codec.http1.request import TARGET_BYTES_MAX, RequestLimits
 from activator.config.model.file import Config
 from activator.config.model.listeners import Forwarded, Limits
 from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWARDED, Origins
+from activator.data_plane.server.proxy_greeting import UNIX_PEERS
 from activator.data_plane.server.registry import SHED_MAX
 from activator.runtime.sockets import ADMIN_CONNECTIONS_MAX
 
@@ -66,9 +67,10 @@ def origins(forwarded: Forwarded) -> Origins:
     writes = {"x-forwarded": X_FORWARDED, "forwarded": FORWARDED, "both": X_FORWARDED | FORWARDED, "none": 0}
     writes["x-forwarded-for"] = FOR_ONLY
     return Origins(
-        tuple(ipaddress.ip_network(network) for network in forwarded.trust),
+        tuple(ipaddress.ip_network(network) for network in forwarded.trust if network != UNIX_PEERS),
         writes[forwarded.headers],
         forwarded.request_id,
         forwarded.via.encode(),
         int.from_bytes(os.urandom(8), "big"),
+        UNIX_PEERS in forwarded.trust,
     )

@@ -40,14 +40,16 @@ class Handshake:
         shutdown_timeout_s: float,
         on_done: Callable[[Handshake, Transport | None, Exception | None], None],
         on_connected: Callable[[Handshake], None],
+        early: bytes = b"",
     ) -> None:
-        """`server_name`: of the pod that is dialled; None: we are the server."""
+        """`server_name`: of the pod that is dialled; None: we are the server. `early`: what has been read already."""
         self._loop = loop
         self._context = context
         self._server_name = server_name
         self._shutdown_timeout_s = shutdown_timeout_s
         self._on_done = on_done
         self._on_connected = on_connected
+        self._early = early
         self.bare: Transport | None = None  # the connection beneath TLS
         self._upgrade: Coroutine[Any, Any, Any] | None = None
 
@@ -81,6 +83,8 @@ class Handshake:
             ssl_shutdown_timeout=self._shutdown_timeout_s,
         )
         self._step(None)
+        if self._early:
+            self._loop.call_soon(self._feed)  # behind the beginning of TLS, and before anything more is read
 
     def data_received(self, data: bytes) -> None:
         pass  # nothing is delivered before the protocol is another one
@@ -98,6 +102,20 @@ class Handshake:
         pass
 
     # --- within ---
+
+    def _feed(self) -> None:
+        """What came before TLS was begun is its beginning (BufferedProtocol, as a transport delivers it)."""
+        early, self._early = self._early, b""
+        bare: Any = self.bare
+        if bare is None or bare.is_closing():
+            return
+        protocol = bare.get_protocol()
+        while early:
+            buffer = protocol.get_buffer(len(early))
+            count = min(len(buffer), len(early))
+            buffer[:count] = early[:count]
+            protocol.buffer_updated(count)
+            early = early[count:]
 
     def _alert_on_its_way(self) -> None:
         """The handshake has failed: close when the alert is sent."""

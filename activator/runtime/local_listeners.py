@@ -18,22 +18,16 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
-# linux/netlink.h, linux/sock_diag.h, linux/inet_diag.h
-_NETLINK_SOCK_DIAG: Final = 4
-_SOCK_DIAG_BY_FAMILY: Final = 20
-_NLM_F_REQUEST_DUMP: Final = 0x301
-_NLMSG_ERROR: Final = 2
-_NLMSG_DONE: Final = 3
+from activator.runtime.netlink import dump
+
+# linux/inet_diag.h
 _INODE_AT: Final = 68  # in a struct inet_diag_msg
 _INET_DIAG_SKV6ONLY: Final = 11
 _TCP_LISTEN: Final = 10
 
-_HEADER: Final = struct.Struct("=IHHII")
 _REQUEST: Final = struct.Struct("=BBBBI")
 _ATTRIBUTE: Final = struct.Struct("=HH")
 _FIXED_BYTES: Final = 72  # of a struct inet_diag_msg
-_ANSWER_BYTES: Final = 64 * 1024
-_TIMEOUT_S: Final = 0.1  # the kernel answers at once or not at all
 
 LOOPBACK_4: Final = "127.0.0.1"
 LOOPBACK_6: Final = "::1"
@@ -87,24 +81,10 @@ def _takes(listener: _Listener, host: str) -> bool:
 
 def _listeners(family: int, port: int) -> Iterator[_Listener]:
     """Of one port. Raises OSError where the kernel does not tell."""
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_SOCK_DIAG) as sock:
-        sock.settimeout(_TIMEOUT_S)
-        request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _TCP_LISTEN)
-        request += struct.pack(">HH", port, 0) + bytes(36) + b"\xff" * 8  # any address, interface and cookie
-        sock.sendto(
-            _HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 1, 0) + request, (0, 0)
-        )
-        while True:
-            answer = sock.recv(_ANSWER_BYTES)
-            position = 0
-            while position + _HEADER.size <= len(answer):
-                length, kind, _, _, _ = _HEADER.unpack_from(answer, position)
-                if kind == _NLMSG_DONE:
-                    return
-                if kind == _NLMSG_ERROR or length < _HEADER.size:
-                    raise OSError("the kernel does not tell which sockets listen")
-                yield _listener(family, answer[position + _HEADER.size : position + length])
-                position += (length + 3) & ~3
+    request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0, 1 << _TCP_LISTEN)
+    request += struct.pack(">HH", port, 0) + bytes(36) + b"\xff" * 8  # any address, interface and cookie
+    for message in dump(request):
+        yield _listener(family, message)
 
 
 def _listener(family: int, message: bytes) -> _Listener:

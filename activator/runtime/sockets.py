@@ -8,6 +8,8 @@ import socket
 from typing import Final
 
 from activator.runtime.errors import StartError
+from activator.runtime.unix_address import UNIX, is_unix, path_of
+from activator.runtime.unix_sockets import SocketAccess, bind_unix
 
 LISTEN_BACKLOG: Final = 4096
 ADMIN_CONNECTIONS_MAX: Final = 32  # of the admin port; then the oldest is closed
@@ -27,11 +29,14 @@ def unused() -> list[str]:
     return [address_of(sock) for sock, used in _passed.items() if not used]
 
 
-def bind(address: str, shared: bool = False) -> socket.socket:
-    """A listening socket on `host:port`. Raises StartError with what to do.
+def bind(address: str, shared: bool = False, access: SocketAccess | None = None) -> socket.socket:
+    """A listening socket on `host:port` or `unix:/path`. Raises StartError with what to do.
 
     `shared`: beside others of ours on the same port, between which the kernel distributes connections (SO_REUSEPORT).
+    `access`: who may connect to a Unix socket.
     """
+    if is_unix(address):
+        return _passed_at(path_of(address)) or bind_unix(address, access or SocketAccess(), LISTEN_BACKLOG)
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
@@ -66,18 +71,34 @@ def bind(address: str, shared: bool = False) -> socket.socket:
     return sock
 
 
+def _passed_at(path: str) -> socket.socket | None:
+    """The Unix socket that whoever started us has opened there."""
+    for passed in _passed:
+        if passed.family == socket.AF_UNIX and passed.getsockname() == path:
+            _passed[passed] = True
+            passed.setblocking(False)
+            return passed.dup()
+    return None
+
+
 def address_of(sock: socket.socket) -> str:
-    """`host:port` as bound, so that port 0 shows what it became."""
+    """`host:port` as bound, so that port 0 shows what it became; or `unix:/path`."""
+    if sock.family == socket.AF_UNIX:
+        return f"{UNIX}{sock.getsockname()}"
     host, port = sock.getsockname()[:2]
     return join_address(host, port)
 
 
 def join_address(host: str, port: int) -> str:
-    """`10.0.0.1:80`, `[::1]:80`."""
+    """`10.0.0.1:80`, `[::1]:80`; a path is `unix:/run/app.sock`, without a port."""
+    if host.startswith("/"):
+        return f"{UNIX}{host}"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """`10.0.0.1:80` and `[::1]:80` taken apart."""
+    """`10.0.0.1:80` and `[::1]:80` taken apart; of `unix:/run/app.sock` the path, and 0."""
+    if is_unix(address):
+        return path_of(address), 0
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)

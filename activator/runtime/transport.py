@@ -6,10 +6,13 @@ A protocol of its own, since uvloop's transports do not derive from `asyncio.Tra
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import select
 import socket
 import struct
 import sys
-from socket import AF_UNSPEC, IPPROTO_TCP, SO_LINGER, SOL_SOCKET, TCP_INFO
+import termios
+from socket import AF_UNIX, AF_UNSPEC, IPPROTO_TCP, SO_LINGER, SOL_SOCKET, TCP_INFO
 from typing import Any, Final, Protocol
 
 from activator.runtime.units import KIB
@@ -24,6 +27,8 @@ KEEPALIVE_PROBES: Final = 3  # … which is given up after so many without an an
 _ACKNOWLEDGED_AT: Final = 120  # of tcpi_bytes_acked in a struct tcp_info (linux/tcp.h)
 _NO_LINGERING: Final = struct.pack("ii", 1, 0)
 _NOWHERE: Final = struct.pack("=H14x", AF_UNSPEC)  # a struct sockaddr; Python's own `connect` does not take it
+_TCP_CLOSE: Final = 7
+_TCP_CLOSE_WAIT: Final = 8
 _LIBC: Final = ctypes.CDLL(None)
 _KEEPALIVE: Final = {
     getattr(socket, name): value  # some systems lack some of them
@@ -74,10 +79,41 @@ def taken_bytes(transport: Transport) -> int:
         try:
             info: bytes = sock.getsockopt(IPPROTO_TCP, TCP_INFO, _ACKNOWLEDGED_AT + 8)
         except OSError:
-            info = b""  # a Unix socket; or it is closed already
+            info = b""  # a Unix socket, or it is closed already
         if len(info) >= _ACKNOWLEDGED_AT + 8:
             acknowledged = int.from_bytes(info[_ACKNOWLEDGED_AT:], sys.byteorder)
+        elif sock.family == AF_UNIX:
+            acknowledged = -_unread_bytes(sock.fileno())
     return acknowledged - transport.get_write_buffer_size()
+
+
+def is_unix_socket(transport: Transport) -> bool:
+    sock = transport.get_extra_info("socket")
+    return sock is not None and sock.family == AF_UNIX
+
+
+def unix_socket_state(transport: Transport) -> int:
+    """The state of a Unix socket in the numbers of TCP's: 7: closed, 8: the peer has ended its side; 0: neither.
+
+    Here the kernel tells one from the other: the peer of a socket that is closed takes nothing any more.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is None or sock.family != AF_UNIX or sock.fileno() < 0:
+        return 0
+    poll = select.poll()
+    poll.register(sock.fileno(), select.POLLRDHUP)
+    events = poll.poll(0)
+    if not events:
+        return 0
+    return _TCP_CLOSE if events[0][1] & (select.POLLHUP | select.POLLERR) else _TCP_CLOSE_WAIT
+
+
+def _unread_bytes(fd: int) -> int:
+    """What the peer of a Unix socket has not read yet, as the kernel counts it."""
+    try:
+        return int.from_bytes(fcntl.ioctl(fd, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
+    except OSError:
+        return 0
 
 
 def reset(transport: Transport) -> None:
@@ -100,7 +136,8 @@ def cut(transport: Transport) -> None:
 
     An event loop closes sockets at the end of its turn. If the peer's slot were given to another request in this turn,
     that request would arrive first, and the peer would have both. A FIN does not help where the peer reads nothing: it
-    waits behind what has not been read. A TCP socket that is connected to no address is reset at once (connect(2)).
+    waits behind what has not been read. A TCP socket that is connected to no address is reset at once (connect(2)). A
+    Unix socket has no reset; but once it is shut down its peer sees that at once, and can send nothing any more.
     """
     sock = transport.get_extra_info("socket")
     if sock is not None:
@@ -108,6 +145,8 @@ def cut(transport: Transport) -> None:
         if fd >= 0 and _LIBC.connect(fd, _NOWHERE, len(_NOWHERE)) == 0:
             transport.abort()
             return
+        if fd >= 0 and sock.family == AF_UNIX:
+            _LIBC.shutdown(fd, socket.SHUT_RDWR)
     reset(transport)  # the peer was faster, or it is no TCP socket
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from activator.config.model.file import Config
-from activator.config.model.listeners import Tls
+from activator.config.model.listeners import Listener
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.view import View
@@ -109,7 +109,7 @@ class OneWorker(Workers):
     def addresses(self) -> list[str]:
         return self._listeners.addresses
 
-    def plan(self, wanted: list[str | Tls]) -> ListenerPlan:
+    def plan(self, wanted: list[str | Listener]) -> ListenerPlan:
         return self._listeners.plan(wanted)
 
     def change(self, plan: ListenerPlan) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from activator.config.model.file import Config
-from activator.config.model.listeners import Tls
+from activator.config.model.listeners import Listener
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.members.handshake import SessionKeys
 from activator.messages import Command, DataPlaneStatistics, Effect, FromData, Message, RevisionStatistics
@@ -68,7 +68,7 @@ class SocketGiven(msgspec.Struct, frozen=True):
     """A listening socket. `number`: given to no other one, ever; `comes`: with this message, else it came before."""
 
     number: int
-    wanted: str | Tls
+    wanted: str | Listener
     comes: bool
 
 

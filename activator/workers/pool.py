@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from activator.config.model.file import Config
-from activator.config.model.listeners import Tls
+from activator.config.model.listeners import Listener
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.data_plane.ownership.view import View
 from activator.members.data_planes import GroupSide
@@ -234,7 +234,7 @@ class WorkerPool(Workers, ForkListener):
     def addresses(self) -> list[str]:
         return self._sockets.addresses
 
-    def plan(self, wanted: list[str | Tls]) -> ListenerPlan:
+    def plan(self, wanted: list[str | Listener]) -> ListenerPlan:
         return self._sockets.plan(wanted)
 
     def change(self, plan: ListenerPlan) -> None:

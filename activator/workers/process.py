@@ -21,6 +21,7 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Final, get_args
 
+from activator.config.model.listeners import Listener
 from activator.control_plane.controller_counts import Controllers
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.view import MemberName, View
@@ -306,18 +307,18 @@ class Serving:
                 self._server.close(self._listening.pop(number))
         self._worker.send(Listening())
 
-    async def _open(self, number: int, wanted: object, sock: socket.socket) -> None:
+    async def _open(self, number: int, wanted: str | Listener, sock: socket.socket) -> None:
         certificate = None
-        if not isinstance(wanted, str):
+        if isinstance(wanted, Listener) and wanted.is_secure():
             try:
-                certificate = ServerCertificate(wanted)  # type: ignore[arg-type]
+                certificate = ServerCertificate(wanted)
             except StartError as error:  # the parent has tried it: the files were replaced in this moment
                 log.error("%s; tried again when the files are looked at", error)
                 sock.close()
                 self._worker.send(Unserved(number))
                 return
         sock.setblocking(False)
-        listener = self._listening[number] = ListeningSocket(sock, wanted, certificate)  # type: ignore[arg-type]
+        listener = self._listening[number] = ListeningSocket(sock, wanted, certificate, sock.family == socket.AF_UNIX)
         await self._server.open(listener)
 
     def look_at_certificates(self) -> None:

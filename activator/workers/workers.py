@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from activator.config.model.file import Config
-from activator.config.model.listeners import Tls
+from activator.config.model.listeners import Listener
 from activator.control_plane.sources.knative.cluster_settings import ClusterSettings
 from activator.members.data_planes import GroupDataPlanes
 from activator.messages import Command, Effect, RevisionStatistics
@@ -53,7 +53,7 @@ class Workers(GroupDataPlanes):
         """What is served on, as bound."""
 
     @abstractmethod
-    def plan(self, wanted: list[str | Tls]) -> ListenerPlan:
+    def plan(self, wanted: list[str | Listener]) -> ListenerPlan:
         """Open what is new; `change` or `discard` the outcome before the loop turns. Raises StartError."""
 
     @abstractmethod

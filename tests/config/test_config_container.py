@@ -49,6 +49,17 @@ def problems_of(container: str, more: str = "", above: str = "") -> list[str]:
         ("{image: x}", ", process: {command: [x]}", "set `container` or `process`, not both"),
         ("{image: x}", ", probe: {path: /x}", "use `container.readiness`"),
         ("{image: x, idle: 1m}", ", scaling: {scale_to_zero_grace: 2m}", "`container.idle` and"),
+        ("{image: x, command: [serve, '{socket}']}", "", "has no {socket}: use {port}"),
+        ("{image: x, readiness: {command: [ask, '{socket}']}}", "", "has no {socket}: use {port}"),
+        ("{image: x, sleep: {command: [z], wake: [w, '{socket}']}}", "", "has no {socket}: use {port}"),
+        ("{image: x, port: 9000-9010}", "", "expected a whole number from 1 to 65535"),
+        ("{image: x, lifetime: request}", "", 'unknown key "lifetime"'),
+        ("{image: x, socket: true}", "", 'unknown key "socket"'),
+        (
+            "{image: x, sleep: {http_post: /z, wake: /w}}",
+            ", proxy_protocol: v1",
+            "`sleep.http_post` is sent without it",
+        ),
         ("{image: x, gpus: 1}", "", "container.gpus: list the GPUs of this machine"),
     ],
 )

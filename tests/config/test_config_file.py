@@ -148,6 +148,7 @@ revisions:
     pods: [nowhere]
 """
     keys = ", ".join(sorted(Config.__struct_fields__))
+    address = "expected host:port such as 127.0.0.1:8080 or [::1]:8080, or unix:/path"
     assert problems_of(text, ACTIVATOR_FOO="1") == [
         'a.yaml:1: workers: found "0", expected a whole number from 1 to 256, or auto',
         f'a.yaml:2: found the unknown key "treshold", expected one of {keys}',
@@ -156,7 +157,7 @@ revisions:
         'a.yaml:4: found the key "limits" again, expected only the one in line 3',
         'a.yaml:7: revisions[0].hosts[0]: found "a:80", expected a host name without a port, *.suffix or *',
         'a.yaml:8: revisions[0]: found the unknown key "polcy", expected "policy"',
-        'a.yaml:9: revisions[0].pods[0]: found "nowhere", expected host:port such as 127.0.0.1:8080 or [::1]:8080',
+        f'a.yaml:9: revisions[0].pods[0]: found "nowhere", {address}',
         f'ACTIVATOR_FOO: found the unknown key "foo", expected one of {keys}',
     ]
 

@@ -22,10 +22,10 @@ def problems_of(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (f"revisions: [{revision('port: 0')}]", 'process.port: found "0", expected a whole number from 1 to 65535'),
+        (f"revisions: [{revision('port: 0')}]", 'process.port: found "0", expected a port from 1 to 65535, or a'),
         (
             f"revisions: [{revision('port: 8080, max_scale: 2')}]",
-            "a:1: revisions[0].process.max_scale: 2 copies cannot share `process.port: 8080`: set 1, or leave `port`",
+            "a:1: revisions[0].process.max_scale: 2 copies cannot share `process.port: 8080`: set 1, a range",
         ),
         (f"revisions: [{revision('port: 8080, min_scale: 2')}]", "revisions[0].process.min_scale: 2 copies cannot"),
         (f"revisions: [{revision('port: 8080', more='scaling: {max: 3}')}]", "scaling.max: 3 copies cannot share"),

@@ -37,7 +37,7 @@ def test_the_schema_is_json() -> None:
 def test_every_key_is_there_with_its_default() -> None:
     properties = schema()["properties"]
     assert set(properties) == set(Config.__struct_fields__)
-    assert (properties["admin"]["type"], properties["admin"]["default"]) == ("string", Config().admin)
+    assert (properties["metrics"]["type"], properties["admin"]["default"]) == ("object", Config().admin)
     assert properties["workers"]["anyOf"] == [
         {"type": "integer", "minimum": 1, "maximum": 256},
         {"enum": ["auto"]},
@@ -103,6 +103,8 @@ def test_the_examples_of_the_file_itself_pass_the_checks(key: Key) -> None:
         tree: Any = example
         for name in reversed(key.path.split(".")):
             tree = {name: tree}
+        if key.path.startswith("admin."):
+            tree["admin"].setdefault("address", "unix:/run/admin.sock")
         if key.path in {"kubernetes.namespace", "kubernetes.service"}:
             tree["kubernetes"]["mode"] = "activations"
         if "members" in tree:

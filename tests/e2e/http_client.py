@@ -77,12 +77,14 @@ class Client(RawConnection):
 
     def __init__(self, address: str, timeout_s: float = TIMEOUT_S, receive_buffer: int = 0) -> None:
         host, _, port = address.rpartition(":")
-        sock = socket.socket()
+        is_unix = address.startswith("unix:")
+        sock = socket.socket(socket.AF_UNIX) if is_unix else socket.socket()
         sock.settimeout(timeout_s)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if not is_unix:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if receive_buffer:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        sock.connect((host, int(port)))
+        sock.connect(address.removeprefix("unix:") if is_unix else (host, int(port)))
         super().__init__(sock)
 
     def secure(self, context: ssl.SSLContext, server_name: str) -> None:
@@ -189,6 +191,8 @@ class Visitor:
 
     @classmethod
     async def connect(cls, address: str) -> Visitor:
+        if address.startswith("unix:"):
+            return cls(*await asyncio.open_unix_connection(address.removeprefix("unix:")))
         host, _, port = address.rpartition(":")
         return cls(*await asyncio.open_connection(host, int(port)))
 

@@ -127,9 +127,9 @@ Script = Callable[[PodSide], None]
 
 
 class ScriptedPod:
-    """Listens from the start on a free port, or on `port`."""
+    """Listens from the start on a free port, or on `port`; or on the Unix socket `path`."""
 
-    def __init__(self, script: Script, port: int = 0) -> None:
+    def __init__(self, script: Script, port: int = 0, path: str = "") -> None:
         self.script = script
         self.requests: list[Request] = []
         self.errors: list[BaseException] = []
@@ -140,12 +140,15 @@ class ScriptedPod:
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._sides: set[PodSide] = set()
-        self._listener = socket.socket()
-        self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._listener.bind(("127.0.0.1", port))
+        self._listener = socket.socket(socket.AF_UNIX) if path else socket.socket()
+        if path:
+            self._listener.bind(path)
+        else:
+            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._listener.bind(("127.0.0.1", port))
         self._listener.listen(1024)
-        self.port: int = self._listener.getsockname()[1]
-        self.address = f"127.0.0.1:{self.port}"
+        self.port: int = 0 if path else self._listener.getsockname()[1]
+        self.address = f"unix:{path}" if path else f"127.0.0.1:{self.port}"
         self._start(self._accept)
 
     def __enter__(self) -> Self:
@@ -193,7 +196,8 @@ class ScriptedPod:
             except OSError:
                 return
             sock.settimeout(60.0)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # an answer sent in pieces comes at once
+            if sock.family != socket.AF_UNIX:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # an answer sent in pieces comes at once
             self._start(lambda sock=sock: self._serve(sock))  # type: ignore[misc]
 
     def _serve(self, sock: socket.socket) -> None:

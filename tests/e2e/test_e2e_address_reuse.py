@@ -25,6 +25,7 @@ from activator.messages import (
     PodGone,
     PodSeen,
     PodStatus,
+    PodTaken,
     RevisionEnded,
     RevisionSet,
 )
@@ -86,7 +87,7 @@ class Running:
         self.stopping = False
 
     def _receive(self, message: FromData) -> None:
-        if not isinstance(message, Load | PodDrained | Drained | RevisionEnded):
+        if not isinstance(message, Load | PodDrained | PodTaken | Drained | RevisionEnded):
             self.worker.submit(message)
 
     async def start(self) -> None:

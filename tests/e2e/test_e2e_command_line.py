@@ -96,7 +96,9 @@ def test_wrong_usage(words: list[str]) -> None:
 @pytest.mark.parametrize("typed", ["99999", "foo", "1.2.3:80"])
 def test_what_is_no_address_is_told_in_one_line(option: str, typed: str) -> None:
     done = cli("run", option, typed, "--", "true")
-    expected = f'activator: {option}: found "{typed}", expected a port or host:port such as 127.0.0.1:8080\n'
+    expected = (
+        f'activator: {option}: found "{typed}", expected a port, host:port such as 127.0.0.1:8080, or unix:/path\n'
+    )
     assert (done.returncode, done.stderr) == (2, expected)
 
 

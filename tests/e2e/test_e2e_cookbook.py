@@ -92,6 +92,7 @@ class Kitchen:
         (folder / "site" / "index.html").write_text("the site")
         (folder / "chat.py").write_text(CHAT)
         (folder / "greeter.py").write_text(GREETER)
+        (folder / "report.py").write_text((PROGRAMS / "once.py").read_text())
         (folder / "sorry.html").write_text("<p>sorry</p>")
         self.files = Files(folder)
         for name in ("llama-server", "vllm", "ollama", "jupyter"):
@@ -294,3 +295,11 @@ def test_every_recipe_has_a_test() -> None:
     asked = set(re.findall(r'kitchen\.run\(\s*"([^"]+)"', Path(__file__).read_text()))
     asked.add("containers")  # in test_e2e_containers.py, where the engine is
     assert asked == set(RECIPES)
+
+
+def test_a_batch_tool(kitchen: Kitchen) -> None:
+    listeners = yaml.safe_load(RECIPES["batch tool"])["listen"]
+    front = listeners[1]["address"] = f"unix:{kitchen.folder}/report.sock"
+    activator = kitchen.run("batch tool", ACTIVATOR_LISTEN=json.dumps(["127.0.0.1:0", listeners[1]]))
+    runs = [text(ask(address, request())) for address in (activator.address, front, front)]
+    assert len(set(runs)) == 3, "each run answers one request"

@@ -30,6 +30,7 @@ from activator.messages import (
     PodDrained,
     PodSeen,
     PodStatus,
+    PodTaken,
     RevisionEnded,
     RevisionSet,
 )
@@ -116,7 +117,7 @@ class Running:
         self.stopping = False
 
     def _receive(self, message: FromData) -> None:
-        if not isinstance(message, Load | PodDrained | Drained | RevisionEnded):
+        if not isinstance(message, Load | PodDrained | PodTaken | Drained | RevisionEnded):
             self.worker.submit(message)
 
     async def start(self) -> None:

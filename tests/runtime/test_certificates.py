@@ -21,12 +21,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hypothesis import given
 
-from activator.config.model.listeners import Tls
+from activator.config.model.listeners import Listener
 from activator.runtime.certificates import ServerCertificate
 from activator.runtime.client_hello import CertificatePair, listening_context, names_of, offered_protocols
 
 
-def write(tls: Tls, key_type: trustme.KeyType = trustme.KeyType.ECDSA) -> None:
+def write(tls: Listener, key_type: trustme.KeyType = trustme.KeyType.ECDSA) -> None:
     issued = trustme.CA().issue_cert("localhost", key_type=key_type)
     issued.private_key_pem.write_to_path(tls.key)
     issued.cert_chain_pems[0].write_to_path(tls.certificate)
@@ -41,7 +41,7 @@ class Overtaken(ServerCertificate):
 
 def test_files_that_change_while_they_are_looked_at(tmp_path: Path) -> None:
     """They were good when they were tried, and are not when they are loaded: nothing is raised; the next look helps."""
-    tls = Tls("127.0.0.1:0", str(tmp_path / "tls.crt"), str(tmp_path / "tls.key"))
+    tls = Listener("127.0.0.1:0", str(tmp_path / "tls.crt"), str(tmp_path / "tls.key"))
     write(tls)
     served = Overtaken(tls)
     whole = Path(tls.key).read_bytes()
@@ -73,7 +73,7 @@ def served_by(context: ssl.SSLContext, name: str | None = None) -> bytes:
 def test_a_certificate_of_another_type_replaces_the_one_before(
     types: tuple[trustme.KeyType, ...], tmp_path: Path
 ) -> None:
-    tls = Tls("127.0.0.1:0", str(tmp_path / "tls.crt"), str(tmp_path / "tls.key"))
+    tls = Listener("127.0.0.1:0", str(tmp_path / "tls.crt"), str(tmp_path / "tls.key"))
     write(tls, types[0])
     served = ServerCertificate(tls)
     for key_type in (*types, *types):

@@ -5,13 +5,24 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 import uvloop
 
-from activator.runtime.transport import KEEPALIVE_PROBES, KEEPALIVE_S, Transport, cut, taken_bytes, watch
+from activator.runtime.transport import (
+    KEEPALIVE_PROBES,
+    KEEPALIVE_S,
+    Transport,
+    cut,
+    is_unix_socket,
+    taken_bytes,
+    unix_socket_state,
+    watch,
+)
 
 ESTABLISHED = 1
+CLOSED = 7
 CLOSE_WAIT = 8
 Story = Callable[[Transport, socket.socket], Awaitable[None]]
 
@@ -117,3 +128,55 @@ async def one_that_has_closed_is_no_matter(transport: Transport, peer: socket.so
 @pytest.mark.parametrize("story", [a_peer_that_is_there_stays, one_that_has_closed_is_no_matter])
 def test_watch(run: Callable[[Awaitable[None]], None], story: Story) -> None:
     run(tell(story))
+
+
+async def tell_over_unix(story: Story, path: str) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen(1)
+        transport, _ = await asyncio.get_running_loop().create_unix_connection(asyncio.Protocol, path)
+        peer, _ = listener.accept()
+        with peer:
+            await story(transport, peer)
+        transport.abort()
+        await asyncio.sleep(0.01)
+
+
+async def the_peer_of_a_unix_socket_hears_at_once(transport: Transport, peer: socket.socket) -> None:
+    assert is_unix_socket(transport)
+    while transport.get_write_buffer_size() < 1_000_000:
+        transport.write(b"x" * 1_000_000)
+        await asyncio.sleep(0)
+    cut(transport)
+    with pytest.raises(BrokenPipeError):
+        peer.send(b"an answer")  # before the loop has turned, and whatever it has not read
+
+
+async def what_it_takes_is_counted(transport: Transport, peer: socket.socket) -> None:
+    before = taken_bytes(transport)
+    while transport.get_write_buffer_size() < 1_000_000:
+        transport.write(b"x" * 1_000_000)
+        await asyncio.sleep(0)
+    held = taken_bytes(transport)
+    assert held < before
+    await asyncio.sleep(0.01)
+    assert taken_bytes(transport) == held, "what only the kernel has taken is not taken"
+    peer.recv(100_000, socket.MSG_WAITALL)
+    assert taken_bytes(transport) > held
+
+
+async def its_state_is_known(transport: Transport, peer: socket.socket) -> None:
+    transport.pause_reading()
+    assert unix_socket_state(transport) == 0
+    peer.shutdown(socket.SHUT_WR)
+    assert unix_socket_state(transport) == CLOSE_WAIT
+    peer.close()
+    assert unix_socket_state(transport) == CLOSED
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize(
+    "story", [the_peer_of_a_unix_socket_hears_at_once, what_it_takes_is_counted, its_state_is_known]
+)
+def test_over_unix_sockets(run: Callable[..., None], story: Story, tmp_path: Path) -> None:
+    run(tell_over_unix(story, str(tmp_path / "s")))

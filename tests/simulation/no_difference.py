@@ -223,6 +223,11 @@ NOT_FOUND: Final[dict[str, str]] = _by_reason(
             "lending.Lending._may_lend: leave: if throttler.line.length != 0 or table.policy.wants_key:",
             "lending.Lending._may_lend: leave: return False",
         ),
+        "pods that take one request are not simulated (test_throttle_once.py)": (
+            "lending.LentSlots.released: turn: unused",
+            "lending.Lending._may_lend: leave: if throttler.spec.is_once:",
+            "lending.Lending._may_lend: leave: return False #2",
+        ),
         "what is sent while there is no limit is not looked at": (
             "member.Member.limit_removed: leave: throttler.source = throttler.lending = None",
             "member.Member.limit_removed: leave: throttler.pump()",

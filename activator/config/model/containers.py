@@ -138,9 +138,9 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
     ] = ""
 
     @property
-    def is_single(self) -> bool:
-        """There can be one copy of it."""
-        return bool(self.existing or self.name) or self.network == HOST_NETWORK
+    def copies_max(self) -> int | None:
+        """There can be so many copies of it; None: any number."""
+        return 1 if self.existing or self.name or self.network == HOST_NETWORK else None
 
 
 class Containers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

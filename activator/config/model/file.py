@@ -10,7 +10,7 @@ from activator.config.model.containers import Containers
 from activator.config.model.groups import Group
 from activator.config.model.kinds import Share, doc
 from activator.config.model.kubernetes import Kubernetes
-from activator.config.model.listeners import Forwarded, Limits, Shutdown, Tls
+from activator.config.model.listeners import AdminListener, Forwarded, Limits, Listener, Shutdown, address_of_listener
 from activator.config.model.members import Members
 from activator.config.model.pods import Dns, Health, Push
 from activator.config.model.revision import Revision
@@ -27,15 +27,23 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole file."""
 
     listen: Annotated[
-        str | Tls | list[str | Tls],
+        str | Listener | list[str | Listener],
         doc(
-            "Where clients connect: an address, a mapping for TLS, or a list of both. Port 0: any free port.",
+            "Where clients connect: an address, a mapping (for TLS and more), or a list of both; "
+            "[listeners](listeners.md). Port 0: any free port.",
             "127.0.0.1:8080",
+            "unix:/run/activator.sock",
             ["127.0.0.1:8080", {"address": "0.0.0.0:8443", "certificate": "tls.crt", "key": "tls.key"}],
         ),
     ] = DEFAULT_LISTEN
     admin: Annotated[
-        str, doc("The address of the admin port: health, metrics, debug pages. Empty: none.", "0.0.0.0:8008")
+        str | AdminListener,
+        doc(
+            "The address of the admin port: health, metrics, debug pages; or a Unix socket, whose mode is 0600 unless "
+            "it is a mapping that says otherwise. Empty: none.",
+            "0.0.0.0:8008",
+            "unix:/run/activator/admin.sock",
+        ),
     ] = DEFAULT_ADMIN
     workers: Annotated[
         WorkerCount | Literal["auto"],
@@ -104,6 +112,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ),
     ] = []
     kubernetes: Annotated[Kubernetes | None, doc("Revisions and pods from a cluster. Not set: from this file.")] = None
+
+    @property
+    def admin_address(self) -> str:
+        return address_of_listener(self.admin)
 
 
 # What a reload cannot change.

@@ -8,6 +8,7 @@ import msgspec
 
 from activator.config.model.kinds import Count, Duration, Positive, Size, doc
 from activator.runtime.units import GIB, KIB, MIB
+from activator.runtime.unix_sockets import UNIX_SOCKET_MODE, SocketAccess
 
 TLS_VERSIONS: Final = ("1.2", "1.3")
 ALPN_PROTOCOLS: Final = ("h2", "http/1.1")
@@ -21,10 +22,56 @@ class CertificateFiles(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: Annotated[str, doc("A file with the private key of the certificate, in PEM.", "a.key")]
 
 
-class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A listener with TLS. It has either `certificate` and `key`, or `certificates`."""
+class ProxyProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Connections that begin with the address of the client, as HAProxy's PROXY protocol says it (version 1 or 2)."""
 
-    address: Annotated[str, doc("The host and port to listen on.", "0.0.0.0:8443")]
+    trusted: Annotated[
+        list[str],
+        doc(
+            "Networks of proxies that may send it; `unix`: whoever connects to the Unix socket. Anybody else who sends "
+            "it is refused.",
+            ["10.0.0.0/8"],
+        ),
+    ]
+    required: Annotated[
+        bool,
+        doc(
+            "Whether each connection must begin with it. `false`: trusted proxies must send it, others connect "
+            "without it.",
+            True,
+        ),
+    ] = False
+
+
+class SocketFile(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may connect to a Unix socket."""
+
+    mode: Annotated[
+        str,
+        doc("The permissions of the file of a Unix socket, in octal digits: who may write may connect.", "0666"),
+    ] = ""
+    owner: Annotated[
+        str, doc("The owner of the file, a name or a number. Empty: the user of the activator.", "www-data")
+    ] = ""
+    group: Annotated[str, doc("The group of the file. Empty: the group of the activator.", "www-data")] = ""
+
+    def access(self, mode: int = UNIX_SOCKET_MODE) -> SocketAccess:
+        """`mode`: where none is said."""
+        return SocketAccess(int(self.mode, 8) if self.mode else mode, self.owner, self.group)
+
+
+class AdminListener(SocketFile, frozen=True, forbid_unknown_fields=True):
+    """The admin port as a Unix socket. Its mode is 0600 by default."""
+
+    address: Annotated[str, doc("The Unix socket to listen on.", "unix:/run/activator/admin.sock")]
+
+
+class Listener(SocketFile, frozen=True, forbid_unknown_fields=True):
+    """A listener with settings of its own. With `certificate` and `key`, or `certificates`, it serves TLS."""
+
+    address: Annotated[
+        str, doc("The host and port to listen on, or a Unix socket.", "0.0.0.0:8443", "unix:/run/activator.sock")
+    ]
     certificate: Annotated[
         str,
         doc("A file with the certificate chain, in PEM. The files are read again when they change.", "tls.crt"),
@@ -43,6 +90,22 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         list[Annotated[str, doc("A protocol.", "h2", words=ALPN_PROTOCOLS)]],
         doc("The protocols that are offered to clients, the preferred one first.", ["http/1.1"]),
     ] = msgspec.field(default_factory=lambda: [*ALPN_PROTOCOLS])
+    proxy_protocol: Annotated[
+        list[str] | ProxyProtocol | None,
+        doc(
+            "Which proxies tell the address of the client with the PROXY protocol: their networks, or a mapping. Not "
+            "set: nobody may.",
+            ["10.0.0.0/8"],
+        ),
+    ] = None
+
+    def is_secure(self) -> bool:
+        """It serves TLS."""
+        return bool(self.certificate or self.certificates)
+
+
+def address_of_listener(wanted: str | Listener | AdminListener) -> str:
+    return wanted if isinstance(wanted, str) else wanted.address
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -113,7 +176,11 @@ class Forwarded(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     trust: Annotated[
         list[str],
-        doc("Networks of proxies whose `X-Forwarded-…` and `Forwarded` fields are trusted.", ["10.0.0.0/8"]),
+        doc(
+            "Networks of proxies whose `X-Forwarded-…` and `Forwarded` fields are trusted; `unix`: whoever connects to "
+            "a Unix socket.",
+            ["10.0.0.0/8"],
+        ),
     ] = []
     headers: Annotated[
         str,

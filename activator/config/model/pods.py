@@ -16,6 +16,7 @@ PROBE_TCP: Final = "tcp"
 PROBE_HTTP: Final = "http"
 PROBE_QUEUE_PROXY: Final = "queue-proxy"
 POD_PROTOCOLS: Final = ("auto", "h1", "h2c", "h2")
+PROXY_VERSIONS: Final = ("v1", "v2")
 PROBE_GRPC: Final = "grpc"
 PROBE_KINDS: Final = (PROBE_TCP, PROBE_HTTP, PROBE_GRPC, PROBE_QUEUE_PROXY)
 
@@ -51,7 +52,12 @@ class Pod(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A fixed pod with settings of its own."""
 
     address: Annotated[
-        str, doc("The host and port of the pod. A name stands for a pod at each of its addresses.", "127.0.0.1:9001")
+        str,
+        doc(
+            "The host and port of the pod, or a Unix socket. A name stands for a pod at each of its addresses.",
+            "127.0.0.1:9001",
+            "unix:/run/app.sock",
+        ),
     ] = ""
     weight: Annotated[
         Weight,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+from typing import Annotated, Final
 
 import msgspec
 
@@ -11,7 +12,24 @@ from activator.config.model.scaling import TARGET_CONCURRENCY
 from activator.config.model.sleep import Sleep
 from activator.runtime.units import MIB
 
+LIFETIME_SERVICE: Final = "service"
+LIFETIME_REQUEST: Final = "request"
+LIFETIMES: Final = (LIFETIME_SERVICE, LIFETIME_REQUEST)
+
+PORTS_MAX: Final = 1_000  # of one range
+
+_RANGE: Final = re.compile(r"([1-9][0-9]{0,4})\s*-\s*([1-9][0-9]{0,4})", re.ASCII)
+
 Nice = Annotated[int, msgspec.Meta(ge=-20, le=19)]
+
+
+def parse_ports(text: str) -> range | None:
+    """`9000-9010`; None: it is not such a range."""
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        return None
+    first, last = int(match[1]), int(match[2])
+    return range(first, last + 1) if 1 <= first <= last <= 65_535 and last - first < PORTS_MAX else None
 
 
 class Readiness(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -154,18 +172,39 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
         list[str],
         doc(
             "The program and its arguments. `{port}` is replaced by the port that the process must listen on; the "
-            "environment variable `PORT` has the same value. No shell reads it: nothing else is expanded.",
+            "environment variable `PORT` has the same value. `{socket}` and `SOCKET` likewise, if it listens on a Unix "
+            "socket. No shell reads it: nothing else is expanded.",
             ["python3", "serve.py", "--port", "{port}"],
+            ["uvicorn", "app:app", "--uds", "{socket}"],
         ),
     ]
     port: Annotated[
-        Port | None,
+        Port | str | None,
         doc(
-            "The port that the program listens on, if it cannot be told one: there is one copy then. A port that "
-            "another program uses is an error at the start. Not set: a free port for each process.",
+            "The port that the program listens on, if it cannot be told any: there is one copy then. Or a range, of "
+            "which each copy has a port. A port that another program uses is an error at the start; of a range it is "
+            "passed over. Not set: a free port for each process.",
             8080,
+            "9000-9010",
         ),
     ] = None
+    socket: Annotated[
+        bool,
+        doc(
+            "Whether the process listens on a Unix socket in the place of a port, in a folder that no other user can "
+            "enter. It is so if `command` has `{socket}`; set it for a program that reads the variable `SOCKET`.",
+            True,
+        ),
+    ] = False
+    lifetime: Annotated[
+        str,
+        doc(
+            "`service`: the program serves until it is stopped. `request`: it ends by itself after one request, as "
+            "tools behind inetd do; each copy then gets one request, and another one is started for the next.",
+            LIFETIME_REQUEST,
+            words=LIFETIMES,
+        ),
+    ] = LIFETIME_SERVICE
     stop: Annotated[Stop, doc("How a process is ended.")] = Stop()
     environment: Annotated[
         dict[str, str],
@@ -213,6 +252,16 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     ] = Size(0)
 
     @property
-    def is_single(self) -> bool:
-        """There can be one copy of it."""
-        return self.port is not None
+    def copies_max(self) -> int | None:
+        """There can be so many copies of it; None: any number."""
+        ports = self.ports()
+        return None if ports is None else len(ports)
+
+    def ports(self) -> range | None:
+        """Those that its copies may have; None: any that are free."""
+        if self.port is None:
+            return None
+        return range(self.port, self.port + 1) if isinstance(self.port, int) else parse_ports(self.port)
+
+    def wants_socket(self) -> bool:
+        return self.socket or any("{socket}" in word for word in self.command)

@@ -8,7 +8,7 @@ import msgspec
 
 from activator.config.model.containers import Container
 from activator.config.model.kinds import Count, Duration, Share, Size, Weight, doc
-from activator.config.model.pods import POD_PROTOCOLS, Pod, PodTls, Probe, RevisionHealth
+from activator.config.model.pods import POD_PROTOCOLS, PROXY_VERSIONS, Pod, PodTls, Probe, RevisionHealth
 from activator.config.model.programs import Process
 from activator.config.model.queueing import Buffer, Queue, Timeouts
 from activator.config.model.routing import HASH_ON_CLIENT_IP, HashOn, Match
@@ -116,7 +116,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         list[str | Pod],
         doc(
             "Fixed pods, each an address or a mapping. A revision has one of `pods`, `process` and `container`.",
-            ["127.0.0.1:9001", {"address": "127.0.0.1:9002", "weight": 3}],
+            ["127.0.0.1:9001", "unix:/run/app.sock", {"address": "127.0.0.1:9002", "weight": 3}],
         ),
     ] = []
     pods_file: Annotated[
@@ -136,6 +136,15 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             words=POD_PROTOCOLS,
         ),
     ] = "auto"
+    proxy_protocol: Annotated[
+        str,
+        doc(
+            "The version of the PROXY protocol that tells pods the address of the client. Each connection to a pod "
+            "then carries one request, in HTTP/1.1. Empty: none.",
+            "v2",
+            words=("", *PROXY_VERSIONS),
+        ),
+    ] = ""
     lenient_pods: Annotated[
         bool,
         doc(

@@ -10,6 +10,7 @@ from typing import Final
 
 from activator.codec.message import Fields, Headers, RequestHead
 from activator.control_plane.probes.http2_exchange import Http2Answer
+from activator.runtime.streams import authority_of
 
 _PATH: Final = b"/grpc.health.v1.Health/Check"
 _SERVING: Final = b"\x08\x01"
@@ -27,7 +28,7 @@ def check_request(address: str, service: str) -> tuple[RequestHead, bytes]:
         (b"te", b"trailers"),
         (b"user-agent", b"activator-probe"),
     ]
-    return RequestHead(b"POST", _PATH, address.encode(), Fields.from_pairs(fields), len(body), True), body
+    return RequestHead(b"POST", _PATH, authority_of(address).encode(), Fields.from_pairs(fields), len(body), True), body
 
 
 def problem_with(answer: Http2Answer) -> str:

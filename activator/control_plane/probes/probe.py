@@ -24,6 +24,7 @@ from activator.codec.http1.response import ResponseParser, ResponseSink
 from activator.codec.http1.serialise import request_bytes
 from activator.codec.message import Headers, ResponseHead
 from activator.codec.probe_request import names, probe_head
+from activator.codec.proxy_protocol import header
 from activator.config.model.pods import PROBE_GRPC, PROBE_QUEUE_PROXY, PROBE_TCP, PodTls
 from activator.config.specs import ProbeSpec
 from activator.control_plane.probes.grpc_health import check_request, problem_with
@@ -31,6 +32,8 @@ from activator.control_plane.probes.http2_exchange import exchange
 from activator.runtime.certificates import TLS_CONTEXTS_MAX
 from activator.runtime.local_listeners import LOOPBACK_4, LOOPBACK_6, Listening, is_loopback, listening
 from activator.runtime.sockets import join_address, split_address
+from activator.runtime.streams import open_stream
+from activator.runtime.unix_listeners import listening_at
 
 if TYPE_CHECKING:
     import ssl
@@ -62,7 +65,7 @@ class Ask(Enum):
 class Question(msgspec.Struct, frozen=True):
     """Which pod to ask, and how."""
 
-    address: str  # canonical ip:port
+    address: str  # canonical ip:port, or unix:/path
     probe: ProbeSpec = ProbeSpec()
     tls: PodTls | None = None
     identity: str = ""  # the identity that it should state, where the probe asks for that
@@ -82,13 +85,15 @@ async def ask(question: Question, timeout_s: float) -> Ask:
                 known = _known_to_kernel(question, host, port)
                 if known is not None:
                     return known
-                _, writer = await asyncio.open_connection(host, port)
+                _, writer = await open_stream(question.address)
                 return Ask.ANSWERED
             http2 = question.probe.kind == PROBE_GRPC or question.probe.http2
             context = _context(question.tls, http2)
             name = _server_name(question.tls, host)
-            reader, writer = await asyncio.open_connection(host, port, ssl=context, server_hostname=name)
+            reader, writer = await open_stream(question.address, context, name)
             where = "answering the probe"
+            if question.probe.proxy_protocol:
+                writer.write(header(question.probe.proxy_protocol, None))
             if http2:
                 return await _ask_over_http2(reader, writer, question)
             writer.write(request_bytes(probe_head(question.probe, question.address)))
@@ -130,7 +135,7 @@ async def _ask_over_http2(reader: asyncio.StreamReader, writer: asyncio.StreamWr
 
 def _known_to_kernel(question: Question, host: str, port: int) -> Ask | None:
     """Without a connection, which could be the only one that the program takes; None: a connection has to show it."""
-    found = listening(host, port) if is_loopback(host) else None
+    found = _listening(host, port)
     if found is Listening.YES:
         return Ask.ANSWERED
     if found is Listening.FULL:
@@ -140,6 +145,13 @@ def _known_to_kernel(question: Question, host: str, port: int) -> Ask | None:
         question.causes.append("connection refused" + _listens_elsewhere(host, port))
         return Ask.REFUSED
     return None
+
+
+def _listening(host: str, port: int) -> Listening | None:
+    """None: the kernel does not know, or it is another machine's."""
+    if host.startswith("/"):
+        return listening_at(host)
+    return listening(host, port) if is_loopback(host) else None
 
 
 def _may_try(address: str) -> bool:
@@ -237,4 +249,4 @@ def _context(tls: PodTls | None, http2: bool) -> ssl.SSLContext | None:
 
 
 def _server_name(tls: PodTls | None, host: str) -> str | None:
-    return None if tls is None else tls.server_name or host
+    return None if tls is None else tls.server_name or ("localhost" if host.startswith("/") else host)

@@ -22,11 +22,14 @@ class LocalUnits(Units):
     def known(self, revision: Revision) -> None:
         self._of(revision).known(revision)
 
-    def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit:
+    def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit | None:
         return self._of(revision).make(revision, identity, gpus, on_line)
 
     def claim_of(self, revision: Revision) -> str:
         return self._of(revision).claim_of(revision)
+
+    def may_claim(self, revision: Revision, claim: str) -> bool:
+        return self._of(revision).may_claim(revision, claim)
 
     async def close(self) -> None:
         await self._processes.close()

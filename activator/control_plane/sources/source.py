@@ -8,7 +8,7 @@ decides.
 from __future__ import annotations
 
 from activator.control_plane.scaling.autoscaler import Shown
-from activator.messages import Effect, Load
+from activator.messages import Effect, Load, PodTaken
 
 
 class Source:
@@ -32,6 +32,9 @@ class Source:
 
     def receive_load(self, load: Load) -> None:
         """A revision's load now."""
+
+    def receive_taken(self, taken: PodTaken) -> None:
+        """A pod that takes one request has it."""
 
     def receive_drained(self, key: str, identity: str) -> None:
         """A withdrawn pod has no request any more."""

@@ -6,7 +6,9 @@ Rules
   2. A trusted peer's claims are kept and continued: its list of addresses gets the peer's own at the end.
   3. The request's id is kept if it is valid (`is_valid_request_id`), else made anew: it is for finding things, and
      proves nothing. Where no id is to be written, the client's passes as it is.
-  4. What does not change along a connection is put together once per connection.
+  4. A client of a Unix socket has no address. `Forwarded` says `unknown` (RFC 7239 section 6.2), and X-Forwarded-For,
+     which is a list of addresses, is not written, or is passed on as it is where such clients are trusted.
+  5. What does not change along a connection is put together once per connection.
 
 X-Forwarded-* as proxies use it (no standard says how); Forwarded as RFC 7239 has it; Via as RFC 9110 7.6.3.
 """
@@ -38,12 +40,20 @@ class Origins:
 
     `trusted`: the networks whose claims are believed. `writes`: X_FORWARDED, FORWARDED, both (3), FOR_ONLY or none (0).
     `via`: the name by which this proxy goes in Via, or nothing. `seed`: 64 random bits that no other process has.
+    `trusts_unix`: clients of Unix sockets are trusted.
     """
 
     def __init__(
-        self, trusted: tuple[Network, ...], writes: int, writes_request_id: bool, via: bytes, seed: int
+        self,
+        trusted: tuple[Network, ...],
+        writes: int,
+        writes_request_id: bool,
+        via: bytes,
+        seed: int,
+        trusts_unix: bool = False,
     ) -> None:
         self.trusted = trusted
+        self.trusts_unix = trusts_unix
         self.writes = writes
         self.writes_request_id = writes_request_id
         self.via = via
@@ -51,9 +61,9 @@ class Origins:
         self._made: int = -1
         self._id_start: bytes = b""  # of the ids being made: all but the last two digits
 
-    def of(self, peer_ip: str, secure: bool) -> Origin:
-        """The origin of what comes over one connection; `secure`: it comes over TLS."""
-        return Origin(self, peer_ip, secure)
+    def of(self, peer_ip: str, secure: bool, is_unix: bool = False) -> Origin:
+        """The origin of what comes over one connection; `secure`: it comes over TLS. `is_unix`: over a Unix socket."""
+        return Origin(self, peer_ip, secure, is_unix)
 
     def is_trusted(self, ip: str) -> bool:
         """Whether the address is in one of the trusted networks; what is no address is not."""
@@ -81,12 +91,13 @@ class Origins:
 class Origin:
     """One connection's peer."""
 
-    def __init__(self, origins: Origins, peer_ip: str, secure: bool) -> None:
+    def __init__(self, origins: Origins, peer_ip: str, secure: bool, is_unix: bool) -> None:
         self._origins = origins
-        self.peer_ip = _unmapped(peer_ip)
+        self._is_unix = is_unix
+        self.peer_ip = unmapped(peer_ip)
         self.secure = secure
         self.version: bytes = b"1.1"  # of the protocol that it speaks, for Via
-        self.is_trusted = origins.is_trusted(self.peer_ip)
+        self.is_trusted = origins.trusts_unix if is_unix else origins.is_trusted(self.peer_ip)
         self._writes_request_id: bool = origins.writes_request_id
         self._known_authority: bytes = b""
         self._known_fields: bytes = b""
@@ -131,14 +142,15 @@ class Origin:
         origins = self._origins
         peer = self.peer_ip.encode()
         pairs = []
-        if origins.writes & X_FORWARDED and peer:
-            pairs.append((b"X-Forwarded-For", peer))
+        if origins.writes & X_FORWARDED and (peer or self._is_unix):
+            if peer:
+                pairs.append((b"X-Forwarded-For", peer))
             pairs.append((b"X-Forwarded-Proto", self._scheme()))
             if authority:
                 pairs.append((b"X-Forwarded-Host", authority))
         if origins.writes & FOR_ONLY and peer:
             pairs.append((b"X-Forwarded-For", peer))
-        if origins.writes & FORWARDED and peer:
+        if origins.writes & FORWARDED and (peer or self._is_unix):
             pairs.append((b"Forwarded", self._element(authority)))
         if origins.via:
             pairs.append((b"Via", b"%b %b" % (self.version, origins.via)))
@@ -151,14 +163,16 @@ class Origin:
         peer = self.peer_ip.encode()
         pairs = []
         addresses = _list_of(claims, b"x-forwarded-for")
+        chain = b", ".join([*addresses, peer] if peer else addresses)
         if origins.writes & X_FORWARDED:
-            pairs.append((b"X-Forwarded-For", b", ".join([*addresses, peer])))
+            if chain:
+                pairs.append((b"X-Forwarded-For", chain))
             pairs.append((b"X-Forwarded-Proto", _value_of(claims, b"x-forwarded-proto") or self._scheme()))
             host = _value_of(claims, b"x-forwarded-host") or head.authority
             if host:
                 pairs.append((b"X-Forwarded-Host", host))
-        elif addresses or origins.writes & FOR_ONLY:
-            pairs.append((b"X-Forwarded-For", b", ".join([*addresses, peer])))
+        elif chain and (addresses or origins.writes & FOR_ONLY):
+            pairs.append((b"X-Forwarded-For", chain))
         elements = _list_of(claims, b"forwarded")
         if elements or origins.writes & FORWARDED:
             pairs.append((b"Forwarded", b", ".join([*elements, self._element(head.authority)])))
@@ -177,12 +191,12 @@ class Origin:
     def _element(self, authority: bytes) -> bytes:
         """RFC 7239 4: what contains a colon or a bracket is quoted."""
         peer = self.peer_ip.encode()
-        node = b'"[%b]"' % peer if b":" in peer else peer
+        node = b'"[%b]"' % peer if b":" in peer else peer or b"unknown"
         host = b';host="%b"' % authority if authority else b""
         return b"for=%b%b;proto=%b" % (node, host, self._scheme())
 
 
-def _unmapped(ip: str) -> str:
+def unmapped(ip: str) -> str:
     """A socket for both families names IPv4 peers as ::ffff:192.0.2.1."""
     return ip[7:] if ip.startswith("::ffff:") and "." in ip else ip.partition("%")[0]
 

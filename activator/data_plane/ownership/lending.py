@@ -62,7 +62,7 @@ class LentSlots:
         self._last += 1
         return self._last
 
-    def released(self, slot: int, latency_s: float, succeeded: bool) -> None:
+    def released(self, slot: int, latency_s: float, succeeded: bool, unused: bool = False) -> None:
         """It is back; harmless for one that was taken back before."""
         waiter = self.waiters.pop(slot, None)
         if waiter is not None:
@@ -70,7 +70,10 @@ class LentSlots:
             waiter.lending.forget_unplaced(waiter)
             lease, waiter.lease = waiter.lease, None
             if lease is not None and not lease.released:
-                waiter.lending.throttler.release(lease, latency_s, succeeded)
+                if unused:
+                    waiter.lending.throttler.give_back(lease)
+                else:
+                    waiter.lending.throttler.release(lease, latency_s, succeeded)
 
 
 class NoSlots(SlotSource):
@@ -456,5 +459,7 @@ class Lending(LineObserver):
         throttler = self.throttler
         table = throttler.table
         if throttler.line.length != 0 or table.policy.wants_key:
+            return False
+        if throttler.spec.is_once:  # a slot that has been used is none
             return False
         return int(table.capacity - table.in_flight) >= LENDING_FREE_SHARE * int(table.capacity)

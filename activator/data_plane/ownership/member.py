@@ -279,7 +279,7 @@ class Member:
             self._lent.released(message.slot, message.latency_s, message.succeeded)
         elif type(message) is Returned:
             for slot in message.slots:
-                self._lent.released(slot, 0.0, False)
+                self._lent.released(slot, 0.0, False, True)
         elif type(message) is Registered:
             if message.epoch >= peer.begun:
                 peer.begun = peer.registered = message.epoch

@@ -31,6 +31,7 @@ from mypy_extensions import i64
 
 from activator.codec.http1.fields import take_internal_out
 from activator.codec.message import Headers, RequestHead, ResponseHead
+from activator.codec.proxy_protocol import Endpoints
 from activator.data_plane.exchange import ClientStream, PodStream
 from activator.data_plane.headers import grpc
 from activator.data_plane.headers.knative import KnativeDialect
@@ -141,6 +142,9 @@ class ProxiedExchange(RequestRecord):
         return False
 
     # --- to a pod ---
+
+    def endpoints(self) -> Endpoints | None:
+        return self._client.endpoints()
 
     def begin(self) -> None:
         if self.over:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from mypy_extensions import i64, mypyc_attr
 
 from activator.codec.message import RequestHead
-from activator.data_plane.headers.forwarding import Origin
+from activator.codec.proxy_protocol import Endpoints
+from activator.data_plane.headers.forwarding import Origin, unmapped
 from activator.data_plane.server.closing import (
     ABORTED,
     CLIENT_ENDED,
@@ -30,7 +31,7 @@ from activator.data_plane.server.registry import ConnectionRegistry, RegisteredC
 from activator.runtime.buffered_writer import BufferedWriter
 from activator.runtime.clock import Deadline
 from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
-from activator.runtime.transport import FLUSH_S, Transport, taken_bytes
+from activator.runtime.transport import FLUSH_S, Transport, is_unix_socket, taken_bytes, unix_socket_state
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -49,6 +50,7 @@ class ClientConnection(RegisteredConnection):
         self._transport: Transport | None = None
         self._writer: BufferedWriter | None = None
         self._origin: Origin | None = None
+        self.endpoints: Endpoints | None = None  # whence it came and where it arrived, as a proxy says, or once asked
         self._entry: bytes = b""  # the port of its own that it came to; empty: one of all revisions
         # from its last answer on
         self._closing: Closing | None = None
@@ -97,7 +99,7 @@ class ClientConnection(RegisteredConnection):
         try:
             info: bytes = sock.getsockopt(6, 11, 1)  # IPPROTO_TCP, TCP_INFO: its first byte is the state
         except OSError:
-            return 0
+            return unix_socket_state(self._transport)
         return info[0]
 
     # --- its origin ---
@@ -108,18 +110,42 @@ class ClientConnection(RegisteredConnection):
     def secure(self) -> bool:
         return self._who().secure
 
+    def client_endpoints(self, head: RequestHead) -> Endpoints:
+        """Whence the request came and where it arrived, for pods that are told so with each connection."""
+        known = self._known_endpoints()
+        client_ip = self._who().client_ip(head)
+        if client_ip == known.client_ip:
+            return known
+        return Endpoints(client_ip, 0, known.local_ip, known.local_port)  # as a proxy says: it names no port
+
+    def _known_endpoints(self) -> Endpoints:
+        if self.endpoints is None:
+            names = []
+            for which in ("peername", "sockname"):
+                found = None if self._transport is None else self._transport.get_extra_info(which)
+                names.append((unmapped(str(found[0])), int(found[1])) if isinstance(found, tuple) else ("", 0))
+            self.endpoints = Endpoints(names[0][0], names[0][1], names[1][0], names[1][1])
+        return self.endpoints
+
     def _who(self) -> Origin:
         """The origin of the client; the kernel is asked once."""
         origin = self._origin
         if origin is None:
             peer_ip = ""
             secure = False
-            if self._transport is not None:
-                peer = self._transport.get_extra_info("peername")
-                if isinstance(peer, tuple):  # a Unix socket's is a string
+            is_unix = False
+            transport = self._transport
+            if transport is not None:
+                peer = transport.get_extra_info("peername")
+                if isinstance(peer, tuple):
                     peer_ip = str(peer[0])
-                secure = self._transport.get_extra_info("sslcontext") is not None
-            origin = self._origin = self._registry.origins.of(peer_ip, secure)
+                else:  # a Unix socket's is a string, and a connection that is gone has none
+                    is_unix = is_unix_socket(transport)
+                secure = transport.get_extra_info("sslcontext") is not None
+            if self.endpoints is not None and self.endpoints.client_ip:  # a proxy has said it
+                peer_ip = self.endpoints.client_ip
+                is_unix = False
+            origin = self._origin = self._registry.origins.of(peer_ip, secure, is_unix)
         return origin
 
     # --- its end ---

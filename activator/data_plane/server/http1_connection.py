@@ -128,6 +128,7 @@ class Http1Connection(StreamOwner):
         self._transport = None
         self._writer = None
         transport.set_protocol(connection)
+        connection.endpoints = self.endpoints
         connection.take_over(transport, self._origin, data)
 
     def eof_received(self) -> bool | None:

@@ -14,6 +14,7 @@ from mypy_extensions import mypyc_attr
 
 from activator.codec.http1.serialise import chunk, interim_bytes, last_chunk, response_bytes
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, ResponseHead
+from activator.codec.proxy_protocol import Endpoints
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.server.client_connection import ClientConnection
 
@@ -156,6 +157,9 @@ class Http1Stream(ClientStream):
 
     def client_ip(self) -> str:
         return self._connection.client_ip_of(self.exchange.head)
+
+    def endpoints(self) -> Endpoints | None:
+        return self._connection.client_endpoints(self.exchange.head)
 
     def secure(self) -> bool:
         return self._connection.secure()

@@ -16,6 +16,7 @@ from activator.codec.http2.frames import CANCEL, INTERNAL_ERROR
 from activator.codec.http2.server import Http2Server
 from activator.codec.http2.stream import Stream
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, ResponseHead
+from activator.codec.proxy_protocol import Endpoints
 from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.server.client_connection import ClientConnection
 
@@ -100,6 +101,9 @@ class Http2ClientStream(ClientStream):
 
     def client_ip(self) -> str:
         return self._connection.client_ip_of(self.exchange.head)
+
+    def endpoints(self) -> Endpoints | None:
+        return self._connection.client_endpoints(self.exchange.head)
 
     def protocol(self) -> str:
         return "HTTP/2"

@@ -3,69 +3,130 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
-from activator.config.model.listeners import Tls
+from activator.codec.proxy_protocol import Endpoints
+from activator.config.model.listeners import Listener, address_of_listener
 from activator.data_plane.server.client_connection import ClientConnection
 from activator.data_plane.server.half_close_sweep import HalfCloseSweep
 from activator.data_plane.server.http1_connection import Http1Connection
 from activator.data_plane.server.http2_connection import Http2ClientConnection
+from activator.data_plane.server.proxy_greeting import ProxyGreeting, TrustedProxies
 from activator.data_plane.server.registry import ConnectionRegistry
+from activator.data_plane.server.turn_accepting import TurnAccepting
 from activator.runtime.certificates import ServerCertificate
+from activator.runtime.errors import StartError
 from activator.runtime.handshake import Handshake
 from activator.runtime.sockets import LISTEN_BACKLOG, address_of, bind
 from activator.runtime.tasks import pause
 from activator.runtime.transport import FLUSH_S, Transport
+from activator.runtime.unix_sockets import remove_file, set_access
+
+ACCEPTED_TURNS: Final = 3  # of the loop, from an accept to the connection (turn_accepting.py has a task between)
+
+log = logging.getLogger("activator")
 
 
 class ListeningSocket:
-    """A socket that is bound, the address it was asked for with, and the certificate where it serves TLS."""
+    """A socket that is bound, the address it was asked for with, and the certificate where it serves TLS.
 
-    def __init__(self, sock: socket.socket, wanted: str | Tls, certificate: ServerCertificate | None) -> None:
+    `is_shared`: other workers accept from the same queue.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        wanted: str | Listener,
+        certificate: ServerCertificate | None,
+        is_shared: bool = False,
+    ) -> None:
+        self.is_shared = is_shared
         self.socket = sock
         self.wanted = wanted
         self.certificate = certificate
         self.address = address_of(sock)  # as bound
 
 
-def open_socket(wanted: str | Tls, leaving: Iterable[ListeningSocket] = ()) -> ListeningSocket:
+def open_socket(wanted: str | Listener, leaving: Iterable[ListeningSocket] = ()) -> ListeningSocket:
     """Bind one listener of the configuration. Raises StartError.
 
     Where one that is leaving has the address already, its socket and queue are shared: no client is refused meanwhile.
     """
-    address = wanted if isinstance(wanted, str) else wanted.address
-    certificate = None if isinstance(wanted, str) else ServerCertificate(wanted)
+    address = address_of_listener(wanted)
+    certificate = ServerCertificate(wanted) if isinstance(wanted, Listener) and wanted.is_secure() else None
     for other in leaving:
-        if (other.wanted if isinstance(other.wanted, str) else other.wanted.address) == address:
+        if address_of_listener(other.wanted) == address:
             return ListeningSocket(other.socket.dup(), wanted, certificate)
-    return ListeningSocket(bind(address), wanted, certificate)
+    access = wanted.access() if isinstance(wanted, Listener) else None
+    return ListeningSocket(bind(address, access=access), wanted, certificate)
 
 
-class _TlsAccepting:
-    """Connections of one TLS listener until TLS stands. They are accepted as bare ones, so that each counts at once."""
+def apply_access(wanted: str | Listener) -> None:
+    """A reload may say anew who may connect. What cannot be set is told, and the socket serves as it is."""
+    if isinstance(wanted, Listener):
+        try:
+            set_access(wanted.address, wanted.access())
+        except StartError as error:
+            log.error("%s: %s", wanted.address, error)
+
+
+class _Accepting:
+    """Connections of one listener until a request can come: the PROXY protocol first, then TLS, where it has them.
+
+    They are accepted as bare ones, so that each counts at once.
+    """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, registry: ConnectionRegistry, certificate: ServerCertificate
+        self,
+        loop: asyncio.AbstractEventLoop,
+        registry: ConnectionRegistry,
+        certificate: ServerCertificate | None,
+        proxies: TrustedProxies | None,
     ) -> None:
         self._loop = loop
         self._registry = registry
         self._certificate = certificate
+        self._proxies = proxies
 
-    def accepted(self) -> Handshake:
+    def accepted(self) -> ProxyGreeting | Handshake:
         """The protocol factory of `loop.create_server`."""
+        if self._proxies is not None:
+            return ProxyGreeting(self._registry, self._proxies, self._introduced)
+        return self._handshake(None)
+
+    def _introduced(self, transport: Transport, endpoints: Endpoints | None, rest: bytes) -> None:
+        """The client is known, and this has come behind the PROXY protocol's header."""
+        if self._certificate is not None:
+            handshake = self._handshake(endpoints, rest)
+            transport.set_protocol(handshake)
+            handshake.connection_made(transport)
+            return
+        connection = Http1Connection(self._registry)
+        connection.endpoints = endpoints
+        transport.set_protocol(connection)
+        connection.connection_made(transport)
+        if rest:
+            connection.data_received(rest)
+
+    def _handshake(self, endpoints: Endpoints | None, early: bytes = b"") -> Handshake:
+        assert self._certificate is not None, "a listener without TLS"
         return Handshake(
             self._loop,
             self._certificate.context,
             None,
             FLUSH_S,  # what the client has not taken yet goes out in this time, too
-            self._secured,
+            partial(self._secured, endpoints),
             self._registry.handshake_begins,
+            early,
         )
 
-    def _secured(self, handshake: Handshake, transport: Transport | None, error: Exception | None) -> None:
+    def _secured(
+        self, endpoints: Endpoints | None, handshake: Handshake, transport: Transport | None, error: Exception | None
+    ) -> None:
         self._registry.handshake_ended(handshake)
         if transport is not None:
             ssl_object = transport.get_extra_info("ssl_object")
@@ -74,16 +135,29 @@ class _TlsAccepting:
                 Http2ClientConnection(self._registry) if is_http2 else Http1Connection(self._registry)
             )
             transport.set_protocol(connection)
+            connection.endpoints = endpoints
             connection.bare = handshake.bare
             connection.connection_made(transport)
+
+
+def _proxies_of(wanted: str | Listener) -> TrustedProxies | None:
+    """Who may say on whose behalf it connects; None: nobody."""
+    said = None if isinstance(wanted, str) else wanted.proxy_protocol
+    if said is None:
+        return None
+    return TrustedProxies(said, False) if isinstance(said, list) else TrustedProxies(said.trusted, said.required)
 
 
 class Server:
     """Accepts on sockets that are bound already, until it is drained; listeners come and go while it serves."""
 
-    def __init__(self, registry: ConnectionRegistry) -> None:
+    def __init__(
+        self, registry: ConnectionRegistry, start_task: Callable[[str, Coroutine[Any, Any, Any]], Any] | None = None
+    ) -> None:
+        """`start_task` is needed for sockets that are shared."""
         self._registry = registry
-        self._servers: dict[ListeningSocket, asyncio.Server] = {}
+        self._start_task = start_task
+        self._servers: dict[ListeningSocket, asyncio.Server | TurnAccepting] = {}
         self._closed = False
         self._sweep = HalfCloseSweep(registry)
         self._sweep.arm()
@@ -99,12 +173,21 @@ class Server:
             return
         loop = asyncio.get_running_loop()
         factory: Any = partial(Http1Connection, self._registry)
-        if listener.certificate is not None:
-            factory = _TlsAccepting(loop, self._registry, listener.certificate).accepted
-        self._servers[listener] = await loop.create_server(factory, sock=listener.socket, backlog=LISTEN_BACKLOG)
+        proxies = _proxies_of(listener.wanted)
+        if listener.certificate is not None or proxies is not None:
+            factory = _Accepting(loop, self._registry, listener.certificate, proxies).accepted
+        if listener.is_shared:
+            assert self._start_task is not None, "for a shared socket"
+            self._servers[listener] = TurnAccepting(loop, listener.socket, factory, self._start_task)
+            return
+        is_unix = listener.socket.family == socket.AF_UNIX
+        create: Any = loop.create_unix_server if is_unix else loop.create_server
+        self._servers[listener] = await create(factory, sock=listener.socket, backlog=LISTEN_BACKLOG)
 
-    def close(self, listener: ListeningSocket) -> None:
-        """Accept no more here; what was accepted goes on."""
+    def close(self, listener: ListeningSocket, is_left: bool = False) -> None:
+        """Accept no more here; what was accepted goes on. `is_left`: nobody else listens at its address."""
+        if is_left:
+            remove_file(listener.address)
         server = self._servers.pop(listener, None)
         if server is not None:  # else a drain has closed it
             server.close()
@@ -120,8 +203,9 @@ class Server:
         registry = self._registry
         self._closed = registry.draining = True
         for listener in self.sockets:
-            self.close(listener)
-        await pause(0.0)  # what has been accepted is a connection a turn later
+            self.close(listener, True)
+        for _ in range(ACCEPTED_TURNS):  # what has been accepted is a connection some turns later
+            await pause(0.0)
         for connection in list(registry.connections):
             connection.drain()
         finished = await self._wait_for_connections(timeout_s, tunnels_timeout_s)

@@ -13,10 +13,11 @@ import asyncio
 import logging
 from typing import NamedTuple
 
-from activator.config.model.listeners import Tls
-from activator.data_plane.server.listener import ListeningSocket, Server, open_socket
+from activator.config.model.listeners import Listener
+from activator.data_plane.server.listener import ListeningSocket, Server, apply_access, open_socket
 from activator.runtime.errors import StartError
 from activator.runtime.tasks import TaskGroupOwner
+from activator.runtime.unix_sockets import remove_file
 
 log = logging.getLogger("activator")
 
@@ -29,7 +30,10 @@ class ListenerChange(NamedTuple):
 
     def discard(self) -> None:
         """The change is not to be made: close what `plan` has opened."""
+        stays = {listener.address for listener in self.leaving}
         for listener in self.opened:
+            if listener.address not in stays:
+                remove_file(listener.address)
             listener.socket.close()
 
 
@@ -49,7 +53,7 @@ class Listeners:
         """As bound, so that port 0 shows what it became."""
         return [listener.address for listener in self._wanted]
 
-    def plan(self, wanted: list[str | Tls]) -> ListenerChange:
+    def plan(self, wanted: list[str | Listener]) -> ListenerChange:
         """Open what is new; `change` or `discard` the outcome before the loop turns. Raises StartError."""
         staying = [one.wanted for one in self._wanted if one.wanted in wanted]
         leaving = [one for one in self._wanted if one.wanted not in wanted]
@@ -57,16 +61,20 @@ class Listeners:
         try:
             opened.extend(open_socket(one, [*leaving, *self._leaving]) for one in wanted if one not in staying)
         except StartError:
-            ListenerChange(opened, []).discard()
+            ListenerChange(opened, [*leaving, *self._leaving]).discard()
             raise
         return ListenerChange(opened, leaving)
 
     def change(self, change: ListenerChange) -> None:
         """Make it so; certificates are looked at as well, since they may have been replaced before the reload."""
         self._wanted = [*(one for one in self._wanted if one not in change.leaving), *change.opened]
+        for listener in change.opened:
+            apply_access(listener.wanted)
         server = self._server
         if server is None:
             for listener in change.leaving:
+                if self._is_left(listener):
+                    remove_file(listener.address)
                 listener.socket.close()
             return
         server.look_at_certificates()
@@ -86,10 +94,14 @@ class Listeners:
                 if listener.certificate is not None:
                     self._watches[listener] = self._tasks.start("certificate", listener.certificate.watch())
             for listener in change.leaving:
-                server.close(listener)
+                server.close(listener, self._is_left(listener))
                 self._leaving.remove(listener)
                 watch = self._watches.pop(listener, None)
                 if watch is not None:
                     watch.cancel()
         if server.sockets:  # else it has been drained
             log.info("serving on %s", ", ".join(self.addresses))
+
+    def _is_left(self, listener: ListeningSocket) -> bool:
+        """Nobody listens at its address any more."""
+        return listener.address not in self.addresses

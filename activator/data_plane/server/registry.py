@@ -13,7 +13,7 @@ Rules
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 from mypy_extensions import mypyc_attr
 
@@ -25,13 +25,19 @@ from activator.data_plane.proxy.routing import entry_of
 from activator.data_plane.server.closing import LINGER_SCARCE_S
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Now, TimingWheel
-from activator.runtime.handshake import Handshake
 from activator.runtime.transport import Transport
 
 STREAMS_MAX: Final = 128  # that a client may have open on one HTTP/2 connection
 SHED_MAX: Final = 32  # connections over the limit that were answered so and linger; then the oldest is closed
 TCP_CLOSE: Final = 7  # a state of the kernel's: nothing can be sent any more
-HANDSHAKES_SHARE: Final = 0.5  # of limits.connections that may be in a TLS handshake; then the oldest is closed
+HANDSHAKES_SHARE: Final = 0.5  # of limits.connections that may be in a handshake; then the oldest is closed
+
+
+class OpeningConnection(Protocol):
+    """Accepted, and no request can come on it yet: TLS, or the PROXY protocol, comes first."""
+
+    def abort(self) -> None:
+        """Close it at once."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -99,7 +105,7 @@ class ConnectionRegistry:
         self.streams_max = streams_max  # of one HTTP/2 connection
         self.draining: bool = False
         self.connections: dict[RegisteredConnection, None] = {}
-        self.handshakes: dict[Handshake, None] = {}  # accepted, and TLS does not stand yet, oldest first
+        self.handshakes: dict[OpeningConnection, None] = {}  # accepted, and no request can come yet, oldest first
         self.connections_max: int = 0
         self.handshakes_max: int = 0
         self.limit_connections(connections_max)
@@ -134,8 +140,8 @@ class ConnectionRegistry:
 
     # --- handshakes ---
 
-    def handshake_begins(self, handshake: Handshake) -> None:
-        """A connection of a TLS listener was accepted. It counts from now on.
+    def handshake_begins(self, handshake: OpeningConnection) -> None:
+        """A connection of a listener with TLS or the PROXY protocol was accepted. It counts from now on.
 
         Of too many the oldest is closed: an honest client needs milliseconds for its handshake.
         """
@@ -143,7 +149,7 @@ class ConnectionRegistry:
         if len(self.handshakes) > self.handshakes_max:
             self._close_oldest_handshake()
 
-    def handshake_ended(self, handshake: Handshake) -> None:
+    def handshake_ended(self, handshake: OpeningConnection) -> None:
         self.handshakes.pop(handshake, None)
 
     def _close_oldest_handshake(self) -> None:

@@ -44,7 +44,7 @@ from activator.data_plane.throttle.waiters import Waiter, WaitingLine
 from activator.runtime.clock import Defer, Now
 from activator.runtime.errors import Reason
 from lb.table import DRAINED, TrackerTable
-from lb.tracker import DRAINING, READY, RECOVERING, PodTracker
+from lb.tracker import DRAINING, FOREVER, READY, RECOVERING, PodTracker
 
 ARRIVAL_STEP: Final = 1 << 20  # between two arrivals: a new owner of the line finds a place for those it knows late
 SUSPECT_S: Final = 1.0  # how long the request path may keep a pod from the picks until the state worker decides
@@ -140,6 +140,7 @@ class RevisionThrottler:
         self._process: HeldBudget = HeldBudget() if process is None else process
         self._forecast = Forecast()
         self._admission = Admission(spec, self._forecast)
+        self._is_once: bool = spec.is_once  # a pod takes one request in its life
         self._refusals = Refusals(now, defer, self._process.request_left, self._errors.raised, refusals_per_turn_max)
         self._grants_per_turn_max = grants_per_turn_max
         self._pumping: bool = False
@@ -242,7 +243,7 @@ class RevisionThrottler:
 
     # --- giving a slot back ---
 
-    def release(self, lease: Lease, latency_s: float, succeeded: bool) -> None:
+    def release(self, lease: Lease, latency_s: float, succeeded: bool, unused: bool = False) -> None:
         """The request is over at the pod, after `latency_s`; 0.0: that says nothing. Exactly once per lease."""
         assert not lease.released, "a lease was released twice"
         lease.released = True
@@ -256,6 +257,8 @@ class RevisionThrottler:
                 self._events.departed(self.key, lease.identity)
             else:
                 self._events.drained(self.key, lease.tracker.slot, lease.generation)
+        if self._is_once and not unused:
+            self._events.taken(self.key, lease.identity, True, "")
         if self._admission.predicts and succeeded and latency_s > 0.0 and not lease.exempt:
             self._forecast.served(latency_s, self._now())
         if succeeded and self._struck and lease.tracker in self._struck:
@@ -267,16 +270,24 @@ class RevisionThrottler:
             self._forecast.slot_freed(now_s)
             self._pump_from(now_s)
 
+    def give_back(self, lease: Lease) -> None:
+        """Release a slot that no request has used."""
+        if self._is_once:
+            self.table.end_suspicion(lease.tracker, lease.generation, FOREVER)
+        self.release(lease, 0.0, False, True)
+
     # --- what is found out of pods (verdict.py) ---
 
     def pod_failed(self, lease: Lease, reason: Reason) -> None:
         """A request failed at the pod: judged, and reported where that is about the pod."""
         tracker = lease.tracker
+        if self._is_once and verdict_of(reason, False) != NOTHING:
+            self._events.taken(self.key, lease.identity, False, reason.value)
         if not self._is_in_service(tracker, lease):
             return
         on_trial = lease.trial and tracker.state == RECOVERING  # another trial may have passed meanwhile
         verdict = verdict_of(reason, on_trial)
-        if verdict == NOTHING:
+        if verdict == NOTHING or self._is_once:  # that one pod is gone all the same
             return
         if verdict == STRUCK and on_trial:
             self._trial_ended(lease, False)
@@ -411,6 +422,7 @@ class RevisionThrottler:
         """New limits, rules or discipline for a live revision; all waiters stay in line and keep their arrival."""
         old = self.spec
         self.spec = spec
+        self._is_once = spec.is_once
         self.held.bytes_max = spec.queue_bytes or NO_LIMIT
         self._admission.configure(spec)
         if spec.discipline == old.discipline and spec.queue_rules == old.queue_rules:
@@ -481,6 +493,8 @@ class RevisionThrottler:
         """Count a slot that a member has had from a former owner, whatever the limit."""
         lease = Lease(tracker, self._now())
         self.table.reserve(tracker)
+        if self._is_once and tracker.state != DRAINING:
+            self.table.suspect(tracker, FOREVER)
         if tracker.state == DRAINING:
             self.table.drain(tracker)  # for the limit of the newer pod at its address
         self.leases.open(lease, holder)
@@ -609,7 +623,17 @@ class RevisionThrottler:
             self.table.begin_trial(tracker)
         self.leases.open(lease, waiter)
         self.granted_total += 1
+        if self._is_once:
+            self._take(tracker, waiter)
         return lease
+
+    def _take(self, tracker: PodTracker, waiter: Waiter) -> None:
+        """Its one request: no other one follows, whatever becomes of this one. Of a request of another member that
+        member says so, since it may give the slot back without having used it.
+        """
+        self.table.suspect(tracker, FOREVER)
+        if not waiter.is_remote:
+            self._events.taken(self.key, tracker.identity, False, "")
 
     def _acquire_exempt(self, waiter: Waiter, now_s: float) -> Lease | None:
         """A slot whatever the line and the limits; None only where no pod could take the request at all."""

@@ -33,6 +33,9 @@ class SlotEvents:
         """A pod did not take a connection (dead), or was silent, or broke one; `reason`: the value of a `Reason`."""
         raise NotImplementedError
 
+    def taken(self, key: str, identity: str, is_over: bool, failure: str) -> None:
+        """A pod that takes one request has been given it; or it is over there, or has failed there."""
+
     def suspected(self, key: str, identity: str) -> None:
         """Another member has found that a pod takes no connections, and reports it: the pod is suspected here, too."""
 

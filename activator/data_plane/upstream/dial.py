@@ -25,6 +25,8 @@ from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Deadline, TimingWheel
 from activator.runtime.errors import Reason
 from activator.runtime.handshake import Handshake
+from activator.runtime.sockets import join_address
+from activator.runtime.tasks import pause
 from activator.runtime.transport import Transport
 
 TLS_SHUTDOWN_TIMEOUT_S: Final = 5.0
@@ -34,8 +36,14 @@ log = logging.getLogger("activator.upstream")
 NO_LIMIT: Final = 1 << 30
 _POOLS_ASKED_MAX: Final = 1_000
 
+FULL_QUEUE_STEP_S: Final = 0.001  # between two attempts at a Unix socket whose queue is full, …
+FULL_QUEUE_STEP_MAX_S: Final = 0.02  # … doubled up to this
+
 # These say that no process listens there, as against faults of this machine (descriptors, ports) or silence.
 _DEAD: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ECONNRESET})
+_DEAD_FILE: Final = frozenset(
+    {errno.ENOENT, errno.ENOTDIR, errno.ENOTSOCK, errno.EACCES, errno.EPERM, errno.EPROTOTYPE}
+)
 
 
 class PodAddress:
@@ -43,6 +51,7 @@ class PodAddress:
 
     `lenient`: its heads may have the shapes of old servers (codec/http1/lenient.py). `alpn`: the protocol that it must
     agree on over TLS; empty: whichever. `http1`: how to talk to it in HTTP/1.1, where it may agree on that instead.
+    `proxy_protocol`: the version of the header that connections begin with; empty: none.
     """
 
     def __init__(
@@ -54,22 +63,26 @@ class PodAddress:
         lenient: bool = False,
         alpn: str = "",
         http1: PodAddress | None = None,
+        proxy_protocol: str = "",
     ) -> None:
-        self.host = host  # an IP address; names are resolved by discovery
+        self.host = host  # an IP address, names are resolved by discovery; or the path of a Unix socket, with port 0
         self.port = port
         self.tls = tls
-        self.server_name = server_name or host
+        self.is_unix: bool = host.startswith("/")
+        self.server_name = server_name or ("localhost" if self.is_unix else host)
         self.lenient = lenient
         self.alpn = alpn
         self.http1 = http1
-        self.authority: bytes = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
+        self.proxy_protocol = proxy_protocol
+        self.shown: str = join_address(host, port)  # for people
+        self.authority: bytes = b"localhost" if self.is_unix else self.shown.encode()
         self.told: bool = False  # why TLS fails has been logged, since it last went well
 
     def tell(self, error: Exception) -> None:
         """One line in the log, not one for each request."""
         if not self.told:
             self.told = True
-            log.warning("no TLS with the pod at %s:%d: %s", self.host, self.port, error)
+            log.warning("no TLS with the pod at %s: %s", self.shown, error)
 
 
 class DialContext:
@@ -189,12 +202,28 @@ class Dial(Deadline):
 
     async def _connect(self, address: PodAddress) -> None:
         try:
-            await self._context.loop.create_connection(self._itself, address.host, address.port)
+            if address.is_unix:
+                await self._connect_to_file(address.host)
+            else:
+                await self._context.loop.create_connection(self._itself, address.host, address.port)
         except OSError as error:
             self._fail(error)
         except Exception:
             self._fail_with(Reason.INTERNAL)
             raise
+
+    async def _connect_to_file(self, path: str) -> None:
+        """Where the queue of a Unix socket is full the kernel does not repeat what it has dropped: we do, until the
+        deadline. Raises OSError.
+        """
+        wait_s = FULL_QUEUE_STEP_S
+        while True:
+            try:
+                await self._context.loop.create_unix_connection(self._itself, path)
+                return
+            except BlockingIOError:
+                await pause(wait_s)
+                wait_s = min(wait_s * 2.0, FULL_QUEUE_STEP_MAX_S)
 
     def _stands(self, handshake: Handshake) -> None:
         """The bare connection stands: the handshake has a time limit of its own."""
@@ -227,13 +256,16 @@ class Dial(Deadline):
             self.connection.connection_made(transport)
 
     def _fail(self, error: OSError) -> None:
-        if error.errno in _DEAD:
+        if error.errno in _DEAD or (self._is_file() and error.errno in _DEAD_FILE):
             self._fail_with(Reason.CONNECT_FAILED)
             return
         if not self._over:
             # This machine's fault: descriptors or ports are used up. The log itself bounds how often it is said.
             log.error("no connection to a pod can be opened: %s", error)
         self._fail_with(Reason.INTERNAL)
+
+    def _is_file(self) -> bool:
+        return self._address is not None and self._address.is_unix
 
     def _fail_with(self, reason: Reason) -> None:
         if not self._over:

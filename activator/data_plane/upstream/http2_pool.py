@@ -102,7 +102,7 @@ class Http2Pool(PodPool):
     def wrong_protocol(self, connection: PooledConnection, words: str) -> None:
         if not self._told:
             self._told = True
-            log.warning("the pod at %s:%d: %s", self._address.host, self._address.port, words)
+            log.warning("the pod at %s: %s", self._address.shown, words)
 
     def cut(self, connection: PooledConnection) -> None:
         pass  # the others say themselves when they end

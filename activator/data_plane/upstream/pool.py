@@ -236,7 +236,7 @@ class PodPool(ConnectionOwner):
         if not self._mistaken and not self._closed:  # one line, not one for each connection
             self._mistaken = True
             said = "is called" if not identity_check.is_right() else "closes connections on which it says that it is"
-            log.warning("the pod at %s %s %r", self._address.host, said, identity_check.said)
+            log.warning("the pod at %s %s %r", self._address.shown, said, identity_check.said)
         self._refuse(Reason.CONNECT_FAILED)
 
     def _identity_check_failed(self, identity_check: IdentityCheck, reason: Reason) -> None:

@@ -83,12 +83,12 @@ CLIENTS: tuple[Family[Program], ...] = (
     gauge("activator_client_connections", "Open client connections.", lambda it: it.data.client_connections),
     gauge(
         "activator_client_handshakes",
-        "Client connections whose TLS handshake is not over.",
+        "Client connections on which no request can come yet: their TLS handshake or PROXY header is not over.",
         lambda it: it.data.handshakes,
     ),
     counter(
         "activator_client_handshakes_closed",
-        "TLS handshakes that were closed since there were too many.",
+        "Client connections that were closed before their first request since there were too many such ones.",
         lambda it: it.data.handshakes_closed_total,
     ),
     counter("activator_client_connections_accepted", "Client connections.", lambda it: it.data.accepted_total),

@@ -10,10 +10,12 @@ from collections.abc import Callable
 from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
 from activator.control_plane.sources.process.child import ChildProcesses
+from activator.control_plane.sources.process.places import Places
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.state.supervision import Supervision
 from activator.messages import Change, PodSeen, PodStatus
+from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner
 from tests.sources import ROOT
 
@@ -35,7 +37,7 @@ class DefectiveReaping(Reaping):
             raise ValueError("injected")
 
 
-class Portless(ChildProcesses):
+class NoPortAtFirst(Places):
     """Finds no free port at first."""
 
     misses = 2
@@ -45,6 +47,14 @@ class Portless(ChildProcesses):
             self.misses -= 1
             raise OSError("no port")
         return super().free_port()
+
+
+class Portless(ChildProcesses):
+    """Whose processes have no place at first."""
+
+    def __init__(self, tasks: TaskGroupOwner, now: Now, reaping: Reaping) -> None:
+        super().__init__(tasks, now, reaping)
+        self.places = NoPortAtFirst(reaping)
 
 
 def until_ready(make: Callable[..., ChildProcesses], reaping: Reaping) -> tuple[Supervision, list[BaseException]]:

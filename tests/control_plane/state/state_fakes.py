@@ -19,6 +19,7 @@ from activator.messages import (
     PodSeen,
     PodServed,
     PodStatus,
+    PodTaken,
     ProbeOrder,
     RevisionBroken,
     ToControl,
@@ -137,7 +138,7 @@ class Joined:
             self.worker.submit(change)
         while self.worker.turn() or self.hooks.told:
             for message in self.hooks.told:
-                assert not isinstance(message, Load | PodDrained)
+                assert not isinstance(message, Load | PodDrained | PodTaken)
                 self.worker.submit(message)
             self.hooks.told.clear()
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from activator.codec.http1.request import RequestLimits, RequestParser
 from activator.codec.message import Fields, RequestHead
-from activator.data_plane.headers.forwarding import FORWARDED, X_FORWARDED, Origins
+from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWARDED, Origins
 from tests.codec.http1.recording import Requests
 
 PROXY = "10.1.2.3"
@@ -178,3 +178,30 @@ def test_no_claim_whatever_breaks_a_head(value: bytes, peer: str) -> None:
     origin.stamp(one)
     assert b"\n" not in one.headers.block.replace(b"\r\n", b"")
     assert origin.client_ip(one)
+
+
+def told_over_unix(trusts: bool, fields: str = "", writes: int = X_FORWARDED | FORWARDED) -> dict[bytes, bytes]:
+    """What a pod is told of a request that came over a Unix socket."""
+    made = head(fields)
+    made_by = Origins((), writes, False, b"", 1, trusts)
+    made_by.of("", False, True).stamp(made)
+    return {name.lower(): value for name, value in made.headers.pairs()}
+
+
+def test_a_client_of_a_unix_socket_has_no_address_and_is_believed_only_if_that_is_said() -> None:
+    found = told_over_unix(False, "X-Forwarded-For: 1.2.3.4\r\nForwarded: for=1.2.3.4\r\n")
+    assert b"x-forwarded-for" not in found
+    assert found[b"forwarded"] == b'for=unknown;host="a.test";proto=http'
+    assert (found[b"x-forwarded-proto"], found[b"x-forwarded-host"]) == (b"http", b"a.test")
+    found = told_over_unix(True, "X-Forwarded-For: 1.2.3.4\r\nForwarded: for=1.2.3.4\r\nX-Forwarded-Proto: https\r\n")
+    assert found[b"x-forwarded-for"] == b"1.2.3.4"
+    assert found[b"forwarded"] == b'for=1.2.3.4, for=unknown;host="a.test";proto=http'
+    assert found[b"x-forwarded-proto"] == b"https"
+    assert b"x-forwarded-for" not in told_over_unix(True, "", FOR_ONLY)
+
+
+def test_whom_a_trusted_proxy_names_over_a_unix_socket() -> None:
+    made = head("X-Forwarded-For: 1.2.3.4\r\n")
+    assert Origins((), 0, False, b"", 1, True).of("", False, True).client_ip(made) == "1.2.3.4"
+    assert Origins((), 0, False, b"", 1, False).of("", False, True).client_ip(made) == ""
+    assert Origins((), 0, False, b"", 1, True).of("", False, False).client_ip(made) == "", "a connection that is gone"

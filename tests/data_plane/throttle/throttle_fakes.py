@@ -57,6 +57,9 @@ class Heard(SlotEvents):
         self.events.append(("served", identity, str(epoch)))
         self.reports.append(PodServed(key, identity, epoch))
 
+    def taken(self, key: str, identity: str, is_over: bool, failure: str) -> None:
+        self.events.append(("taken", identity, "over" if is_over else failure or "begun"))
+
     def failed(self, key: str, error: Exception) -> None:
         self.events.append(("failed", repr(error)))
 

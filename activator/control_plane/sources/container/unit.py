@@ -273,6 +273,10 @@ class ContainerUnit(Unit):
         code = self._exit_code or 0
         return cause_of(128 - code if 128 < code < 160 else code, lines)
 
+    @property
+    def exit_code(self) -> int | None:
+        return self._exit_code
+
     async def run_beside(self, command: Sequence[str], timeout_s: float) -> int | None:
         words = [word.replace("{port}", str(self.port)) for word in command]
         try:

@@ -24,6 +24,8 @@ from activator.config.model.pods import Pod
 from activator.control_plane.sources.fixed_pods.name_watch import Wait
 from activator.runtime.clock import Now
 from activator.runtime.units import KIB, MIB
+from activator.runtime.unix_address import is_unix
+from activator.runtime.unix_address import problem_with as problem_with_unix
 
 PODS_FILE_LOOK_S: Final = 1.0
 PODS_FILE_BYTES_MAX: Final = 4 * MIB
@@ -68,8 +70,11 @@ def problem_with(entry: str | Pod) -> str:
     address, srv = (entry, "") if isinstance(entry, str) else (entry.address, entry.srv)
     if bool(address) == bool(srv):
         return "set either `address` or `srv`"
+    if is_unix(address):
+        problem = problem_with_unix(address)
+        return problem and f"{address}: {problem}"
     if address and split_address(address) is None:
-        return f'found "{address}", expected host:port such as 127.0.0.1:8080'
+        return f'found "{address}", expected host:port such as 127.0.0.1:8080, or unix:/path'
     return ""
 
 

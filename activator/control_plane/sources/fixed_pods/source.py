@@ -26,6 +26,7 @@ from activator.messages import Change, Listed, PodSeen, PodStatus
 from activator.runtime.clock import Now
 from activator.runtime.sockets import join_address, split_address
 from activator.runtime.tasks import TaskGroupOwner, wait_for
+from activator.runtime.unix_address import is_unix
 
 SOURCE: Final = "static"
 
@@ -190,8 +191,9 @@ def _name_of(entry: str | Pod) -> _Name | None:
     """The question that an entry asks; None: it is an address."""
     if not isinstance(entry, str) and entry.srv:
         return _Name(entry.srv, 0)
-    host, port = split_address(entry if isinstance(entry, str) else entry.address)
-    return None if is_ip(host) else _Name(host, port)
+    address = entry if isinstance(entry, str) else entry.address
+    host, port = split_address(address)
+    return None if is_unix(address) or is_ip(host) else _Name(host, port)
 
 
 def is_ip(host: str) -> bool:
@@ -203,7 +205,9 @@ def is_ip(host: str) -> bool:
 
 
 def canonical(address: str) -> str:
-    """`ip:port` in the one way in which it is compared; IPv6 in brackets."""
+    """`ip:port` or `unix:/path` in the one way in which it is compared; IPv6 in brackets."""
     host, port = split_address(address)
+    if is_unix(address):
+        return join_address(host, port)
     ip = ipaddress.ip_address(host)
     return join_address(str(getattr(ip, "ipv4_mapped", None) or ip), port)

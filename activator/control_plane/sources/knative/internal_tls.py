@@ -18,7 +18,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from activator.config.model.listeners import Tls
+from activator.config.model.listeners import Listener
 from activator.config.model.pods import PodTls
 from activator.control_plane.sources.kubernetes.objects import ConfigMap, Secret
 from activator.runtime.certificates import NO_AUTHORITIES, MemoryFile, is_pem, problem_with, problem_with_authorities
@@ -46,7 +46,7 @@ class InternalTls:
         self._key = MemoryFile("activator-key")
         self.has_certificate = False
         self.has_believed = False  # there was an authority, at least once
-        self.listener = Tls(address, self._certificate.path, self._key.path, min_version)
+        self.listener = Listener(address, self._certificate.path, self._key.path, min_version)
 
     def of(self, namespace: str) -> PodTls:
         """How the pods of a namespace are connected to."""

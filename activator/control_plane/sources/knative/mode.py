@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from activator.config.model.file import Config
 from activator.config.model.kubernetes import SHARING_KNATIVE, Kubernetes
-from activator.config.model.listeners import Tls
+from activator.config.model.listeners import Listener
 from activator.config.model.pods import PodTls
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.scaling.autoscaler_stream import AutoscalerStream
@@ -90,7 +90,7 @@ class KnativeMode(Source):
         tasks: TaskGroupOwner,
         controllers: Controllers,
         settled: Callable[[ClusterSettings], None],
-        serve_tls: Callable[[Tls], None],
+        serve_tls: Callable[[Listener], None],
         panicked: Callable[[str, object, object, float], float],
     ) -> None:
         kubernetes = config.kubernetes or Kubernetes()

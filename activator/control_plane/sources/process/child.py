@@ -3,8 +3,9 @@
 Rules
   1. "Ready" means that it answered: its port accepts, or its readiness path answers well; or, without a connection of
      ours, that it wrote the line of `readiness.log`, or that `readiness.command` ended with 0. It is on 127.0.0.1, or
-     on ::1 where it listens there alone. A fixed port must have been free before, and belong to the program after
-     (`ports.py`).
+     on ::1 where it listens there alone, or on a Unix socket. A port that the file says must have been free before,
+     and belong to the program after (`places.py`, `ports.py`). Nothing connects to one that takes one request
+     (`once.py`).
   2. Every group is known to the reaper from the moment it exists, so that nothing is left behind when we are killed.
   3. What counts in a group, or has GPUs, counts until nothing of it is alive (`departure.py`).
 """
@@ -16,23 +17,23 @@ import logging
 import os
 import shutil
 import signal
-import socket
 from collections.abc import Callable, Sequence
 
 from activator.config.file import readiness_probe
 from activator.config.model.revision import Revision
+from activator.config.specs import is_once
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
 from activator.control_plane.sources.process.causes import cause_of
 from activator.control_plane.sources.process.departure import has_gone, mark_of
 from activator.control_plane.sources.process.launch import Launch
+from activator.control_plane.sources.process.once import listens
 from activator.control_plane.sources.process.output import READ_BYTES, OnLine, Output, Pace
+from activator.control_plane.sources.process.places import Place, Places, holders
 from activator.control_plane.sources.process.ports import PORT_STEP_S, PORT_WAIT_S, foreign_holder, holder, is_taken
 from activator.control_plane.sources.process.readiness import until_answered, until_command
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.unit import NotStartedError, Unit, Units
 from activator.runtime.clock import Now
-from activator.runtime.local_listeners import LOOPBACK_4, LOOPBACK_6, Listening, listening
-from activator.runtime.sockets import join_address
 from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
 
 log = logging.getLogger("activator.process")
@@ -41,41 +42,34 @@ _LAST_OUTPUT_S = 0.2  # how long the last lines may take when the program has en
 
 
 class ChildProcesses(Units):
-    """Process groups of this machine, each on a port of its own."""
+    """Process groups of this machine, each in a place of its own."""
 
     def __init__(self, tasks: TaskGroupOwner, now: Now, reaping: Reaping) -> None:
         self.tasks = tasks
         self.now = now
         self.reaping = reaping
-        self._ports: set[int] = set()
+        self.places = Places(reaping)
+        self._made = 0
 
     def known(self, revision: Revision) -> None:
         pass
 
-    def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> ChildProcess:
+    def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit | None:
         assert revision.process is not None
-        port = revision.process.port or self.free_port()
-        return ChildProcess(self, revision, identity, port, gpus, on_line)
+        self._made += 1
+        place = self.places.take(revision.process, self._made)
+        return None if place is None else ChildProcess(self, revision, identity, place, gpus, on_line)
 
     def claim_of(self, revision: Revision) -> str:
-        port = None if revision.process is None else revision.process.port
-        return "" if port is None else f"port {port}"
+        ports = None if revision.process is None else revision.process.ports()
+        return _claim_on(ports[0]) if ports is not None and len(ports) == 1 else ""
 
-    def free_port(self) -> int:
-        """Of this machine, and no other's of ours; to be given back."""
-        while True:
-            with socket.socket() as sock:
-                sock.bind((LOOPBACK_4, 0))
-                port: int = sock.getsockname()[1]
-            if port not in self._ports and listening(LOOPBACK_6, port) in {Listening.NO, None}:
-                self._ports.add(port)
-                return port
+    def may_claim(self, revision: Revision, claim: str) -> bool:
+        ports = None if revision.process is None else revision.process.ports()
+        return ports is not None and claim in map(_claim_on, ports)
 
     async def close(self) -> None:
-        pass
-
-    def give_back(self, port: int) -> None:
-        self._ports.discard(port)
+        self.places.close()
 
 
 class ChildProcess(Unit):
@@ -86,7 +80,7 @@ class ChildProcess(Unit):
         owner: ChildProcesses,
         revision: Revision,
         identity: str,
-        port: int,
+        place: Place,
         gpus: tuple[str, ...],
         on_line: OnLine,
     ) -> None:
@@ -95,10 +89,10 @@ class ChildProcess(Unit):
         self._revision = revision  # as it was configured when the process was started
         self._settings = revision.process
         self.identity = identity
-        self.port = port
-        self.claim = owner.claim_of(revision)
+        self._place = place
+        self.claim = _claim_on(place.port) if place.is_chosen else ""
         self.grace_s = float(self._settings.stop.grace)
-        self.address = join_address(LOOPBACK_4, port)
+        self.address = place.first_address
         self.output = Output(self._settings.readiness.log, on_line)
         self._gpus = gpus
         self._launch: Launch | None = None  # how it was started
@@ -108,28 +102,38 @@ class ChildProcess(Unit):
     # --- start ---
 
     async def start(self, stop_asked: asyncio.Event) -> None:
-        settings = self._settings
-        if self.claim and await self._stays_taken():
-            by = await asyncio.to_thread(holder, self.port)
-            raise NotStartedError(f"port {self.port} is in use by {by}: end that program, or set another `port`")
-        reaping = self._owner.reaping
-        self._launch = Launch(settings, self.port, reaping.mark, self.identity, self._gpus)
+        settings, place, reaping = self._settings, self._place, self._owner.reaping
+        await self._check_place()
+        self._launch = Launch(settings, place, reaping.mark, self.identity, self._gpus)
         try:
+            place.make_folder(settings)
             child = await self._launch.start(settings.command, asyncio.subprocess.PIPE)
         except OSError as error:
             raise NotStartedError(f"cannot start {settings.command[0]}: {error.strerror or error}") from None
         self._child = child
         reaping.born(child.pid)
-        log.info("started %s on port %d, process %d", self.identity, self.port, child.pid)
+        log.info("started %s on %s, process %d", self.identity, place.shown, child.pid)
         self._readers = [
             self._owner.tasks.start("output", self._read_output(name, stream))
             for name, stream in (("stderr", child.stderr), ("stdout", child.stdout))
             if stream is not None
         ]
 
+    async def _check_place(self) -> None:
+        """Raises NotStartedError where it cannot listen."""
+        place = self._place
+        if place.problem:
+            raise NotStartedError(place.problem)
+        if place.taken:
+            by = await asyncio.to_thread(holders, place.taken)
+            raise NotStartedError(f"no port is free: {by}; set other ports (`port`)")
+        if place.is_chosen and await self._stays_taken():
+            by = await asyncio.to_thread(holder, place.port)
+            raise NotStartedError(f"port {place.port} is in use by {by}: end that program, or set another `port`")
+
     async def _stays_taken(self) -> bool:
         began_s = self._owner.now()
-        while is_taken(self.port):
+        while is_taken(self._place.port):
             if self._owner.now() - began_s >= PORT_WAIT_S:
                 return True
             await pause(PORT_STEP_S)
@@ -153,32 +157,34 @@ class ChildProcess(Unit):
         if readiness.log:
             if not await wait_for(self.output.ready, timeout_s):
                 return f"the program wrote no line with {readiness.log!r} within {timeout_s:g} s"
-            self.address = _address_of(self.port)
+            self.address = self._place.address
         elif readiness.command:
             if not await until_command(self, readiness.command, interval_s, timeout_s, now):
                 word = readiness.command[0]
                 return f"{word} (`readiness.command`) did not end with exit code 0 within {timeout_s:g} s"
-            self.address = _address_of(self.port)
-        else:
-            probe = readiness_probe(self._revision)
-
-            async def look() -> bool:
-                if await ask(Question(self.address, probe), PROBE_TIMEOUT_S) is Ask.ANSWERED:
-                    return True
-                self.address = _address_of(self.port)
-                return False
-
-            if not await until_answered(look, interval_s, timeout_s, now):
-                return f"the program did not answer on port {self.port} within {timeout_s:g} s"
+            self.address = self._place.address
+        elif not await until_answered(self._answers, interval_s, timeout_s, now):
+            return f"the program did not answer on {self._place.shown} within {timeout_s:g} s"
         return await self._served_by_another()
+
+    async def _answers(self) -> bool:
+        if is_once(self._revision):
+            found = listens(self.address)
+        else:
+            question = Question(self.address, readiness_probe(self._revision))
+            found = await ask(question, PROBE_TIMEOUT_S) is Ask.ANSWERED
+        if not found:
+            self.address = self._place.address
+        return found
 
     async def _served_by_another(self) -> str:
         """The cause, when what answered is not the program: only a fixed port can be taken meanwhile by plan."""
-        if not self.claim or self._child is None:
+        port = self._place.port
+        if not self._place.is_chosen or self._child is None:
             return ""
         # It looks through /proc, which may take some milliseconds.
-        by = await asyncio.to_thread(foreign_holder, self.port, self._child.pid, self._owner.reaping.mark)
-        return f"port {self.port} is served by {by}, not by the program: end it, or set another `port`" if by else ""
+        by = await asyncio.to_thread(foreign_holder, port, self._child.pid, self._owner.reaping.mark)
+        return f"port {port} is served by {by}, not by the program: end it, or set another `port`" if by else ""
 
     async def exited(self) -> None:
         if self._child is not None:
@@ -186,8 +192,11 @@ class ChildProcess(Unit):
 
     async def cause(self) -> str:
         await self._rest_of_output()
-        code = None if self._child is None else self._child.returncode
-        return cause_of(0 if code is None else code, self.output.lines())
+        return cause_of(self.exit_code or 0, self.output.lines())
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self._child is None else self._child.returncode
 
     async def run_beside(self, command: Sequence[str], timeout_s: float) -> int | None:
         assert self._launch is not None
@@ -233,10 +242,11 @@ class ChildProcess(Unit):
         try:
             if self._child is not None and is_held:
                 await has_gone(self._child.pid, mark_of(self._owner.reaping.mark, self.identity), is_closing)
+            await self._owner.places.remove_folder(self._place)
         finally:
             if self._child is not None:
                 self._owner.reaping.exited(self._child.pid)
-            self._owner.give_back(self.port)
+            self._owner.places.give_back(self._place)
 
     def let_go(self) -> None:
         pass
@@ -251,17 +261,15 @@ class ChildProcess(Unit):
             _signal_group(self._child.pid, number)
 
 
+def _claim_on(port: int) -> str:
+    return f"port {port}"
+
+
 def _signal_group(group: int, number: int) -> None:
     try:
         os.killpg(group, number)
     except ProcessLookupError:
         pass
-
-
-def _address_of(port: int) -> str:
-    """Where a program on this machine listens: some know only IPv6, where `localhost` is ::1 first."""
-    only_6 = listening(LOOPBACK_6, port) is Listening.YES and listening(LOOPBACK_4, port) is Listening.NO
-    return join_address(LOOPBACK_6 if only_6 else LOOPBACK_4, port)
 
 
 def missing_program(command: list[str]) -> str | None:

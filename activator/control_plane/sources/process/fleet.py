@@ -21,6 +21,7 @@ class Rest(Enum):
     FALLING_ASLEEP = "falling_asleep"  # it finishes its requests, and is then put to sleep
     ASLEEP = "asleep"
     WAKING = "waking"
+    SPENT = "spent"  # it has had its one request, and ends by itself
 
 
 class LocalProcess:
@@ -32,6 +33,9 @@ class LocalProcess:
         self.unit = unit
         self.drain_timeout_s = drain_timeout_s
         self.sleep = sleep  # as it was configured when the program was started
+        self.is_once = False  # it ends by itself after one request
+        self.taken = asyncio.Event()  # `is_once`: that request has been sent to it …
+        self.failed_for = ""  # … and has failed for this reason
         self.is_shown = False  # it has been told of as a pod
         self.ready = False
         self.stopping = False
@@ -101,6 +105,8 @@ def counts_of(processes: Iterable[LocalProcess], fleet: Fleet | None, home: str,
             leaving += process.rest is not Rest.ASLEEP
         elif process.rest is Rest.ASLEEP:
             sleeping += 1
+        elif process.rest is Rest.SPENT:
+            leaving += 1
         elif process.rest is Rest.FALLING_ASLEEP:
             leaving += 1
             falling_asleep += 1

@@ -16,6 +16,7 @@ from activator.config.model.programs import Process
 from activator.config.programs import check_program, directory_of, limits_of, variables_of
 from activator.control_plane.sources.process.departure import PROGRAM_MARK, mark_of
 from activator.control_plane.sources.process.gpus import VARIABLES
+from activator.control_plane.sources.process.places import Place
 from activator.control_plane.sources.process.reaper import MARK
 
 _LAUNCHER: Final = str(Path(__file__).with_name("launcher.py"))
@@ -25,18 +26,20 @@ _UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # or lines of Python's programs 
 class Launch:
     """Of one process, which has these GPUs to itself. Raises ConfigError if it could not start."""
 
-    def __init__(self, settings: Process, port: int, mark: str, identity: str = "", gpus: Sequence[str] = ()) -> None:
+    def __init__(
+        self, settings: Process, place: Place, mark: str, identity: str = "", gpus: Sequence[str] = ()
+    ) -> None:
         self.directory = directory_of(settings, os.environ)
         found = variables_of(settings, self.directory, os.environ)
         for command in (settings.command, settings.readiness.command, settings.stop.command):
             if command:
                 check_program(command, self.directory, found)
-        self.variables = {**_UNBUFFERED, **found, "PORT": str(port), MARK: mark}
+        self.variables = {**_UNBUFFERED, **found, **place.variables(), MARK: mark}
         if identity:
             self.variables[PROGRAM_MARK] = mark_of(mark, identity)
         if settings.gpus:
             self.variables.update(dict.fromkeys(VARIABLES, ",".join(gpus)))
-        self._port = port
+        self._place = place
         limits = limits_of(settings)
         self._prefix = [sys.executable, "-I", "-S", _LAUNCHER, *limits, "--"] if limits else []
 
@@ -44,7 +47,7 @@ class Launch:
         """Leads a group of its own. `output`: what becomes of both streams, as subprocess has it. Raises OSError."""
         return await asyncio.create_subprocess_exec(
             *self._prefix,
-            *(word.replace("{port}", str(self._port)) for word in command),
+            *map(self._place.fill, command),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=output,
             stderr=output,

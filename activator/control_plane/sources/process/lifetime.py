@@ -1,4 +1,5 @@
-"""One program from its start to its end: started, asked whether it is ready, put to sleep and woken, stopped.
+"""One program from its start to its end: started, asked whether it is ready, put to sleep and woken, stopped; or, with
+one request (`once.py`), left to end by itself.
 
 What it is (`unit.py`) makes no difference here. The supervisor decides what is wanted, and is told what happened.
 """
@@ -11,6 +12,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest
+from activator.control_plane.sources.process.once import until_ended, until_over, verdict_on
 from activator.control_plane.sources.process.sleep import put_to_sleep, stops_by_signal, wake
 from activator.control_plane.sources.process.unit import NotStartedError
 from activator.runtime.clock import Now
@@ -44,6 +46,10 @@ class Keeper(ABC):
     @abstractmethod
     def became_ready(self, fleet: Fleet, process: LocalProcess) -> None:
         """It is ready, for the first time or after a sleep."""
+
+    @abstractmethod
+    def was_spent(self, fleet: Fleet, process: LocalProcess) -> None:
+        """It has had its one request: it is no pod any more, and does not count among those that are wanted."""
 
     @abstractmethod
     def fell_asleep(self, fleet: Fleet, process: LocalProcess) -> None:
@@ -94,13 +100,15 @@ class Lifetime:
                     return cause
                 fleet.start_s = self._now() - process.started_s
                 self._keeper.became_ready(fleet, process)
-                if cause := await self._run_and_rest(exited, asked):
+                if process.is_once:
+                    await self._serve_once(exited, asked)
+                elif cause := await self._run_and_rest(exited, asked):
                     return cause
             if exited.done():
                 if process.rest is Rest.ASLEEP:
                     log.info("%s ended while it slept", process.identity)
                     return ""
-                return await unit.cause()
+                return await (verdict_on(process) if process.is_once and process.ready else unit.cause())
             await self._wind_down(exited)
             return ""
         finally:
@@ -108,6 +116,20 @@ class Lifetime:
             asked.cancel()
             await unit.end()
             await exited
+
+    async def _serve_once(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> None:
+        """From ready until it has had its request and has exited, or is to be stopped."""
+        process = self._process
+        is_over = await until_over(process, exited, asked)
+        if process.stopping:
+            return
+        process.rest = Rest.SPENT
+        self._keeper.was_spent(self._fleet, process)
+        if is_over:
+            process.carries = False
+            await until_ended(process, exited, asked)
+            if not exited.done():
+                self._keeper.stop(process)
 
     async def _run_and_rest(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> str:
         """From ready until it has exited or is to be stopped. Why it is to be ended; empty: that was asked for."""

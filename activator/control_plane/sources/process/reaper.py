@@ -3,8 +3,8 @@
 Run as a program of its own, with nothing but the standard library's smallest part: it reads `+group` and `-group` lines
 from its standard input, and when that ends, however the activator died, it kills every process group it still knows
 and every process that carries the activator's mark in its environment, grandchildren that made sessions of their own
-included. It waits for them to be gone, at most `PATIENCE_S`. A line `+/path` names the socket of a container engine:
-then it removes every container there that carries the mark in a label.
+included. It waits for them to be gone, at most `PATIENCE_S`. Then it removes the folders that `=folder` lines name. A
+line `+/path` names the socket of a container engine: it removes every container there that carries the mark in a label.
 """
 
 import os
@@ -102,10 +102,14 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     mark = f"{MARK}={sys.argv[1]}".encode()
     groups: set[int] = set()
+    folders: list[str] = []
     engines: list[str] = []
     for line in sys.stdin:
+        if line[0] == "=":
+            folders.append(line[1:-1])
+            continue
         if line[1] == "/":
-            engines.append(line[1:].rstrip("\n"))
+            engines.append(line[1:-1])
             continue
         group = int(line[1:])
         if line[0] == "+":
@@ -115,6 +119,11 @@ def main() -> None:
     give_up = time.monotonic() + PATIENCE_S
     while kill_all(groups, mark) and time.monotonic() < give_up:
         time.sleep(0.01)
+    if any(os.path.lexists(folder) for folder in folders):
+        import shutil
+
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
     give_up = time.monotonic() + PATIENCE_S
     for path in engines:
         while remove_all(path, sys.argv[1]) and time.monotonic() < give_up:

@@ -37,6 +37,10 @@ class Reaping:
     def exited(self, group: int) -> None:
         self._report(f"-{group}\n")
 
+    def folder(self, path: str) -> None:
+        """To be removed as well."""
+        self._report(f"={path}\n")
+
     def engine(self, path: str) -> None:
         """Containers with our mark are made by the engine at this socket."""
         self._report(f"+{path}\n")

@@ -12,7 +12,7 @@ from activator.codec.http1.response import ResponseParser, ResponseSink
 from activator.codec.message import Headers, ResponseHead
 from activator.config.model.sleep import Sleep
 from activator.control_plane.sources.process.unit import Unit
-from activator.runtime.sockets import split_address
+from activator.runtime.streams import authority_of, open_stream
 
 _READ_BYTES: Final = 16 * 1024
 
@@ -44,13 +44,12 @@ async def wake(unit: Unit, sleep: Sleep) -> str:
 
 async def post(address: str, path: str, timeout_s: float) -> str:
     """Send an empty POST; why it was not answered with 2xx; empty: it was."""
-    host, port = split_address(address)
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await asyncio.open_connection(host, port)
-            head = f"POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-            writer.write(head.encode())
+            reader, writer = await open_stream(address)
+            head = f"POST {path} HTTP/1.1\r\nHost: {authority_of(address)}\r\n"
+            writer.write(f"{head}Content-Length: 0\r\nConnection: close\r\n\r\n".encode())
             return await _answer(reader, path)
     except TimeoutError:
         return f"POST {path} was not answered within {timeout_s:g} s"

@@ -20,7 +20,7 @@ from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.sources.process.unit import Units
 from activator.control_plane.sources.source import Source
 from activator.control_plane.state.supervision import TASK
-from activator.messages import Change, Load
+from activator.messages import Change, Load, PodTaken
 from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner
 
@@ -125,6 +125,9 @@ class ProcessSource(Source):
     def receive_load(self, load: Load) -> None:
         self.groups.load(load)  # first: it has to know since when a request waits
         self.autoscaler.load(load)
+
+    def receive_taken(self, taken: PodTaken) -> None:
+        self.supervisor.taken(taken)
 
     def receive_drained(self, key: str, identity: str) -> None:
         self.supervisor.drained(key, identity)

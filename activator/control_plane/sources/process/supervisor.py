@@ -23,15 +23,16 @@ from activator.config.model.containers import Container
 from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
 from activator.config.programs import log_file_of
-from activator.config.specs import DRAIN_TIMEOUT_S
+from activator.config.specs import DRAIN_TIMEOUT_S, is_once
 from activator.control_plane.groups.group import ProgramCounts
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest, counts_of
 from activator.control_plane.sources.process.gpus import GpuPool
 from activator.control_plane.sources.process.lifetime import Keeper, Lifetime
+from activator.control_plane.sources.process.once import room_for
 from activator.control_plane.sources.process.program_log import LOG_CLOSE_S, FileSettings, ProgramLog, Terminal
 from activator.control_plane.sources.process.unit import Units
 from activator.control_plane.state.supervision import TASK
-from activator.messages import Change, Listed, PodGone, RevisionFailed, RevisionRecovered
+from activator.messages import Change, Listed, PodGone, PodTaken, RevisionFailed, RevisionRecovered
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError
 from activator.runtime.tasks import TaskGroupOwner, pause
@@ -161,10 +162,23 @@ class ProcessSupervisor(Keeper):
         if process is not None:
             process.drained.set()
 
+    def taken(self, taken: PodTaken) -> None:
+        """The data plane: this pod has got its one request; when that is over it is no pod any more (`once.py`)."""
+        fleet = self._fleets.get(taken.key)
+        process = self._leaving.get(taken.identity) or (None if fleet is None else fleet.processes.get(taken.identity))
+        if process is None:
+            return
+        process.taken.set()
+        process.failed_for = taken.failure or process.failed_for
+        if fleet is not None:
+            fleet.crashes = 0
+        if taken.is_over:
+            self._submit(PodGone(taken.key, SOURCE, taken.identity))
+
     def relist(self, key: str) -> None:
         """Submit again what there is of this revision, even if that is nothing."""
         fleet = self._fleets.get(key)
-        running = [] if fleet is None else fleet.running()
+        running = [] if fleet is None else [one for one in fleet.running() if not one.taken.is_set()]
         pods = [seen for process in running if (seen := process.seen(SOURCE)) is not None]
         self._submit(Listed(key, SOURCE, tuple(pods)))
         failure = "" if fleet is None else fleet.failure
@@ -241,6 +255,8 @@ class ProcessSupervisor(Keeper):
             process.rest = Rest.WAKING
             process.wake_asked.set()
             missing -= 1
+        if is_once(fleet.revision):
+            missing = min(missing, room_for(fleet))
         if missing and not self._is_being_left(self._units.claim_of(fleet.revision)):
             for _ in range(min(missing, STARTING_MAX - fleet.starting())):
                 if not self._start(fleet):
@@ -255,7 +271,7 @@ class ProcessSupervisor(Keeper):
         self.changed(process.key, process.home)
 
     def _start(self, fleet: Fleet) -> bool:
-        """Whether there is one more: it may have to wait for a GPU, and is started when one comes free."""
+        """Whether there is one more: it may have to wait for a GPU or a port, and is started when one comes free."""
         self._born += 1
         drain_s = max(DRAIN_TIMEOUT_S, float(fleet.revision.timeouts.total))  # as RevisionSpec.drain_timeout_s
         settings = fleet.revision.program
@@ -269,7 +285,11 @@ class ProcessSupervisor(Keeper):
         except BaseException:
             self.gpus.give_back(identity)
             raise
+        if unit is None:
+            self.gpus.give_back(identity)
+            return False
         process = LocalProcess(fleet.key, identity, unit, drain_s, settings.sleep)
+        process.is_once = is_once(fleet.revision)
         process.home, process.gpus = fleet.home, gpus
         fleet.processes[process.identity] = process
         self._show(process)
@@ -339,6 +359,11 @@ class ProcessSupervisor(Keeper):
         if not process.stopping and not process.is_shown:
             self._show(process)
 
+    def was_spent(self, fleet: Fleet, process: LocalProcess) -> None:
+        self._submit(PodGone(process.key, SOURCE, process.identity))  # the data plane then says all that it knows
+        self._reconcile_if_known(fleet)  # the next one may be started
+        self.changed(process.key, process.home)
+
     def fell_asleep(self, fleet: Fleet, process: LocalProcess) -> None:
         if process.home != fleet.home:
             self.stop(process)  # it was begun in another group
@@ -349,7 +374,8 @@ class ProcessSupervisor(Keeper):
         process.ready = process.carries = True
         if self.first_start is None:
             self.first_start = (process.started_s, self._now())
-        fleet.crashes = 0
+        if not process.is_once:  # else with its request: many that end before it are no success
+            fleet.crashes = 0
         fleet.not_before_s = 0.0
         if fleet.failure:
             fleet.failure = ""
@@ -375,7 +401,7 @@ class ProcessSupervisor(Keeper):
             fleet.log.close()
         if process.unit.claim:
             for other in list(self._fleets.values()):
-                if other is not fleet and self._units.claim_of(other.revision) == process.unit.claim:
+                if other is not fleet and self._units.may_claim(other.revision, process.unit.claim):
                     self._reconcile_if_known(other)  # it waited for the port
 
     def _crashed(self, fleet: Fleet, process: LocalProcess, cause: str) -> None:

@@ -5,7 +5,8 @@ Rules
      and the questions may come from elsewhere.
   2. A unit that could not start says why with `NotStartedError` or `ConfigError`; other exceptions are errors of ours.
   3. `end` and `gone` follow whatever happened before, also a start that failed halfway: nothing may be left behind.
-  4. `claim` names what only one unit can have at a time (a fixed port). The next one waits until that is free.
+  4. `claim` names what only one unit can have at a time (a port that the file says). The next one waits until that is
+     free.
 """
 
 from __future__ import annotations
@@ -53,6 +54,11 @@ class Unit(ABC):
     async def cause(self) -> str:
         """Why it has ended, once it has."""
 
+    @property
+    @abstractmethod
+    def exit_code(self) -> int | None:
+        """Of the program, once it has ended; None: it is not known."""
+
     @abstractmethod
     async def run_beside(self, command: Sequence[str], timeout_s: float) -> int | None:
         """Run a command as the program is run; its exit code, None if it took too long or could not be started."""
@@ -90,12 +96,16 @@ class Units(ABC):
         """There is such a revision: what has to be done before its first start may be done now."""
 
     @abstractmethod
-    def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit:
-        """One more run of the revision's program, which is not started yet."""
+    def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit | None:
+        """One more run of the revision's program, which is not started yet; None: another has to end first."""
 
     @abstractmethod
     def claim_of(self, revision: Revision) -> str:
-        """What only one unit of the revision can have at a time; empty: nothing."""
+        """What every unit of the revision needs, and only one can have at a time; empty: nothing."""
+
+    def may_claim(self, revision: Revision, claim: str) -> bool:
+        """Whether a unit of the revision may have what this claim of another names."""
+        return claim == self.claim_of(revision)
 
     @abstractmethod
     async def close(self) -> None:

@@ -1,0 +1,136 @@
+"""A connection of a listener with the PROXY protocol, until its header has come (codec/proxy_protocol.py).
+
+Rules
+  1. Only who is trusted may say on whose behalf it connects, and it must say so: whether a header is there is never
+     guessed (section 2 of the specification). A client that is not trusted is served as itself, and what it sends is
+     its request: a header is no request and is refused as any malformed one. With `required` it is closed at once.
+  2. The header has PROXY_HEADER_TIMEOUT_S in all and a bounded size. Until then the connection counts as one in a
+     handshake does: of too many the oldest is closed.
+  3. What is wrong is closed without an answer: nobody knows what the other side would understand.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from activator.codec.proxy_protocol import Endpoints, ProxyHeaderError, parse
+from activator.data_plane.headers.forwarding import Network
+from activator.data_plane.server.registry import ConnectionRegistry
+from activator.runtime.clock import Deadline
+from activator.runtime.transport import Transport, is_unix_socket
+
+PROXY_HEADER_TIMEOUT_S: Final = 5.0  # from the connection to the last byte of its PROXY protocol header
+UNIX_PEERS: Final = "unix"  # among trusted networks: whoever connects to a Unix socket
+
+log = logging.getLogger("activator")
+
+
+class TrustedProxies:
+    """Who may send a header on one listener."""
+
+    def __init__(self, networks: Sequence[str], required: bool) -> None:
+        self.required = required
+        self._trusts_unix = UNIX_PEERS in networks
+        self._networks: list[Network] = [ipaddress.ip_network(one) for one in networks if one != UNIX_PEERS]
+
+    def trusts(self, transport: Transport) -> bool:
+        """Whether this connection comes from one of them."""
+        peer = transport.get_extra_info("peername")
+        if not isinstance(peer, tuple):  # a Unix socket's is a string; a connection that is gone has none
+            return self._trusts_unix and is_unix_socket(transport)
+        try:
+            found = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+        except ValueError:
+            return False
+        address = getattr(found, "ipv4_mapped", None) or found
+        return any(address.version == network.version and address in network for network in self._networks)
+
+
+class ProxyGreeting(Deadline):
+    """An asyncio protocol by its methods. `on_introduced(transport, endpoints, rest)`: who the client is, if somebody
+    has said so, and what has come behind the header.
+    """
+
+    def __init__(
+        self,
+        registry: ConnectionRegistry,
+        proxies: TrustedProxies,
+        on_introduced: Callable[[Transport, Endpoints | None, bytes], None],
+    ) -> None:
+        super().__init__()
+        self._registry = registry
+        self._proxies = proxies
+        self._on_introduced = on_introduced
+        self._transport: Transport | None = None
+        self._data = b""
+
+    def abort(self) -> None:
+        """Close the connection at once."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end()
+
+    def expired(self, now_s: float) -> None:
+        self._refuse(f"it did not come within {PROXY_HEADER_TIMEOUT_S:g} s")
+
+    # --- asyncio protocol ---
+
+    def connection_made(self, transport: Transport) -> None:
+        self._transport = transport
+        if self._proxies.trusts(transport):
+            self._registry.handshake_begins(self)
+            self._registry.wheel.arm(self, self._registry.now() + PROXY_HEADER_TIMEOUT_S)
+        elif self._proxies.required:
+            self._refuse("it comes from no trusted proxy (`proxy_protocol.trusted`)")
+        else:
+            self._on_introduced(transport, None, b"")
+
+    def data_received(self, data: bytes) -> None:
+        transport = self._transport
+        if transport is None:
+            return
+        self._data += data
+        try:
+            found = parse(self._data)
+        except ProxyHeaderError as error:
+            self._refuse(str(error))
+            return
+        if found is None:
+            return
+        rest = self._data[found.size :]
+        self._end()
+        self._on_introduced(transport, found.endpoints, rest)
+
+    def eof_received(self) -> None:
+        pass
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._end()
+
+    def pause_writing(self) -> None:
+        pass
+
+    def resume_writing(self) -> None:
+        pass
+
+    # --- within ---
+
+    def _refuse(self, why: str) -> None:
+        transport = self._transport
+        if transport is not None:
+            log.warning("a connection from %s is refused: PROXY protocol: %s", _peer_of(transport), why)
+        self.abort()
+
+    def _end(self) -> None:
+        self._transport = None
+        self._data = b""
+        self._registry.handshake_ended(self)
+        self._registry.wheel.cancel(self)
+
+
+def _peer_of(transport: Transport) -> str:
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) else "a Unix socket"

@@ -1,0 +1,63 @@
+"""Connections to pods that are told who the client is: each begins with a PROXY protocol header.
+
+Rules
+  1. The header is sent with the first request, so a connection that was dialled may take any exchange; and so none is
+     sent on a connection that was not needed.
+  2. A connection carries one request. Another one may be another client's, and a pod goes by the header for as long as
+     the connection stands.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from mypy_extensions import mypyc_attr
+
+from activator.codec.message import RequestHead
+from activator.codec.proxy_protocol import header
+from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.upstream.http1_connection import Http1PodConnection
+from activator.data_plane.upstream.http1_pool import Http1Pool
+from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
+from activator.runtime.buffered_writer import WriteBatcher
+from activator.runtime.clock import Now
+
+_SENT: Final = ""  # in the place of a version
+
+
+class IntroducedConnection(Http1PodConnection):
+    """`version`: of the header."""
+
+    def __init__(
+        self, owner: ConnectionOwner, now: Now, turn: WriteBatcher, authority: bytes, lenient: bool, version: str
+    ) -> None:
+        super().__init__(owner, now, turn, authority, lenient)
+        self._version = version
+        self._served: Exchange | None = None
+
+    def serve(self, exchange: Exchange) -> PodStream:
+        self._served = exchange
+        return super().serve(exchange)
+
+    def send_request(self, head: RequestHead, body: list[bytes]) -> None:
+        exchange = self._served
+        self._served = None
+        assert exchange is not None and self._version != _SENT, "a connection carries one request"
+        assert self._writer is not None
+        self._writer.write(header(self._version, exchange.endpoints()))
+        self._version = _SENT
+        super().send_request(head, body)
+
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class IntroducedPool(Http1Pool):
+    """Of a pod that is spoken with in HTTP/1.1 behind such a header."""
+
+    def finished(self, connection: PooledConnection, reusable: bool) -> None:
+        super().finished(connection, False)
+
+    def _new_connection(self) -> PooledConnection:
+        address = self._address
+        return IntroducedConnection(
+            self, self._now, self._context.turn, address.authority, address.lenient, address.proxy_protocol
+        )

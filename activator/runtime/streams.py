@@ -1,0 +1,27 @@
+"""Connections of the control plane to a pod: the streams of asyncio, to `host:port` or to a Unix socket."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from activator.runtime.sockets import split_address
+from activator.runtime.unix_address import is_unix
+
+if TYPE_CHECKING:
+    import ssl
+
+
+async def open_stream(
+    address: str, context: ssl.SSLContext | None = None, server_name: str | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Raises OSError."""
+    host, port = split_address(address)
+    if is_unix(address):
+        return await asyncio.open_unix_connection(host, ssl=context, server_hostname=server_name)
+    return await asyncio.open_connection(host, port, ssl=context, server_hostname=server_name)
+
+
+def authority_of(address: str) -> str:
+    """What `Host` says in a request to it: a path is none."""
+    return "localhost" if is_unix(address) else address

@@ -1,0 +1,68 @@
+"""Whether a program takes connections at a Unix socket: the kernel is asked, and nobody is connected to.
+
+As `local_listeners.py`, whose rules hold here, too. The kernel names the file of a listening socket by its inode, so a
+program that has bound a relative path, or sees the file under another name, is found as well; and by the path that was
+bound, for file systems whose files have other numbers for programs than for the kernel (btrfs, overlayfs).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+from activator.runtime.local_listeners import Listening
+from activator.runtime.netlink import dump
+
+# linux/unix_diag.h
+_STATES: Final = 1 << 10  # TCP_LISTEN, as the kernel has it for all families
+_SHOW: Final = 0x01 | 0x02 | 0x10  # UDIAG_SHOW_NAME, UDIAG_SHOW_VFS, UDIAG_SHOW_RQLEN
+_UNIX_DIAG_NAME: Final = 0
+_UNIX_DIAG_VFS: Final = 1
+_UNIX_DIAG_RQLEN: Final = 4
+_REQUEST: Final = struct.Struct("=BBHIIIII")
+_FIXED_BYTES: Final = 16  # of a struct unix_diag_msg
+_ATTRIBUTE: Final = struct.Struct("=HH")
+_PAIR: Final = struct.Struct("=II")
+_INODE_MASK: Final = 0xFFFF_FFFF  # the kernel tells 32 bits of an inode's number
+
+
+def listening_at(path: str) -> Listening | None:
+    """None: that is not known."""
+    try:
+        file = os.stat(path)
+    except OSError:
+        return Listening.NO
+    device = (os.major(file.st_dev) << 20) | os.minor(file.st_dev)  # as the kernel has it within
+    found: set[bool] = set()
+    try:
+        request = _REQUEST.pack(socket.AF_UNIX, 0, 0, _STATES, 0, _SHOW, _INODE_MASK, _INODE_MASK)
+        for message in dump(request):
+            attributes = dict(_attributes(message))
+            name = attributes.get(_UNIX_DIAG_NAME, b"").removesuffix(b"\0")
+            if _pair(attributes, _UNIX_DIAG_VFS) == (file.st_ino & _INODE_MASK, device) or name == os.fsencode(path):
+                waiting, backlog = _pair(attributes, _UNIX_DIAG_RQLEN)
+                found.add(waiting > backlog)
+    except OSError:
+        return None
+    if not found:
+        return Listening.NO
+    return Listening.YES if False in found else Listening.FULL
+
+
+def _pair(attributes: dict[int, bytes], kind: int) -> tuple[int, int]:
+    data = attributes.get(kind, b"")
+    if len(data) < _PAIR.size:
+        return (0, 0)
+    first, second = _PAIR.unpack_from(data)
+    return first, second
+
+
+def _attributes(message: bytes) -> Iterator[tuple[int, bytes]]:
+    position = _FIXED_BYTES
+    while position + _ATTRIBUTE.size <= len(message):
+        length, kind = _ATTRIBUTE.unpack_from(message, position)
+        yield kind, message[position + _ATTRIBUTE.size : position + length]
+        position += max((length + 3) & ~3, _ATTRIBUTE.size)
