@@ -142,6 +142,7 @@ class App:
             now, channel.send_effects, channel.flush, rng, self._tasks, reaping, time.time, settings.config.dns
         )
         channel.connect_control(self._receive)
+        self.control.processes.output.send = channel.send_command
         self.workers: Workers
         own_rng = Rng(rng.below(1 << 30))  # whether a request is traced must not change which pod it goes to
         self._exposition: Exposition | None = None

@@ -475,13 +475,26 @@ class SetHealth(Message, frozen=True, tag=True):
     not_ready: str = ""
 
 
-Command = AnnounceDrain | Drain | SpeakKnative | SetHealth
+class ShowOutput(Message, frozen=True, tag=True):
+    """The last lines that the program of a revision has written since its start began, for the waiting page; empty:
+    there is nothing to show any more.
+    """
+
+    key: str
+    lines: tuple[str, ...]
+
+
+Command = AnnounceDrain | Drain | SpeakKnative | SetHealth | ShowOutput
 
 
 class Drained(Message, frozen=True, tag=True):
     """The data plane carries nothing any more; `finished`: False when some requests had to be cut."""
 
     finished: bool
+
+
+# What requests come to whose clients do not want to wait (data_plane/proxy/answer_store.py).
+ANSWER_OUTCOMES: Final = ("accepted", "synchronous", "done", "too_large", "collected", "expired", "deleted", "lost")
 
 
 # --- statistics -----------------------------------------------------------------------------------------------------
@@ -512,6 +525,9 @@ class DataPlaneStatistics(msgspec.Struct, frozen=True):
     held_bytes: int = 0
     held_requests: int = 0
     file_bytes: int = 0  # of bodies in temporary files
+    answers: int = 0  # that are kept, or will be
+    answer_bytes: int = 0
+    answer_totals: dict[str, int] = {}  # what requests came to whose clients did not want to wait
     refused_requests: dict[str, int] = {}  # by reason: before there was a revision
     transitions: dict[tuple[int, int], int] = {}  # of pods, by state before and after (lb.tracker)
     errors_total: int = 0
@@ -568,6 +584,7 @@ class RevisionStatistics(msgspec.Struct, frozen=True):
     grpc_statuses: dict[int, int]  # of gRPC calls that have ended, by grpc-status
     failures: dict[str, int]  # by reason
     retries: dict[str, int]  # by reason
+    fallbacks: dict[str, int]  # requests that another revision took, by its key
     client_gone_total: int
     queued: int
     queue_limit: int

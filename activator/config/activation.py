@@ -42,22 +42,14 @@ PORT_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,13}[a-z0-9])?")  # RFC 6335
 PATIENCE_S: Final = 60.0
 
 # What a revision has in the file only: a cluster says it by other means, or cannot have it.
-# `waiting_page` and `fallback` name files, which the author of an object must not read out of our container.
+# `waiting_page` and `fallback` name files, which the author of an object must not read out of our container;
+# `respond_async` keeps answers in the memory of one replica, which others find only as members of one group.
 _FILE_ONLY: Final = frozenset(
     {
-        "name",
-        "namespace",
-        "pods",
-        "process",
-        "container",
-        "tls",
-        "max_scale",
-        "needs",
-        "no_wake",
-        "waiting_page",
-        "fallback",
+        "name", "namespace", "pods", "process", "container", "tls", "max_scale", "needs", "no_wake", "waiting_page",
+        "fallback", "respond_async", "progress", "activity",
     }
-)
+)  # fmt: skip
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

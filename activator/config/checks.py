@@ -28,7 +28,7 @@ from activator.config.routing_checks import RoutingChecker, Rule
 from activator.config.scaling_checks import check_scaling, check_values
 from activator.config.telemetry_checks import check_telemetry
 from activator.config.tree import Item
-from activator.config.waiting_checks import check_waiting
+from activator.config.waiting_checks import check_fallbacks, check_waiting
 from activator.runtime.unix_address import UNIX, is_unix, path_of
 from activator.runtime.unix_address import problem_with as problem_with_unix
 
@@ -151,6 +151,7 @@ class Checker:
                 self._check_revision(item, revision, f"revisions[{place}]", trusts_headers)
         self._routing.finish()
         GroupChecker(self._reader).check(root, values)
+        check_fallbacks(self._reader, root, values)
 
     def _check_admin(self, root: Item, values: Values) -> None:
         admin = values.get("admin", "")

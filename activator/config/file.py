@@ -33,13 +33,16 @@ from activator.config.model.programs import Readiness
 from activator.config.model.queueing import Queue
 from activator.config.model.revision import Revision
 from activator.config.model.routing import HashOn, Match
+from activator.config.model.waiting import COUNTS_TRAFFIC
 from activator.config.reader import UNREADABLE, Reader, build
 from activator.config.schema import make_schema
 from activator.config.specs import (
+    AsyncSpec,
     DisciplineSpec,
     HealthCheckSpec,
     MatchSpec,
     ProbeSpec,
+    ProgressSpec,
     QuietSpec,
     RevisionSpec,
     RuleSpec,
@@ -50,7 +53,7 @@ from activator.config.specs import (
     stand_for_many,
 )
 from activator.config.tree import Item, lay_environment_over, read_tree
-from activator.config.waiting_checks import text_of
+from activator.config.waiting_checks import key_of, text_of
 from activator.runtime.errors import ConfigError
 from activator.runtime.url_path import normal_prefix
 
@@ -215,13 +218,27 @@ def resolve_revision(
 def _stand_in(revision: Revision) -> dict[str, Any]:
     """What clients get in the place of a pod's answer. Raises ConfigError for a file that cannot be read."""
     made: dict[str, Any] = {}
-    page, fallback = revision.waiting_page, revision.fallback
+    activity = revision.activity
+    if activity.websocket == COUNTS_TRAFFIC:
+        made["quiet_tunnels_s"] = float(activity.quiet_after)
+    if activity.stream == COUNTS_TRAFFIC:
+        made["quiet_streams_s"] = float(activity.quiet_after)
+    page, fallback, later = revision.waiting_page, revision.fallback, revision.respond_async
+    if later is not None:
+        made["respond_async"] = AsyncSpec(
+            float(later.keep), later.requests, int(later.answer_bytes), int(later.bytes), int(later.body_bytes)
+        )
     if page is not None:
         made["waiting_page"] = text_of(page.file) if page.file else ""
         made["waiting_page_refresh_s"] = float(page.refresh)
+        made["waiting_page_output"] = page.output
+    if revision.progress is not None:
+        made["progress"] = ProgressSpec(float(revision.progress.after), float(revision.progress.interval))
     if fallback is not None:
         made["fallback_body"] = text_of(fallback.file) if fallback.file else ""
         made["fallback_type"], made["fallback_redirect"] = fallback.content_type, fallback.redirect
+        made["fallback_revision"] = key_of(fallback.revision) if fallback.revision else ""
+        made["fallback_while_starting"] = fallback.while_starting
     return made
 
 

@@ -25,6 +25,7 @@ FIELDS: Final[dict[str, str]] = {
     "pod": "the last pod of the request",
     "address": "of that pod",
     "pod_protocol": "the protocol that was spoken with it: `HTTP/1.1`, `HTTP/2`",
+    "first_revision": "namespace/name of the revision that was asked for, if another one took the request (`fallback`)",
     "retries": "the number of pods that failed before",
     "request_bytes": "of the request's body",
     "response_bytes": "of the body of the pod that was passed on",

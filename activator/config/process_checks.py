@@ -130,13 +130,14 @@ class ProcessChecker:
             self._reader.found(item_at(item, "lifetime"), f"{path}.process.lifetime", "one of " + ", ".join(LIFETIMES))
         if lifetime != LIFETIME_REQUEST:
             return
-        readiness, queue = process.get("readiness", {}), values.get("queue", {})
+        readiness, queue, activity = process.get("readiness", {}), values.get("queue", {}), values.get("activity", {})
         rules = queue.get("rules", []) if isinstance(queue, dict) else []
         found = [
             (_number(values, "container_concurrency") > 1, "container_concurrency", "a copy takes one request: set 1"),
             (process.get("sleep") is not None, "process.sleep", "it ends by itself, and never sleeps"),
             (bool(readiness.get("http_get")), "process.readiness.http_get", _USED_UP),
             (readiness.get("grpc") is not None, "process.readiness.grpc", _USED_UP),
+            (isinstance(activity, dict) and bool(activity.get("busy")), "activity.busy", _USED_UP),
             (values.get("waiting_page") is not None, "waiting_page", "a browser that looks again would use up a copy"),
             (
                 any(isinstance(rule, dict) and rule.get("exempt") is True for rule in rules),

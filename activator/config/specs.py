@@ -64,6 +64,23 @@ class QuietSpec(msgspec.Struct, frozen=True):
     status: int = ASLEEP_STATUS
 
 
+class AsyncSpec(msgspec.Struct, frozen=True):
+    """How requests are answered later (RFC 7240) whose clients prefer that."""
+
+    keep_s: float
+    requests_max: int
+    answer_bytes_max: int
+    bytes_max: int  # of all its answers
+    body_bytes_max: int  # of a request
+
+
+class ProgressSpec(msgspec.Struct, frozen=True):
+    """Comments in an event stream while a request has no answer."""
+
+    after_s: float
+    interval_s: float
+
+
 class ProbeSpec(msgspec.Struct, frozen=True):
     """How a pod is asked whether it takes requests."""
 
@@ -156,9 +173,16 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     no_wake: tuple[QuietSpec, ...] = ()
     waiting_page: str = ""  # its template; empty: ours
     waiting_page_refresh_s: float = 0.0  # 0.0: browsers wait like all others
+    waiting_page_output: bool = False  # it shows the last lines of the program
+    quiet_tunnels_s: float = 0.0  # without traffic: then an open WebSocket is no activity any more; 0.0: it always is
+    quiet_streams_s: float = 0.0  # the same of an event stream
+    respond_async: AsyncSpec | None = None
+    progress: ProgressSpec | None = None
     fallback_body: str = ""
     fallback_type: str = ""
     fallback_redirect: str = ""
+    fallback_revision: str = ""  # namespace/name
+    fallback_while_starting: bool = False
     tls: PodTls | None = None
     knative_service: str = ""  # of its labels: what it belongs to
     knative_configuration: str = ""

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import ssl
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 from activator.codec.probe_request import probe_head
@@ -19,15 +21,19 @@ from activator.config.model.pods import PodTls
 from activator.config.model.transparent import ENTRY_PORT_FIRST, ENTRY_PORT_LAST
 from activator.config.specs import ProbeSpec, RevisionSpec
 from activator.data_plane import settings, statistics
+from activator.data_plane.answer_messages import AnswerMessage
 from activator.data_plane.apply import RevisionTables, TableHooks, load_of
 from activator.data_plane.audit import Auditor
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.ownership.member import Member
+from activator.data_plane.proxy.answer_links import AnswerLinks
+from activator.data_plane.proxy.answer_store import AnswerStore
 from activator.data_plane.proxy.proxy import Proxy
 from activator.data_plane.proxy.request_body import BodyBudgets
 from activator.data_plane.proxy.routing import Router, entry_of
+from activator.data_plane.proxy.status_exchange import AnswerDesk
 from activator.data_plane.server.entry_sweep import EntrySweep
 from activator.data_plane.server.listener import Server
 from activator.data_plane.server.registry import ConnectionRegistry
@@ -60,6 +66,7 @@ from activator.messages import (
     RevisionEnded,
     RevisionStatistics,
     SetHealth,
+    ShowOutput,
     SlotDrained,
     SpeakKnative,
     TrialEnded,
@@ -68,7 +75,7 @@ from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.certificates import TLS_CONTEXTS_MAX
 from activator.runtime.clock import Now, Periodic, TimingWheel
 from activator.runtime.sockets import split_address
-from activator.runtime.tasks import TaskGroupOwner
+from activator.runtime.tasks import TaskGroupOwner, pause
 from activator.runtime.units import KIB
 from lb.policy import Policy
 from lb.registry import create
@@ -78,6 +85,8 @@ from lb.tracker import PodTracker
 
 ATTEMPTS_MAX: Final = 3  # pods that one request is tried on
 HELD_BODY_BYTES: Final = 64 * KIB  # of a request body read before its pod is known; also the replay buffer
+ANSWER_NAME_BYTES: Final = 16  # of chance in the name of an answer that is kept
+ANSWERS_LOOK_S: Final = 0.02  # how often it is looked whether the last of them is done, in a drain
 LOAD_REPORT_INTERVAL_S: Final = 0.1  # how often the data plane reports what it carries
 
 log = logging.getLogger("activator.data")
@@ -115,6 +124,17 @@ class DataPlane:
         bodies = BodyBudgets(self.held, self.files, HELD_BODY_BYTES, turn.shares.add)
         send_timeout_s = float(config.limits.send_timeout)
         self.proxy = Proxy(self.router, self.wheel, now, bodies, ATTEMPTS_MAX, self.failed, send_timeout_s)
+        answers = self.answers = AnswerStore(
+            self.wheel,
+            now,
+            loop.call_soon,
+            config.limits.answer_bytes,
+            config.limits.answers,
+            partial(secrets.token_hex, ANSWER_NAME_BYTES),
+        )
+        self.answer_links = AnswerLinks(answers)
+        self.proxy.answers = answers
+        self.proxy.open_status = AnswerDesk(self.proxy, answers, self.answer_links).open
         connections_max = settings.connections_max(config.limits.connections, tells)
         self.registry = ConnectionRegistry(
             self.proxy,
@@ -149,13 +169,14 @@ class DataPlane:
             self._entry_sweep.arm()
         return self.server
 
-    def join(self, member: Member, send: Callable[[int, PodLoads], None]) -> SharedLoads:
+    def join(self, member: Member, send: Callable[[int, PodLoads | AnswerMessage], None]) -> SharedLoads:
         """Share the slots of all revisions that have a limit with other data planes, and the loads of all others with
-        `send`. Before anything is applied.
+        `send`; ask each other for answers that are kept. Before anything is applied.
         """
         assert not self.tables.throttlers, "it has begun already"
         self.member = member
         self.loads = SharedLoads(self.wheel, self._now, send)
+        self.answer_links.join(member.number, send)
         return self.loads
 
     def reconfigure(self, config: Config) -> None:
@@ -163,6 +184,7 @@ class DataPlane:
         limits = config.limits
         self.held.bytes_max, self.held.requests_max = limits.held_bytes, limits.held_requests
         self.files.bytes_max = limits.file_bytes
+        self.answers.bytes_max, self.answers.requests_max = limits.answer_bytes, limits.answers
         self.proxy.send_timeout_s = float(limits.send_timeout)
         self.router.trusts_revision_headers = settings.trusts_revision_headers(config)
         registry = self.registry
@@ -192,6 +214,10 @@ class DataPlane:
             self._health = command
         elif isinstance(command, SpeakKnative):
             self._speak_knative(command)
+        elif isinstance(command, ShowOutput):
+            throttler = self.tables.throttlers.get(command.key)
+            if throttler is not None:
+                throttler.onlookers.output = command.lines
         elif isinstance(command, AnnounceDrain):
             self.registry.draining = True
         else:
@@ -210,6 +236,9 @@ class DataPlane:
             held_bytes=self.held.held_bytes,
             held_requests=self.held.held_requests,
             file_bytes=self.files.held_bytes,
+            answers=len(self.answers.kept),
+            answer_bytes=self.answers.bytes,
+            answer_totals=dict(self.answers.totals),
             refused_requests={reason.value: count for reason, count in self.proxy.refused_requests.items()},
             transitions=dict(self.tables.transitions),
             errors_total=self.errors_total,
@@ -261,12 +290,27 @@ class DataPlane:
 
     async def drain(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
         """Stop accepting and let what is in flight finish; False when some had to be cut."""
+        until_s = self._now() + timeout_s
+        self.answers.close()
         finished = True if self.server is None else await self.server.drain(timeout_s, tunnels_timeout_s)
+        finished = await self._finish_answers(until_s) and finished
         self.wheel.close()
         for throttler in self.tables.throttlers.values():
             for tracker in throttler.table.slots[: throttler.table.length]:
                 if isinstance(tracker.attachment, PodPool):
                     tracker.attachment.close()
+        return finished
+
+    async def _finish_answers(self, until_s: float) -> bool:
+        """Requests whose clients do not wait may finish; nobody can ask for their answers any more."""
+        answers = self.answers
+        while answers.pending and self._now() < until_s:
+            await pause(ANSWERS_LOOK_S)
+        finished = answers.pending == 0
+        answers.cut()
+        lost = answers.lose()
+        if lost:
+            log.warning("%d answers that were kept are lost: their clients have not asked for them", lost)
         return finished
 
     def failed(self, error: Exception) -> None:
@@ -346,6 +390,7 @@ class _Hooks(TableHooks):
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
         self._data.router.set(throttler)
+        self._data.answers.revision_set(throttler.key, throttler.spec.respond_async is not None)
         entries = {entry_of(port) for port in throttler.spec.ports}
         if entries:
             left = self._data.registry.leaving
@@ -379,6 +424,7 @@ class _Hooks(TableHooks):
     def revision_dropped(self, throttler: RevisionThrottler) -> None:
         key = throttler.key
         self._data.router.drop(key)
+        self._data.answers.revision_set(key, False)
         self._data.registry.leaving.difference_update(entry_of(port) for port in throttler.spec.ports)
         if self._data.member is not None:
             self._data.member.revision_dropped(throttler.common_name)

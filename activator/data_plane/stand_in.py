@@ -16,7 +16,7 @@ from string import Template
 from typing import Final
 
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
-from activator.config.specs import QuietSpec, RevisionSpec
+from activator.config.specs import AsyncSpec, ProgressSpec, QuietSpec, RevisionSpec
 from activator.data_plane.refusals import PHRASES, refusal_head
 from activator.runtime.errors import Reason, status_of
 
@@ -32,18 +32,26 @@ _PAGE: Final = """<!doctype html>
 <style>
 :root { color-scheme: light dark; }
 body { display: grid; font: 16px/1.6 system-ui, sans-serif; margin: 0; min-height: 100vh; place-items: center; }
-main { max-width: 30rem; padding: 1rem; text-align: center; }
+main { max-width: min(30rem, 100vw - 2rem); padding: 1rem; text-align: center; }
+.output { /* the last line is the one that is seen first */
+  border: 1px solid; border-radius: 4px; display: flex; flex-direction: column-reverse; font-size: 0.8125rem;
+  line-height: 1.4; max-height: 24rem; overflow: auto; overflow-wrap: anywhere; padding: 0.5rem; text-align: start;
+  white-space: pre-wrap;
+}
 </style>
 </head>
 <body>
 <main>
 <h1>Starting $name</h1>
 <p role="status">$waited s so far$expected. $waiting waiting.</p>
-<p>This page loads itself again.</p>
+$output<p>This page loads itself again.</p>
 </main>
 </body>
 </html>
 """
+
+# With a place in the order of the Tab key, so that one can scroll it without a mouse.
+_OUTPUT: Final = '<pre class="output" tabindex="0" role="log" aria-label="Last output of the program">{}</pre>\n'
 
 # A client is no worse off with the fallback than with any of these.
 _FALLS_BACK: Final = frozenset(
@@ -84,9 +92,16 @@ class StandIn:
         self._quiet: list[_Quiet] = [_Quiet(rule) for rule in spec.no_wake]
         self.has_page: bool = spec.waiting_page_refresh_s > 0.0
         self.refresh_s: float = spec.waiting_page_refresh_s
+        self.shows_output: bool = spec.waiting_page_output
         self._template = Template(spec.waiting_page or _PAGE)
+        self.quiet_tunnels_s: float = spec.quiet_tunnels_s
+        self.quiet_streams_s: float = spec.quiet_streams_s
+        self.progress: ProgressSpec | None = spec.progress
+        self.respond_async: AsyncSpec | None = spec.respond_async
         self._fallback: bytes = spec.fallback_body.encode()
         self._fallback_type: bytes = spec.fallback_type.encode()
+        self.fallback_revision: str = spec.fallback_revision
+        self.falls_back_while_starting: bool = spec.fallback_while_starting
         self._redirect: bytes = spec.fallback_redirect.encode()
 
     # --- probes and monitors ---
@@ -120,13 +135,18 @@ class StandIn:
         accept = head.headers.get(b"accept")
         return accept is not None and b"text/html" in accept
 
-    def page(self, waited_s: float, usual_s: float, waiting: int) -> tuple[ResponseHead, bytes]:
-        """`waited_s`: the start has taken so long; `usual_s`: the last one took so long; 0.0: not known."""
+    def page(
+        self, waited_s: float, usual_s: float, waiting: int, output: tuple[str, ...] = ()
+    ) -> tuple[ResponseHead, bytes]:
+        """`waited_s`: the start has taken so long; `usual_s`: the last one took so long, 0.0: not known; `output`: the
+        last lines of the program, where they may be shown.
+        """
         values = {
             "name": escape(self._name),
             "waited": f"{waited_s:.0f}",
             "expected": f" of about {ceil(usual_s)} s" if usual_s > 0.0 else "",
             "waiting": str(waiting),
+            "output": _OUTPUT.format(escape("\n".join(output))) if output and self.shows_output else "",
         }
         body = self._template.safe_substitute(values).encode()
         seconds = str(max(ceil(self.refresh_s), 1)).encode()
@@ -171,6 +191,15 @@ class StandIn:
 
 def stand_in_of(spec: RevisionSpec) -> StandIn | None:
     """None: the revision wants none."""
-    if spec.no_wake or spec.waiting_page_refresh_s > 0.0 or spec.fallback_body or spec.fallback_redirect:
-        return StandIn(spec)
-    return None
+    wants_one = (
+        spec.no_wake
+        or spec.waiting_page_refresh_s > 0.0
+        or spec.fallback_body
+        or spec.fallback_redirect
+        or spec.fallback_revision
+        or spec.respond_async is not None
+        or spec.progress is not None
+        or spec.quiet_tunnels_s > 0.0
+        or spec.quiet_streams_s > 0.0
+    )
+    return StandIn(spec) if wants_one else None

@@ -41,6 +41,7 @@ def revision(throttler: RevisionThrottler) -> RevisionStatistics:
         grpc_statuses=dict(throttler.grpc_statuses),
         failures={reason.value: count for reason, count in throttler.failed_totals.items()},
         retries={reason.value: count for reason, count in throttler.retries.items()},
+        fallbacks=dict(throttler.fallbacks),
         client_gone_total=throttler.client_gone_total,
         queued=throttler.waiting(),
         queue_limit=spec.queue_depth,

@@ -41,6 +41,11 @@ class Reason(Enum):
     DRAINING = "draining"
     STARTING = "starting"  # a page is shown meanwhile
     ASLEEP = "asleep"  # said to a request that wakes nothing
+    # Answers that are kept for clients who do not wait.
+    NO_ANSWER = "no_answer"
+    ANSWER_GONE = "answer_gone"
+    ANSWER_UNREACHABLE = "answer_unreachable"
+    ANSWER_TOO_LARGE = "answer_too_large"
     # The pod's fault.
     CONNECT_FAILED = "connect_failed"
     CONNECT_TIMEOUT = "connect_timeout"
@@ -79,6 +84,10 @@ _STATUS: dict[Reason, int] = {
     Reason.DRAINING: 503,
     Reason.STARTING: 503,
     Reason.ASLEEP: 503,
+    Reason.NO_ANSWER: 404,
+    Reason.ANSWER_GONE: 410,
+    Reason.ANSWER_UNREACHABLE: 503,
+    Reason.ANSWER_TOO_LARGE: 502,
     Reason.CONNECT_FAILED: 502,
     Reason.CONNECT_TIMEOUT: 504,
     Reason.TLS_FAILED: 502,

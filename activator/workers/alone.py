@@ -73,6 +73,7 @@ class OneWorker(Workers):
         peers.member = member
         peers.recorder = recorder_from_environment(member, self._now)
         peers.loads = self._data.join(member, peers.send)
+        peers.answers = self._data.answer_links
         self._group = group
         self._tasks.start("lent slots", self._tick(member))
         group.set_data_planes((DataPlaneName(number, worker_place(seat_of(group.replica), 0)),))

@@ -28,6 +28,7 @@ from activator.messages import (
     RebuildRevision,
     SentRevision,
     SetRevision,
+    ShowOutput,
     SlotDrained,
     TableSeen,
     WithdrawPod,
@@ -87,6 +88,7 @@ class FanOut:
         self._receive = receive
         self._workers: dict[int, None] = {}
         self._standing: dict[type, Command] = {}  # commands that hold for every worker that comes
+        self._output: dict[str, ShowOutput] = {}  # likewise, of the revisions that are starting
         self._lives = lives
         self._loads: dict[str, Loads] = {}
         self._offsets: dict[str, dict[int, int]] = {}  # effects from before a worker came, by revision
@@ -116,6 +118,7 @@ class FanOut:
             self._loads.setdefault(key, Loads())
             if revision.sent:
                 self._offsets.setdefault(key, {})[worker] = revision.sent
+        effects.extend(self._output.values())  # behind the revisions
         if effects:
             self._send(worker, effects)
 
@@ -152,7 +155,13 @@ class FanOut:
 
     def execute(self, command: Command) -> None:
         """A command of the control plane."""
-        self._standing[type(command)] = command
+        if isinstance(command, ShowOutput):
+            if command.lines:
+                self._output[command.key] = command
+            else:
+                self._output.pop(command.key, None)
+        else:
+            self._standing[type(command)] = command
         for worker in self._workers:
             self._send(worker, [command])
 
@@ -199,6 +208,7 @@ class FanOut:
             self._seen.pop(key, None)
             if type(effect) is DropRevision:
                 self._loads.pop(key, None)
+                self._output.pop(key, None)
 
     def _pod_drained(self, worker: int, message: PodDrained) -> None:
         pod = (message.key, message.identity)

@@ -193,6 +193,7 @@ def plus(one: RevisionStatistics, other: RevisionStatistics) -> RevisionStatisti
         grpc_statuses=_sums(one.grpc_statuses, other.grpc_statuses),
         failures=_sums(one.failures, other.failures),
         retries=_sums(one.retries, other.retries),
+        fallbacks=_sums(one.fallbacks, other.fallbacks),
         client_gone_total=one.client_gone_total + other.client_gone_total,
         queued=one.queued + other.queued,
         gathering=one.gathering + other.gathering,
@@ -265,6 +266,9 @@ def counts_plus(one: WorkerCounts, other: WorkerCounts) -> WorkerCounts:
         held_bytes=a.held_bytes + b.held_bytes,
         held_requests=a.held_requests + b.held_requests,
         file_bytes=a.file_bytes + b.file_bytes,
+        answers=a.answers + b.answers,
+        answer_bytes=a.answer_bytes + b.answer_bytes,
+        answer_totals=_sums(a.answer_totals, b.answer_totals),
         refused_requests=_sums(a.refused_requests, b.refused_requests),
         transitions=_greatest(a.transitions, b.transitions),  # of the same pods in each table
         errors_total=a.errors_total + b.errors_total,

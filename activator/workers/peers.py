@@ -15,17 +15,19 @@ from typing import Final
 
 import msgspec
 
+from activator.data_plane.answer_messages import AnswerMessage, AskAnswer, TellAnswer
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.ownership.member import Member
 from activator.data_plane.ownership.messages import AnyMessage
+from activator.data_plane.proxy.answer_links import AnswerLinks
 from activator.runtime.wire import FrameSeal, Wire
 from activator.workers.trace import Recorder
 
 MEMBER_TICK_S: Final = 0.2  # how often lent slots that nothing uses are looked for
 _SLOT_BYTES: Final = 8
 
-Said = AnyMessage | PodLoads
+Said = AnyMessage | PodLoads | AnswerMessage
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(list[Said])
@@ -44,6 +46,7 @@ class Peers:
     def __init__(self, unlinked: Callable[[int], None], failed: Callable[[Exception], None]) -> None:
         self.member: Member | None = None  # before the first link
         self.loads: SharedLoads | None = None  # likewise
+        self.answers: AnswerLinks | None = None  # likewise
         self.recorder: Recorder | None = None  # where what is said is written down
         self._unlinked = unlinked
         self._failed = failed
@@ -63,6 +66,8 @@ class Peers:
         self.member.linked(worker)
         if self.loads is not None:
             self.loads.linked(worker)
+        if self.answers is not None:
+            self.answers.linked(worker)
 
     def send(self, worker: int, message: Said) -> None:
         """What is said to a worker without a link is not heard: its link begins with all that there is."""
@@ -70,7 +75,7 @@ class Peers:
             return
         if not self._outgoing:
             self._loop.call_soon(self._flush)
-        if self.recorder is not None and not isinstance(message, PodLoads):
+        if self.recorder is not None and not isinstance(message, PodLoads | AskAnswer | TellAnswer):
             self.recorder.sent(worker, message)
         self._outgoing.setdefault(worker, []).append(message)
 
@@ -82,6 +87,8 @@ class Peers:
 
     def keep(self, workers: set[int]) -> None:
         """There are these workers, and no others."""
+        if self.answers is not None:
+            self.answers.keep(workers)
         for worker in [worker for worker in self._wires if worker not in workers]:
             self._end(worker)
 
@@ -108,6 +115,10 @@ class Peers:
             if self.loads is not None:
                 self.loads.receive(worker, message)
             return
+        if isinstance(message, AskAnswer | TellAnswer):
+            if self.answers is not None:
+                self.answers.receive(worker, message)
+            return
         assert self.member is not None
         if self.recorder is not None:
             self.recorder.heard(worker, message)
@@ -129,6 +140,8 @@ class Peers:
             self.member.unlinked(worker)
             if self.loads is not None:
                 self.loads.unlinked(worker)
+            if self.answers is not None:
+                self.answers.unlinked(worker)
 
     def _flush(self) -> None:
         outgoing, self._outgoing = self._outgoing, {}

@@ -259,6 +259,7 @@ class Serving:
         self.peers.member = self._member
         self.peers.recorder = recorder_from_environment(self._member, now)
         self.peers.loads = self.data.join(self._member, self.peers.send)
+        self.peers.answers = self.data.answer_links
         self._counter: RequestCounter | None = None  # while or since Knative's metrics are wanted
         self.telemetry = Telemetry(
             self.data.proxy,

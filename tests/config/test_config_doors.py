@@ -80,6 +80,10 @@ LONG = "unix:/" + "a" * 107
             "process.readiness.http_get: with `lifetime: request`",
         ),
         (program("lifetime: request", "waiting_page: {},"), "waiting_page: with `lifetime: request`"),
+        (
+            program("lifetime: request", "activity: {busy: {http_get: /busy}},"),
+            "activity.busy: with `lifetime: request`",
+        ),
         (program("lifetime: request", "queue: {rules: [{exempt: true}]},"), "queue.rules: with `lifetime: request`"),
     ],
 )

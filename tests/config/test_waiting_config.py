@@ -9,7 +9,7 @@ import pytest
 
 from activator.config.file import parse, resolve
 from activator.config.machine_checks import machine_problems
-from activator.config.specs import QuietSpec, RevisionSpec
+from activator.config.specs import AsyncSpec, ProgressSpec, QuietSpec, RevisionSpec
 from activator.config.tree import read_tree
 from activator.config.waiting_checks import PAGE_BYTES_MAX
 from activator.runtime.errors import ConfigError
@@ -43,10 +43,21 @@ def resolved(key: str) -> RevisionSpec:
             "waiting_page: {refresh: 100ms}",
             'f:5: revisions[0].waiting_page.refresh: found "100ms", expected at least 0.5s',
         ),
-        ("fallback: {}", "f:5: revisions[0].fallback: either `file` or `redirect` is required"),
-        ("fallback: {file: a, redirect: /b}", "revisions[0].fallback: either `file` or `redirect` is required"),
+        ("fallback: {}", "f:5: revisions[0].fallback: one of `file`, `redirect` and `revision` is required"),
+        (
+            "fallback: {file: a, redirect: /b}",
+            "revisions[0].fallback: one of `file`, `redirect` and `revision` is required",
+        ),
         ("fallback: {redirect: status.example.com}", "expected an address such as"),
         ('fallback: {redirect: "/a\\r\\nSet-Cookie: b"}', "expected an address such as"),
+        ("waiting_page: {output: true}", "only a revision with `process` or `container` has output to show"),
+        ("progress: {interval: 100ms}", "at least 0.5s"),
+        ("fallback: {revision: other}", 'there is no revision "other" in this file'),
+        ("fallback: {revision: a}", "a circle: a -> a"),
+        ("fallback: {redirect: /x, while_starting: true}", "it has no effect without `revision`"),
+        ("activity: {websocket: closed}", "open or traffic"),
+        ("activity: {quiet_after: 500ms}", "at least 1s"),
+        ("activity: {busy: {http_get: /x}}", "only a revision with `process` or `container` has a program to ask"),
         ('fallback: {redirect: "javascript:alert(1)"}', "expected an address such as"),
     ],
 )
@@ -63,6 +74,10 @@ def test_what_a_revision_gets(tmp_path: Path) -> None:
     assert resolved("waiting_page: {}").waiting_page_refresh_s == 2.0
     spec = resolved(f"waiting_page: {{refresh: 5s, file: {page}}}")
     assert (spec.waiting_page, spec.waiting_page_refresh_s) == ("<p>$name</p>", 5.0)
+    assert not spec.waiting_page_output
+    assert resolved("progress: {interval: 7s}").progress == ProgressSpec(1.0, 7.0)
+    later = resolved("respond_async: {keep: 7s, requests: 8, answer_bytes: 9, bytes: 10, body_bytes: 11}")
+    assert later.respond_async == AsyncSpec(7.0, 8, 9, 10, 11)
     spec = resolved(f"fallback: {{file: {page}, content_type: text/plain}}")
     assert (spec.fallback_body, spec.fallback_type) == ("<p>$name</p>", "text/plain")
     assert resolved("server_timing: false").waiting_page_refresh_s == 0.0
@@ -87,3 +102,64 @@ def test_a_file_that_cannot_be_had(key: str, tmp_path: Path) -> None:
         assert root is not None
         problems = machine_problems(parse(text, "f", {}), root, os.environ)
         assert problems == [f"f:5: revisions[0].{key}.file: {path}: {cause}"], "`check` finds it with its line"
+
+
+def test_circles_of_fallbacks_are_found_once() -> None:
+    names = {"a": "b", "b": "other/c", "c": "d", "d": "a", "e": "a", "f": "f"}
+    revisions = [
+        f"  - {{name: {name}, namespace: {'other' if name == 'c' else 'default'}, hosts: [{name}.test], "
+        f"pods: ['127.0.0.1:1'], fallback: {{revision: {'default/' if name == 'c' else ''}{to}}}}}"
+        for name, to in names.items()
+    ]
+    with pytest.raises(ConfigError) as caught:
+        parse("\n".join(["revisions:", *revisions]), "f", {})
+    assert [problem.partition("revision: ")[2] for problem in caught.value.problems] == [
+        "a circle: d -> a -> b -> other/c -> d",
+        "a circle: f -> f",
+    ]
+
+
+def test_a_chain_of_fallbacks() -> None:
+    text = """revisions:
+  - {name: a, hosts: [a.test], pods: ['127.0.0.1:1'], fallback: {revision: b, while_starting: true}}
+  - {name: b, namespace: default, hosts: [b.test], pods: ['127.0.0.1:1'], fallback: {revision: other/c}}
+  - {name: c, namespace: other, hosts: [c.test], pods: ['127.0.0.1:1']}
+"""
+    specs = resolve(parse(text, "f", {}), lambda limit: "round-robin")
+    found = [(spec.fallback_revision, spec.fallback_while_starting) for spec in specs]
+    assert found == [("default/b", True), ("other/c", False), ("", False)]
+
+
+@pytest.mark.parametrize(
+    ("busy", "problem"),
+    [
+        ("http_get: /x, interval: 500ms", "at least 1s"),
+        ("http_get: x", "a path such as /api/status"),
+        ("http_get: '/x y'", "a path such as /api/status"),
+        ("field: y", "http_get"),
+    ],
+)
+def test_how_a_program_cannot_be_asked(busy: str, problem: str) -> None:
+    text = f"revisions:\n  - {{name: a, hosts: [a], process: {{command: [x]}}, activity: {{busy: {{{busy}}}}}}}\n"
+    with pytest.raises(ConfigError) as caught:
+        parse(text, "f", {})
+    (found,) = caught.value.problems
+    assert problem in found
+
+
+def test_a_container_is_a_program_that_is_asked_and_has_output() -> None:
+    text = (
+        "revisions: [{name: a, hosts: [a], container: {image: x}, waiting_page: {output: true},"
+        " activity: {busy: {http_get: /api/status}}}]"
+    )
+    (revision,) = parse(text, "f", {}).revisions
+    assert revision.activity.busy is not None and revision.waiting_page is not None and revision.waiting_page.output
+
+
+def test_what_counts_as_activity() -> None:
+    assert (resolved("server_timing: false").quiet_tunnels_s, resolved("server_timing: false").quiet_streams_s) == (
+        0,
+        0,
+    )
+    spec = resolved("activity: {websocket: traffic, stream: traffic, quiet_after: 90s}")
+    assert (spec.quiet_tunnels_s, spec.quiet_streams_s) == (90.0, 90.0)

@@ -24,6 +24,7 @@ def settings_of(data: DataPlane) -> dict[str, Any]:
     return {
         "held": (data.held.bytes_max, data.held.requests_max),
         "files": data.files.bytes_max,
+        "answers": (data.answers.bytes_max, data.answers.requests_max),
         "send_timeout": data.proxy.send_timeout_s,
         "trusts": data.router.trusts_revision_headers,
         "connections": (registry.connections_max, registry.handshakes_max),

@@ -84,15 +84,35 @@ def test_podman_holds_the_contract(podman: Podman) -> None:
     asyncio.run(check())
 
 
-def test_containers_come_with_requests_and_go_without_and_say_why_they_do_not_come(
-    run_activator: RunActivator, podman: Podman
-) -> None:
+def test_containers_come_with_requests_and_go_without(run_activator: RunActivator, podman: Podman) -> None:
+    activator = run_activator(
+        on(
+            podman,
+            revision("web", image=IMAGE, labels={"team": "ml"}),
+            revision("missing", image="localhost/nowhere", pull="never"),
+        )
+    )
+    answers = burst(activator.address, 8, request(host="web.test"))
+    assert failures(answers) == []
+    assert {one.body for one in answers if isinstance(one, Answer)} == {b"hello\n"}
+    (made,) = podman.containers("label=activator.revision=default/web")
+    assert made["Labels"]["team"] == "ml"
+    assert {one["host_ip"] for one in made["Ports"]} == {"127.0.0.1"}
+    missing_image = get(activator, "missing")
+    assert (missing_image.status, missing_image.reason) == (503, "revision_failed")
+    assert b"there is no image localhost/nowhere: podman pull localhost/nowhere" in missing_image.body
+    eventually(lambda: copies(activator, "web") == 0, "back at zero")
+    eventually(lambda: podman.containers("label=activator.revision=default/web") == [], "nothing of it is left")
+
+
+@pytest.mark.deep
+def test_when_containers_are_ready_and_why_they_are_not(run_activator: RunActivator, podman: Podman) -> None:
     says = ["sh", "-c", "echo 'cannot open the model' >&2; exit 3"]
     healthy = ["sh", "-c", "test -e /tmp/healthy"]
     activator = run_activator(
         on(
             podman,
-            {**revision("web", image=IMAGE, max_scale=2, labels={"team": "ml"}), "container_concurrency": 1},
+            {**revision("web", image=IMAGE, max_scale=2), "container_concurrency": 1},
             revision("line", image=IMAGE, readiness={"log": "listening on port [0-9]+"}),
             revision(
                 "asked",
@@ -100,48 +120,34 @@ def test_containers_come_with_requests_and_go_without_and_say_why_they_do_not_co
                 readiness={"command": healthy},
                 command=["sh", "-c", "touch /tmp/healthy; exec serve"],
             ),
-            revision("missing", image="localhost/nowhere", pull="never"),
             revision("crash", image=IMAGE, command=says),
             {**revision("mute", image=IMAGE, command=["sleep", "60"]), "timeouts": {"startup": "1s"}},
         )
     )
-    answers = burst(activator.address, 8, request(host="web.test"))
-    assert failures(answers) == []
-    assert {one.body for one in answers if isinstance(one, Answer)} == {b"hello\n"}
-    made = podman.containers("label=activator.revision=default/web")
-    assert 1 <= len(made) <= 2
-    assert made[0]["Labels"]["team"] == "ml"
-    assert {one["host_ip"] for one in made[0]["Ports"]} == {"127.0.0.1"}
+    assert failures(burst(activator.address, 8, request(host="web.test"))) == []
+    assert 1 <= len(podman.containers("label=activator.revision=default/web")) <= 2
     activator.command("/load/crash")
-    with ThreadPoolExecutor(4) as clients:
-        line, asked, missing_image, mute = clients.map(
-            lambda name: get(activator, name), ("line", "asked", "missing", "mute")
-        )
+    with ThreadPoolExecutor(3) as clients:
+        line, asked, mute = clients.map(lambda name: get(activator, name), ("line", "asked", "mute"))
     assert line.body == asked.body == b"hello\n"
-    assert (missing_image.status, missing_image.reason) == (503, "revision_failed")
-    assert b"there is no image localhost/nowhere: podman pull localhost/nowhere" in missing_image.body
     assert b"the program did not answer on port 8080 within 1 s" in mute.body
     activator.wait_log("default/crash#[0-9]+: the program exited with code 3: cannot open the model")
     shown = cli("logs", "line", "--admin", activator.admin)
     assert "listening on port 8080" in shown.stdout
     eventually(lambda: copies(activator, "web") == 0, "back at zero")
-    eventually(lambda: podman.containers("label=activator.revision=default/web") == [], "nothing of it is left")
 
 
 def test_a_container_that_exists_is_started_and_stopped_and_never_removed(
     run_activator: RunActivator, podman: Podman
 ) -> None:
     podman.run("create", "--name", "old", "-p", published(), IMAGE)
-    there, not_there = revision("old", existing="old", idle="1s"), revision("none", existing="nobody")
-    activator = run_activator(on(podman, there, not_there))
+    activator = run_activator(on(podman, revision("old", existing="old"), revision("none", existing="nobody")))
     assert podman.state("old") in ("created", "configured")
     assert get(activator, "old").body == b"hello\n"
     assert b"there is no container nobody" in get(activator, "none").body
     eventually(lambda: podman.state("old") == "exited", "it is idle")
-    # Left as it is at the end.
-    assert get(activator, "old").body == b"hello\n"
     activator.close()
-    assert podman.state("old") == "running"
+    assert podman.state("old") == "exited"
     podman.run("rm", "-f", "-t", "0", "old")
 
 
@@ -160,25 +166,38 @@ def test_a_container_that_somebody_else_stops_and_starts(run_activator: RunActiv
     podman.run("start", "old")
     eventually(lambda: copies(activator, "old") == 1, "it counts as asked for")
     eventually(lambda: podman.state("old") == "exited", "it is idle again")
+    # Left as it is at the end.
+    assert get(activator, "old").body == b"hello\n"
     activator.close()
+    assert podman.state("old") == "running"
     podman.run("rm", "-f", "-t", "0", "old")
 
 
-def test_labels_declare_revisions(run_activator: RunActivator, podman: Podman) -> None:
-    def create(name: str, *labels: str) -> None:
-        words = [word for one in ("enable=true", "idle_timeout=500ms", *labels) for word in ("-l", f"activator.{one}")]
-        podman.run("create", "--name", name, "-p", published(), *words, IMAGE)
+def create_labelled(podman: Podman, name: str, *labels: str) -> None:
+    words = [word for one in ("enable=true", "idle_timeout=500ms", *labels) for word in ("-l", f"activator.{one}")]
+    podman.run("create", "--name", name, "-p", published(), *words, IMAGE)
 
-    create("first", "host=first.test,second.test", "concurrency=5", "container.stop.grace=2s")
-    create("wrong", "host=wrong.test", "concurrency=many")
+
+def test_labels_declare_revisions(run_activator: RunActivator, podman: Podman) -> None:
+    create_labelled(podman, "first", "host=first.test,second.test", "concurrency=5", "container.stop.grace=2s")
+    create_labelled(podman, "wrong", "host=wrong.test", "concurrency=many")
     activator = run_activator(on(podman, discover=True))
     activator.wait_log('container wrong, label activator.concurrency: container_concurrency: found "many"')
     assert get(activator, "first").body == b"hello\n"
     assert get(activator, "second").body == b"hello\n"
     assert get(activator, "wrong").status == 404
-    create("rival", "host=second.test")
+    podman.run("rm", "-f", "-t", "0", "first", "wrong")
+    eventually(lambda: "first" not in activator.revisions(), "it has gone")
+
+
+@pytest.mark.deep
+def test_containers_with_labels_come_and_go(run_activator: RunActivator, podman: Podman) -> None:
+    create_labelled(podman, "first", "host=first.test,second.test")
+    activator = run_activator(on(podman, discover=True))
+    activator.wait_log("the container first is the revision default/first for first.test, second.test")
+    create_labelled(podman, "rival", "host=second.test")
     activator.wait_log("container rival: the container first, which is older, has the host second.test already")
-    create("late", "host=late.test")
+    create_labelled(podman, "late", "host=late.test")
     activator.wait_log("the container late is the revision default/late")
     assert get(activator, "late").body == b"hello\n"
     podman.run("rm", "-f", "-t", "0", "first")
@@ -187,18 +206,27 @@ def test_labels_declare_revisions(run_activator: RunActivator, podman: Podman) -
     assert get(activator, "second").body == b"hello\n"
     assert get(activator, "first").status == 404
     activator.close()
-    podman.run("rm", "-f", "-t", "0", "wrong", "rival", "late")
+    podman.run("rm", "-f", "-t", "0", "rival", "late")
 
 
-def test_nothing_is_left_of_an_activator_that_was_killed(run_activator: RunActivator, podman: Podman) -> None:
-    """By the reaper at once; where that was killed as well, by the next activator, and by no other."""
+def test_the_reaper_removes_the_containers_of_an_activator_that_was_killed(
+    run_activator: RunActivator, podman: Podman
+) -> None:
     podman.run("create", "--name", "bystander", "-l", "activator.instance=foreign", IMAGE)
-    web = revision("web", image=IMAGE, idle="60s")
-    activator = run_activator(on(podman, web))
+    activator = run_activator(on(podman, revision("web", image=IMAGE, idle="60s")))
     assert get(activator, "web").status == 200
     activator.signal(signal.SIGKILL)
     activator.wait_end()
     eventually(lambda: [one["Names"] for one in podman.made()] == [["bystander"]], "the reaper has removed it")
+    podman.run("rm", "bystander")
+
+
+@pytest.mark.deep
+def test_where_the_reaper_was_killed_the_next_activator_removes_them(
+    run_activator: RunActivator, podman: Podman
+) -> None:
+    podman.run("create", "--name", "bystander", "-l", "activator.instance=foreign", IMAGE)
+    web = revision("web", image=IMAGE, idle="60s")
     killed = run_activator(on(podman, web))
     assert get(killed, "web").status == 200
     for pid in killed.processes():
@@ -232,6 +260,7 @@ def test_programs_that_serve_go_on_while_the_engine_is_away(run_activator: RunAc
     eventually(lambda: get(activator, "web").status == 200, "another is made in its place")
 
 
+@pytest.mark.deep
 def test_the_recipe_of_the_cookbook(run_activator: RunActivator, podman: Podman, tmp_path: Path) -> None:
     (recipe,) = re.findall(r"# recipe: containers\n(.*?)```", (ROOT / "docs/cookbook.md").read_text(), re.DOTALL)
     (tmp_path / "activator.yaml").write_text(recipe)

@@ -14,6 +14,8 @@ import pytest
 from axe_core_python.sync_playwright import Axe
 from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
 
+from activator.config.specs import RevisionSpec
+from activator.data_plane.stand_in import StandIn
 from tests.e2e.conftest import RunActivator
 from tests.e2e.running import PATIENCE_S, Activator, configured
 
@@ -175,6 +177,25 @@ def test_everybody_can_use_it(serving: Activator, page: Page, scheme: Any, tmp_p
         found = Axe().run(page)["violations"]
         assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
         page.screenshot(path=tmp_path / f"{scheme}-{name}.png")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_waiting_page_shows_the_last_line_of_the_program(page: Page, scheme: Any, tmp_path: Path) -> None:
+    """Without a script, as text, and for everybody."""
+    spec = RevisionSpec(key="default/llama", waiting_page_refresh_s=2.0, waiting_page_output=True)
+    lines = tuple(f"<b>tensor {number}</b> {'x' * 300}" for number in range(40))
+    page.emulate_media(color_scheme=scheme)
+    page.set_viewport_size({"width": 400, "height": 600})
+    page.set_content(StandIn(spec).page(12.0, 30.0, 3, lines)[1].decode())
+    output = page.locator("pre.output")
+    expect(output).to_contain_text("<b>tensor 39</b>")
+    assert output.evaluate("one => [one.scrollTop, one.scrollHeight > one.clientHeight]") == [0, True]
+    output.focus()
+    page.keyboard.press("PageUp")
+    page.wait_for_function("document.querySelector('pre.output').scrollTop < 0")  # what is cut off stands above
+    assert page.evaluate("document.documentElement.scrollWidth") == 400, "nothing is wider than the window"
+    assert [one["id"] for one in Axe().run(page)["violations"]] == []
+    page.screenshot(path=tmp_path / f"{scheme}-waiting.png")
 
 
 def test_when_there_is_no_answer_it_says_so(serving: Activator, page: Page) -> None:

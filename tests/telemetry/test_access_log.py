@@ -196,6 +196,17 @@ def test_retries_are_counted_and_the_last_pod_named() -> None:
     assert world.tracker("p1").state == READY
 
 
+def test_a_request_that_another_revision_took_names_both() -> None:
+    logged = Logged()
+    world = logged.world
+    world.pod()
+    exchange, _ = world.begin()
+    exchange.first_throttler, exchange.attempts = world.throttler, 1
+    world.answer(exchange)
+    (entry,) = logged.entries()
+    assert (entry["first_revision"], entry["retries"], entry["revision"]) == ("ns/app", 1, "app")
+
+
 def test_lines_are_written_in_batches() -> None:
     logged = Logged("{method}")
     world = logged.world

@@ -22,6 +22,7 @@ from activator.messages import (
     SentRevision,
     SetHealth,
     SetRevision,
+    ShowOutput,
     SlotDrained,
     TableSeen,
     WithdrawPod,
@@ -74,6 +75,19 @@ def test_one_that_comes_is_sent_all_that_there_is_and_what_follows(both: Both) -
     both.fan_out.joined(3, [SentRevision(whole, 7)])
     both.fan_out.apply([PumpLine(KEY)])
     assert both.sent[3] == [SetHealth("", ""), whole, PumpLine(KEY)]
+
+
+def test_output_that_is_shown_is_shown_by_those_that_come(both: Both) -> None:
+    both.fan_out.execute(ShowOutput(KEY, ("a",)))
+    both.fan_out.execute(ShowOutput(KEY, ("a", "b")))
+    both.fan_out.joined(3, [SentRevision(RebuildRevision(SPEC, (), ""), 0)])
+    assert both.sent[3][-1] == both.sent[1][-1] == ShowOutput(KEY, ("a", "b")), "behind its revision"
+    both.fan_out.execute(ShowOutput(KEY, ()))
+    both.fan_out.joined(4, [])
+    both.fan_out.execute(ShowOutput(KEY, ("a",)))
+    both.fan_out.apply([DropRevision(KEY)])
+    both.fan_out.joined(5, [])
+    assert 5 not in both.sent and not [one for one in both.sent[4] if one == ShowOutput(KEY, ("a", "b"))]
 
 
 def test_all_mean_the_same_revision_of_a_name(both: Both) -> None:

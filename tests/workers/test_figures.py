@@ -60,6 +60,7 @@ def revision(number: int, incarnation: int = 1, dropped: bool = False, key: str 
         grpc_statuses={0: number},
         failures={"timeout": number},
         retries={"refused": number},
+        fallbacks={"ns/other": number},
         client_gone_total=number,
         queued=number,
         queue_limit=100,

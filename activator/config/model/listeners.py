@@ -149,6 +149,12 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file_bytes: Annotated[
         Size, doc("The temporary files of all requests together (`buffer.file`), in bytes.", "10GiB")
     ] = Size(GIB)
+    answer_bytes: Annotated[
+        Size, doc("The answers of all revisions that are kept (`respond_async`), in bytes, in each worker.", "1GiB")
+    ] = Size(64 * MIB)
+    answers: Annotated[
+        Positive, doc("The number of such requests and answers of all revisions, in each worker.", 10_000)
+    ] = 1_000
     send_timeout: Annotated[
         Duration,
         doc(

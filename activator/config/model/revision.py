@@ -13,7 +13,7 @@ from activator.config.model.programs import Process
 from activator.config.model.queueing import Buffer, Queue, Timeouts
 from activator.config.model.routing import HASH_ON_CLIENT_IP, HashOn, Match
 from activator.config.model.scaling import Scaling
-from activator.config.model.waiting import Fallback, NoWake, WaitingPage
+from activator.config.model.waiting import Activity, Fallback, NoWake, Progress, RespondAsync, WaitingPage
 
 
 class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -108,6 +108,17 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = []
     waiting_page: Annotated[
         WaitingPage | None, doc("A page for browsers while no pod is ready. Not set: they wait like all others.")
+    ] = None
+    activity: Annotated[
+        Activity, doc("What counts as activity, so that a program is not stopped ([waiting](waiting.md)).")
+    ] = Activity()
+    respond_async: Annotated[
+        RespondAsync | None,
+        doc("Answers later where a client prefers it: `Prefer: respond-async`. Not set: clients wait."),
+    ] = None
+    progress: Annotated[
+        Progress | None,
+        doc("Comments in an event stream while a request has no answer, for clients that accept one. Not set: none."),
     ] = None
     fallback: Annotated[
         Fallback | None, doc("What clients get in the place of a refusal. Not set: the refusal and its reason.")

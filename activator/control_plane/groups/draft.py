@@ -35,6 +35,11 @@ class Draft:
         """When the request came, or comes, that it would serve next."""
         return min(self.member.since_s, now_s)
 
+    def keep_asleep(self) -> None:
+        """What sleeps, and is granted again by now, is woken: it is not stopped."""
+        woken = max(self.grant - self.member.granted, 0)
+        self.stopped_asleep = min(self.stopped_asleep, max(self.member.sleeping - woken, 0))
+
     def sleeping(self) -> int:
         """Programs that sleep on, or will; those that are granted again are woken first."""
         member = self.member
@@ -70,7 +75,7 @@ class Drafts:
                 woken = max(one.grant - member.granted, 0)
                 used += running * member.needs[place]
                 if member.asleep is not None:
-                    asleep = max(member.sleeping - woken, 0) + member.stopping_asleep
+                    asleep = max(member.sleeping - woken, one.stopped_asleep) + member.stopping_asleep
                     used += asleep * member.asleep[place]
             if used > view.budget[place]:
                 return False

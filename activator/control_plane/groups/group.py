@@ -50,13 +50,14 @@ class Programs(Protocol):
 class MemberState:
     """What is known of one member."""
 
-    __slots__ = ("asked_s", "granted", "in_flight", "queued", "rule", "since_s", "used_s", "wait", "waited_from_s", "wanted")  # fmt: skip  # noqa: E501
+    __slots__ = ("asked_s", "busy", "granted", "in_flight", "queued", "rule", "since_s", "used_s", "wait", "waited_from_s", "wanted")  # fmt: skip  # noqa: E501
 
     def __init__(self, rule: MemberRule) -> None:
         self.rule = rule
         self.wanted = 0
         self.granted = 0
         self.in_flight = 0
+        self.busy = 0  # programs that work without a request
         self.queued = 0
         self.since_s = NEVER  # when the next request in its line came
         self.asked_s = NEVER  # when an operator asked for it, until it has been loaded
@@ -116,6 +117,16 @@ class Group:
             state.since_s = now_s  # its body is on its way
         if before != (state.in_flight > 0, state.since_s):
             self.plan()
+
+    def busy(self, key: str, count: int) -> None:
+        """So many of its programs work without a request, which counts like one."""
+        state = self.members[key]
+        if count:
+            state.used_s = self._now()
+        if (count > 0) != (state.busy > 0):
+            state.busy = count
+            self.plan()
+        state.busy = count
 
     def wanted(self, key: str, count: int) -> None:
         """So many programs are called for."""
@@ -211,7 +222,7 @@ class Group:
             counts.stopping_asleep,
             state.wanted if state.asked_s == NEVER else max(state.wanted, 1),
             floor,
-            state.in_flight > 0,
+            state.in_flight > 0 or state.busy > 0,
             min(state.since_s, state.asked_s),
             state.used_s,
             counts.start_s,

@@ -98,6 +98,12 @@ class Groups:
         if group is not None:
             group.load(load)
 
+    def busy(self, key: str, count: int) -> None:
+        """So many programs of the revision work without a request."""
+        group = self._of.get(key)
+        if group is not None:
+            group.busy(key, count)
+
     def ask(self, key: str) -> None:
         """An operator wants the revision loaded."""
         group = self._of.get(key)

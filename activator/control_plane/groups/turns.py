@@ -111,10 +111,13 @@ def _age(claim: tuple[float, str, Draft]) -> tuple[float, str]:
 
 
 def _grant_one(drafts: Drafts, draft: Draft) -> bool:
+    stopped_asleep = draft.stopped_asleep
     draft.grant += 1
+    draft.keep_asleep()
     if drafts.fits_now() and drafts.fits_soon():
         return True
     draft.grant -= 1
+    draft.stopped_asleep = stopped_asleep
     return False
 
 

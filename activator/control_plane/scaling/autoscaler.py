@@ -46,8 +46,8 @@ class _Revision:
     """One revision; without `windows` it sleeps."""
 
     __slots__ = (
-        "burst_over", "busy_s", "changed", "decision", "due_s", "held_for_s", "held_until_s", "in_flight", "is_fresh",
-        "look_wall_s", "queued", "ready", "requests_total", "rule", "state", "windows",
+        "burst_over", "busy", "busy_s", "changed", "decision", "due_s", "held_for_s", "held_until_s", "in_flight",
+        "is_fresh", "look_wall_s", "queued", "ready", "requests_total", "rule", "state", "windows",
     )  # fmt: skip
 
     def __init__(self, rule: ScalingRule, state: ScalingState, ready: int) -> None:
@@ -59,6 +59,7 @@ class _Revision:
         self.queued = 0
         self.requests_total = 0
         self.busy_s = state.begun_s  # when it last carried something
+        self.busy = 0  # pods that work without a request
         self.due_s = 0.0  # the next decision, while it is awake
         self.burst_over = NEVER  # requests here: more are decided on at once
         self.look_wall_s = NEVER  # when the schedule may change
@@ -151,6 +152,31 @@ class Autoscaler:
             revision.state = ScalingState.begun(self._now(), count)
             self._decide(key, revision)
         revision.is_fresh = False
+
+    def busy(self, key: str, count: int) -> None:
+        """So many pods of the revision say that they work without a request: they are needed, until they say otherwise.
+
+        The grace before zero begins with the last time that this was said.
+        """
+        revision = self._revisions.get(key)
+        if revision is None:
+            return
+        if count or revision.busy:
+            revision.busy_s = self._now()
+        if count != revision.busy:
+            revision.busy = count
+            self._decide(key, revision)
+
+    def touched(self, key: str, ago_s: float) -> None:
+        """A pod of the revision says that it was active so long ago: that counts like a request then."""
+        revision = self._revisions.get(key)
+        if revision is not None:
+            revision.busy_s = max(revision.busy_s, self._now() - ago_s)
+
+    def has_requests(self, key: str) -> bool:
+        """Whether any request of the revision is here."""
+        revision = self._revisions.get(key)
+        return revision is not None and revision.carried > 0
 
     def hold(self, key: str, seconds: float | None) -> bool:
         """An operator wants a pod for so long, counted from when it is ready; None: for the grace before zero. False:
@@ -259,15 +285,27 @@ class Autoscaler:
         idle_s = 0.0 if revision.carried else max(now_s - revision.busy_s, 0.0)
         if not revision.carried and now_s >= revision.busy_s + rule.scale_to_zero_grace_s:
             idle_s = max(idle_s, rule.scale_to_zero_grace_s)  # whatever the rounding: it is due
+        if revision.busy:
+            idle_s = 0.0
         held = 1 if now_s < revision.held_until_s else 0
         return Observation(
-            now_s, stable, panic, revision.in_flight, revision.queued, peak, revision.ready, idle_s, scheduled, held
+            now_s,
+            stable,
+            panic,
+            revision.in_flight,
+            revision.queued,
+            peak,
+            revision.ready,
+            idle_s,
+            scheduled,
+            held,
+            revision.busy,
         )
 
     def _plan(self, key: str, revision: _Revision, decision: Decision, scheduled: int) -> None:
         """When it is decided on again, or that it sleeps."""
         rule, seen = revision.rule, decision.seen
-        if not seen.carried and not seen.held and decision.wanted == revision.floor(scheduled):
+        if not seen.carried and not seen.held and not seen.busy and decision.wanted == revision.floor(scheduled):
             is_done = decision.wanted == 0 or seen.idle_s >= max(rule.stable_window_s, rule.scale_to_zero_grace_s)
             if is_done and revision.state.is_initialized:
                 self._sleep(key, revision)

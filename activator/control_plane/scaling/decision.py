@@ -215,6 +215,7 @@ def _bounded(
         (rule.min, ScalingReason.MIN_SCALE),
         (seen.scheduled, ScalingReason.SCHEDULE),
         (seen.held, ScalingReason.HELD),
+        (seen.busy, ScalingReason.BUSY),
         (0 if is_initialized else rule.initial_scale, ScalingReason.INITIAL_SCALE),
     ):
         if wanted < least:

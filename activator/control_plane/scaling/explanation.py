@@ -33,6 +33,7 @@ class ScalingReason(Enum):
     MIN_SCALE = "min_scale"
     SCHEDULE = "schedule"
     HELD = "held"
+    BUSY = "busy"
     INITIAL_SCALE = "initial_scale"
     MAX_SCALE = "max_scale"
 
@@ -124,6 +125,10 @@ _SENTENCES: Final[dict[ScalingReason, Callable[[Figures], str]]] = {
     ),
     ScalingReason.HELD: lambda of: (
         f"The load calls for {of.needed}, and an operator has asked for {_pods(of.seen.held)}."
+    ),
+    ScalingReason.BUSY: lambda of: (
+        f"The load calls for {of.needed}, and {_pods(of.seen.busy)} of it "
+        f"{'says' if of.seen.busy == 1 else 'say'} that there is work without a request."
     ),
     ScalingReason.INITIAL_SCALE: lambda of: (
         f"The revision is new: it begins with {_pods(of.rule.initial_scale)}, of which {of.seen.ready} are ready."

@@ -58,6 +58,15 @@ class Accounting:
         else:
             throttler.traffic.begun(it.arrived_s)
 
+    def count_left(self, it: RequestRecord, throttler: RevisionThrottler, to: str, now_s: float) -> None:
+        """A request has gone on to another revision, which counts it from now on."""
+        fallbacks = throttler.traffic.fallbacks
+        fallbacks[to] = fallbacks.get(to, 0) + 1
+        if it.is_quiet:
+            throttler.quiet -= 1
+        else:
+            throttler.traffic.ended(now_s)
+
     def count_answer(self, throttler: RevisionThrottler, status: int) -> None:
         """The head of a pod's answer has come."""
         throttler.codes[status] = throttler.codes.get(status, 0) + 1
@@ -89,7 +98,7 @@ class Accounting:
         tunnel = it.was_tunnel()
         if tunnel:
             traffic.tunnels -= 1
-        if not self.histograms:
+        if not self.histograms or _is_own_answer(it):
             return
         if not tunnel:  # the duration of a tunnel is not a latency
             traffic.duration.observe(it.done_s - it.arrived_s)
@@ -113,7 +122,7 @@ class Accounting:
     def leave_exemplars(self, it: RequestRecord, trace_id: str, time_s: float) -> None:
         """Name the trace of an ended request in each histogram that it was added to. `time_s`: since 1970."""
         throttler = it.throttler
-        if throttler is None or not self.histograms:
+        if throttler is None or not self.histograms or _is_own_answer(it):
             return
         traffic = throttler.traffic
         if not it.was_tunnel():
@@ -122,6 +131,11 @@ class Accounting:
             traffic.first_byte.exemplify(it.first_byte_s - it.arrived_s, trace_id, time_s)
         if it.queued_s > 0.0:
             traffic.wait.exemplify(_waited_s(it), trace_id, time_s)
+
+
+def _is_own_answer(it: RequestRecord) -> bool:
+    """It was told that its revision sleeps or starts: microseconds that say nothing of how long requests take."""
+    return it.reason is not None and (it.reason is Reason.ASLEEP or it.reason is Reason.STARTING)
 
 
 def _waited_s(it: RequestRecord) -> float:

@@ -7,6 +7,7 @@ from activator.data_plane.exchange import ClientStream
 from activator.data_plane.headers import grpc
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.refusals import refusal_head, refusal_text
+from activator.data_plane.stand_in import POSITION_HEADER
 from activator.runtime.errors import Reason
 
 
@@ -17,14 +18,19 @@ def send_refusal(
     detail: str,
     retry_after_s: int,
     dialect: KnativeDialect | None,
+    waiting: int = -1,
 ) -> None:
-    """Answer `request` with the reason why it gets no other answer; `retry_after_s` 0: not said."""
+    """Answer `request` with the reason why it gets no other answer; `retry_after_s` 0: not said; `waiting`: how many
+    are in the line that it could not join, -1: not said.
+    """
     body = refusal_text(reason, detail) if dialect is None else dialect.refusal_text(reason, detail, request)
     if request.takes_trailers and grpc.is_grpc(request):
         client.send_head(grpc.refusal(reason, body, retry_after_s))
         client.send_end([])
         return
     head = refusal_head(reason, body, retry_after_s)
+    if waiting >= 0:
+        head.headers.append(POSITION_HEADER, str(waiting).encode())
     if dialect is not None:
         head.headers.append(b"X-Content-Type-Options", b"nosniff")
     send_whole(client, request, head, body)

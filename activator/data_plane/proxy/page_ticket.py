@@ -1,4 +1,5 @@
-"""The place in line of those who look at a waiting page: without it nothing would wake the revision.
+"""The place in line of those who look at a waiting page, or whom another revision serves meanwhile: without it nothing
+would wake the revision.
 
 Rules
   1. A revision has at most one. It waits as long as somebody looks: each page that is sent moves its end.
@@ -30,7 +31,12 @@ class PageTicket(Waiter):
 
     def looked_at(self, now_s: float, refresh_s: float) -> None:
         """A page was sent."""
-        self._wheel.arm(self, now_s + MISSED_REFRESHES * refresh_s + CLOSED_AFTER_S)
+        self.wanted_until(now_s + MISSED_REFRESHES * refresh_s + CLOSED_AFTER_S)
+
+    def wanted_until(self, until_s: float) -> None:
+        """Somebody wants a start; its end is moved later only."""
+        if self.wheel_next is None or until_s > self.deadline_s:
+            self._wheel.arm(self, until_s)
 
     def granted(self, lease: Lease) -> None:
         self._over()
@@ -50,5 +56,6 @@ class PageTicket(Waiter):
 
     def _over(self) -> None:
         self._wheel.cancel(self)
-        if self._throttler.page_ticket is self:
-            self._throttler.page_ticket = None
+        onlookers = self._throttler.onlookers
+        if onlookers.page_ticket is self:
+            onlookers.page_ticket = None

@@ -32,12 +32,16 @@ from mypy_extensions import i64
 from activator.codec.http1.fields import take_internal_out
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
-from activator.data_plane.exchange import ClientStream, PodStream
+from activator.data_plane.exchange import ClientStream, Exchange, PodStream
 from activator.data_plane.headers import grpc
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.accounting import Accounting
+from activator.data_plane.proxy.activity import ActivityWatch
+from activator.data_plane.proxy.answer_store import ANSWERS_PATH, AnswerStore, path_of
 from activator.data_plane.proxy.buffering import is_request_streamed, is_response_streamed
+from activator.data_plane.proxy.falling_back import forget_revision, may_fall_back
+from activator.data_plane.proxy.kept_answer import KeptAnswer
 from activator.data_plane.proxy.own_answers import send_refusal, send_whole
 from activator.data_plane.proxy.page_ticket import PageTicket
 from activator.data_plane.proxy.phases import (
@@ -55,6 +59,8 @@ from activator.data_plane.proxy.phases import (
     illegal,
     is_legal,
 )
+from activator.data_plane.proxy.preferences import prefers_async, take_async_out
+from activator.data_plane.proxy.progress import ProgressStream, take_encodings_out, takes_events
 from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.proxy.request_body import SHARE_BYTES, BodyBudgets, RequestBody
 from activator.data_plane.proxy.routing import Router, sought
@@ -70,13 +76,21 @@ from activator.data_plane.upstream.pool import PodPool
 from activator.runtime.clock import NEVER, Now, TimingWheel
 from activator.runtime.errors import Reason, status_of
 
+FALLBACK_HEADER: Final = b"Activator-Fallback"  # of an answer: the revision that has given it, not the one asked for
 TOLD_LATE_S: Final = 0.001  # a wait so long is taken off the deadline that the pod of a gRPC request is told
 RISKY_IDLE_S: Final = 1.0  # what is not idempotent goes out on connections that were idle for less
+
+# What an exchange is, beside one that its client waits for.
+ORDINARY: Final = 0
+ANSWERED_LATER: Final = 1  # when all of its request is here
+HANDED_OVER: Final = 2  # another exchange goes on with its request, and is counted
 
 _NO_BODY: Final[list[bytes]] = []
 _NOBODY: Final = ClientStream()  # stands in for the client of an exchange that is over
 # The client takes nothing; or what is kept is not to be trusted.
 _ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
+# Refused for the length of the line: the client is told how long it is.
+_LINE_IS_LONG: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE_TOO_SHORT})
 # RFC 9110 section 9.2.2: these may be sent again when the connection closed before an answer.
 _IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
 
@@ -104,9 +118,18 @@ class Proxy(Accounting):
         self.send_timeout_s = send_timeout_s  # for which a client may take nothing of an answer; 0.0: no limit
         self.sampler: Sampler | None = None  # decides which requests are traced, if any are
         self.dialect: KnativeDialect | None = None  # where Knative's parts are the peers
+        self.answers: AnswerStore | None = None  # that are kept for clients who do not wait …
+        self.open_status: Callable[[RequestHead, ClientStream], Exchange] | None = None  # … and who asks for them
+
+    def open_request(self, head: RequestHead, client: ClientStream) -> Exchange:
+        """A request has arrived, for a revision or for an answer that is kept; `begin` it when its turn comes."""
+        answers, opens = self.answers, self.open_status
+        if answers is not None and answers.is_open and head.target.startswith(ANSWERS_PATH) and opens is not None:
+            return opens(head, client)
+        return self.open(head, client)
 
     def open(self, head: RequestHead, client: ClientStream) -> ProxiedExchange:
-        """A request has arrived; `begin` it when its turn comes."""
+        """The same of a request for a revision."""
         exchange = ProxiedExchange(self, head, client)
         if self.sampler is not None:
             exchange.trace = self.sampler.begin(head)
@@ -131,6 +154,9 @@ class ProxiedExchange(RequestRecord):
         self._taken_bytes: int = 0  # by the client, when that was last looked at
         self._gathering: bool = False  # counted as such
         self._goes_on: bool = False  # in another turn, with what the buffers hold
+        self._role: i64 = ORDINARY
+        self._progress: ProgressStream | None = None  # between it and its client
+        self._watch: ActivityWatch | None = None  # looks whether it carries anything
 
     def _enter(self, phase: i64) -> bool:
         """Go on to `phase`. False: there is no such step from here, an error for which the request has ended."""
@@ -276,12 +302,20 @@ class ProxiedExchange(RequestRecord):
         if body is not None and not body.assign(throttler.held):
             self._fail(Reason.HELD_BYTES_FULL, body.refused_for)
             return
-        affinity = throttler.affinity
-        if affinity is not None:
-            self.pick_key = affinity.key_of(self.head, self._client.client_ip() if affinity.on_client_ip else "")
+        self._find_key(throttler)
+        stand_in = throttler.stand_in
+        if stand_in is not None:
+            if self._is_answered_later(throttler, stand_in):
+                return
+            self._show_progress(stand_in)
         if body is not None and not self.request_done and self._gathers(throttler, body):
             return
         self._acquire(throttler)
+
+    def _find_key(self, throttler: RevisionThrottler) -> None:
+        affinity = throttler.affinity
+        if affinity is not None:
+            self.pick_key = affinity.key_of(self.head, self._client.client_ip() if affinity.on_client_ip else "")
 
     def _acquire(self, throttler: RevisionThrottler) -> None:
         lease = throttler.try_acquire(self, self.asked_for_slot_s)
@@ -289,32 +323,145 @@ class ProxiedExchange(RequestRecord):
             self.granted(lease)
             return
         stand_in = throttler.stand_in
-        if stand_in is not None and throttler.table.capacity == 0 and stand_in.wants_page(self.head):
-            self._show_page(throttler, stand_in)
-            return
+        if stand_in is not None and throttler.table.capacity == 0:
+            if stand_in.wants_page(self.head):
+                self._show_page(throttler, stand_in)
+                return
+            if stand_in.falls_back_while_starting and self._starts_for_others(throttler):
+                return
         refusal = throttler.enqueue(self)
         if refusal is not None:
             self._fail(refusal, throttler.refusal_detail())
-        elif self._enter(WAITING):
+        elif self.phase == WAITING or self._enter(WAITING):  # for another revision than before
             self._wait(throttler)
+
+    def _show_progress(self, stand_in: StandIn) -> None:
+        """Where its revision says so, and its client reads an event stream."""
+        spec = stand_in.progress
+        if spec is not None and takes_events(self.head):
+            take_encodings_out(self.head)
+            proxy = self._proxy
+            self._progress = ProgressStream(self, self._client, spec, proxy.wheel, proxy.now, self.is_client_full)
+            self._client = self._progress
+
+    def is_client_full(self) -> bool:
+        """It has not taken what was written to it."""
+        return self._client_full
+
+    # --- an answer that is kept ---
+
+    def _is_answered_later(self, throttler: RevisionThrottler, stand_in: StandIn) -> bool:
+        """Its client does not wait for the answer: it gets a 202 when all of the request is here."""
+        spec = stand_in.respond_async
+        head = self.head
+        if spec is None or self._proxy.answers is None or head.upgrade or self.is_grpc or self.is_quiet:
+            return False
+        if throttler.failure is not None or not prefers_async(head):
+            return False
+        body = self._body
+        if body is None or self.request_done:
+            return self._answer_later(throttler)
+        if head.content_length > spec.body_bytes_max:
+            return False
+        body.gather(spec.body_bytes_max, throttler.spec.buffer_file_bytes)
+        if body.is_gathered() or not self._enter(GATHERING):
+            return self.over
+        self._role = ANSWERED_LATER
+        self._gathering = True
+        throttler.body_expected()
+        self._arm(throttler)
+        return True
+
+    def _answer_later(self, throttler: RevisionThrottler) -> bool:
+        """Its client is told where the answer will be, and another exchange goes on in its place. False: there is no
+        room for one more answer.
+        """
+        proxy = self._proxy
+        answers = proxy.answers
+        assert answers is not None
+        client = self._client
+        kept = answers.accept(throttler, client)
+        if kept is None:
+            return False
+        take_async_out(self.head)
+        other = ProxiedExchange(proxy, self.head, kept)
+        kept.exchange = other
+        self._hand_over(other, kept)
+        other.go_on_without_client(throttler)
+        if kept.is_done:  # refused at once: that is the client's answer
+            self.status, self.reason = other.status, other.reason
+            head, body = kept.head, bytes(kept.body)
+            assert head is not None
+            answers.withdraw(kept)
+            self._end(True, False)  # it stands in the log already
+        else:
+            head, body = answers.state(kept)
+            head.headers.append(b"Location", path_of(kept))
+            head.headers.append(b"Preference-Applied", b"respond-async")
+            self.status = head.status
+            self._end(True, True)
+        send_whole(client, self.head, head, body)
+        return True
+
+    def _hand_over(self, other: ProxiedExchange, kept: KeptAnswer) -> None:
+        """What is known of the request so far."""
+        other.throttler = self.throttler
+        other.arrived_s = self.arrived_s
+        other.pick_key = self.pick_key
+        other.request_bytes = self.request_bytes
+        other.request_done = True
+        other.trace, self.trace = self.trace, None
+        other._for_pods = self._for_pods
+        other._body = body = self._body
+        if body is not None:
+            body.hand_over(kept)
+            self._body = None
+        self._role = HANDED_OVER
+
+    def go_on_without_client(self, throttler: RevisionThrottler) -> None:
+        """In the place of an exchange that has asked for it: the request has a revision and is here whole."""
+        self.asked_for_slot_s = self._proxy.now()
+        self._proxy.active += 1
+        try:
+            if self._enter(ROUTING):
+                self._acquire(throttler)
+        except Exception as error:  # as in `begin`
+            self._proxy.on_error(error)
+            self._fail(Reason.INTERNAL, "")
 
     def _show_page(self, throttler: RevisionThrottler, stand_in: StandIn) -> None:
         """A browser is shown that the revision starts; a ticket waits for it in line."""
-        proxy = self._proxy
-        ticket = throttler.page_ticket
-        if not isinstance(ticket, PageTicket):
-            ticket = PageTicket(throttler, proxy.wheel)
-            ticket.arrival = self.arrival
-            ticket.asked_s = self.asked_s
-            refusal = throttler.enqueue(ticket)
-            if refusal is not None:
-                self._fail(refusal, throttler.refusal_detail())
-                return
-            throttler.page_ticket = ticket
+        ticket = self._ticket(throttler)
+        if ticket is None:
+            return
         now_s = self._time()
         ticket.looked_at(now_s, stand_in.refresh_s)
         self.reason = Reason.STARTING
-        self._answer(*stand_in.page(*throttler.start_progress(now_s), throttler.waiting()))
+        page = stand_in.page(*throttler.start_progress(now_s), throttler.waiting(), throttler.onlookers.output)
+        self._answer(*page)
+
+    def _starts_for_others(self, throttler: RevisionThrottler) -> bool:
+        """Another revision takes the request, and a ticket waits for a start of this one. False: no other takes it."""
+        ticket = self._ticket(throttler)
+        if ticket is None:
+            return True
+        ticket.wanted_until(self._proxy.now() + throttler.queue_timeout_s())
+        return self._falls_back(throttler, Reason.STARTING)
+
+    def _ticket(self, throttler: RevisionThrottler) -> PageTicket | None:
+        """What stands in line for those who do not; None: it may not, and the request is refused."""
+        ticket = throttler.onlookers.page_ticket
+        if isinstance(ticket, PageTicket):
+            return ticket
+        ticket = PageTicket(throttler, self._proxy.wheel)
+        ticket.arrival = self.arrival
+        ticket.asked_s = self.asked_s
+        refusal = throttler.enqueue(ticket)
+        if refusal is not None:
+            self._fail(refusal, throttler.refusal_detail())
+            return None
+        throttler.onlookers.page_ticket = ticket
+        return ticket
 
     def _wait(self, throttler: RevisionThrottler) -> None:
         if self.queued_s == 0.0:
@@ -419,6 +566,8 @@ class ProxiedExchange(RequestRecord):
         if self.phase >= TUNNEL:
             assert pod is not None
             self.progress_s = self._time()
+            if self._watch is not None:
+                self._watch.sent(data)
             pod.send_body(data)
         elif pod is not None:
             body.send(pod, data)
@@ -488,6 +637,12 @@ class ProxiedExchange(RequestRecord):
         throttler.gathering -= 1
         self.asked_for_slot_s = self._proxy.now()
         try:
+            if self._role == ANSWERED_LATER:
+                if self.request_done and self._answer_later(throttler):
+                    return
+                stand_in = throttler.stand_in
+                if stand_in is not None:
+                    self._show_progress(stand_in)
             self._acquire(throttler)
         except Exception as error:  # as in `begin`
             self._proxy.on_error(error)
@@ -605,6 +760,11 @@ class ProxiedExchange(RequestRecord):
         if lease is not None and lease.trial:
             throttler.trial_answered(lease)
         self._proxy.count_answer(throttler, head.status)
+        stand_in = throttler.stand_in
+        if stand_in is not None:
+            self._watch_activity(throttler, stand_in, head)
+        if self.fallbacks != 0:
+            head.headers.append(FALLBACK_HEADER, throttler.key.encode())
         if throttler.spec.server_timing:
             value = server_timing(self.start, self.arrived_s, self.granted_s, self.connected_s, self.first_byte_s)
             head.headers.append(b"Server-Timing", value)
@@ -619,10 +779,22 @@ class ProxiedExchange(RequestRecord):
             self._pause_pod()
         self._client.send_head(head)
 
+    def _watch_activity(self, throttler: RevisionThrottler, stand_in: StandIn, head: ResponseHead) -> None:
+        """Where its revision counts what it carries, and not that it is open."""
+        quiet_s = 0.0
+        if head.status == 101:
+            quiet_s = stand_in.quiet_tunnels_s
+        elif stand_in.quiet_streams_s > 0.0 and is_response_streamed(head):
+            quiet_s = stand_in.quiet_streams_s
+        if quiet_s > 0.0 and not self.is_quiet:
+            self._watch = ActivityWatch(self, throttler, quiet_s, self._proxy.wheel, self._time())
+
     def response_body(self, data: bytes) -> None:
         if self.over:
             return
         self.response_bytes += len(data)
+        if self._watch is not None:
+            self._watch.answered(data)
         buffer = self._response
         if buffer is None:
             self._client.send_body(data)
@@ -817,6 +989,72 @@ class ProxiedExchange(RequestRecord):
         """Let the wheel look at the exchange when the next of its time limits could be reached."""
         self._proxy.wheel.arm(self, next_limit_s(self, throttler.spec, self._proxy.send_timeout_s))
 
+    # --- another revision in the place of a refusal ---
+
+    def _falls_back(self, first: RevisionThrottler, reason: Reason) -> bool:
+        """Whether another revision takes the request."""
+        stand_in = first.stand_in
+        if stand_in is None or not stand_in.fallback_revision:
+            return False
+        second = self._proxy.router.named(stand_in.fallback_revision)
+        if second is None or second is first:
+            return False
+        if not may_fall_back(self, reason, self._body, self.head.method in _IDEMPOTENT):
+            return False
+        self._leave(first)
+        self._proxy.count_left(self, first, second.key, self._proxy.now())
+        forget_revision(self)
+        self.fallbacks += 1
+        if self.first_throttler is None:
+            self.first_throttler = first
+        if self.phase <= ROUTING or self.phase == WAITING or self._enter(WAITING):
+            self._take_to(second)
+        return True
+
+    def _leave(self, throttler: RevisionThrottler) -> None:
+        """Give back what it has of its revision."""
+        if self._role == ANSWERED_LATER:
+            self._role = ORDINARY  # that was for this revision
+        self._proxy.wheel.cancel(self)
+        pod, lease = self.pod, self.lease
+        if self.in_line:
+            throttler.cancel(self)
+        if self._gathering:
+            self._gathering = False
+            throttler.gathering -= 1
+        if self._body is not None:
+            self._body.pod_failed()
+        if pod is not None:
+            self.pod = None
+            pod.abort()
+        if lease is not None:
+            self.lease = None
+            if self.phase == CONNECTING:
+                _forget(lease, self)
+            throttler.release(lease, self._proxy.now() - self.granted_s, False)
+
+    def _take_to(self, throttler: RevisionThrottler) -> None:
+        """Another revision than the first is asked for a slot."""
+        self.throttler = throttler
+        stand_in = throttler.stand_in
+        self.is_quiet = stand_in is not None and stand_in.is_quiet(self.head)
+        self._proxy.count_routed(self, throttler)
+        self.asked_for_slot_s = self._proxy.now()
+        body = self._body
+        try:
+            if self.head.upgrade and not leave_taken_upgrades(self.head, throttler.spec):
+                self._fail(Reason.UPGRADE_NOT_SUPPORTED, "")
+            elif body is not None and not body.move(throttler.held):
+                self._fail(Reason.HELD_BYTES_FULL, "for this revision")
+            else:
+                self._find_key(throttler)
+                waits_for_body = body is not None and not self.request_done and self.phase == ROUTING
+                if body is None or not waits_for_body or not self._gathers(throttler, body):
+                    self._acquire(throttler)
+        except Exception as error:  # as in `begin`
+            self._proxy.on_error(error)
+            self._fail(Reason.INTERNAL, "")
+
     def _fail(self, reason: Reason, detail: str) -> None:
         """End the request for `reason`: its client is sent the reason, or where an answer has begun, cut off."""
         if self.over:
@@ -834,6 +1072,8 @@ class ProxiedExchange(RequestRecord):
                 throttler.pod_failed(lease, reason)
             if status_of(reason) == 503:
                 retry_after_s = throttler.retry_after_s()
+        if not answered and throttler is not None and self._falls_back(throttler, reason):
+            return
         client = self._client
         self.reason = reason
         if self.head.takes_trailers:
@@ -853,7 +1093,8 @@ class ProxiedExchange(RequestRecord):
         elif fallback is not None:
             send_whole(client, self.head, fallback[0], fallback[1])
         else:
-            send_refusal(client, self.head, reason, detail, retry_after_s, proxy.dialect)
+            waiting = throttler.waiting() if throttler is not None and reason in _LINE_IS_LONG else -1
+            send_refusal(client, self.head, reason, detail, retry_after_s, proxy.dialect, waiting)
 
     def _end(self, succeeded: bool, is_request: bool) -> None:
         """Give back all that the exchange holds. `is_request` False: a probe, which no log or statistic shows."""
@@ -864,6 +1105,8 @@ class ProxiedExchange(RequestRecord):
         client = self._client
         self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
         self._selection = None
+        if self._progress is not None or self._watch is not None:
+            self._stop_companions()
         proxy = self._proxy
         proxy.count_end(phase)
         self.done_s = self._time()
@@ -892,9 +1135,18 @@ class ProxiedExchange(RequestRecord):
                     _forget(lease, self)
                 # The duration of a tunnel says nothing about the speed of its pod.
                 throttler.release(lease, 0.0 if phase >= TUNNEL else self.done_s - self.granted_s, succeeded)
-            proxy.add_to_traffic(self, throttler)
+            if self._role != HANDED_OVER:
+                proxy.add_to_traffic(self, throttler)
         if is_request:
             proxy.notify_observers(self, client)
+
+    def _stop_companions(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+        if self._watch is not None:
+            self._watch.stop()
+            self._watch = None
 
     def leave_exemplars(self, trace_id: str, time_s: float) -> None:
         """For the sender of its trace: in each histogram that it was added to. `time_s`: since 1970."""

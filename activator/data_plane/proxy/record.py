@@ -49,6 +49,8 @@ class RequestRecord(Exchange):
         self.last_lease: Lease | None = None  # names the pod that it was given to last
         self.pod: PodStream | None = None  # the connection that carries it
         self.attempts: int = 0  # pods that failed it
+        self.fallbacks: i64 = 0  # revisions that failed it, before this one …
+        self.first_throttler: RevisionThrottler | None = None  # … and the first of them
         self.pod_protocol: str = ""  # spoken with the last pod; empty: none was connected to
         # what became of it
         self.status: i64 = 0  # of the answer; 0: there was none

@@ -77,6 +77,16 @@ class RequestBody:
         self.refused_for = held.refused_for
         return False
 
+    def move(self, of_revision: HeldBudget) -> bool:
+        """Another revision takes it; False where that one's budget does not allow what is here."""
+        held, more = self._held, self._more
+        if held is not None and not held.move(of_revision):
+            return False
+        if more is not None and not more.move(of_revision):
+            return False
+        self._of_revision = of_revision
+        return True
+
     def pieces(self) -> list[bytes]:
         """What is held of it."""
         return _NOTHING if self._held is None else self._held.pieces
@@ -126,6 +136,15 @@ class RequestBody:
     def has_more(self) -> bool:
         """More is here than may be sent again."""
         return self._more is not None
+
+    def is_whole(self) -> bool:
+        """All of it is here."""
+        return self._done
+
+    def hand_over(self, client: ClientStream) -> None:
+        """Another one than its client is answered from now on. All of it is here."""
+        self._client = client
+        self._paused = False
 
     # --- a pod has the request ---
 

@@ -456,7 +456,7 @@ class Http1Connection(StreamOwner):
         self._who().stamp(head)
         head.entry = self._entry
         stream = Http1Stream(self, keep_alive, http_1_0, not head.has_body)
-        stream.exchange = self._registry.proxy.open(head, stream)
+        stream.exchange = self._registry.proxy.open_request(head, stream)
         self._parsing = stream
         self._next = stream
 

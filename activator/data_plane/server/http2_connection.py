@@ -316,7 +316,7 @@ class _Events(ServerEvents):
         connection._who().stamp(head)
         head.entry = connection._entry
         one = Http2ClientStream(connection, connection._codec, stream, registry.now())
-        one.exchange = registry.proxy.open(head, one)
+        one.exchange = registry.proxy.open_request(head, one)
         stream.user = one
         connection._begun.append(one)
 

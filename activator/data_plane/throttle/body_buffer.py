@@ -91,6 +91,14 @@ class BodyBuffer:
         self._trim_memory()
         return data
 
+    def move(self, of_revision: HeldBudget) -> bool:
+        """Another revision's from now on; False, and nothing changed, where its budget does not allow it."""
+        if not of_revision.take(self._memory_reserved):
+            return False
+        self._of_revision.give_back(self._memory_reserved)
+        self._of_revision = of_revision
+        return True
+
     def ended(self) -> None:
         """Nothing more will be added: give back what was reserved for it."""
         self._is_whole = True

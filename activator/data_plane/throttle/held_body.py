@@ -67,6 +67,15 @@ class HeldBody:
         self._of_revision = of_revision
         return True
 
+    def move(self, of_revision: HeldBudget) -> bool:
+        """Another revision's from now on; False, and nothing changed, where its budget does not allow it."""
+        if not of_revision.take(self.size):
+            return False
+        if self._of_revision is not None:
+            self._of_revision.give_back(self.size)
+        self._of_revision = of_revision
+        return True
+
     def drop(self) -> None:
         """Keep nothing any more; to be called once."""
         self._budget.give_back(self.size)

@@ -34,6 +34,7 @@ from activator.data_plane.throttle.forecast import Forecast
 from activator.data_plane.throttle.lease import Lease, LeaseHolder
 from activator.data_plane.throttle.leases import Leases, leave_pod
 from activator.data_plane.throttle.overflow import least_loaded
+from activator.data_plane.throttle.positions import Onlookers
 from activator.data_plane.throttle.rejection import Refusals
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.slot_source import LineObserver, SlotSource
@@ -104,7 +105,6 @@ class RevisionThrottler:
         self.table = table
         self.affinity: Affinity | None = None  # what requests are known by, where the policy asks
         self.stand_in: StandIn | None = None  # what answers in its place, where its file says so
-        self.page_ticket: Waiter | None = None  # of those who look at its waiting page
         self.quiet: int = 0  # requests here that are no activity
         self.quiet_total: int = 0
         self.line: WaitingLine = make_line(spec)
@@ -134,6 +134,7 @@ class RevisionThrottler:
         self._struck: dict[PodTracker, int] = {}  # pods with strikes, by the generation that they had
         self.cold_starts_total: int = 0  # starts from zero that requests waited for, and that came to a ready pod
         self._traffic: Traffic | None = None
+        self._onlookers: Onlookers | None = None  # where there are any
         self._now = now
         self._defer = defer
         self._events = events
@@ -159,8 +160,7 @@ class RevisionThrottler:
             self._asked_s = now_s
         waiter.asked_s = self._asked_s
         if not self.active:
-            self.active = True
-            self._events.activated(self.key)
+            self.activate()
         exempt = self._admission.exempts and self._admission.is_exempt(waiter)
         if self.source is not None:
             return self._acquire_lent(self.source, waiter, now_s)
@@ -176,6 +176,10 @@ class RevisionThrottler:
     def body_expected(self) -> None:
         """A request will ask for a slot when its body is here: a revision at zero may start meanwhile."""
         self.gathering += 1
+        self.activate()
+
+    def activate(self) -> None:
+        """It has a load that is to be reported."""
         if not self.active:
             self.active = True
             self._events.activated(self.key)
@@ -539,6 +543,19 @@ class RevisionThrottler:
             traffic = self._traffic = Traffic()
         return traffic
 
+    @property
+    def onlookers(self) -> Onlookers:
+        """Those who are told how it gets on."""
+        onlookers = self._onlookers
+        if onlookers is None:
+            onlookers = self._onlookers = Onlookers()
+        return onlookers
+
+    @property
+    def fallbacks(self) -> dict[str, int]:
+        """Requests that another revision took, by its key."""
+        return {} if self._traffic is None else self._traffic.fallbacks
+
     def has_traffic(self) -> bool:
         """Whether there is anything to read in `traffic`."""
         return self._traffic is not None
@@ -578,6 +595,14 @@ class RevisionThrottler:
     def start_progress(self, now_s: float) -> tuple[float, float]:
         """How long its start has taken so far, and how long the last one took, in seconds; 0.0: not known."""
         return self._forecast.start_progress(now_s)
+
+    def position_of(self, waiter: Waiter) -> int:
+        """Where it stands in line, by arrival; 1: it is the next."""
+        return self.onlookers.positions.of(self.line, waiter, self._now())
+
+    def expected_s(self, position: int) -> int:
+        """How long the one at this place has to wait still, as far as the line's past says it."""
+        return self._forecast.retry_after_s(max(position - 1, 0), self._now())
 
     def retry_after_s(self) -> int:
         """When to come again: after the line as it is now, or the start that it waits for."""

@@ -35,6 +35,7 @@ class Traffic:
         self.first_byte = Histogram(REQUEST_BOUNDS_S)
         self.wait = Histogram(WAIT_BOUNDS_S)
         self.cold: dict[str, Histogram] = {}  # by phase; empty before the first cold start
+        self.fallbacks: dict[str, int] = {}  # requests that another revision took, by its key
         self.request_bytes: i64 = 0
         self.response_bytes: i64 = 0
         self.tunnels: i64 = 0  # open now

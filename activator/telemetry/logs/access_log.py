@@ -141,6 +141,7 @@ def entry_of(exchange: ProxiedExchange, client: ClientStream, now: str, with_hea
         "" if lease is None else lease.identity,
         "" if lease is None else lease.address,
         exchange.pod_protocol,
+        "" if exchange.first_throttler is None else exchange.first_throttler.key,
         exchange.retries(),
         int(exchange.request_bytes),
         int(exchange.response_bytes),

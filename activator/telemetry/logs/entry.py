@@ -23,6 +23,7 @@ class Entry(msgspec.Struct, omit_defaults=True, gc=False):
     pod: str = ""
     address: str = ""
     pod_protocol: str = ""
+    first_revision: str = ""
     retries: int = 0
     request_bytes: int = 0
     response_bytes: int = 0

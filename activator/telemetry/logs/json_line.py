@@ -176,9 +176,12 @@ def _reason(exchange: ProxiedExchange) -> str:
 
 def _counts(exchange: ProxiedExchange) -> str:
     text = ""
+    first = exchange.first_throttler
+    if first is not None:
+        text = f',"first_revision":{quoted(first.key)}'
     retries = exchange.retries()
     if retries:
-        text = f',"retries":{retries}'
+        text += f',"retries":{retries}'
     request_bytes = exchange.request_bytes
     if request_bytes:
         text += f',"request_bytes":{request_bytes}'

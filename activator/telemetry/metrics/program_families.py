@@ -14,7 +14,7 @@ from activator.control_plane.sources.push.intake import PushIntake, Verdict
 from activator.control_plane.state.lifecycle import EVENTS
 from activator.control_plane.state.repair import MISMATCHES
 from activator.control_plane.state.worker import TURN_BOUNDS_S, StateWorker
-from activator.messages import DataPlaneStatistics
+from activator.messages import ANSWER_OUTCOMES, DataPlaneStatistics
 from activator.runtime.clock import Now
 from activator.runtime.distribution import Distribution
 from activator.runtime.histogram import Histogram
@@ -133,6 +133,19 @@ CLIENTS: tuple[Family[Program], ...] = (
     ),
     gauge("activator_file_bytes", "Bodies in temporary files, for slow clients.", lambda it: it.data.file_bytes),
     gauge("activator_held_requests", "Requests that wait for a slot.", lambda it: it.data.held_requests),
+    gauge(
+        "activator_answers", "Requests that are answered later, and answers that are kept.", lambda it: it.data.answers
+    ),
+    gauge("activator_answer_bytes", "Answers that are kept, in memory.", lambda it: it.data.answer_bytes),
+    Family(
+        "activator_answers_later",
+        Kind.COUNTER,
+        "Requests that prefer to be answered later: accepted, or answered at once for want of room (synchronous); "
+        "done, among them too_large; collected: read at least once; expired without that, deleted, lost at the end.",
+        lambda it: [((outcome,), float(count)) for outcome, count in it.data.answer_totals.items()],
+        ("outcome",),
+        (ANSWER_OUTCOMES,),
+    ),
     Family(
         "activator_refused_requests",
         Kind.COUNTER,

@@ -108,6 +108,14 @@ TRAFFIC: tuple[Family[Of], ...] = (
         "Requests tried again, by what failed.",
         lambda it: it.retries,
     ),
+    Family(
+        "activator_fallbacks",
+        Kind.COUNTER,
+        "Requests that another revision took (`fallback.revision`), by its namespace and name.",
+        lambda it: [((to,), float(count)) for to, count in sorted(it.fallbacks.items())],
+        ("to",),
+        ((),),
+    ),
     counter(
         "activator_client_gone", "Clients that left before their answer was complete.", lambda it: it.client_gone_total
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -59,11 +60,13 @@ def _view(rng: Random) -> View:
 
 
 def used_after(view: View, plan: Plan) -> list[int]:
-    """What is held when the plan has been carried out, and before anything that leaves has gone."""
+    """What is held when the plan has been carried out, and before anything that leaves has gone. What is stopped asleep
+    cannot be woken any more: another program is started.
+    """
     total = [0] * len(view.budget)
     for member in view.members:
         grant = max(plan.grants.get(member.key, member.granted), member.granted)
-        woken = min(max(grant - member.granted, 0), member.sleeping)
+        woken = min(max(grant - member.granted, 0), member.sleeping - plan.stop_asleep.get(member.key, 0))
         for place, need in enumerate(member.needs):
             total[place] += (grant + member.leaving) * need
             if member.asleep is not None:
@@ -96,6 +99,25 @@ class PolicyContract:
             else:
                 assert all(a <= b for a, b in zip(used_after(view, plan), view.budget)), (view, plan)
         assert granted > VIEWS // 10
+
+    def test_what_is_stopped_asleep_for_one_claim_is_not_woken_for_another(self) -> None:
+        def member(name: str, memory: int, asleep: int, since_s: float = NEVER, **more: Any) -> Member:
+            return Member(name, (memory,), (asleep,), since_s=since_s, wanted=1, may_start=True, **more)
+
+        view = View(
+            NOW_S,
+            (20,),
+            (
+                member("a", 14, 3, sleeping=1),
+                member("b", 13, 7, granted=1, started=1, ready=1),
+                member("c", 4, 4, NOW_S - 5.0, sleeping=1),
+                member("d", 16, 9, NOW_S - 10.0),
+            ),
+            False,
+        )
+        plan = self.make().plan(view)
+        assert plan.grants["b"] == 0
+        assert used_after(view, plan)[0] <= 20, plan
 
     def test_equal_views_give_equal_plans(self, moments: list[View]) -> None:
         policy = self.make()

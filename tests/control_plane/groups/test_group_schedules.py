@@ -11,13 +11,14 @@ from bench.group_world import Machine, World, WorldError
 from tests.control_plane.groups.group_schedules import run
 
 SOME = 150
+FOUND = (517_607,)  # seeds that once failed: woken in the plan that stops it asleep
 ALL = 1_000_000
 PARTS = 20
 
 
 def test_some_random_schedules() -> None:
     ended: dict[str, int] = {}
-    for seed in range(SOME):
+    for seed in (*range(SOME), *FOUND):
         for request in run(seed).requests:
             ended[request.ended] = ended.get(request.ended, 0) + 1
     assert ended.keys() == {"served", "cancelled", "crashed", "removed", "failed"} or ended.keys() == {

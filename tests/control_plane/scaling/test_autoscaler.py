@@ -446,3 +446,56 @@ def test_a_day_of_an_office() -> None:
     assert len(scaled.asked) <= 20, "one change for each step of the load, and a few on the way down"
     needed = 360.0 * sum(ceil(one / 10) for one in (12, 35, 80, 115, 60, 20, 3))
     assert pod_seconds <= 1.05 * needed + 120.0
+
+
+# --- work without a request ---
+
+
+def test_a_program_that_is_busy_is_kept_and_goes_when_the_grace_after_that_is_over() -> None:
+    scaled = Scaled(
+        process_rule(Revision(name="app", process=Process(command=["x"], idle=Duration(20.0), max_scale=3)))
+    )
+    scaled.load(1)
+    scaled.tick(1.0)
+    scaled.load(0)
+    scaled.scaler.busy(KEY, 1)
+    for _ in range(30):
+        scaled.tick(10.0)
+        scaled.scaler.busy(KEY, 1)
+    assert scaled.wanted == 1
+    decision = scaled.scaler.decision(KEY)
+    assert decision is not None and decision.reason in {ScalingReason.BUSY, ScalingReason.GRACE}
+    scaled.scaler.busy(KEY, 0)
+    scaled.tick(15.0)
+    assert scaled.wanted == 1, "the grace begins when it stops to be busy"
+    scaled.tick(10.0)
+    assert scaled.wanted == 0
+
+
+def test_as_many_are_kept_as_are_busy() -> None:
+    scaled = Scaled(
+        process_rule(Revision(name="app", container_concurrency=1, process=Process(command=["x"], max_scale=4)))
+    )
+    scaled.load(4)
+    scaled.tick(1.0)
+    scaled.load(0)
+    scaled.scaler.busy(KEY, 2)
+    for _ in range(20):
+        scaled.tick(10.0)
+        scaled.scaler.busy(KEY, 2)
+    assert scaled.wanted == 2
+    decision = scaled.scaler.decision(KEY)
+    assert decision is not None and "2 pods of it say that there is work without a request" in decision.explanation
+
+
+def test_a_time_of_the_last_activity_counts_like_a_request_then() -> None:
+    scaled = Scaled(process_rule(Revision(name="app", process=Process(command=["x"], idle=Duration(20.0)))))
+    scaled.load(1)
+    scaled.load(0)
+    scaled.tick(15.0)
+    scaled.scaler.touched(KEY, 3.0)
+    scaled.tick(15.0)
+    assert scaled.wanted == 1
+    scaled.scaler.touched(KEY, 300.0)
+    scaled.tick(10.0)
+    assert scaled.wanted == 0

@@ -9,6 +9,7 @@ import pytest
 from activator.config.specs import QuietSpec
 from activator.data_plane.apply import load_of
 from activator.data_plane.proxy.page_ticket import CLOSED_AFTER_S, MISSED_REFRESHES
+from activator.runtime.distribution import Distribution
 from activator.runtime.errors import Reason
 from lb.tracker import QUARANTINED
 from tests.data_plane.proxy.proxy_fakes import Client, World, request_head, response_head
@@ -187,6 +188,44 @@ def test_it_says_how_long_it_usually_takes() -> None:
     assert b"3 s so far of about 7 s" in browsed(world).body
     world.clock.pass_time(CLOSED_S + 0.1)
     assert world.throttler.line.length == 0
+
+
+def test_the_last_lines_of_the_program_only_where_that_was_asked_for() -> None:
+    line = '</pre><script>alert("1")</script>'
+    for asked in (True, False):
+        world = World(waiting_page_refresh_s=REFRESH_S, waiting_page_output=asked)
+        world.throttler.onlookers.output = ("loading", line)
+        body = browsed(world).body
+        assert (b"loading\n&lt;/pre&gt;&lt;script&gt;alert(&quot;1&quot;)" in body) == asked
+        assert (b"<pre" in body) == asked and b"<script" not in body
+    world = World(waiting_page="[$output]", waiting_page_refresh_s=REFRESH_S, waiting_page_output=True)
+    assert browsed(world).body == b"[]", "nothing has been written yet"
+
+
+def test_answers_of_our_own_are_no_durations_of_requests() -> None:
+    world = World(waiting_page_refresh_s=REFRESH_S, no_wake=(QuietSpec(user_agent="probe"),))
+    assert browsed(world).reason == "starting"
+    shown, told = world.begin(request_head(User_Agent="probe"))
+    assert told.reason == "asleep"
+    traffic = world.throttler.traffic
+    assert Distribution.of(traffic.duration).buckets[-1][1] == 0
+    shown.leave_exemplars("0" * 32, 1.0)
+    world.pod()
+    exchange, _ = world.begin()
+    world.answer(exchange)
+    assert Distribution.of(traffic.duration).buckets[-1][1] == 1
+    world.check_idle()
+
+
+def test_who_is_refused_for_the_line_is_told_how_long_it_is() -> None:
+    world = World(queue_depth=2)
+    waiting = [world.begin()[0] for _ in range(2)]
+    _, client = world.begin()
+    assert (client.reason, client.fields["activator-queue-position"]) == ("queue_full", "2")
+    world.throttler.fail("no")
+    world.clock.turn()
+    assert "activator-queue-position" not in world.begin()[1].fields
+    assert all(exchange.over for exchange in waiting)
 
 
 # --- fallbacks ---

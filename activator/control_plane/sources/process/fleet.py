@@ -8,6 +8,7 @@ from enum import Enum
 
 from activator.config.model.revision import Revision
 from activator.config.model.sleep import Sleep
+from activator.config.specs import is_once
 from activator.control_plane.groups.group import ProgramCounts
 from activator.control_plane.sources.process.program_log import ProgramLog
 from activator.control_plane.sources.process.unit import Unit
@@ -38,6 +39,7 @@ class LocalProcess:
         self.failed_for = ""  # … and has failed for this reason
         self.is_shown = False  # it has been told of as a pod
         self.ready = False
+        self.busy = False  # it says that it works without a request
         self.stopping = False
         self.rest = Rest.AWAKE
         self.home = ""  # the group that it counts in
@@ -75,6 +77,10 @@ class Fleet:
         self.crashes = 0  # failed starts in a row
         self.failure = ""  # why it cannot start; empty: it can, or may try
         self.not_before_s = 0.0  # the crash backoff
+
+    def is_once(self) -> bool:
+        """Its programs end by themselves after one request."""
+        return is_once(self.revision)
 
     def wants_gpus(self) -> bool:
         return self.revision.program is not None and self.revision.program.gpus > 0

@@ -90,6 +90,15 @@ class History:
         first = found[0].number if found else self._next
         return found, max(first - number - 1, 0)
 
+    def newest(self, since: int, lines_max: int) -> list[HistoryLine]:
+        """The last lines with a greater number than `since`, in order, as many as may be."""
+        found: list[HistoryLine] = []
+        for line in reversed(self._lines):
+            if line.number <= since or len(found) == lines_max:
+                break
+            found.append(line)
+        return found[::-1]
+
     @property
     def last(self) -> int:
         """The number of the last line there was."""

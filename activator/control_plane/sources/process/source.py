@@ -16,6 +16,8 @@ from activator.control_plane.groups.resolve import resolve_groups
 from activator.control_plane.scaling.autoscaler import Autoscaler, Shown
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.scaling.rule import process_rule
+from activator.control_plane.sources.process.busy import BusyWatch
+from activator.control_plane.sources.process.shown_output import ShownOutput
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
 from activator.control_plane.sources.process.unit import Units
 from activator.control_plane.sources.source import Source
@@ -51,6 +53,16 @@ class ProcessSource(Source):
         self.supervisor.grace_asked = self._grace_of
         self.supervisor.released = self.autoscaler.release
         self._grace_s: dict[str, float] = {}
+        self.busy = BusyWatch(
+            tasks,
+            self.supervisor.fleet,
+            self.autoscaler.has_requests,
+            self._busy_changed,
+            self.autoscaler.touched,
+            now,
+            wall_clock,
+        )
+        self.output = ShownOutput(self.supervisor.fleet, now)
 
     async def close(self) -> None:
         """Stop every process."""
@@ -72,15 +84,30 @@ class ProcessSource(Source):
         self.groups.configure(resolve_groups(config))
         for key, revision in with_programs.items():
             self.autoscaler.set_revision(key, process_rule(revision))
+            self._set_looks(key, revision)
+
+    def _set_looks(self, key: str, revision: Revision) -> None:
+        """What is looked at in its programs."""
+        page = revision.waiting_page
+        self.busy.set_revision(key, revision.activity.busy)
+        self.output.set_revision(key, page is not None and page.output)
+
+    def _busy_changed(self, key: str, count: int) -> None:
+        """So many of its programs work without a request."""
+        self.groups.busy(key, count)
+        self.autoscaler.busy(key, count)
 
     def add_revision(self, key: str, revision: Revision) -> None:
         """One that the file does not have, with a program; or what it is from now on."""
         self.supervisor.set_revision(key, revision)
         self.autoscaler.set_revision(key, process_rule(revision))
+        self._set_looks(key, revision)
 
     def drop_revision(self, key: str) -> None:
         self.autoscaler.drop_revision(key)
         self.supervisor.drop_revision(key)
+        self.busy.drop_revision(key)
+        self.output.drop_revision(key)
         self.groups.drop_revision(key)
 
     # --- what an operator asks for ---
@@ -124,6 +151,7 @@ class ProcessSource(Source):
 
     def receive_load(self, load: Load) -> None:
         self.groups.load(load)  # first: it has to know since when a request waits
+        self.busy.load(load)
         self.autoscaler.load(load)
 
     def receive_taken(self, taken: PodTaken) -> None:
@@ -134,8 +162,10 @@ class ProcessSource(Source):
 
     def tick(self) -> None:
         """Look which revisions are to have another number of processes, and whose turn is over."""
+        self.busy.tick()
         self.autoscaler.tick()
         self.groups.tick()
+        self.output.tick()
 
     def _scale(self, key: str, decision: Decision) -> None:
         self.groups.wanted(key, decision.wanted)

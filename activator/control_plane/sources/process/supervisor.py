@@ -23,7 +23,7 @@ from activator.config.model.containers import Container
 from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
 from activator.config.programs import log_file_of
-from activator.config.specs import DRAIN_TIMEOUT_S, is_once
+from activator.config.specs import DRAIN_TIMEOUT_S
 from activator.control_plane.groups.group import ProgramCounts
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest, counts_of
 from activator.control_plane.sources.process.gpus import GpuPool
@@ -205,6 +205,10 @@ class ProcessSupervisor(Keeper):
         fleet = self._fleets.get(key)
         return None if fleet is None else fleet.log
 
+    def fleet(self, key: str) -> Fleet | None:
+        """The processes of a revision; None: it has no program."""
+        return self._fleets.get(key)
+
     def statistics(self) -> dict[str, dict[str, int]]:
         """For /debug."""
         return {
@@ -238,9 +242,9 @@ class ProcessSupervisor(Keeper):
         if missing > 0:
             self._add(fleet, missing)
             return
-        # Those that are not ready yet go first, then the youngest.
+        # Those that are not ready yet go first, those that say that they are busy last; else the youngest.
         running.reverse()
-        by_rank = sorted(running, key=lambda process: process.ready)
+        by_rank = sorted(running, key=lambda process: (process.ready, process.busy))
         for process in by_rank[: len(running) - fleet.wanted]:
             if fleet.may_sleep and process.ready and process.sleep is not None:
                 self._put_to_sleep(process)
@@ -255,7 +259,7 @@ class ProcessSupervisor(Keeper):
             process.rest = Rest.WAKING
             process.wake_asked.set()
             missing -= 1
-        if is_once(fleet.revision):
+        if fleet.is_once():
             missing = min(missing, room_for(fleet))
         if missing and not self._is_being_left(self._units.claim_of(fleet.revision)):
             for _ in range(min(missing, STARTING_MAX - fleet.starting())):
@@ -289,7 +293,7 @@ class ProcessSupervisor(Keeper):
             self.gpus.give_back(identity)
             return False
         process = LocalProcess(fleet.key, identity, unit, drain_s, settings.sleep)
-        process.is_once = is_once(fleet.revision)
+        process.is_once = fleet.is_once()
         process.home, process.gpus = fleet.home, gpus
         fleet.processes[process.identity] = process
         self._show(process)

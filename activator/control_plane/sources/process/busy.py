@@ -1,0 +1,281 @@
+"""Background work that programs report: a program that is asked and says that it is busy is not stopped for idleness.
+
+Rules
+  1. A program is asked over HTTP, at the path that its revision names, every `interval` while it is ready and no
+     request is here: requests are activity anyway, and a program that is full could not answer.
+  2. From a request on it is not known whether it has left work behind: the revision counts as busy until its programs
+     have been asked after the last request, which happens at once.
+  3. What counts is one field of a JSON answer, or the words `busy` and `idle`. Programs say it in different ways: a
+     flag or a number, a list of what is done, the time of the last activity; each is understood (`judge`).
+  4. An answer that does not come, or is not understood, leaves things as they were for SILENT_MAX times; then the
+     program counts as idle, and one line says so: a program that hangs must not run for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Final, NamedTuple
+
+from activator.codec.http1.response import ResponseParser, ResponseSink
+from activator.codec.message import Headers, ResponseHead
+from activator.config.model.waiting import Busy
+from activator.control_plane.sources.process.fleet import Fleet, LocalProcess
+from activator.messages import Load
+from activator.runtime.clock import Now
+from activator.runtime.streams import authority_of, open_stream
+from activator.runtime.tasks import TaskGroupOwner
+from activator.runtime.units import KIB
+
+BUSY_TIMEOUT_S: Final = 2.0
+BUSY_BYTES_MAX: Final = 64 * KIB  # of an answer: more is not understood
+SILENT_MAX: Final = 3
+_READ_BYTES: Final = 16 * KIB
+_DEPTH_MAX: Final = 8  # of a field's name
+_WORDS: Final = {"busy": True, "true": True, "1": True, "idle": False, "false": False, "0": False, "": False}
+
+log = logging.getLogger("activator.process")
+
+
+class Said(NamedTuple):
+    """What a program has said. `active_s`: Unix seconds of its last activity, 0.0: it has not said that."""
+
+    busy: bool = False
+    active_s: float = 0.0
+    problem: str = ""
+
+
+class _Watched:
+    """One revision."""
+
+    def __init__(self, busy: Busy) -> None:
+        self.busy = busy
+        self.due_s = 0.0
+        self.is_asking = False
+        self.count = 0  # programs that are busy
+        self.requests_total = 0
+        self.requested = 0  # how often requests were seen …
+        self.is_unknown = False  # … since its programs were asked
+        self.silent: dict[str, int] = {}  # answers in a row that did not come, by program
+
+
+class BusyWatch:
+    """`find(key)` gives the programs of a revision, `has_requests(key)` whether any request is here;
+    `changed(key, count)` is told how many of them are busy, `touched(key, ago_s)` when the last activity was.
+    """
+
+    def __init__(
+        self,
+        tasks: TaskGroupOwner,
+        find: Callable[[str], Fleet | None],
+        has_requests: Callable[[str], bool],
+        changed: Callable[[str, int], None],
+        touched: Callable[[str, float], None],
+        now: Now,
+        wall_clock: Now,
+    ) -> None:
+        self._tasks = tasks
+        self._find = find
+        self._has_requests = has_requests
+        self._changed = changed
+        self._touched = touched
+        self._now = now
+        self._wall_clock = wall_clock
+        self._watched: dict[str, _Watched] = {}
+
+    def set_revision(self, key: str, busy: Busy | None) -> None:
+        """How its programs are asked from now on; None: they are not."""
+        watched = self._watched.get(key)
+        if busy is None:
+            self.drop_revision(key)
+        elif watched is None:
+            self._watched[key] = _Watched(busy)
+        else:
+            watched.busy = busy
+
+    def drop_revision(self, key: str) -> None:
+        watched = self._watched.pop(key, None)
+        if watched is not None and watched.count:
+            self._changed(key, 0)
+
+    def load(self, load: Load) -> None:
+        """A revision's load now."""
+        watched = self._watched.get(load.key)
+        if watched is None:
+            return
+        is_idle = load.in_flight + load.queued == 0
+        if not is_idle or load.requests_total != watched.requests_total:
+            watched.requests_total = load.requests_total
+            watched.requested += 1
+            if not watched.is_unknown:
+                watched.is_unknown = True
+                self._changed(load.key, max(watched.count, 1))
+        if is_idle and watched.is_unknown:
+            watched.due_s = 0.0
+
+    def tick(self) -> None:
+        """To be called several times in a second."""
+        now_s = self._now()
+        for key, watched in self._watched.items():
+            if now_s < watched.due_s or watched.is_asking:
+                continue
+            watched.due_s = now_s + float(watched.busy.interval)
+            fleet = self._find(key)
+            once = fleet is None or fleet.is_once()  # a question would be the one request that it takes
+            ready = [] if fleet is None or once else [one for one in fleet.running() if one.ready]
+            if not ready:
+                self._say(key, watched, 0, watched.requested)
+            elif not self._has_requests(key):
+                watched.is_asking = True
+                self._tasks.start(f"busy {key}", self._ask_all(key, watched, ready))
+
+    async def _ask_all(self, key: str, watched: _Watched, ready: list[LocalProcess]) -> None:
+        requested = watched.requested
+        try:
+            busy = watched.busy
+            addresses = [one.unit.address for one in ready]
+            said = await asyncio.gather(*(ask(one, busy.http_get, busy.field, BUSY_TIMEOUT_S) for one in addresses))
+            if self._watched.get(key) is not watched:
+                return
+            for process, answer in zip(ready, said, strict=True):
+                self._take(key, watched, process, answer)
+            watched.silent = {one.identity: watched.silent.get(one.identity, 0) for one in ready}
+            self._say(key, watched, sum(one.busy and one.ready for one in ready), requested)
+        finally:
+            watched.is_asking = False
+
+    def _take(self, key: str, watched: _Watched, process: LocalProcess, said: Said) -> None:
+        if not said.problem:
+            watched.silent[process.identity] = 0
+            process.busy = said.busy
+            if said.active_s > 0.0:
+                self._touched(key, max(self._wall_clock() - said.active_s, 0.0))
+            return
+        silent = watched.silent[process.identity] = watched.silent.get(process.identity, 0) + 1
+        if silent == SILENT_MAX:
+            log.warning("%s does not say whether it is busy, and counts as idle: %s", process.identity, said.problem)
+        if silent >= SILENT_MAX:
+            process.busy = False
+
+    def _say(self, key: str, watched: _Watched, count: int, requested: int) -> None:
+        """So many are busy, as of when so many requests had been seen."""
+        was_unknown = watched.is_unknown
+        watched.is_unknown = was_unknown and watched.requested != requested
+        before, watched.count = watched.count, count
+        if count or before or was_unknown:
+            self._changed(key, max(count, 1) if watched.is_unknown else count)
+
+
+# --- one question ---------------------------------------------------------------------------------------------------
+
+
+async def ask(address: str, path: str, field: str, timeout_s: float) -> Said:
+    """Ask a program once; nothing that it does is raised."""
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await open_stream(address)
+            head = f"GET {path} HTTP/1.1\r\nHost: {authority_of(address)}\r\n"
+            writer.write(f"{head}Accept: application/json\r\nConnection: close\r\n\r\n".encode())
+            return await _answer(reader, field)
+    except TimeoutError:
+        return Said(problem=f"no answer within {timeout_s:g} s")
+    except OSError as error:
+        return Said(problem=error.strerror or str(error))
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+
+
+class _Answer(ResponseSink):
+    def __init__(self) -> None:
+        self.status = 0
+        self.body = bytearray()
+        self.is_whole = False
+
+    def interim_head(self, head: ResponseHead) -> None:
+        pass
+
+    def response_head(self, head: ResponseHead) -> None:
+        self.status = head.status
+
+    def response_body(self, data: bytes) -> None:
+        self.body += data
+
+    def response_end(self, trailers: Headers) -> None:
+        self.is_whole = True
+
+
+async def _answer(reader: asyncio.StreamReader, field: str) -> Said:
+    found = _Answer()
+    parser = ResponseParser(found)
+    parser.expect(False)
+    while not found.is_whole:
+        data = await reader.read(_READ_BYTES)
+        error = parser.feed(data) if data else parser.feed_eof()
+        if error is not None:
+            return Said(problem=error.detail or "no answer of HTTP")
+        if len(found.body) > BUSY_BYTES_MAX:
+            return Said(problem=f"the answer is larger than {BUSY_BYTES_MAX // KIB} KiB")
+        if not data and not found.is_whole:
+            return Said(problem="it closed the connection")
+    if found.status != 200:
+        return Said(problem=f"the answer is {found.status}")
+    return judge(bytes(found.body), field)
+
+
+def judge(body: bytes, field: str) -> Said:
+    """What the answer says. `field`: a name, or names with dots between them, in each element of a list."""
+    try:
+        text = body.decode("utf-8").strip()
+        if not field and text.lower() in _WORDS:
+            return Said(_WORDS[text.lower()])
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        return Said(problem="the answer is no JSON, and neither `busy` nor `idle`")
+    values = _values(data, (field or "busy").split(".")[:_DEPTH_MAX])
+    if not values:
+        return Said(problem=f"the answer has no field {field or 'busy'}") if data != [] else Said()
+    busy, active_s = False, 0.0
+    for value in values:
+        said = _said(value)
+        if said is None:
+            return Said(problem=f"the field {field or 'busy'} is not understood")
+        busy = busy or said.busy
+        active_s = max(active_s, said.active_s)
+    return Said(busy, active_s)
+
+
+def _values(data: Any, names: list[str]) -> list[Any]:
+    if isinstance(data, list) and names:
+        return [found for one in data for found in _values(one, names)]
+    if not names:
+        return [data]
+    if isinstance(data, dict) and names[0] in data:
+        return _values(data[names[0]], names[1:])
+    return []
+
+
+def _said(value: Any) -> Said | None:
+    """Of one value; None: it is not understood."""
+    match value:
+        case None:
+            return Said()
+        case bool():
+            return Said(value)
+        case int() | float():
+            return Said(value > 0)
+        case list() | dict():
+            return Said(bool(value))
+        case str():
+            if value.lower() in _WORDS:
+                return Said(_WORDS[value.lower()])
+            try:
+                at = datetime.fromisoformat(value)
+                return Said(active_s=(at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp())
+            except (ValueError, OverflowError):
+                return None
+    return None

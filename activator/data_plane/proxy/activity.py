@@ -1,0 +1,152 @@
+"""Long requests that carry nothing are no activity, where their revision says so: open WebSockets, and event streams.
+
+Rules
+  1. A watched request that has carried nothing for so long is *dormant*: it does not count as load, so its program may
+     go to sleep. When it carries something again it counts again, at the next look.
+  2. What only keeps a connection alive is nothing: pings and pongs of a WebSocket, comments of an event stream.
+  3. A dormant request of a pod that is about to leave is ended: nobody waits for what does not come.
+  4. Requests that are not watched pay for a look at None.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from activator.data_plane.proxy.record import RequestRecord
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.runtime.clock import Deadline, TimingWheel
+from activator.runtime.errors import Reason
+from lb.tracker import DRAINING
+
+DORMANT_LOOK_S: Final = 1.0  # how often a dormant request is looked at
+COMMENT_BYTES_MAX: Final = 256  # of what may be nothing but comments
+
+_CONTROL: Final = 0x8  # opcodes from here on are control frames …
+_CLOSE: Final = 0x8  # … of which this one says something
+_PAYLOAD_16: Final = 126
+_PAYLOAD_64: Final = 127
+_LENGTH_MASK: Final = (1 << 62) - 1  # a longer one is no frame of anybody's
+
+
+@final
+class FrameScanner:
+    """One direction of a WebSocket (RFC 6455 5.2): says whether bytes belong to more than pings and pongs."""
+
+    def __init__(self) -> None:
+        self._head = bytearray()  # of the next frame, as far as it is here
+        self._left: i64 = 0  # bytes of the payload of the present one
+        self._counts: bool = False  # it says something
+
+    def feed(self, data: bytes) -> bool:
+        """Whether any of them do."""
+        said = False
+        place: i64 = 0
+        size: i64 = len(data)
+        while place < size:
+            if self._left > 0:
+                step = min(self._left, size - place)
+                self._left -= step
+                place += step
+                said = said or self._counts
+                continue
+            self._head.append(data[place])
+            place += 1
+            if self._head_is_whole():
+                said = said or self._counts
+        return said
+
+    def _head_is_whole(self) -> bool:
+        head = self._head
+        if len(head) < 2:
+            return False
+        length: i64 = head[1] & 0x7F
+        extended: i64 = 2 if length == _PAYLOAD_16 else 8 if length == _PAYLOAD_64 else 0
+        mask: i64 = 4 if head[1] & 0x80 else 0
+        if len(head) < 2 + extended + mask:
+            return False
+        if extended > 0:
+            length = int.from_bytes(bytes(head[2 : 2 + extended]), "big") & _LENGTH_MASK
+        opcode = head[0] & 0x0F
+        self._counts = opcode < _CONTROL or opcode == _CLOSE
+        self._left = length
+        self._head = bytearray()
+        return True
+
+
+@final
+class ActivityWatch(Deadline):
+    """Of one tunnel or stream."""
+
+    def __init__(
+        self, it: RequestRecord, throttler: RevisionThrottler, quiet_s: float, wheel: TimingWheel, now_s: float
+    ) -> None:
+        super().__init__()
+        self._it: RequestRecord | None = it
+        self._throttler = throttler
+        self._quiet_s = quiet_s
+        self._wheel = wheel
+        self._carried_s: float = now_s
+        self._has_carried: bool = False  # since the last look; its time is that of the look
+        self._is_dormant: bool = False
+        self._from_client: FrameScanner | None = None
+        self._from_pod: FrameScanner | None = None
+        if it.was_tunnel() and b"websocket" in it.head.upgrade:
+            self._from_client, self._from_pod = FrameScanner(), FrameScanner()
+        wheel.arm(self, now_s + min(quiet_s, DORMANT_LOOK_S))
+
+    def sent(self, data: bytes) -> None:
+        """By the client."""
+        scanner = self._from_client
+        if scanner is None or scanner.feed(data):
+            self._has_carried = True
+
+    def answered(self, data: bytes) -> None:
+        """By the pod."""
+        scanner = self._from_pod
+        if scanner.feed(data) if scanner is not None else not is_comment(data):
+            self._has_carried = True
+
+    def expired(self, now_s: float) -> None:
+        it = self._it
+        if it is None or it.over:
+            return
+        if self._has_carried:
+            self._has_carried = False
+            self._carried_s = now_s
+            if self._is_dormant:
+                self._wake(it, now_s)
+        elif not self._is_dormant and now_s - self._carried_s >= self._quiet_s:
+            self._is_dormant = True
+            it.is_quiet = True
+            self._throttler.quiet += 1
+            self._throttler.traffic.ended(now_s)
+        if self._is_dormant and _leaves(it):
+            it.revoked(Reason.POD_REMOVED, "")
+            return
+        self._wheel.arm(self, now_s + min(self._quiet_s, DORMANT_LOOK_S))
+
+    def _wake(self, it: RequestRecord, now_s: float) -> None:
+        self._is_dormant = False
+        it.is_quiet = False
+        self._throttler.quiet -= 1
+        self._throttler.traffic.begun(now_s)
+        self._throttler.activate()
+
+    def stop(self) -> None:
+        """The request has ended."""
+        self._wheel.cancel(self)
+        self._it = None
+
+
+def is_comment(data: bytes) -> bool:
+    """Nothing but comments and empty lines of an event stream."""
+    if len(data) > COMMENT_BYTES_MAX:
+        return False
+    return all(line.startswith(b":") or not line for line in data.splitlines())
+
+
+def _leaves(it: RequestRecord) -> bool:
+    lease = it.lease
+    return lease is not None and lease.tracker.generation == lease.generation and lease.tracker.state == DRAINING

@@ -1,0 +1,293 @@
+"""A request for an answer that is kept: `GET`, `HEAD` and `DELETE` of the address that a 202 has named.
+
+Rules
+  1. It is for no revision: it waits in no line, wakes nothing and holds no slot.
+  2. While the request that it asks about has not been answered it is told how far that is (202); then it is sent the
+     answer, with its status, its fields and its body.
+  3. A body is sent as the client takes it, in parts. One that the client takes nothing of for the send timeout, or
+     whose rest cannot be had any more, is cut.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
+from activator.data_plane.answer_messages import TellAnswer
+from activator.data_plane.exchange import ClientStream, Exchange
+from activator.data_plane.proxy.answer_links import PART_BYTES, AnswerLinks, Asker, fields_of
+from activator.data_plane.proxy.answer_store import ANSWERS_PATH, STATE_HEADER, AnswerStore
+from activator.data_plane.proxy.kept_answer import KeptAnswer, copy_of
+from activator.data_plane.proxy.own_answers import send_whole
+from activator.data_plane.proxy.phases import ROUTING
+from activator.data_plane.proxy.proxy import ProxiedExchange, Proxy
+from activator.data_plane.refusals import PHRASES, refusal_head, refusal_text
+from activator.runtime.errors import Reason
+
+ASK_TIMEOUT_S: Final = 5.0  # for another data plane to answer
+_NAME_MAX: Final = 64  # characters of a name; ours have less
+_ALLOWED: Final = b"GET, HEAD, DELETE"
+
+
+@final
+class AnswerDesk:
+    """Opens such requests."""
+
+    def __init__(self, proxy: Proxy, store: AnswerStore, links: AnswerLinks) -> None:
+        self._proxy = proxy
+        self._store = store
+        self._links = links
+
+    def open(self, head: RequestHead, client: ClientStream) -> Exchange:
+        return StatusExchange(self._proxy, head, client, self._store, self._links)
+
+
+@final
+class _Waiting(Asker):
+    """For a part; refers to its exchange until that is over."""
+
+    def __init__(self, exchange: StatusExchange) -> None:
+        self.exchange: StatusExchange | None = exchange
+
+    def told(self, part: TellAnswer) -> None:
+        if self.exchange is not None:
+            self.exchange.told(part)
+
+    def unreachable(self) -> None:
+        if self.exchange is not None:
+            self.exchange.unreachable()
+
+
+@final
+class StatusExchange(ProxiedExchange):
+    """One such request."""
+
+    def __init__(
+        self, proxy: Proxy, head: RequestHead, client: ClientStream, store: AnswerStore, links: AnswerLinks
+    ) -> None:
+        super().__init__(proxy, head, client)
+        self._store = store
+        self._links = links
+        self._identity: str = ""
+        self._member: int = 0
+        self._question: int = 0  # that is asked of another data plane
+        self._waiting: _Waiting | None = None
+        self._found: KeptAnswer | None = None  # of our own, which is being sent
+        self._sends: bool = False  # the head has gone
+        self._length: int = 0
+        self._offset: int = 0
+        self._part: bytes = b""  # of another's, from the offset on
+        self._last: Headers = []
+
+    def begin(self) -> None:
+        if self.over:
+            return
+        try:
+            if self._enter(ROUTING):
+                self._proxy.active += 1
+                self._look()
+        except Exception as error:  # a defect: it ends this request and no other
+            self._proxy.on_error(error)
+            self._give_up(Reason.INTERNAL)
+
+    def _look(self) -> None:
+        method = self.head.method
+        if method not in {b"GET", b"HEAD", b"DELETE"}:
+            text = b"an answer can be read (GET, HEAD) and forgotten (DELETE)\n"
+            fields = Fields.from_pairs([(b"Allow", _ALLOWED), (b"Content-Type", b"text/plain; charset=utf-8")])
+            self._tell(ResponseHead(405, PHRASES[405], fields, len(text), True), text)
+            return
+        self._identity = self.head.target[len(ANSWERS_PATH) :].partition(b"?")[0].decode("latin-1")
+        self._member = _member_of(self._identity)
+        if self._member == self._store.number:
+            self._look_here()
+        elif self._member < 0:
+            self._tell(*self._store.absent(self._identity))
+        elif self._links.has_ended(self._member):
+            text = refusal_text(Reason.ANSWER_GONE, "the process that had it has ended")
+            self._tell(refusal_head(Reason.ANSWER_GONE, text, 0), text)
+        else:
+            self._waiting = _Waiting(self)
+            self._ask(method.decode() if method == b"DELETE" else "GET")
+
+    def _look_here(self) -> None:
+        store = self._store
+        answer = store.find(self._identity)
+        if answer is None:
+            self._tell(*store.absent(self._identity))
+        elif self.head.method == b"DELETE":
+            store.delete(answer)
+            self._tell(ResponseHead(204, PHRASES[204], Fields(b""), -1, False), b"")
+        elif not answer.is_done:
+            self._tell(*store.state(answer))
+        else:
+            kept = answer.head
+            assert kept is not None
+            self._found = answer
+            store.read_begins(answer)
+            self._begin_sending(copy_of(kept), len(answer.body), answer.trailers)
+
+    def _tell(self, head: ResponseHead, body: bytes) -> None:
+        """A short answer of our own."""
+        reason = head.headers.get(b"activator-reason")
+        if reason is not None:
+            self.reason = Reason(reason.decode())
+            self._proxy.count_refused(self.reason)
+        client = self._client
+        self.status = head.status
+        self._end(True, True)
+        send_whole(client, self.head, head, body)
+
+    # --- a body, as its client takes it ---
+
+    def _begin_sending(self, head: ResponseHead, length: int, trailers: Headers) -> None:
+        head.headers.append(STATE_HEADER, b"kept")
+        self.status = head.status
+        self.first_byte_s = self._time()
+        if not head.has_body or self.head.method == b"HEAD":
+            client = self._client
+            head.has_body = False
+            self._end(True, True)
+            client.send_head(head)
+            client.send_end([])
+            return
+        self._length = length
+        self._last = trailers
+        self._sends = True
+        self._client.send_head(head)
+        self._send_parts()
+
+    def _send_parts(self) -> None:
+        """As many as the client takes now."""
+        answer = self._found
+        client = self._client
+        while self._offset < self._length and not self._client_full:
+            if answer is not None:
+                data = bytes(answer.body[self._offset : self._offset + PART_BYTES])
+            else:
+                data = self._part
+                if not data:
+                    self._ask("GET")
+                    return
+                self._part = b""
+            self._offset += len(data)
+            self.response_bytes += len(data)
+            client.send_body(data)
+            client.flush()
+        if self.over:
+            return
+        if self._offset >= self._length:
+            trailers = self._last
+            self._end(True, True)
+            client.send_end(trailers)
+        else:
+            self._wait_for_client()
+
+    def _wait_for_client(self) -> None:
+        timeout_s = self._proxy.send_timeout_s
+        if timeout_s > 0.0:
+            self._proxy.wheel.arm(self, self._proxy.now() + timeout_s)
+
+    def client_blocked(self) -> None:
+        self._client_full = True
+        self._taken_bytes = self._client.taken_bytes()
+
+    def client_drained(self) -> None:
+        self._client_full = False
+        if self._sends and not self.over and self._question == 0:
+            self._proxy.wheel.cancel(self)
+            self._send_parts()
+
+    # --- of another data plane ---
+
+    def _ask(self, method: str) -> None:
+        waiting = self._waiting
+        assert waiting is not None
+        self._question = self._links.ask(self._member, self._identity, method, self._offset, waiting)
+        if self._question == 0:
+            self.unreachable()
+        else:
+            self._proxy.wheel.arm(self, self._proxy.now() + ASK_TIMEOUT_S)
+
+    def told(self, part: TellAnswer) -> None:
+        """What was asked for is here."""
+        if self.over:
+            return
+        self._question = 0
+        self._proxy.wheel.cancel(self)
+        if self._sends:
+            if part.status == 0 or part.length != self._length or not part.data:
+                self._give_up(Reason.ANSWER_GONE)
+            else:
+                self._part = part.data
+                self._send_parts()
+            return
+        head = ResponseHead(part.status, part.phrase, fields_of(part), part.length, part.has_body)
+        if not part.has_body:
+            head.content_length = -1
+        if part.is_kept:
+            self._part = part.data
+            self._begin_sending(head, part.length, part.trailers)
+        else:
+            self._tell(head, part.data)
+
+    def unreachable(self) -> None:
+        """The data plane that has the answer cannot be asked now."""
+        self._question = 0
+        if not self.over:
+            self._give_up(Reason.ANSWER_UNREACHABLE)
+
+    # --- ends ---
+
+    def expired(self, now_s: float) -> None:
+        if self.over:
+            return
+        if self._question != 0:
+            self._give_up(Reason.ANSWER_UNREACHABLE)
+            return
+        taken_bytes = self._client.taken_bytes()
+        if taken_bytes > self._taken_bytes:
+            self._taken_bytes = taken_bytes
+            self._wait_for_client()
+        else:
+            self._give_up(Reason.SEND_TIMEOUT)
+
+    def request_failed(self, reason: Reason, detail: str) -> None:
+        self._give_up(reason)
+
+    def _give_up(self, reason: Reason) -> None:
+        if self.over:
+            return
+        if not self._sends:
+            text = refusal_text(reason, "")
+            self._tell(refusal_head(reason, text, 1 if reason is Reason.ANSWER_UNREACHABLE else 0), text)
+            return
+        client = self._client
+        self.reason = reason
+        self._proxy.count_refused(reason)
+        self._end(False, True)
+        client.abort()
+
+    def _end(self, succeeded: bool, is_request: bool) -> None:
+        if self._question != 0:
+            self._links.give_up(self._member, self._question)
+            self._question = 0
+        if self._waiting is not None:
+            self._waiting.exchange = None
+            self._waiting = None
+        answer = self._found
+        if answer is not None:
+            self._found = None
+            self._store.read_ends(answer)
+        super()._end(succeeded, is_request)
+
+
+def _member_of(identity: str) -> int:
+    """The data plane that the name says; -1: it is none of our names."""
+    number, dash, secret = identity.partition("-")
+    if not dash or not secret or len(identity) > _NAME_MAX:
+        return -1
+    try:
+        return int(number, 16)
+    except ValueError:
+        return -1
