@@ -268,7 +268,7 @@ def _settle_addresses(options: argparse.Namespace) -> str:
 def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
     from activator.config.checks import is_same_listener
     from activator.config.file import overlay, resolve
-    from activator.control_plane.sources.process.supervisor import missing_program
+    from activator.control_plane.sources.process.child import missing_program
     from lb.registry import default_name
 
     missing = missing_program(command)

@@ -15,9 +15,9 @@ def configuration(config: Config) -> Any:
     """The configuration in force, defaults included; what may be secret is hidden: values of environment variables."""
     shown = msgspec.to_builtins(config, enc_hook=_plain)
     for revision in shown["revisions"]:
-        if revision["process"] is not None:
-            environment = revision["process"]["environment"]
-            revision["process"]["environment"] = dict.fromkeys(environment, _HIDDEN)
+        for program in (revision["process"], revision["container"]):
+            if program is not None:
+                program["environment"] = dict.fromkeys(program["environment"], _HIDDEN)
     return shown
 
 

@@ -63,7 +63,7 @@ def _why(revision: dict[str, Any]) -> list[str]:
     head = f"{revision['namespace']}/{revision['name']}"
     scaling = revision.get("scaling")
     if scaling is None:
-        return [f"{head}: not scaled here, since it has no `process`"]
+        return [f"{head}: not scaled here, since it has no `process` or `container`"]
     state = "asleep" if scaling["asleep"] else "panics" if scaling["panicking"] else "awake"
     averages = f"stable average {scaling['stable_average']:g}, panic average {scaling['panic_average']:g}"
     bounds = f"ready {scaling['ready']}, min {scaling['min']}, max {scaling['max'] or 'no bound'}"

@@ -46,8 +46,8 @@ PATIENCE_S: Final = 60.0
 # `respond_async` keeps answers in the memory of one replica, which others find only as members of one group.
 _FILE_ONLY: Final = frozenset(
     {
-        "name", "namespace", "pods", "process", "tls", "max_scale", "needs", "no_wake", "waiting_page", "fallback",
-        "respond_async", "progress", "activity",
+        "name", "namespace", "pods", "process", "container", "tls", "max_scale", "needs", "no_wake", "waiting_page",
+        "fallback", "respond_async", "progress", "activity",
     }
 )  # fmt: skip
 

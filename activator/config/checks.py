@@ -13,7 +13,8 @@ import re
 from collections.abc import Set as AbstractSet
 from typing import Final
 
-from activator.config.edge_checks import EdgeChecker, element_at, item_at
+from activator.config.container_checks import ContainerChecker, check_containers
+from activator.config.edge_checks import EdgeChecker, element_at, item_at, program_key
 from activator.config.group_checks import GroupChecker
 from activator.config.member_checks import check_members
 from activator.config.model.file import DEFAULT_ADMIN, DEFAULT_LISTEN
@@ -115,6 +116,7 @@ class Checker:
         self._names: dict[str, str] = {}  # namespace/name → path of the revision
         self._routing = RoutingChecker(reader)
         self._processes = ProcessChecker(reader)
+        self._containers = ContainerChecker(reader)
 
     def check(self, root: Item, values: Values) -> None:
         self._check_listeners(root, values)
@@ -131,13 +133,16 @@ class Checker:
         self._check_address(scaler_item, scaler, "listen", "kubernetes.external_scaler.", allow_empty=True)
         self._check_dns(root, values)
         self._check_positive(root, values, "limits", "limits", ("header_bytes", "held_bytes"))
+        check_containers(self._reader, item_at(root, "containers"), values.get("containers", {}))
+        finds_containers = values.get("containers", {}).get("discover", False) is True
+        declares_others = values.get("kubernetes") is not None or finds_containers
         revisions = values.get("revisions", [])
         revisions_item = root.entries.get("revisions") if root.entries else None
         if revisions_item is None or revisions_item.elements is None:
-            if revisions_item is None and values.get("kubernetes") is None:
+            if revisions_item is None and not declares_others:
                 self._reader.advise(root, "revisions", "at least one revision is required, or `kubernetes`")
             return
-        if not revisions_item.elements and values.get("kubernetes") is None:
+        if not revisions_item.elements and not declares_others:
             self._reader.advise(revisions_item, "revisions", "at least one revision is required, or `kubernetes`")
         trusts_headers = values.get("trust_revision_headers", False)
         self._takes_reports = bool(values.get("push", {}).get("listen", ""))
@@ -238,6 +243,9 @@ class Checker:
         self._check_keys(item, values, path)
         if values.get("process") is not None:
             self._processes.check(item, values, path)
+        if values.get("container") is not None:
+            self._processes.check_program(item_at(item, "container"), values["container"], f"{path}.container")
+            self._containers.check(item, values, path)
         check_scaling(self._reader, item, values, f"{path}.scaling")
         check_waiting(self._reader, item, values, path)
 
@@ -288,11 +296,13 @@ class Checker:
         entries = item.entries or {}
         has_pods = bool(values["pods"]) if "pods" in values else "pods" in entries
         has_pods = has_pods or bool(values.get("pods_file", ""))
-        has_process = values["process"] is not None if "process" in values else "process" in entries
-        if has_pods and has_process:
-            self._reader.advise(item, path, "set `pods` or `process`, not both")
-        elif not has_pods and not has_process and not self._takes_reports:
-            self._reader.advise(item, path, "set `pods` or `process`, or `push.listen` for pods that report themselves")
+        program = program_key(item, values)
+        other = "container" if program == "process" and values.get("container") is not None else "pods"
+        if program and (has_pods or other != "pods"):
+            self._reader.advise(item, path, f"set `{other}` or `{program}`, not both")
+        elif not has_pods and not program and not self._takes_reports:
+            advice = "set `pods`, `process` or `container`, or `push.listen` for pods that report themselves"
+            self._reader.advise(item, path, advice)
         seen: set[str] = set()
         for place, pod in enumerate(values.get("pods", [])):
             pods_item = item_at(item, "pods")

@@ -151,11 +151,11 @@ class EdgeChecker:
         self._check_introduction(item, values, path)
         tls = values.get("tls")
         if tls is not None and tls is not UNREADABLE:
-            self._check_pod_tls(item_at(item, "tls"), tls, f"{path}.tls", "process" in values)
+            self._check_pod_tls(item_at(item, "tls"), tls, f"{path}.tls", program_key(item, values))
 
-    def _check_pod_tls(self, item: Item, values: Values, path: str, has_process: bool) -> None:
-        if has_process:
-            self._reader.advise(item, path, "`tls` requires `pods`: connections to local processes are without TLS")
+    def _check_pod_tls(self, item: Item, values: Values, path: str, program: str) -> None:
+        if program:
+            self._reader.advise(item, path, "`tls` requires `pods`: connections to local programs are without TLS")
         if bool(values.get("certificate")) != bool(values.get("key")):
             self._reader.advise(item, path, "`certificate` and `key` require each other: set both or neither")
         elif values.get("certificate"):
@@ -182,11 +182,11 @@ class EdgeChecker:
             self._reader.advise(where, at, advice)
         if values.get("tls") is not None:
             self._reader.advise(where, at, "it is sent to pods without TLS only: take it or `tls` out")
-        probe, process = values.get("probe"), values.get("process")
+        probe, program = values.get("probe"), values.get(program_key(item, values))
         if isinstance(probe, dict) and (probe.get("identity_header") or probe.get("kind") == PROBE_GRPC):
             advice = "the probe's `identity_header` and `grpc` have no effect on such pods: take it or them out"
             self._reader.advise(where, at, advice)
-        sleep = process.get("sleep") if isinstance(process, dict) else None
+        sleep = program.get("sleep") if isinstance(program, dict) else None
         if isinstance(sleep, dict) and sleep.get("http_post"):
             self._reader.advise(where, at, "`sleep.http_post` is sent without it: use `sleep.command` or `signal`")
 
@@ -261,6 +261,14 @@ def _is_loopback(address: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def program_key(item: Item, values: Values) -> str:
+    """The key of the program that a revision has: `process`, `container`, or nothing."""
+    for key in ("process", "container"):
+        if values.get(key) is not None or (key not in values and key in (item.entries or {})):
+            return key
+    return ""
 
 
 def item_at(item: Item, key: str) -> Item:

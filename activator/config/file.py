@@ -49,7 +49,7 @@ from activator.config.specs import (
     concurrency_of,
     is_once,
     resolve_buffer,
-    resolve_process,
+    resolve_program,
     stand_for_many,
 )
 from activator.config.tree import Item, lay_environment_over, read_tree
@@ -82,7 +82,7 @@ def parse(text: str, name: str, environ: Mapping[str, str], policy_names: Abstra
     root = read_tree(text, name, environ, problems)
     if root is None:
         raise ConfigError(problems)
-    return _read(root, name, problems, policy_names)
+    return from_tree(root, name, problems, policy_names)
 
 
 def overlay(config: Config, environ: Mapping[str, str], policy_names: AbstractSet[str] | None = None) -> Config:
@@ -90,7 +90,7 @@ def overlay(config: Config, environ: Mapping[str, str], policy_names: AbstractSe
     problems: list[str] = []
     root = _item_of(config)
     lay_environment_over(root, environ, problems)
-    return _read(root, COMMAND_LINE, problems, policy_names)
+    return from_tree(root, COMMAND_LINE, problems, policy_names)
 
 
 def _item_of(value: object) -> Item:
@@ -113,7 +113,8 @@ def _default_of(field: msgspec.structs.FieldInfo) -> object:
     return field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
 
 
-def _read(root: Item, name: str, problems: list[str], policy_names: AbstractSet[str] | None) -> Config:
+def from_tree(root: Item, name: str, problems: list[str], policy_names: AbstractSet[str] | None) -> Config:
+    """A tree as a configuration; raises ConfigError with these problems and its own."""
     reader = Reader(problems)
     values = reader.read(root, _KIND, "")
     if values is not UNREADABLE:
@@ -156,8 +157,8 @@ def resolve_revision(
     queue = revision.queue
     concurrency = concurrency_of(revision)
     buffer_request, buffer_response, buffer_file = resolve_buffer(revision.buffer, concurrency)
-    if revision.process is not None:
-        most = resolve_process(revision, processors).max_scale
+    if revision.program is not None:
+        most = resolve_program(revision, processors).max_scale
     else:
         most = 0 if stand_for_many(revision) else len(revision.pods)
     return RevisionSpec(
@@ -301,9 +302,9 @@ def speaks_http2(revision: Revision) -> bool:
 
 
 def readiness_probe(revision: Revision) -> ProbeSpec:
-    """How a process of the revision is asked whether it is ready."""
-    assert revision.process is not None
-    return _introduced(_readiness_probe(revision, revision.process.readiness), revision)
+    """How a program of the revision is asked whether it is ready."""
+    assert revision.program is not None
+    return _introduced(_readiness_probe(revision, revision.program.readiness), revision)
 
 
 def _introduced(probe: ProbeSpec, revision: Revision) -> ProbeSpec:

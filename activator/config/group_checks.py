@@ -9,7 +9,7 @@ import re
 from functools import partial
 from typing import Final, NamedTuple
 
-from activator.config.edge_checks import element_at, item_at
+from activator.config.edge_checks import element_at, item_at, program_key
 from activator.config.model.groups import AFFINITY, GPUS, GROUP_DISCIPLINES
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
@@ -27,8 +27,13 @@ class _Known(NamedTuple):
     path: str
 
     @property
+    def program(self) -> str:
+        """The key of its program; empty: it has none."""
+        return program_key(self.item, self.values)
+
+    @property
     def process(self) -> Values:
-        found = self.values.get("process")
+        found = self.values.get(self.program)
         return found if isinstance(found, dict) else {}
 
     def amount(self, resource: str) -> int:
@@ -68,8 +73,8 @@ class GroupChecker:
                 advice = "`needs` has no effect without a group: name the revision in `members` of one, or remove it"
                 self._reader.advise(item_at(known.item, "needs"), f"{known.path}.needs", advice)
             if known.process.get("sleep") is not None:
-                item = item_at(item_at(known.item, "process"), "sleep")
-                self._check_sleep(item, known, f"{known.path}.process.sleep")
+                item = item_at(item_at(known.item, known.program), "sleep")
+                self._check_sleep(item, known, f"{known.path}.{known.program}.sleep")
 
     # --- one group ---
 
@@ -96,9 +101,7 @@ class GroupChecker:
         if _NAME.fullmatch(name) is None:
             self._reader.found(item_at(item, "name"), f"{path}.name", "letters, digits, dots and dashes")
         elif name == GPUS:
-            advice = (
-                f'"{GPUS}" is the group of the revisions with `process.gpus` that are in no other: use another name'
-            )
+            advice = f'"{GPUS}" is the group of the revisions with `gpus` that are in no other: use another name'
             self._reader.advise(item_at(item, "name"), f"{path}.name", advice)
         elif name in names:
             advice = f'"{name}" is the name of {names[name]} already: use each name once'
@@ -118,8 +121,10 @@ class GroupChecker:
             known = self._revisions.get(key)
             if known is None:
                 problem = f'there is no revision "{name}": name one of `revisions`, as `name` or `namespace/name`'
-            elif known.values.get("process") is None and "process" not in (known.item.entries or {}):
-                problem = f'"{name}" has no `process`: only programs of this machine can be loaded and evicted'
+            elif not known.program:
+                problem = (
+                    f'"{name}" has no `process` or `container`: only programs of this machine can be loaded and evicted'
+                )
             elif key in self._group_of:
                 problem = f'"{name}" is a member of {self._group_of[key]} already: name it in one group'
             else:
@@ -138,7 +143,7 @@ class GroupChecker:
                 self._reader.advise(item_at(known.item, "needs"), f"{known.path}.needs", advice)
             if known.amount(GPUS):
                 advice = f"`exclusive` says nothing of GPUs: set `budget: {{{GPUS}: N}}` in {path} in its place"
-                self._reader.advise(_process_item(known, "gpus"), f"{known.path}.process.gpus", advice)
+                self._reader.advise(_process_item(known, "gpus"), f"{known.path}.{known.program}.gpus", advice)
             if known.kept() and len(members) > 1:
                 advice = f'"{name}" is always loaded (`min_scale`, `pinned`), so the other members never could be'
                 self._reader.advise(item_at(item, "exclusive"), f"{path}.exclusive", advice)
@@ -168,7 +173,9 @@ class GroupChecker:
             self._reader.advise(known.item, known.path, advice)
         for resource in needs:
             if resource == GPUS:
-                advice = f"GPUs are counted by `process.gpus`: set that in the place of `needs.{GPUS}`"
+                advice = (
+                    f"GPUs are counted by `{known.program or 'process'}.gpus`: set that in the place of `needs.{GPUS}`"
+                )
                 self._reader.advise(item_at(item, resource), f"{known.path}.needs.{resource}", advice)
             elif resource not in budget:
                 advice = (
@@ -177,7 +184,7 @@ class GroupChecker:
                 self._reader.advise(item_at(item, resource), f"{known.path}.needs.{resource}", advice)
         if known.amount(GPUS) and GPUS not in budget:
             advice = f"{path} has no budget of GPUs: add `{GPUS}` to it"
-            self._reader.advise(_process_item(known, "gpus"), f"{known.path}.process.gpus", advice)
+            self._reader.advise(_process_item(known, "gpus"), f"{known.path}.{known.program}.gpus", advice)
 
     def _check_sums(self, item: Item, resource: str, budget: int, path: str, members: dict[str, _Known]) -> None:
         at = f"{path}.budget.{resource}"
@@ -229,7 +236,7 @@ class GroupChecker:
             count = known.amount(GPUS)
             if not count or (key in self._group_of and listed):
                 continue
-            at = f"{known.path}.process.gpus"
+            at = f"{known.path}.{known.program}.gpus"
             if not listed:
                 advice = "list the GPUs of this machine as `gpus: [0, 1]` at the top of the file"
                 self._reader.advise(_process_item(known, "gpus"), at, advice)
@@ -286,4 +293,4 @@ def _shown(resource: str, amount: int) -> str:
 
 
 def _process_item(known: _Known, key: str) -> Item:
-    return item_at(item_at(known.item, "process"), key)
+    return item_at(item_at(known.item, known.program), key)

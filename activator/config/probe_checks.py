@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from activator.config.edge_checks import item_at
+from activator.config.edge_checks import item_at, program_key
 from activator.config.model.pods import PROBE_GRPC, PROBE_HTTP, PROBE_KINDS
 from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
@@ -28,8 +28,8 @@ def check_probe(reader: Reader, revision: Item, values: Values, path: str) -> No
     if probe is None or probe is UNREADABLE:
         return
     item = item_at(revision, "probe")
-    if values.get("process") is not None:
-        reader.advise(item, path, "`probe` cannot be set with `process`: use `process.readiness`")
+    if program := program_key(revision, values):
+        reader.advise(item, path, f"`probe` cannot be set with `{program}`: use `{program}.readiness`")
         return
     kind = probe.get("kind", "")
     if kind and kind not in PROBE_KINDS:
@@ -64,8 +64,8 @@ def check_health(reader: Reader, revision: Item, values: Values, path: str) -> N
         return
     first, at = item_at(item, active[0]), f"{path}.{active[0]}"
     http_get, interval = health.get("http_get", ""), health.get("interval")
-    if values.get("process") is not None:
-        reader.advise(first, at, "health checks cannot be set with `process`: use `process.readiness`")
+    if program := program_key(revision, values):
+        reader.advise(first, at, f"health checks cannot be set with `{program}`: use `{program}.readiness`")
     elif http_get and _PATH.fullmatch(http_get) is None:
         reader.found(item_at(item, "http_get"), f"{path}.http_get", "a path that begins with /, without spaces")
     elif http_get and values.get("probe") is not None:

@@ -47,19 +47,23 @@ class ProcessChecker:
         command = process.get("command")
         if command is not None and (not command or command[0] == ""):
             self._reader.found(item_at(item, "command"), f"{at}.command", "a program and its arguments", "none")
-        self._check_scale(item, process, at)
+        self.check_program(item, process, at)
         if process.get("port") not in (None, UNREADABLE):
             self._check_port(revision, values, path)
         self._check_socket(item, process, at)
         self._check_lifetime(revision, values, path)
-        self._check_readiness(item_at(item, "readiness"), process.get("readiness", {}), f"{at}.readiness")
         if process.get("cpus") and process["cpus"] is not UNREADABLE and parse_processors(process["cpus"]) is None:
             self._reader.found(item_at(item, "cpus"), f"{at}.cpus", "numbers and ranges of processors, such as 0-3,6")
-        self._check_logs(item_at(item, "logs"), process, f"{at}.logs")
         self._check_stop(item_at(item, "stop"), process.get("stop", {}), f"{at}.stop")
         for name, value in process.get("environment", {}).items():
             if name == "" or "=" in name or "\0" in name or (value is not UNREADABLE and "\0" in value):
                 self._reader.found(item_at(item, "environment"), f"{at}.environment", "names of variables", f'"{name}"')
+
+    def check_program(self, item: Item, program: Values, path: str) -> None:
+        """What all kinds of programs have."""
+        self._check_scale(item, program, path)
+        self._check_readiness(item_at(item, "readiness"), program.get("readiness", {}), f"{path}.readiness")
+        self._check_logs(item_at(item, "logs"), program, f"{path}.logs")
 
     def _check_scale(self, item: Item, process: Values, path: str) -> None:
         least, most = process.get("min_scale", 0), process.get("max_scale", 0)

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from activator.config.model.containers import Container
 from activator.config.model.programs import Process
 from activator.runtime.errors import ConfigError
 
@@ -67,6 +68,37 @@ def variables_of(process: Process, directory: str, environ: Mapping[str, str]) -
     if process.env_file:
         found |= read_env_file(os.path.join(directory, expand(process.env_file, environ)))
     return found | process.environment
+
+
+def container_variables(container: Container, environ: Mapping[str, str]) -> dict[str, str]:
+    """Those of a container, beside its image's; raises ConfigError."""
+    found = read_env_file(os.path.abspath(expand(container.env_file, environ))) if container.env_file else {}
+    return found | container.environment
+
+
+def split_volume(text: str) -> tuple[str, str, str] | None:
+    """Source, target and options of a volume; None: it is not written as one."""
+    source, colon, rest = text.partition(":")
+    target, _, options = rest.partition(":")
+    if not colon or not source or not target.startswith("/") or ":" in options or "\0" in text:
+        return None
+    return source, target, options
+
+
+def volumes_of(container: Container, environ: Mapping[str, str]) -> list[str]:
+    """As an engine takes them: whole paths, or names of its volumes; raises ConfigError."""
+    found = []
+    for text in container.volumes:
+        parts = split_volume(text)
+        if parts is None:
+            raise ConfigError([f"{text}: expected SOURCE:/TARGET, or SOURCE:/TARGET:ro"])
+        source, target, options = parts
+        if "/" in source or source.startswith(("~", "$", ".")):
+            source = os.path.abspath(expand(source, environ))
+            if not os.path.exists(source):
+                raise ConfigError([f"{text}: there is no {source}; create it, or correct `volumes`"])
+        found.append(":".join([source, target, options] if options else [source, target]))
+    return found
 
 
 def limits_of(process: Process) -> list[str]:
@@ -133,9 +165,10 @@ def owner_of(process: Process) -> tuple[int, int]:
     return user.pw_uid, group
 
 
-def log_file_of(process: Process, environ: Mapping[str, str]) -> str:
+def log_file_of(program: Process | Container, environ: Mapping[str, str]) -> str:
     """The file that the output is written to. Raises ConfigError."""
-    path = os.path.abspath(os.path.join(expand(process.directory, environ), expand(process.logs.file, environ)))
+    directory = expand(program.directory, environ) if isinstance(program, Process) else ""
+    path = os.path.abspath(os.path.join(directory, expand(program.logs.file, environ)))
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         raise ConfigError([f"{path}: there is no directory {folder}; create it, or correct `file`"])

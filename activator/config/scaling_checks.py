@@ -9,7 +9,7 @@ import re
 from typing import Final
 from zoneinfo import ZoneInfo
 
-from activator.config.edge_checks import item_at
+from activator.config.edge_checks import item_at, program_key
 from activator.config.model.scaling import (
     METRIC_RPS,
     PROCESS_STABLE_WINDOW_S,
@@ -38,27 +38,35 @@ def check_scaling(reader: Reader, revision: Item, values: Values, path: str) -> 
     if not isinstance(scaling, dict):
         return
     item = item_at(revision, "scaling")
-    process = values.get("process")
-    if process is None and "process" not in (revision.entries or {}):
+    program = program_key(revision, values)
+    process = values.get(program)
+    if not program:
         if scaling:
-            reader.advise(item, path, "`scaling` requires `process`: the number of `pods` is what the file lists")
+            advice = "`scaling` requires `process` or `container`: the number of `pods` is what the file lists"
+            reader.advise(item, path, advice)
         return
     if not isinstance(process, dict):
         return
-    _check_twins(reader, item, item_at(revision, "process"), path)
-    check_values(reader, item, scaling, path, PROCESS_STABLE_WINDOW_S, process)
+    _check_twins(reader, item, item_at(revision, program), program, path)
+    check_values(reader, item, scaling, path, PROCESS_STABLE_WINDOW_S, process, program)
     least, most = process.get("min_scale", 0), scaling.get("max", 0)
     if most and least > most:
-        advice = f"`process.min_scale: {least}` is more than `max: {most}`: lower it, or raise `max`"
+        advice = f"`{program}.min_scale: {least}` is more than `max: {most}`: lower it, or raise `max`"
         reader.advise(item_at(item, "max"), f"{path}.max", advice)
 
 
 def check_values(
-    reader: Reader, item: Item, scaling: Values, path: str, stable_window_s: float, process: Values | None = None
+    reader: Reader,
+    item: Item,
+    scaling: Values,
+    path: str,
+    stable_window_s: float,
+    process: Values | None = None,
+    program: str = "process",
 ) -> None:
     """What holds whoever runs the pods; `stable_window_s`: where none is given."""
     _check_metric(reader, item, scaling, path)
-    _check_bounds(reader, item, scaling, process or {}, path)
+    _check_bounds(reader, item, scaling, process or {}, program, path)
     _check_windows(reader, item, scaling, path, stable_window_s)
     schedule_item = item_at(item, "schedule")
     schedule = scaling.get("schedule", [])
@@ -69,10 +77,10 @@ def check_values(
             _check_entry(reader, schedule_item.elements[place], entry, f"{path}.schedule[{place}]")
 
 
-def _check_twins(reader: Reader, item: Item, process: Item, path: str) -> None:
+def _check_twins(reader: Reader, item: Item, process: Item, program: str, path: str) -> None:
     for of_process, of_scaling in TWINS:
         if of_process in (process.entries or {}) and of_scaling in (item.entries or {}):
-            advice = f"`process.{of_process}` and `scaling.{of_scaling}` mean the same: remove one of the two"
+            advice = f"`{program}.{of_process}` and `scaling.{of_scaling}` mean the same: remove one of the two"
             reader.advise(item_at(item, of_scaling), f"{path}.{of_scaling}", advice)
 
 
@@ -101,9 +109,11 @@ def _check_windows(reader: Reader, item: Item, scaling: Values, path: str, stabl
             reader.found(item_at(item, key), f"{path}.{key}", f"at most {SCALING_WINDOW_MAX_S / 3600.0:g}h")
 
 
-def _check_bounds(reader: Reader, item: Item, scaling: Values, process: Values, path: str) -> None:
-    """The maximum may stand in `process`; there, its own minimum is compared with it in `checks.py`."""
-    where, most = ("max", scaling["max"]) if scaling.get("max") else ("process.max_scale", process.get("max_scale", 0))
+def _check_bounds(reader: Reader, item: Item, scaling: Values, process: Values, program: str, path: str) -> None:
+    """The maximum may stand in the program; there, its own minimum is compared with it in `checks.py`."""
+    where, most = (
+        ("max", scaling["max"]) if scaling.get("max") else (f"{program}.max_scale", process.get("max_scale", 0))
+    )
     if not most or most is UNREADABLE:
         return
     for key in ("min", "initial_scale", "activation_scale"):

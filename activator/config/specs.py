@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from activator.config.model.containers import Container
 from activator.config.model.file import Config
 from activator.config.model.pods import PROBE_TCP, Health, PodTls
 from activator.config.model.programs import LIFETIME_REQUEST, Process
@@ -230,29 +231,28 @@ def is_once(revision: Revision) -> bool:
     return revision.process is not None and revision.process.lifetime == LIFETIME_REQUEST
 
 
-def resolve_process(revision: Revision, processors: int | None = None) -> Process:
-    """The process of a revision that has one, with its defaults settled, from `scaling` where they stand there;
+def resolve_program(revision: Revision, processors: int | None = None) -> Process | Container:
+    """The program of a revision that has one, with its defaults settled, from `scaling` where they stand there;
     `processors`: how many this machine has.
     """
-    assert revision.process is not None
-    process = revision.process
+    program = revision.program
+    assert program is not None
     scaling = revision.scaling
     limit = concurrency_of(revision)
-    min_scale = process.min_scale or scaling.min
-    max_scale = process.max_scale or scaling.max
+    min_scale = program.min_scale or scaling.min
+    max_scale = program.max_scale or scaling.max
     if max_scale == 0:
         # A program that sets no limit handles many requests at once by itself; one with a limit needs company.
         max_scale = 1 if limit == 0 else processors or len(os.sched_getaffinity(0))
         least = (min_scale, scaling.initial_scale, scaling.activation_scale, *(one.min for one in scaling.schedule))
         max_scale = max(max_scale, *least)
-    ports = process.ports()
-    if ports is not None:
-        max_scale = min(max_scale, len(ports))
+    if program.copies_max is not None:
+        max_scale = min(max_scale, program.copies_max)
     grace = scaling.scale_to_zero_grace
     return msgspec.structs.replace(
-        process,
+        program,
         min_scale=min_scale,
         max_scale=max_scale,
-        target_concurrency=process.target_concurrency or limit or TARGET_CONCURRENCY,
-        idle=process.idle if grace is None else grace,
+        target_concurrency=program.target_concurrency or limit or TARGET_CONCURRENCY,
+        idle=program.idle if grace is None else grace,
     )

@@ -250,7 +250,7 @@ def _lay_over(root: Item, variable: str, value: str, problems: list[str]) -> Non
         if child is None:
             return
         above = child
-    _put(above, path[-1], _value_of(variable, value), problems)
+    _put(above, path[-1], value_item(variable, value), problems)
 
 
 def _path_of(variable: str) -> list[str]:
@@ -301,7 +301,8 @@ def _place_in(above: Item, component: str, variable: str, problems: list[str]) -
     return None
 
 
-def _value_of(variable: str, value: str) -> Item:
+def value_item(variable: str, value: str) -> Item:
+    """A value that stands in no file, but at `variable`: YAML where it is in brackets or braces, else a text."""
     if value.lstrip()[:1] in ("[", "{"):
         unread: list[str] = []
         item = _parse_yaml(value, variable, unread)

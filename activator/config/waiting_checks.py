@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
-from activator.config.edge_checks import element_at, item_at
+from activator.config.edge_checks import element_at, item_at, program_key
 from activator.config.model.waiting import COUNTS, COUNTS_OPEN
 from activator.config.reader import UNREADABLE, Reader, Values
 from activator.config.tree import Item
@@ -20,6 +20,7 @@ PAGE_BYTES_MAX: Final = 256 * KIB
 REFRESH_MIN_S: Final = 0.5  # a page that loads itself more often is load …
 LOOKS_MIN_S: Final = 1.0  # a program is asked, and a connection looked at, no more often
 COMMENTS_MIN_S: Final = 0.5  # … and so are comments
+_NO_OUTPUT: Final = "only a revision with `process` or `container` has output to show"
 
 
 def check_waiting(reader: Reader, item: Item, values: Values, path: str) -> None:
@@ -33,9 +34,9 @@ def check_waiting(reader: Reader, item: Item, values: Values, path: str) -> None
     if isinstance(refresh, float) and refresh < REFRESH_MIN_S:
         where = item_at(item_at(item, "waiting_page"), "refresh")
         reader.found(where, f"{path}.waiting_page.refresh", f"at least {REFRESH_MIN_S:g}s")
-    if page and page is not UNREADABLE and page.get("output") is True and not values.get("process"):
+    if page and page is not UNREADABLE and page.get("output") is True and not program_key(item, values):
         where = item_at(item_at(item, "waiting_page"), "output")
-        reader.advise(where, f"{path}.waiting_page.output", "only a revision with `process` has output to show")
+        reader.advise(where, f"{path}.waiting_page.output", _NO_OUTPUT)
     _check_activity(reader, item, values, path)
     progress = values.get("progress")
     interval = progress.get("interval") if progress and progress is not UNREADABLE else None
@@ -72,8 +73,9 @@ def _check_activity(reader: Reader, item: Item, values: Values, path: str) -> No
     if not busy or busy is UNREADABLE:
         return
     busy_item = item_at(found, "busy")
-    if not values.get("process"):
-        reader.advise(busy_item, f"{path}.activity.busy", "only a revision with `process` has a program to ask")
+    if not program_key(item, values):
+        advice = "only a revision with `process` or `container` has a program to ask"
+        reader.advise(busy_item, f"{path}.activity.busy", advice)
     target = busy.get("http_get")
     if isinstance(target, str) and not (target.startswith("/") and target.isascii() and _is_target(target)):
         reader.found(item_at(busy_item, "http_get"), f"{path}.activity.busy.http_get", "a path such as /api/status")

@@ -19,10 +19,14 @@ from activator.control_plane.probes.prober import Prober
 from activator.control_plane.probes.tcp_probe import TcpProber
 from activator.control_plane.scaling.autoscaler import Shown
 from activator.control_plane.snapshot import UNANSWERED_S, Known, revisions, state_worker
+from activator.control_plane.sources.container.source import ContainerSource
+from activator.control_plane.sources.container.units import ContainerUnits
 from activator.control_plane.sources.file import FileSource
 from activator.control_plane.sources.fixed_pods.resolver import NameResolver
 from activator.control_plane.sources.fixed_pods.source import FixedPods
 from activator.control_plane.sources.health_checks import HealthChecks
+from activator.control_plane.sources.local_units import LocalUnits
+from activator.control_plane.sources.process.child import ChildProcesses
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.source import ProcessSource
 from activator.control_plane.sources.source import Source
@@ -79,14 +83,17 @@ class ControlPlane:
         self.health_checks = HealthChecks(tasks, self.submit, self.worker.model, now)
         self.prober.panicked = self.worker.supervision.panicked
         self.controllers = Controllers(now)
-        self.processes = ProcessSource(tasks, self.submit, now, wall_clock, reaping, self.worker.supervision.panicked)
+        containers = ContainerUnits(tasks, now, wall_clock, reaping)
+        units = LocalUnits(ChildProcesses(tasks, now, reaping), containers)
+        self.processes = ProcessSource(tasks, self.submit, now, wall_clock, units, self.worker.supervision.panicked)
         unreachable = UnreachableRevisions(self.submit, self.prober, self.worker.model, now)
         resolver = NameResolver(dns.servers, float(dns.timeout))
         fixed_pods = FixedPods(tasks, self.submit, unreachable.pods_changed, now, resolver)
         unreachable.no_pods = fixed_pods.cause_of
         self.file = FileSource(self.submit, self.processes, fixed_pods, unreachable)
+        self.containers = ContainerSource(tasks, self.submit, self.processes, containers)
         # In the order in which they are asked whether a revision is theirs.
-        self._sources: list[Source] = [self.file, self.processes]
+        self._sources: list[Source] = [self.file, self.containers, self.processes]
 
     # --- life ---
 
@@ -171,7 +178,9 @@ class ControlPlane:
 
     def configure(self, config: Config, specs: list[RevisionSpec]) -> None:
         """What the file declares from now on (`FileSource.configure`)."""
+        self.containers.prepare(config)
         self.file.configure(config, specs)
+        self.containers.configure(config)
 
     async def start_source(self, source: Source) -> None:
         """A source beside the file. Raises StartError."""

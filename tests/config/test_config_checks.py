@@ -127,7 +127,10 @@ GOOD = revision("")
             "revisions[0].hosts: found an empty list, expected at least one host",
         ),
         ("revisions: [{name: a, pods: ['h:1']}]", "revisions[0].hosts: `hosts` is required: the hosts"),
-        (f"revisions: [{revision('', source='pods: []')}]", "revisions[0]: set `pods` or `process`, or `push.listen`"),
+        (
+            f"revisions: [{revision('', source='pods: []')}]",
+            "revisions[0]: set `pods`, `process` or `container`, or `push.listen`",
+        ),
         (f"revisions: [{revision('process: {command: [x]}')}]", "revisions[0]: set `pods` or `process`, not both"),
         (f"""revisions: [{revision("", source="pods: ['h:1', 'h:1']")}]""", "revisions[0].pods[1]"),
         (

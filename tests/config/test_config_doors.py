@@ -6,7 +6,7 @@ import pytest
 
 from activator.config.file import parse, resolve
 from activator.config.model.listeners import Listener, ProxyProtocol
-from activator.config.specs import resolve_process, stand_for_many
+from activator.config.specs import resolve_program, stand_for_many
 from activator.runtime.errors import ConfigError
 from activator.runtime.unix_sockets import UNIX_ADMIN_MODE, SocketAccess
 
@@ -118,7 +118,7 @@ admin: {address: unix:/run/c.sock, owner: ops}
 
 def test_how_many_copies_a_range_allows() -> None:
     def most(process: str, more: str = "", processors: int = 8) -> int:
-        return resolve_process(parse(program(process, more), "a", {}).revisions[0], processors).max_scale
+        return resolve_program(parse(program(process, more), "a", {}).revisions[0], processors).max_scale
 
     assert most("port: 9000-9003", "container_concurrency: 1,") == 4
     assert most("port: 9000-9019", "container_concurrency: 1,") == 8
@@ -131,7 +131,7 @@ def test_a_copy_that_ends_after_one_request_takes_one() -> None:
     config = parse(program("lifetime: request"), "a", {})
     (spec,) = resolve(config, lambda limit: f"policy for {limit}", 8)
     assert (spec.container_concurrency, spec.is_once, spec.policy, spec.max_scale) == (1, True, "policy for 1", 8)
-    process = resolve_process(config.revisions[0], 8)
+    process = resolve_program(config.revisions[0], 8)
     assert (process.target_concurrency, process.max_scale) == (1, 8)
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from activator.config import file as config_file
 from activator.config.model.file import Config
 from activator.config.model.pods import Pod
-from activator.config.specs import RevisionSpec, resolve_process
+from activator.config.specs import RevisionSpec, resolve_program
 from activator.runtime.errors import ConfigError
 
 POLICIES = {"random", "choice-of-2", "round-robin", "least-connections", "first-available"}
@@ -114,7 +114,7 @@ def test_max_scale_is_the_number_of_fixed_pods_where_it_is_not_set() -> None:
 )
 def test_defaults_of_a_process(revision: str, process: str, max_scale: int, target: int) -> None:
     config = parse(f"revisions: [{{name: a, hosts: [a], {revision} process: {{command: [x]{process}}}}}]")
-    settled = resolve_process(config.revisions[0], processors=8)
+    settled = resolve_program(config.revisions[0], processors=8)
     assert (settled.max_scale, settled.target_concurrency) == (max_scale, target)
     assert resolve(config)[0].max_scale == max_scale
 

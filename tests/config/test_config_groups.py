@@ -39,7 +39,7 @@ BOTH = "members: [a, b], budget: {mem: 24GiB}"
         (file(A, group="members: [a, a], budget: {mem: 24GiB}"), '"a" is a member of groups[0] already'),
         (
             file(A, "{name: c, hosts: [c], pods: ['h:1']}", group="members: [a, c], budget: {mem: 24GiB}"),
-            '"c" has no `process`: only programs of this machine can be loaded',
+            '"c" has no `process` or `container`: only programs of this machine can be loaded',
         ),
         (
             f"revisions: [{A}]\ngroups: [{{name: g, {ALONE}}}, {{name: h, members: [a], exclusive: true}}]",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from activator.config.file import parse, resolve
-from activator.config.specs import resolve_process
+from activator.config.specs import resolve_program
 from activator.runtime.errors import ConfigError
 
 
@@ -80,5 +80,5 @@ def test_no_signals(name: str, expected: str) -> None:
 
 def test_a_port_allows_one_copy_whatever_the_limit_is() -> None:
     config = parse(f"revisions: [{revision('port: 8080', more='container_concurrency: 4')}]", "a", {})
-    assert resolve_process(config.revisions[0], processors=8).max_scale == 1
+    assert resolve_program(config.revisions[0], processors=8).max_scale == 1
     assert resolve(config, lambda _: "random", 8)[0].max_scale == 1

@@ -58,7 +58,7 @@ def test_where_pods_report_themselves_a_revision_needs_neither_pods_nor_a_proces
     with pytest.raises(ConfigError) as caught:
         parse(rest, "f", {})
     assert caught.value.problems == [
-        "f:1: revisions[0]: set `pods` or `process`, or `push.listen` for pods that report themselves"
+        "f:1: revisions[0]: set `pods`, `process` or `container`, or `push.listen` for pods that report themselves"
     ]
 
 

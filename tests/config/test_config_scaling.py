@@ -124,5 +124,8 @@ def test_fixed_pods_are_not_scaled() -> None:
     with pytest.raises(ConfigError) as caught:
         parse("revisions: [{name: a, hosts: [a], pods: ['h:1'], scaling: {min: 1}}]", "f", {})
     assert caught.value.problems == [
-        "f:1: revisions[0].scaling: `scaling` requires `process`: the number of `pods` is what the file lists"
+        (
+            "f:1: revisions[0].scaling: `scaling` requires `process` or `container`: the number of `pods` is what the "
+            "file lists"
+        )
     ]

@@ -50,14 +50,14 @@ def resolved(key: str) -> RevisionSpec:
         ),
         ("fallback: {redirect: status.example.com}", "expected an address such as"),
         ('fallback: {redirect: "/a\\r\\nSet-Cookie: b"}', "expected an address such as"),
-        ("waiting_page: {output: true}", "only a revision with `process` has output to show"),
+        ("waiting_page: {output: true}", "only a revision with `process` or `container` has output to show"),
         ("progress: {interval: 100ms}", "at least 0.5s"),
         ("fallback: {revision: other}", 'there is no revision "other" in this file'),
         ("fallback: {revision: a}", "a circle: a -> a"),
         ("fallback: {redirect: /x, while_starting: true}", "it has no effect without `revision`"),
         ("activity: {websocket: closed}", "open or traffic"),
         ("activity: {quiet_after: 500ms}", "at least 1s"),
-        ("activity: {busy: {http_get: /x}}", "only a revision with `process` has a program to ask"),
+        ("activity: {busy: {http_get: /x}}", "only a revision with `process` or `container` has a program to ask"),
         ('fallback: {redirect: "javascript:alert(1)"}', "expected an address such as"),
     ],
 )
@@ -145,6 +145,15 @@ def test_how_a_program_cannot_be_asked(busy: str, problem: str) -> None:
         parse(text, "f", {})
     (found,) = caught.value.problems
     assert problem in found
+
+
+def test_a_container_is_a_program_that_is_asked_and_has_output() -> None:
+    text = (
+        "revisions: [{name: a, hosts: [a], container: {image: x}, waiting_page: {output: true},"
+        " activity: {busy: {http_get: /api/status}}}]"
+    )
+    (revision,) = parse(text, "f", {}).revisions
+    assert revision.activity.busy is not None and revision.waiting_page is not None and revision.waiting_page.output
 
 
 def test_what_counts_as_activity() -> None:

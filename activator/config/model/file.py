@@ -6,6 +6,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from activator.config.model.containers import Containers
 from activator.config.model.groups import Group
 from activator.config.model.kinds import Share, doc
 from activator.config.model.kubernetes import Kubernetes
@@ -96,13 +97,16 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     health: Annotated[Health, doc("Passive health checks of all revisions.")] = Health()
     dns: Annotated[Dns, doc("Who is asked for names.")] = Dns()
     limits: Annotated[Limits, doc("Bounds of the process.")] = Limits()
-    revisions: Annotated[list[Revision], doc("The revisions. At least one, unless `kubernetes` is set.")] = []
+    revisions: Annotated[
+        list[Revision], doc("The revisions. At least one, unless `kubernetes` or `containers.discover` is set.")
+    ] = []
     groups: Annotated[list[Group], doc("Groups of revisions that share what the machine has.")] = []
+    containers: Annotated[Containers, doc("The container engine of this machine.")] = Containers()
     gpus: Annotated[
         list[int | str],
         doc(
-            "The GPUs of this machine that `process.gpus` are taken from, by number or by name, as `nvidia-smi -L` or "
-            "`rocm-smi` lists them.",
+            "The GPUs of this machine that `process.gpus` and `container.gpus` are taken from, by number or by name, "
+            "as `nvidia-smi -L` or `rocm-smi` lists them.",
             [0, 1],
             ["GPU-8f4d2c1a"],
         ),

@@ -109,7 +109,63 @@ class Logs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     keep: Annotated[Positive, doc("The number of older files that are kept.", 9)] = 5
 
 
-class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What all programs have that the activator starts and stops, processes and containers. Each copy is a pod."""
+
+    readiness: Annotated[Readiness, doc("How a copy is probed before it gets requests.")] = Readiness()
+    sleep: Annotated[
+        Sleep | None,
+        doc(
+            "How a copy is put to sleep where it would be stopped, and woken where one would be started. Not set: "
+            "it is stopped."
+        ),
+    ] = None
+    gpus: Annotated[
+        Count,
+        doc(
+            "The number of GPUs that each copy has to itself, out of `gpus` of the file. A process finds them in "
+            "`CUDA_VISIBLE_DEVICES` and `HIP_VISIBLE_DEVICES`; a container is given these alone, as the engine does "
+            "it for NVIDIA's.",
+            1,
+        ),
+    ] = 0
+    preload: Annotated[
+        bool,
+        doc("Whether one copy is started with the activator, without a request. It ends when it is idle.", True),
+    ] = False
+    pinned: Annotated[
+        bool,
+        doc(
+            "Whether a copy that has been loaded stays: it is not idle, and gives way to no other of its group.",
+            True,
+        ),
+    ] = False
+    logs: Annotated[Logs, doc("Where its output goes.")] = Logs()
+    min_scale: Annotated[
+        Count, doc("The number of copies that always run. 0: the program is stopped when it is idle.", 1)
+    ] = 0
+    max_scale: Annotated[
+        Count,
+        doc(
+            "The highest number of copies. 0: one if `container_concurrency` is 0, else the number of processors; "
+            "at least `min_scale`.",
+            4,
+        ),
+    ] = 0
+    target_concurrency: Annotated[
+        Count,
+        doc(
+            "The number of requests per copy that the scaling aims at: wanted copies = requests in flight and "
+            f"waiting / this number. 0: `container_concurrency`, or {TARGET_CONCURRENCY} if that is 0.",
+            10,
+        ),
+    ] = 0
+    idle: Annotated[Duration, doc("The time without a request after which the number falls to `min_scale`.", "5m")] = (
+        Duration(60.0)
+    )
+
+
+class Process(Program, frozen=True, forbid_unknown_fields=True):
     """A program on this machine. Each process of it is a pod; the activator starts and stops them by load."""
 
     command: Annotated[
@@ -149,57 +205,7 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             words=LIFETIMES,
         ),
     ] = LIFETIME_SERVICE
-    readiness: Annotated[Readiness, doc("How a process is probed before it gets requests.")] = Readiness()
     stop: Annotated[Stop, doc("How a process is ended.")] = Stop()
-    sleep: Annotated[
-        Sleep | None,
-        doc(
-            "How a process is put to sleep where it would be stopped, and woken where one would be started. Not set: "
-            "it is stopped."
-        ),
-    ] = None
-    gpus: Annotated[
-        Count,
-        doc(
-            "The number of GPUs that each process has to itself, out of `gpus` of the file. `CUDA_VISIBLE_DEVICES` and "
-            "`HIP_VISIBLE_DEVICES` name them.",
-            1,
-        ),
-    ] = 0
-    preload: Annotated[
-        bool,
-        doc("Whether one process is started with the activator, without a request. It ends when it is idle.", True),
-    ] = False
-    pinned: Annotated[
-        bool,
-        doc(
-            "Whether a process that has been loaded stays: it is not idle, and gives way to no other of its group.",
-            True,
-        ),
-    ] = False
-    logs: Annotated[Logs, doc("Where its output goes.")] = Logs()
-    min_scale: Annotated[
-        Count, doc("The number of processes that always run. 0: the program is stopped when it is idle.", 1)
-    ] = 0
-    max_scale: Annotated[
-        Count,
-        doc(
-            "The highest number of processes. 0: one if `container_concurrency` is 0, else the number of processors; "
-            "at least `min_scale`.",
-            4,
-        ),
-    ] = 0
-    target_concurrency: Annotated[
-        Count,
-        doc(
-            "The number of requests per process that the scaling aims at: wanted processes = requests in flight and "
-            f"waiting / this number. 0: `container_concurrency`, or {TARGET_CONCURRENCY} if that is 0.",
-            10,
-        ),
-    ] = 0
-    idle: Annotated[Duration, doc("The time without a request after which the number falls to `min_scale`.", "5m")] = (
-        Duration(60.0)
-    )
     environment: Annotated[
         dict[str, str],
         doc(
@@ -244,6 +250,12 @@ class Process(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             "2GiB",
         ),
     ] = Size(0)
+
+    @property
+    def copies_max(self) -> int | None:
+        """There can be so many copies of it; None: any number."""
+        ports = self.ports()
+        return None if ports is None else len(ports)
 
     def ports(self) -> range | None:
         """Those that its copies may have; None: any that are free."""

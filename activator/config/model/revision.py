@@ -6,6 +6,7 @@ from typing import Annotated
 
 import msgspec
 
+from activator.config.model.containers import Container
 from activator.config.model.kinds import Count, Duration, Share, Size, Weight, doc
 from activator.config.model.pods import POD_PROTOCOLS, PROXY_VERSIONS, Pod, PodTls, Probe, RevisionHealth
 from activator.config.model.programs import Process
@@ -125,7 +126,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pods: Annotated[
         list[str | Pod],
         doc(
-            "Fixed pods, each an address or a mapping. A revision has either `pods` or `process`.",
+            "Fixed pods, each an address or a mapping. A revision has one of `pods`, `process` and `container`.",
             ["127.0.0.1:9001", "unix:/run/app.sock", {"address": "127.0.0.1:9002", "weight": 3}],
         ),
     ] = []
@@ -168,12 +169,21 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
     tls: Annotated[PodTls | None, doc("TLS on the connections to the pods. Not set: without TLS.")] = None
     process: Annotated[Process | None, doc("A program on this machine that the activator starts and stops.")] = None
-    scaling: Annotated[Scaling, doc("How many processes there are, by load.")] = Scaling()
+    container: Annotated[
+        Container | None,
+        doc("A program in a container, which the activator starts and stops ([containers](containers.md))."),
+    ] = None
+    scaling: Annotated[Scaling, doc("How many copies of the program there are, by load.")] = Scaling()
     needs: Annotated[
         dict[str, Size],
         doc(
-            "How much of the budget of its group each process takes, while it starts, runs and stops. GPUs are not "
-            "named here: `process.gpus`.",
+            "How much of the budget of its group each copy takes, while it starts, runs and stops. GPUs are not "
+            "named here: `process.gpus`, `container.gpus`.",
             {"gpu_memory": "10GiB"},
         ),
     ] = {}
+
+    @property
+    def program(self) -> Process | Container | None:
+        """What of it the activator starts and stops, if anything."""
+        return self.process or self.container

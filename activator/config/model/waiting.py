@@ -47,7 +47,7 @@ class WaitingPage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         bool,
         doc(
             "Whether the page shows the last lines that the program has written since its start began. Anybody who "
-            "may open the page reads them. Only with `process`.",
+            "may open the page reads them. Only with `process` or `container`.",
             True,
         ),
     ] = False

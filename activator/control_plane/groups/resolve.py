@@ -1,6 +1,6 @@
 """What stands in the file, as rules of groups.
 
-Revisions with `process.gpus` that are in no group share the GPUs that no group has a budget of: they are the group
+Revisions with `gpus` of their own that are in no group share the GPUs that no group has a budget of: they are the group
 `gpus`, so that nobody waits for a GPU whose program is idle.
 """
 
@@ -26,7 +26,7 @@ def resolve_groups(config: Config) -> list[GroupRule]:
     others = {
         key: one
         for key, one in revisions.items()
-        if key not in grouped and one.process is not None and one.process.gpus > 0
+        if key not in grouped and one.program is not None and one.program.gpus > 0
     }
     if others:
         left = len(config.gpus) - sum(int(group.budget.get(GPUS, 0)) for group in config.groups)
@@ -55,7 +55,7 @@ def _rule(group: Group, members: dict[str, Revision]) -> GroupRule:
 
 
 def _member(revision: Revision, resources: tuple[str, ...]) -> MemberRule:
-    process = revision.process
+    process = revision.program
     assert process is not None
     needs = amounts_of(revision, resources)
     asleep: Amounts | None = None
@@ -70,5 +70,5 @@ def _member(revision: Revision, resources: tuple[str, ...]) -> MemberRule:
 
 def amounts_of(revision: Revision, resources: tuple[str, ...]) -> Amounts:
     """What one program of the revision takes of each."""
-    gpus = 0 if revision.process is None else revision.process.gpus
+    gpus = 0 if revision.program is None else revision.program.gpus
     return tuple(gpus if resource == GPUS else int(revision.needs.get(resource, 0)) for resource in resources)

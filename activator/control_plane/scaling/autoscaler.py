@@ -187,7 +187,8 @@ class Autoscaler:
             return False
         held_for_s = revision.rule.scale_to_zero_grace_s if seconds is None else seconds
         revision.held_for_s = held_for_s
-        revision.held_until_s = self._now() + max(held_for_s, HOLD_START_S)
+        start_s = HOLD_START_S if revision.ready == 0 else 0.0
+        revision.held_until_s = self._now() + max(held_for_s, start_s)
         self._decide(key, revision)
         return True
 

@@ -26,7 +26,7 @@ from activator.config.model.scaling import (
     TARGET_RPS,
     Scaling,
 )
-from activator.config.specs import resolve_process
+from activator.config.specs import resolve_program
 from activator.control_plane.scaling.schedule import ScheduledMinimum, scheduled
 from activator.runtime.clock import NEVER
 
@@ -70,8 +70,8 @@ def resolve_rule(scaling: Scaling, container_concurrency: int) -> ScalingRule:
 
 
 def process_rule(revision: Revision, processors: int | None = None) -> ScalingRule:
-    """The rule of a revision that local processes run; `process.min_scale` and its neighbours are part of it."""
-    process = resolve_process(revision, processors)
+    """The rule of a revision that local programs run; `process.min_scale` and its neighbours are part of it."""
+    process = resolve_program(revision, processors)
     scaling = revision.scaling
     rule = _resolve(
         scaling,

@@ -15,15 +15,14 @@ from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
 from activator.config.model.waiting import Busy
 from activator.control_plane.sources.process.busy import BUSY_BYTES_MAX, SILENT_MAX, BusyWatch, Said, ask, judge
-from activator.control_plane.sources.process.fleet import Fleet, LocalProcess
-from activator.control_plane.sources.process.places import Place
+from activator.control_plane.sources.process.fleet import Fleet
 from activator.control_plane.sources.process.program_log import ProgramLog, Terminal
 from activator.messages import Load
 from activator.runtime.tasks import TaskGroupOwner, pause
+from tests.control_plane.sources.unstarted import unstarted
 from tests.manual_clock import ManualClock
 
 KEY = "default/app"
-PLACE = Place(1)
 WALL_S = 1_800_000_000.0
 
 
@@ -154,11 +153,10 @@ class Asked:
         self.has_requests = False
         self.changes: list[int] = []
         self.touches: list[float] = []
-        process = Process(command=["x"])
-        revision = Revision(name="app", process=process)
+        revision = Revision(name="app", process=Process(command=["x"]))
         self.fleet = Fleet(KEY, revision, ProgramLog(Terminal(), self.clock.now))
-        self.process = LocalProcess(KEY, f"{KEY}#1", PLACE, 1.0, process, lambda stream, data: None)
-        self.process.address = address
+        self.process = unstarted(KEY, revision)
+        self.process.unit.address = address
         self.process.ready = True
         self.fleet.processes = {self.process.identity: self.process}
         self.tasks = tasks

@@ -1,20 +1,33 @@
-"""Local processes when something of ours goes wrong: it is counted, and after a backoff there is another one."""
+"""Local processes when something of ours goes wrong: it is counted, and after a backoff there is another one. What
+only one can have, and what the reaper does of more than processes.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import socket
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
+from activator.config.model.containers import Container
 from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
+from activator.control_plane.sources.container.units import ContainerUnits
+from activator.control_plane.sources.local_units import LocalUnits
+from activator.control_plane.sources.process import reaper
+from activator.control_plane.sources.process.child import ChildProcesses
+from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.places import Places
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
+from activator.control_plane.sources.process.unit import Unit
 from activator.control_plane.state.supervision import Supervision
 from activator.messages import Change, PodSeen, PodStatus
+from activator.runtime.clock import Now
 from activator.runtime.tasks import TaskGroupOwner
 from tests.sources import ROOT
 
@@ -48,15 +61,15 @@ class NoPortAtFirst(Places):
         return super().free_port()
 
 
-class Portless(ProcessSupervisor):
+class Portless(ChildProcesses):
     """Whose processes have no place at first."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._places = NoPortAtFirst(self._reaping)
+    def __init__(self, tasks: TaskGroupOwner, now: Now, reaping: Reaping) -> None:
+        super().__init__(tasks, now, reaping)
+        self.places = NoPortAtFirst(reaping)
 
 
-def until_ready(make: Callable[..., ProcessSupervisor], reaping: Reaping) -> tuple[Supervision, list[BaseException]]:
+def until_ready(make: Callable[..., ChildProcesses], reaping: Reaping) -> tuple[Supervision, list[BaseException]]:
     """Ask for one process, and wait until there is one that is ready."""
     supervision = Supervision()
     errors: list[BaseException] = []
@@ -69,7 +82,9 @@ def until_ready(make: Callable[..., ProcessSupervisor], reaping: Reaping) -> tup
                 ready.set()
 
         tasks = TaskGroupOwner(lambda name, error: errors.append(error))
-        supervisor = make(tasks, hear, time.monotonic, reaping, supervision.panicked)
+        supervisor = ProcessSupervisor(
+            tasks, hear, time.monotonic, make(tasks, time.monotonic, reaping), supervision.panicked
+        )
         supervisor.set_revision(KEY, REVISION)
         supervisor.grant(KEY, 1)
         await asyncio.wait_for(ready.wait(), 20.0)
@@ -82,7 +97,7 @@ def until_ready(make: Callable[..., ProcessSupervisor], reaping: Reaping) -> tup
 
 
 def test_a_defect_in_the_life_of_a_process_costs_that_process() -> None:
-    supervision, errors = until_ready(ProcessSupervisor, DefectiveReaping(2))
+    supervision, errors = until_ready(ChildProcesses, DefectiveReaping(2))
     assert (supervision.panics_total, errors) == (2, [])
     assert "injected" in supervision.dead_letters[0].error
 
@@ -91,3 +106,67 @@ def test_what_cannot_be_started_is_tried_again_though_nobody_asks_again() -> Non
     supervision, errors = until_ready(Portless, Reaping(None, ""))
     assert (supervision.panics_total, errors) == (2, [])
     assert supervision.over_budget(1, time.monotonic()) == []
+
+
+class Full(ChildProcesses):
+    """One has to end first."""
+
+    def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit | None:
+        return None
+
+
+def test_where_another_has_to_end_first_nothing_is_started_and_its_gpu_is_free() -> None:
+    async def scenario() -> None:
+        changes: list[Change] = []
+        tasks = TaskGroupOwner(lambda name, error: None)
+        units = Full(tasks, time.monotonic, Reaping(None, ""))
+        supervisor = ProcessSupervisor(tasks, changes.append, time.monotonic, units, Supervision().panicked)
+        supervisor.gpus.configure(["0"])
+        supervisor.set_revision(KEY, Revision("app", process=Process(["x"], gpus=1)))
+        supervisor.grant(KEY, 1)
+        assert supervisor.statistics()[KEY]["processes"] == 0
+        assert (supervisor.gpus.free(), changes) == (["0"], [])
+        await supervisor.close()
+        await tasks.close()
+
+    asyncio.run(scenario())
+
+
+def test_what_one_leaves_is_told_to_those_that_may_have_it() -> None:
+    tasks, reaping = TaskGroupOwner(lambda name, error: None), Reaping(None, "")
+    units = LocalUnits(
+        ChildProcesses(tasks, time.monotonic, reaping), ContainerUnits(tasks, time.monotonic, time.time, reaping)
+    )
+    fixed = Revision("fixed", process=Process(["x"], port=9005))
+    several = Revision("several", process=Process(["x"], port="9000-9010"))
+    anywhere = Revision("anywhere", process=Process(["x"]))
+    on_host = Revision("on-host", container=Container(image="x", network="host", port=9005))
+    apart = Revision("apart", container=Container(image="x", port=9005))
+    every = (fixed, several, anywhere, on_host, apart)
+    assert [units.claim_of(one) for one in every] == ["port 9005", "", "", "port 9005", ""]
+    assert [units.may_claim(one, "port 9005") for one in every] == [True, True, False, True, False]
+    assert [units.may_claim(one, "port 9011") for one in every] == [False] * 5
+
+
+def test_the_reaper_removes_folders_and_asks_engines(tmp_path: Path) -> None:
+    folder = tmp_path / "sockets"
+    (folder / "1").mkdir(parents=True)
+    asked: list[bytes] = []
+    with socket.socket(socket.AF_UNIX) as engine:
+        path = str(tmp_path / "engine.sock")
+        engine.bind(path)
+        engine.listen()
+
+        def answer() -> None:
+            connection, _ = engine.accept()
+            with connection:
+                asked.append(connection.recv(4096))
+                connection.sendall(b"HTTP/1.0 200 OK\r\n\r\n[]")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        lines = f"={folder}\n+{path}\n"
+        subprocess.run([sys.executable, "-I", "-S", reaper.__file__, "a-mark"], input=lines, text=True, check=True)
+        thread.join(5.0)
+    assert not folder.exists() and tmp_path.exists()
+    assert asked and b"activator.instance=a-mark" in asked[0]

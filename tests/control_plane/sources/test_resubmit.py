@@ -13,6 +13,7 @@ from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
 from activator.config.specs import RevisionSpec
 from activator.control_plane.plane import ControlPlane
+from activator.control_plane.sources.process.child import ChildProcesses
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.supervisor import CRASHES_MAX, SOURCE, ProcessSupervisor
 from activator.control_plane.sources.source import Source
@@ -159,7 +160,10 @@ def test_what_no_file_names_the_cluster_says_again() -> None:
 
 def test_processes_say_what_there_is_and_why_they_do_not_start() -> None:
     said: list[Change] = []
-    processes = ProcessSupervisor(Tasks(), said.append, ManualClock().now, Reaping(None, ""), lambda *_: 1.0)
+    processes = ProcessSupervisor(
+        *(Tasks(), said.append, ManualClock().now, ChildProcesses(Tasks(), ManualClock().now, Reaping(None, ""))),
+        lambda *_: 1.0,
+    )
     processes.set_revision("default/run", RUN)
     processes.relist("default/run")
     processes.relist("default/no-more")

@@ -7,7 +7,6 @@ import asyncio
 from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess
-from activator.control_plane.sources.process.places import Place
 from activator.control_plane.sources.process.program_log import ProgramLog, Terminal
 from activator.control_plane.sources.process.shown_output import (
     OUTPUT_BYTES_MAX,
@@ -17,10 +16,10 @@ from activator.control_plane.sources.process.shown_output import (
     bounded,
 )
 from activator.messages import ShowOutput
+from tests.control_plane.sources.unstarted import unstarted
 from tests.manual_clock import ManualClock
 
 KEY = "default/app"
-PLACE = Place(1)
 
 
 class Program:
@@ -38,8 +37,7 @@ class Program:
         self.output.set_revision(KEY, True)
 
     def start(self) -> LocalProcess:
-        assert self.fleet.revision.process is not None
-        process = LocalProcess(KEY, f"{KEY}#1", PLACE, 1.0, self.fleet.revision.process, lambda stream, data: None)
+        process = unstarted(KEY, self.fleet.revision)
         self.fleet.processes = {process.identity: process}
         self.fleet.wanted = 1
         return process

@@ -136,7 +136,8 @@ class BusyWatch:
         requested = watched.requested
         try:
             busy = watched.busy
-            said = await asyncio.gather(*(ask(one.address, busy.http_get, busy.field, BUSY_TIMEOUT_S) for one in ready))
+            addresses = [one.unit.address for one in ready]
+            said = await asyncio.gather(*(ask(one, busy.http_get, busy.field, BUSY_TIMEOUT_S) for one in addresses))
             if self._watched.get(key) is not watched:
                 return
             for process, answer in zip(ready, said, strict=True):

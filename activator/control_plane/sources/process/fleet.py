@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterable
 from enum import Enum
 
-from activator.config.model.programs import LIFETIME_REQUEST, Process
 from activator.config.model.revision import Revision
+from activator.config.model.sleep import Sleep
+from activator.config.specs import is_once
 from activator.control_plane.groups.group import ProgramCounts
-from activator.control_plane.sources.process.launch import Launch
-from activator.control_plane.sources.process.output import OnLine, Output
-from activator.control_plane.sources.process.places import Place
 from activator.control_plane.sources.process.program_log import ProgramLog
-from activator.messages import PodStatus
+from activator.control_plane.sources.process.unit import Unit
+from activator.messages import PodSeen, PodStatus
 
 
 class Rest(Enum):
@@ -28,18 +26,18 @@ class Rest(Enum):
 
 
 class LocalProcess:
-    """One process; `stopping` from the moment it is not wanted any more."""
+    """One run of the program; `stopping` from the moment it is not wanted any more."""
 
-    def __init__(
-        self, key: str, identity: str, place: Place, drain_timeout_s: float, settings: Process, on_line: OnLine
-    ) -> None:
+    def __init__(self, key: str, identity: str, unit: Unit, drain_timeout_s: float, sleep: Sleep | None) -> None:
         self.key = key
         self.identity = identity
-        self.place = place
+        self.unit = unit
         self.drain_timeout_s = drain_timeout_s
-        self.stop = settings.stop  # as it was configured when the process was started
-        self.sleep = settings.sleep  # likewise
-        self.address = place.first_address
+        self.sleep = sleep  # as it was configured when the program was started
+        self.is_once = False  # it ends by itself after one request
+        self.taken = asyncio.Event()  # `is_once`: that request has been sent to it …
+        self.failed_for = ""  # … and has failed for this reason
+        self.is_shown = False  # it has been told of as a pod
         self.ready = False
         self.busy = False  # it says that it works without a request
         self.stopping = False
@@ -47,29 +45,20 @@ class LocalProcess:
         self.home = ""  # the group that it counts in
         self.gpus: tuple[str, ...] = ()  # that it has to itself
         self.carries = False  # it was ready, and its requests may not have ended yet
-        self.is_once = settings.lifetime == LIFETIME_REQUEST
-        self.taken = asyncio.Event()  # `is_once`: its one request has been sent to it …
-        self.failed_for = ""  # … and has failed for this reason
         self.drained = asyncio.Event()
         self.stop_asked = asyncio.Event()
         self.sleep_asked = asyncio.Event()
         self.wake_asked = asyncio.Event()
-        self.launch: Launch | None = None  # how it was started
-        self.child: asyncio.subprocess.Process | None = None
-        self.output = Output(settings.readiness.log, on_line)
         self.started_s = 0.0
 
     @property
     def status(self) -> PodStatus:
         return PodStatus.READY if self.ready else PodStatus.PENDING
 
-    def signal_group(self, number: int) -> None:
-        """Send a signal to the process and all its descendants that kept its group."""
-        if self.child is not None:
-            try:
-                os.killpg(self.child.pid, number)
-            except ProcessLookupError:
-                pass
+    def seen(self, source: str) -> PodSeen | None:
+        """As the pod that it is; None: nothing has an address yet."""
+        address = self.unit.address
+        return PodSeen(self.key, source, self.identity, address, self.status) if address else None
 
 
 class Fleet:
@@ -89,23 +78,12 @@ class Fleet:
         self.failure = ""  # why it cannot start; empty: it can, or may try
         self.not_before_s = 0.0  # the crash backoff
 
-    @property
-    def fixed_port(self) -> int | None:
-        """The one port that its program has, if it is one."""
-        ports = None if self.revision.process is None else self.revision.process.ports()
-        return ports[0] if ports is not None and len(ports) == 1 else None
-
-    def may_use(self, port: int) -> bool:
-        """Whether the file gives this port to its program."""
-        ports = None if self.revision.process is None else self.revision.process.ports()
-        return ports is not None and port in ports
-
     def is_once(self) -> bool:
-        """Its processes end by themselves after one request."""
-        return self.revision.process is not None and self.revision.process.lifetime == LIFETIME_REQUEST
+        """Its programs end by themselves after one request."""
+        return is_once(self.revision)
 
     def wants_gpus(self) -> bool:
-        return self.revision.process is not None and self.revision.process.gpus > 0
+        return self.revision.program is not None and self.revision.program.gpus > 0
 
     def running(self) -> list[LocalProcess]:
         """That start, run or are being woken."""

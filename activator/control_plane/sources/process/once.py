@@ -17,8 +17,7 @@ import asyncio
 import logging
 from typing import Any, Final
 
-from activator.config.specs import resolve_process
-from activator.control_plane.sources.process.causes import cause_of
+from activator.config.specs import resolve_program
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess
 from activator.runtime.local_listeners import Listening, listening
 from activator.runtime.proc_listeners import port_listens, socket_listens
@@ -42,10 +41,10 @@ def listens(address: str) -> bool:
 
 def room_for(fleet: Fleet) -> int:
     """How many more copies there may be at a time, with those that have had their request."""
-    return max(resolve_process(fleet.revision).max_scale - len(fleet.processes), 0)
+    return max(resolve_program(fleet.revision).max_scale - len(fleet.processes), 0)
 
 
-async def until_over(process: LocalProcess, exited: asyncio.Future[int], asked: asyncio.Future[Any]) -> bool:
+async def until_over(process: LocalProcess, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> bool:
     """Wait for its request and for the end of that; False: it has exited, or is to be stopped, before."""
     limit_s = process.drain_timeout_s
     for event, timeout_s in ((process.taken, None), (process.drained, limit_s)):
@@ -60,10 +59,10 @@ async def until_over(process: LocalProcess, exited: asyncio.Future[int], asked: 
     return True
 
 
-async def until_ended(process: LocalProcess, exited: asyncio.Future[int], asked: asyncio.Future[Any]) -> None:
+async def until_ended(process: LocalProcess, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> None:
     """Give it the time to end by itself."""
     waits: set[asyncio.Future[Any]] = {exited, asked}
-    grace_s = float(process.stop.grace)
+    grace_s = process.unit.grace_s
     await asyncio.wait(waits, timeout=grace_s, return_when=asyncio.FIRST_COMPLETED)
     if not exited.done() and not asked.done():
         log.warning(
@@ -71,15 +70,15 @@ async def until_ended(process: LocalProcess, exited: asyncio.Future[int], asked:
         )
 
 
-async def verdict_on(process: LocalProcess, code: int) -> str:
+async def verdict_on(process: LocalProcess) -> str:
     """Of a copy that was ready and has exited: why that is a failed start; empty: it is none."""
     await wait_for(process.drained, VERDICT_S)  # what was taken or has failed is known by then
-    cause = cause_of(code, process.output.lines())
+    cause = await process.unit.cause()
     if not process.taken.is_set():
         return f"it ended before a request came: {cause}"
     if process.failed_for:
         log.warning("%s has not answered its request (%s): %s", process.identity, process.failed_for, cause)
-    elif code:
+    elif process.unit.exit_code:
         log.warning("%s has answered its request, and then: %s", process.identity, cause)
     else:
         log.info("%s has answered its request and ended", process.identity)

@@ -109,7 +109,8 @@ class Places:
         return self._out_of(ports)
 
     def give_back(self, place: Place) -> None:
-        self._used.discard(place.port)
+        if not place.taken:  # those are not ours, or another process's by now
+            self._used.discard(place.port)
 
     async def remove_folder(self, place: Place) -> None:
         """The process has ended; what it has left beside its socket goes, too."""

@@ -3,7 +3,8 @@
 Run as a program of its own, with nothing but the standard library's smallest part: it reads `+group` and `-group` lines
 from its standard input, and when that ends, however the activator died, it kills every process group it still knows
 and every process that carries the activator's mark in its environment, grandchildren that made sessions of their own
-included. It waits for them to be gone, at most `PATIENCE_S`. Then it removes the folders that `=folder` lines name.
+included. It waits for them to be gone, at most `PATIENCE_S`. Then it removes the folders that `=folder` lines name. A
+line `+/path` names the socket of a container engine: it removes every container there that carries the mark in a label.
 """
 
 import os
@@ -12,7 +13,9 @@ import sys
 import time
 
 MARK = "ACTIVATOR_REAPER"
+CONTAINER_MARK = "activator.instance"
 PATIENCE_S = 5.0
+ANSWER_BYTES_MAX = 1 << 24
 
 
 def living(groups: set[int], mark: bytes) -> list[int] | None:
@@ -61,15 +64,52 @@ def kill(process: int) -> bool:
     return True
 
 
+def remove_all(path: str, mark: str) -> bool:
+    """Remove the containers of the engine at `path` that carry the mark; True when there were any.
+
+    What cannot be removed now is left to the next activator.
+    """
+    import json  # only where there are containers
+
+    query = json.dumps({"label": [f"{CONTAINER_MARK}={mark}"]}).replace('"', "%22").replace(" ", "")
+    try:
+        listed = json.loads(asked(path, f"GET /containers/json?all=true&filters={query}"))
+        names = [one["Id"] for one in listed if one["Id"].isalnum()]
+        for name in names:
+            asked(path, f"POST /containers/{name}/kill?signal=SIGKILL")
+            asked(path, f"DELETE /containers/{name}?force=true&v=true")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False  # it is away, or no engine
+    return bool(names)
+
+
+def asked(path: str, request: str) -> bytes:
+    """What the engine answers, without its head. Raises OSError."""
+    import socket
+
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.settimeout(PATIENCE_S)
+        sock.connect(path)
+        sock.sendall(f"{request} HTTP/1.0\r\nHost: engine\r\nContent-Length: 0\r\n\r\n".encode())
+        data = b""
+        while len(data) < ANSWER_BYTES_MAX and (part := sock.recv(65_536)):
+            data += part
+    return data.partition(b"\r\n\r\n")[2]
+
+
 def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     mark = f"{MARK}={sys.argv[1]}".encode()
     groups: set[int] = set()
     folders: list[str] = []
+    engines: list[str] = []
     for line in sys.stdin:
         if line[0] == "=":
             folders.append(line[1:-1])
+            continue
+        if line[1] == "/":
+            engines.append(line[1:-1])
             continue
         group = int(line[1:])
         if line[0] == "+":
@@ -84,6 +124,10 @@ def main() -> None:
 
         for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
+    give_up = time.monotonic() + PATIENCE_S
+    for path in engines:
+        while remove_all(path, sys.argv[1]) and time.monotonic() < give_up:
+            time.sleep(0.1)
 
 
 if __name__ == "__main__":

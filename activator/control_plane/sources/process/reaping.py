@@ -41,6 +41,10 @@ class Reaping:
         """To be removed as well."""
         self._report(f"={path}\n")
 
+    def engine(self, path: str) -> None:
+        """Containers with our mark are made by the engine at this socket."""
+        self._report(f"+{path}\n")
+
     def close(self) -> None:
         """End the reaper, and with it whatever it still knows."""
         if self._reaper is not None and self._reaper.stdin is not None:

@@ -1,4 +1,4 @@
-"""How a program is put to sleep and woken: a request to it, a command beside it, or a signal to its process group.
+"""How a program is put to sleep and woken: a request to it, a command beside it, or a signal to all of it.
 
 Both happen while it has no request, and within `sleep.timeout`. What goes wrong is one line.
 """
@@ -6,19 +6,15 @@ Both happen while it has no request, and within `sleep.timeout`. What goes wrong
 from __future__ import annotations
 
 import asyncio
-import signal
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 from activator.codec.http1.response import ResponseParser, ResponseSink
 from activator.codec.message import Headers, ResponseHead
 from activator.config.model.sleep import Sleep
-from activator.control_plane.sources.process.fleet import LocalProcess
+from activator.control_plane.sources.process.unit import Unit
 from activator.runtime.streams import authority_of, open_stream
 
 _READ_BYTES: Final = 16 * 1024
-
-RunBeside = Callable[[LocalProcess, list[str], float], Awaitable[int | None]]
 
 
 def stops_by_signal(sleep: Sleep) -> bool:
@@ -26,26 +22,24 @@ def stops_by_signal(sleep: Sleep) -> bool:
     return bool(sleep.signal)
 
 
-async def put_to_sleep(process: LocalProcess, sleep: Sleep, run_beside: RunBeside) -> str:
+async def put_to_sleep(unit: Unit, sleep: Sleep) -> str:
     """Why it does not sleep; empty: it does."""
     timeout_s = float(sleep.timeout)
     if sleep.signal:
-        process.signal_group(signal.Signals[sleep.signal])
-        return ""
+        return await unit.signal(sleep.signal)
     if sleep.http_post:
-        return await post(process.address, sleep.http_post, timeout_s)
-    return await _run(process, sleep.command, run_beside, timeout_s)
+        return await post(unit.address, sleep.http_post, timeout_s)
+    return await _run(unit, sleep.command, timeout_s)
 
 
-async def wake(process: LocalProcess, sleep: Sleep, run_beside: RunBeside) -> str:
+async def wake(unit: Unit, sleep: Sleep) -> str:
     """Why it does not wake; empty: it has."""
     timeout_s = float(sleep.timeout)
     if sleep.signal:
-        process.signal_group(signal.SIGCONT)
-        return ""
+        return await unit.signal("SIGCONT")
     if isinstance(sleep.wake, str):
-        return await post(process.address, sleep.wake, timeout_s)
-    return await _run(process, sleep.wake, run_beside, timeout_s)
+        return await post(unit.address, sleep.wake, timeout_s)
+    return await _run(unit, sleep.wake, timeout_s)
 
 
 async def post(address: str, path: str, timeout_s: float) -> str:
@@ -95,8 +89,8 @@ async def _answer(reader: asyncio.StreamReader, path: str) -> str:
     return "" if 200 <= found.status < 300 else f"POST {path} was answered with {found.status}"
 
 
-async def _run(process: LocalProcess, command: list[str], run_beside: RunBeside, timeout_s: float) -> str:
-    code = await run_beside(process, command, timeout_s)
+async def _run(unit: Unit, command: list[str], timeout_s: float) -> str:
+    code = await unit.run_beside(command, timeout_s)
     if code == 0:
         return ""
     if code is None:

@@ -17,9 +17,9 @@ from activator.control_plane.scaling.autoscaler import Autoscaler, Shown
 from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.scaling.rule import process_rule
 from activator.control_plane.sources.process.busy import BusyWatch
-from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.shown_output import ShownOutput
 from activator.control_plane.sources.process.supervisor import ProcessSupervisor
+from activator.control_plane.sources.process.unit import Units
 from activator.control_plane.sources.source import Source
 from activator.control_plane.state.supervision import TASK
 from activator.messages import Change, Load, PodTaken
@@ -30,8 +30,8 @@ log = logging.getLogger("activator.process")
 
 
 class ProcessSource(Source):
-    """`submit` takes changes; `panicked` is called with errors of ours (`ProcessSupervisor`); `wall_clock` is for
-    schedules.
+    """`submit` takes changes; `units` makes what runs; `panicked` is called with errors of ours (`ProcessSupervisor`);
+    `wall_clock` is for schedules.
     """
 
     def __init__(
@@ -40,17 +40,18 @@ class ProcessSource(Source):
         submit: Callable[[Change], None],
         now: Now,
         wall_clock: Now,
-        reaping: Reaping,
+        units: Units,
         panicked: Callable[[str, object, object, float], float],
     ) -> None:
-        self.supervisor = ProcessSupervisor(tasks, submit, now, reaping, panicked)
+        self.supervisor = ProcessSupervisor(tasks, submit, now, units, panicked)
         self._panicked = panicked
         self._now = now
         self.groups = Groups(self.supervisor, self.supervisor.move, now)
         self.autoscaler = Autoscaler(now, wall_clock, self._scale)
         self.supervisor.ready_changed = self.autoscaler.ready
         self.supervisor.changed = self._programs_changed
-        self.supervisor.grace_of = self._grace_of
+        self.supervisor.grace_asked = self._grace_of
+        self.supervisor.released = self.autoscaler.release
         self._grace_s: dict[str, float] = {}
         self.busy = BusyWatch(
             tasks,
@@ -72,7 +73,7 @@ class ProcessSource(Source):
 
         In this order: a program is started only when it is known in which group it counts.
         """
-        with_programs = {key: revision for key, revision in revisions.items() if revision.process is not None}
+        with_programs = {key: revision for key, revision in revisions.items() if revision.program is not None}
         self.supervisor.gpus.configure([str(gpu) for gpu in config.gpus])
         self._grace_s = {one.name: float(one.grace) for one in config.groups if one.grace is not None}
         for key, revision in revisions.items():
@@ -83,14 +84,24 @@ class ProcessSource(Source):
         self.groups.configure(resolve_groups(config))
         for key, revision in with_programs.items():
             self.autoscaler.set_revision(key, process_rule(revision))
-            page = revision.waiting_page
-            self.busy.set_revision(key, revision.activity.busy)
-            self.output.set_revision(key, page is not None and page.output)
+            self._set_looks(key, revision)
+
+    def _set_looks(self, key: str, revision: Revision) -> None:
+        """What is looked at in its programs."""
+        page = revision.waiting_page
+        self.busy.set_revision(key, revision.activity.busy)
+        self.output.set_revision(key, page is not None and page.output)
 
     def _busy_changed(self, key: str, count: int) -> None:
         """So many of its programs work without a request."""
         self.groups.busy(key, count)
         self.autoscaler.busy(key, count)
+
+    def add_revision(self, key: str, revision: Revision) -> None:
+        """One that the file does not have, with a program; or what it is from now on."""
+        self.supervisor.set_revision(key, revision)
+        self.autoscaler.set_revision(key, process_rule(revision))
+        self._set_looks(key, revision)
 
     def drop_revision(self, key: str) -> None:
         self.autoscaler.drop_revision(key)
@@ -104,7 +115,7 @@ class ProcessSource(Source):
     def load(self, key: str, seconds: float | None) -> str:
         """Have it loaded, for so long from when it is ready; None: for as long as it may be idle. A problem, if any."""
         if not self.autoscaler.hold(key, seconds):
-            return "it has no `process`"
+            return "it has no `process` or `container`"
         self.groups.ask(key)
         return ""
 
@@ -112,7 +123,7 @@ class ProcessSource(Source):
         """Stop its programs when they have finished their requests, also those that sleep. A problem, if any."""
         least = self.autoscaler.minimum(key)
         if least is None:
-            return "it has no `process`"
+            return "it has no `process` or `container`"
         if least:
             return (
                 f"{least} {'process is' if least == 1 else 'processes are'} its minimum now (`min_scale`, a schedule)"
@@ -125,7 +136,7 @@ class ProcessSource(Source):
     def restart(self, key: str) -> str:
         """Start others in the place of its programs, which finish the requests that they have. A problem, if any."""
         if self.autoscaler.minimum(key) is None:
-            return "it has no `process`"
+            return "it has no `process` or `container`"
         group = self.groups.of(key)
         if group is not None:  # others may not fit beside those that leave
             return f"it is in the group {group.rule.name}: `unload` it, and `load` it"

@@ -1,0 +1,59 @@
+"""What `activator check` asks a container engine, blocking and for a moment; a run has a client of its own."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+from typing import Final
+from urllib.parse import quote
+
+from activator.config.engines import hint_for
+from activator.runtime.units import MIB
+
+LOOK_TIMEOUT_S: Final = 3.0
+LOOK_BYTES_MAX: Final = MIB
+
+
+class EngineLook:
+    """One engine, asked at once and blocking."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def problem(self) -> str:
+        """Why it cannot be used; empty: it can."""
+        try:
+            status, _ = self._get("/_ping")
+        except OSError as error:
+            reason = error.strerror or error
+            return f"the container engine at {self.path} cannot be reached: {reason}; {hint_for(self.path, error)}"
+        except http.client.HTTPException:
+            return f"what listens at {self.path} is no container engine: correct `containers.engine`"
+        return "" if status == 200 else f"the container engine at {self.path} answers with status {status}"
+
+    def has_image(self, name: str) -> bool:
+        return self._get(f"/images/{quote(name, safe='/:@')}/json")[0] == 200
+
+    def has_container(self, name: str) -> bool:
+        return self._get(f"/containers/{quote(name, safe='')}/json")[0] == 200
+
+    def _get(self, target: str) -> tuple[int, bytes]:
+        connection = _UnixConnection(self.path)
+        try:
+            connection.request("GET", target, headers={"Host": "engine"})
+            answer = connection.getresponse()
+            data = answer.read(LOOK_BYTES_MAX)
+            return answer.status, data
+        finally:
+            connection.close()
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("engine", timeout=LOOK_TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(LOOK_TIMEOUT_S)
+        self.sock.connect(self._path)

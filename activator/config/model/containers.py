@@ -1,0 +1,174 @@
+"""Programs in containers, and the engine that runs them: Docker's or Podman's."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import msgspec
+
+from activator.config.model.kinds import Duration, Port, Size, doc
+from activator.config.model.programs import Program
+
+PULLS: Final = ("missing", "never", "always")
+PUBLISHED: Final = "published"
+OWN: Final = "own"
+CONTAINER_ADDRESSES: Final = (PUBLISHED, OWN)
+HOST_NETWORK: Final = "host"
+
+Processors = Annotated[float, msgspec.Meta(ge=0.0, le=4096.0)]
+
+
+class ContainerStop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a container is ended, once it has no request any more."""
+
+    signal: Annotated[
+        str,
+        doc("The name of the signal that it gets first. Empty: the one of its image, or SIGTERM.", "SIGINT"),
+    ] = ""
+    grace: Annotated[Duration, doc("The time that it has to end then. Longer: it gets SIGKILL.", "20s")] = Duration(
+        10.0
+    )
+
+
+class Container(Program, frozen=True, forbid_unknown_fields=True):
+    """A program in containers. Each container is a pod; the activator makes, starts, stops and removes them by load."""
+
+    image: Annotated[
+        str, doc("The image that containers are made of. Either this or `existing`.", "docker.io/library/nginx:alpine")
+    ] = ""
+    existing: Annotated[
+        str,
+        doc(
+            "The name of a container that is there already: it is started when the first request comes, stopped when "
+            "it is idle, and never removed. It is left as it is when the activator ends.",
+            "jellyfin",
+        ),
+    ] = ""
+    port: Annotated[
+        Port | None,
+        doc(
+            "The port that the program listens on within the container; the variable `PORT` has the same value. Not "
+            "set: the one port that the image exposes.",
+            8080,
+        ),
+    ] = None
+    name: Annotated[
+        str,
+        doc("The name of the container: there is one copy then. Empty: a name is made for each container.", "model-a"),
+    ] = ""
+    command: Annotated[
+        list[str],
+        doc(
+            "The command, or the arguments of the image's entry point, in the place of those of the image. `{port}` is "
+            "replaced by the port within the container.",
+            ["serve", "--port", "{port}"],
+        ),
+    ] = msgspec.field(default_factory=list)
+    entrypoint: Annotated[list[str], doc("The entry point, in the place of the image's.", ["sh", "-c"])] = (
+        msgspec.field(default_factory=list)
+    )
+    pull: Annotated[
+        str,
+        doc(
+            "When the image is pulled at a start. `missing`: if it is not there. `never`: then it is an error. "
+            "`always`: at every start.",
+            "never",
+            words=PULLS,
+        ),
+    ] = "missing"
+    environment: Annotated[
+        dict[str, str],
+        doc("Environment variables, added to those of the image and of `env_file`.", {"MODEL": "small"}),
+    ] = msgspec.field(default_factory=dict)
+    env_file: Annotated[
+        str,
+        doc(
+            "A file with more variables, `KEY=VALUE` in each line; it is read at each start. `~`, `$VAR` and `${VAR}` "
+            "are expanded. Empty: none.",
+            ".env",
+        ),
+    ] = ""
+    volumes: Annotated[
+        list[str],
+        doc(
+            "What is mounted, each as `SOURCE:TARGET` or `SOURCE:TARGET:OPTIONS`. A source with a slash is a path of "
+            "this machine, in which `~`, `$VAR` and `${VAR}` are expanded; it must exist. One without is a volume of "
+            "the engine.",
+            ["./models:/models:ro", "cache:/var/cache"],
+        ),
+    ] = msgspec.field(default_factory=list)
+    devices: Annotated[
+        list[str], doc("Devices of this machine that the program may use.", ["/dev/dri", "/dev/kfd"])
+    ] = msgspec.field(default_factory=list)
+    directory: Annotated[str, doc("The working directory within the container. Empty: that of the image.", "/app")] = ""
+    user: Annotated[str, doc("The user within the container. Empty: that of the image.", "1000:1000")] = ""
+    memory: Annotated[
+        Size, doc("The memory that a container may use; beyond that it is killed. 0: no limit.", "2GiB")
+    ] = Size(0)
+    cpus: Annotated[Processors, doc("The processors that a container may use, in parts. 0: no limit.", 1.5)] = 0.0
+    network: Annotated[
+        str,
+        doc(
+            "The network of the engine that containers join. `host`: that of this machine, with one copy. Empty: the "
+            "engine's default.",
+            "models",
+        ),
+    ] = ""
+    labels: Annotated[
+        dict[str, str], doc("Labels of the containers, beside those of the activator.", {"team": "ml"})
+    ] = msgspec.field(default_factory=dict)
+    init: Annotated[
+        bool,
+        doc("Whether a small init is process 1, so that a program without a handler of signals ends at SIGTERM.", True),
+    ] = False
+    stop: Annotated[ContainerStop, doc("How a container is ended.")] = ContainerStop()
+    address: Annotated[
+        str,
+        doc(
+            "How a container is reached. `published`: at a port of 127.0.0.1 that the engine publishes; an existing "
+            "container that publishes none, at its own address. `own`: at its own address, as an activator needs it "
+            "that is in a container itself. Empty: as `containers.address` says.",
+            OWN,
+            words=("", *CONTAINER_ADDRESSES),
+        ),
+    ] = ""
+    engine: Annotated[
+        str,
+        doc("The socket of the engine. Empty: as `containers.engine` says.", "unix:/run/podman/podman.sock"),
+    ] = ""
+
+    @property
+    def copies_max(self) -> int | None:
+        """There can be so many copies of it; None: any number."""
+        return 1 if self.existing or self.name or self.network == HOST_NETWORK else None
+
+
+class Containers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The container engine of this machine, for all revisions with `container`."""
+
+    engine: Annotated[
+        str,
+        doc(
+            "The unix socket of Docker or Podman. Empty: what `DOCKER_HOST` or `CONTAINER_HOST` names, else the first "
+            "that there is of /var/run/docker.sock, /run/podman/podman.sock and the user's podman/podman.sock.",
+            "unix:/run/podman/podman.sock",
+        ),
+    ] = ""
+    discover: Annotated[
+        bool,
+        doc(
+            "Whether containers with the label `activator.enable=true` are revisions, as their labels describe them "
+            "([containers](containers.md#labels)).",
+            True,
+        ),
+    ] = False
+    address: Annotated[
+        str, doc("How containers are reached: as `container.address`.", OWN, words=CONTAINER_ADDRESSES)
+    ] = PUBLISHED
+    patience: Annotated[
+        Duration,
+        doc("The time that a start waits for an engine that does not answer, before requests hear of it.", "30s"),
+    ] = Duration(10.0)
+    pull_timeout: Annotated[
+        Duration, doc("The time that the pull of an image may take. It ends earlier if nothing comes for 60 s.", "1h")
+    ] = Duration(900.0)

@@ -1,0 +1,202 @@
+"""A container engine, asked over its unix socket: Docker's API, which Podman speaks as well.
+
+Rules
+  1. Every call has a time limit and a largest answer; at most CALLS_MAX are under way. What goes on for as long as a
+     container runs (`streamed`) has neither an end nor a limit in all, and is read piece by piece by whoever asked.
+  2. An engine that cannot be reached, stalls or breaks off raises EngineAwayError, one that refuses EngineError with
+     its own words. Nothing is repeated here: the callers know what is worth it.
+  3. The version of the API is the engine's own, as far as we know it, and is found out again after it was away.
+  4. aiohttp is imported when the first engine is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from activator.config.engines import hint_for
+from activator.runtime.errors import one_line
+from activator.runtime.units import MIB
+
+if TYPE_CHECKING:
+    import aiohttp
+
+CALL_TIMEOUT_S: Final = 30.0
+CONNECT_TIMEOUT_S: Final = 5.0
+ANSWER_BYTES_MAX: Final = 16 * MIB  # a list of 5,000 containers
+CALLS_MAX: Final = 8  # under way at a time
+MESSAGE_CHARS_MAX: Final = 300  # of what an engine says
+VERSION_NEWEST: Final = (1, 51)  # of the API, that we know
+
+_VERSION: Final = re.compile(r"([0-9]{1,3})\.([0-9]{1,3})", re.ASCII)
+
+Query = dict[str, str]
+
+
+class EngineAwayError(Exception):
+    """The engine cannot be reached, or does not answer."""
+
+
+class EngineError(Exception):
+    """The engine refused; `message` are its words."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{message} (status {status})")
+        self.status = status
+        self.message = message
+
+
+class Engine:
+    """One engine, at the socket `path`; `problem`: why there is none to be asked."""
+
+    def __init__(self, path: str, problem: str = "") -> None:
+        self.path = path
+        self._problem = problem
+        self.is_podman = False  # once it has been asked
+        self._session: aiohttp.ClientSession | None = None
+        self._calls = asyncio.Semaphore(CALLS_MAX)
+        self._prefix = ""  # with the version of the API; empty: not known yet
+
+    async def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    # --- calls ---
+
+    async def call(
+        self, method: str, target: str, query: Query | None = None, body: Any = None, timeout_s: float = CALL_TIMEOUT_S
+    ) -> Any:
+        """What it answers, as JSON; None where it says nothing. Raises EngineAwayError, EngineError."""
+        try:
+            async with asyncio.timeout(timeout_s), self._calls:
+                return await self._call(method, await self._known_prefix() + target, query, body)
+        except TimeoutError:
+            self._prefix = ""
+            raise EngineAwayError(
+                f"the container engine at {self.path} did not answer within {timeout_s:g} s"
+            ) from None
+
+    async def inspect(self, kind: str, name: str, timeout_s: float = CALL_TIMEOUT_S) -> dict[str, Any] | None:
+        """A container, an image; None: there is no such one."""
+        target = f"/{kind}/{name}/json"
+        try:
+            found = await self.call("GET", target, timeout_s=timeout_s)
+        except EngineError as error:
+            if error.status == 404:
+                return None
+            raise
+        if not isinstance(found, dict):
+            raise EngineError(200, f"an answer of {type(found).__name__} to {target}")
+        return found
+
+    async def _call(self, method: str, target: str, query: Query | None, body: Any) -> Any:
+        async with self._answered(method, target, query, body, None) as answer:
+            data = await _read(answer.content)
+            if answer.status >= 400:
+                raise EngineError(answer.status, message_of(data))
+            if answer.status == 304 or not data.strip():
+                return None
+            try:
+                return json.loads(data)
+            except (ValueError, RecursionError):
+                raise EngineError(answer.status, f"an answer to {target} that is not JSON") from None
+
+    @asynccontextmanager
+    async def streamed(
+        self, method: str, target: str, query: Query | None = None, body: Any = None, idle_s: float | None = None
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """An answer that is read piece by piece. `idle_s`: the longest time without a piece; None: any.
+
+        Raises as `call`; what breaks off while it is read raises EngineAwayError, too.
+        """
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                prefix = await self._known_prefix()
+        except TimeoutError:
+            raise EngineAwayError(f"the container engine at {self.path} does not answer") from None
+        async with self._answered(method, prefix + target, query, body, idle_s) as answer:
+            if answer.status >= 400:
+                raise EngineError(answer.status, message_of(await _read(answer.content)))
+            yield answer.content
+
+    @asynccontextmanager
+    async def _answered(
+        self, method: str, target: str, query: Query | None, body: Any, idle_s: float | None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        import aiohttp
+
+        if self._problem:
+            raise EngineAwayError(self._problem)
+        url = f"http://engine{target}" + (f"?{urlencode(query)}" if query else "")
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=idle_s)
+        try:
+            async with self._opened().request(method, url, json=body, timeout=timeout) as answer:
+                yield answer
+        except (aiohttp.ClientError, OSError) as error:
+            # OSError: also the timeouts of aiohttp
+            self._prefix = ""
+            raise EngineAwayError(self._why(error)) from None
+
+    def _opened(self) -> aiohttp.ClientSession:
+        import aiohttp
+
+        if self._session is None:
+            # The calls are bounded above, and streams by the containers that there are.
+            self._session = aiohttp.ClientSession(connector=aiohttp.UnixConnector(self.path, limit=0))
+        return self._session
+
+    async def _known_prefix(self) -> str:
+        if not self._prefix:
+            found = await self._call("GET", "/version", None, None)
+            if not isinstance(found, dict):
+                raise EngineError(200, "no version")
+            parts = found.get("Components")
+            names = [one.get("Name") for one in parts if isinstance(one, dict)] if isinstance(parts, list) else []
+            self.is_podman = "Podman Engine" in names
+            self._prefix = f"/v{version_of(found)}"
+        return self._prefix
+
+    def _why(self, error: Exception) -> str:
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+        if isinstance(cause, OSError) and cause.errno is not None:
+            reason = f"cannot be reached: {cause.strerror}; {hint_for(self.path, cause)}"
+        else:
+            reason = f"broke off: {one_line(str(error)) or type(error).__name__}"
+        return f"the container engine at {self.path} {reason}"
+
+
+def version_of(found: dict[str, Any]) -> str:
+    """The newest version of the API that both sides know."""
+    theirs = _VERSION.fullmatch(str(found.get("ApiVersion", "")))
+    if theirs is None:
+        raise EngineError(200, "what answers is no container engine: it names no version of the API")
+    version = min((int(theirs[1]), int(theirs[2])), VERSION_NEWEST)
+    return f"{version[0]}.{version[1]}"
+
+
+def message_of(data: bytes) -> str:
+    """What an engine says in an error: one line, not long."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = data.decode("utf-8", "replace")
+    if isinstance(found, dict):
+        found = found.get("message") or found.get("cause") or found.get("error") or "no reason given"
+    text = one_line(str(found)).strip() or "no reason given"
+    return text if len(text) <= MESSAGE_CHARS_MAX else text[: MESSAGE_CHARS_MAX - 1] + "…"
+
+
+async def _read(content: aiohttp.StreamReader) -> bytes:
+    parts, size = [], 0
+    async for part in content.iter_any():
+        size += len(part)
+        if size > ANSWER_BYTES_MAX:
+            raise EngineError(200, f"an answer of more than {ANSWER_BYTES_MAX} bytes")
+        parts.append(part)
+    return b"".join(parts)

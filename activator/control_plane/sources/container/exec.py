@@ -1,0 +1,42 @@
+"""A command that is run within a container."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from activator.control_plane.sources.container.engine import Engine, EngineAwayError, EngineError
+
+_READ_BYTES = 16 * 1024
+
+
+class CommandError(Exception):
+    """Why a command has no exit code."""
+
+
+async def run_command(engine: Engine, container: str, command: Sequence[str], timeout_s: float) -> int:
+    """Its exit code; what it writes is read and dropped. Raises CommandError, also when it takes too long: it goes on
+    then, since engines cannot end it.
+    """
+    body = {"Cmd": list(command), "AttachStdout": True, "AttachStderr": True}
+    try:
+        async with asyncio.timeout(timeout_s):
+            made = await engine.call("POST", f"/containers/{container}/exec", body=body)
+            name = made.get("Id") if isinstance(made, dict) else None
+            if not isinstance(name, str) or not name.isalnum():
+                raise CommandError("the engine does not name it")
+            start = {"Detach": False, "Tty": False}
+            async with engine.streamed("POST", f"/exec/{name}/start", body=start) as content:
+                while await content.read(_READ_BYTES):
+                    pass
+            shown = await engine.call("GET", f"/exec/{name}/json")
+    except TimeoutError:
+        raise CommandError(f"it took longer than {timeout_s:g} s") from None
+    except EngineAwayError as error:
+        raise CommandError(str(error)) from None
+    except EngineError as error:
+        raise CommandError(error.message) from None
+    code = shown.get("ExitCode") if isinstance(shown, dict) else None
+    if not isinstance(code, int):
+        raise CommandError("it has no exit code yet")
+    return code

@@ -1,0 +1,58 @@
+"""A container that somebody else has made: started and stopped, never removed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from activator.control_plane.sources.container.state import STOPPED_CODES, state_of
+from activator.control_plane.sources.container.unit import KILL_TIMEOUT_S, ContainerUnit
+from activator.control_plane.sources.process.unit import NotStartedError
+from activator.runtime.tasks import wait_for
+
+
+class ExistingContainer(ContainerUnit):
+    """Found by its name at each start, and known by its id from then on: it may be renamed meanwhile."""
+
+    is_borrowed = True
+    _is_let_go = False
+    _is_started = False  # by us
+
+    async def _bring_up(self, stop_asked: asyncio.Event) -> None:
+        name = self.settings.existing
+        shown = await self.engine.inspect("containers", name)
+        if shown is None:
+            raise NotStartedError(f"there is no container {name}: make it, or correct `existing`")
+        found = shown.get("Id")
+        if not isinstance(found, str) or not found.isalnum():
+            raise NotStartedError(f"the container engine does not know the id of {name}")
+        self.id = found
+        if state_of(shown).is_paused:
+            await self.engine.call("POST", f"/containers/{self.id}/unpause")
+        if not state_of(shown).is_running:
+            self._is_started = True
+            await self.engine.call("POST", f"/containers/{self.id}/start")
+
+    async def stop(self) -> None:
+        if not self._is_let_go:
+            await super().stop()
+
+    async def _end_now(self) -> None:
+        """Never at once: it is somebody's. What ran before us, and cannot be reached, goes on."""
+        if not self._is_let_go and self._stopping is None and (self._running or self._is_started):
+            await self._ask_to_stop()
+            if self._running:
+                await wait_for(self._ended, KILL_TIMEOUT_S)
+
+    async def gone(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
+        pass
+
+    def let_go(self) -> None:
+        """Rule 1 of `unit.py`."""
+        self._is_let_go = True
+        self._has_ended("", 0)
+        for task in self._running:
+            task.cancel()
+
+    def was_stopped(self) -> bool:
+        return self._ended.is_set() and (self._exit_code is None or self._exit_code in STOPPED_CODES)

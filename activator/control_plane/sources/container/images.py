@@ -1,0 +1,85 @@
+"""Images: looked up, and pulled where they are missing. Starts of one image share its pull."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from activator.control_plane.sources.container.engine import Engine, EngineAwayError, EngineError
+from activator.control_plane.sources.container.streams import JsonLines, NoStreamError
+from activator.control_plane.sources.process.unit import NotStartedError
+from activator.runtime.errors import one_line
+from activator.runtime.tasks import TaskGroupOwner
+
+PULL_STALL_S: Final = 60.0  # the longest time without a word of the engine
+_READ_BYTES: Final = 64 * 1024
+
+log = logging.getLogger("activator.container")
+
+
+class Images:
+    """Those of one engine."""
+
+    def __init__(self, engine: Engine, tasks: TaskGroupOwner) -> None:
+        self._engine = engine
+        self._tasks = tasks
+        self._pulls: dict[str, asyncio.Task[str]] = {}
+
+    async def provide(self, name: str, pull: str, timeout_s: float) -> dict[str, object]:
+        """The image, inspected. Raises NotStartedError, EngineAwayError."""
+        found = None if pull == "always" else await self._engine.inspect("images", name)
+        if found is None and pull != "never":
+            problem = await self._pulled(name, timeout_s)
+            if problem:
+                raise NotStartedError(f"the image {name} cannot be pulled: {problem}")
+            found = await self._engine.inspect("images", name)
+        if found is None:
+            tool = "podman" if self._engine.is_podman else "docker"
+            raise NotStartedError(f"there is no image {name}: {tool} pull {name}, or correct `image`")
+        return found
+
+    async def _pulled(self, name: str, timeout_s: float) -> str:
+        """Why that did not succeed. The pull goes on for others if this start is given up."""
+        task = self._pulls.get(name)
+        if task is None:
+            task = self._pulls[name] = self._tasks.start(f"pull of {name}", self._pull(name, timeout_s))
+            task.add_done_callback(lambda _: self._pulls.pop(name, None))
+        return await asyncio.shield(task)
+
+    async def _pull(self, name: str, timeout_s: float) -> str:
+        log.info("pulling the image %s", name)
+        try:
+            async with asyncio.timeout(timeout_s):
+                problem = await self._follow(name)
+        except TimeoutError:
+            problem = f"it took longer than {timeout_s:g} s (`containers.pull_timeout`)"
+        except EngineError as error:
+            problem = error.message
+        except (EngineAwayError, NoStreamError) as error:
+            problem = str(error)
+        if not problem:
+            log.info("pulled the image %s", name)
+        return problem
+
+    async def _follow(self, name: str) -> str:
+        lines = JsonLines()
+        query = query_of(name)
+        async with self._engine.streamed("POST", "/images/create", query, idle_s=PULL_STALL_S) as content:
+            while data := await content.read(_READ_BYTES):
+                for step in lines.feed(data):
+                    if "error" in step:
+                        return one_line(str(step["error"]))[:300]
+            for step in lines.end():
+                if "error" in step:
+                    return one_line(str(step["error"]))[:300]
+        return ""
+
+
+def query_of(name: str) -> dict[str, str]:
+    """A name without a tag means `latest`, and not all tags that there are."""
+    if "@" in name:
+        return {"fromImage": name}
+    head, slash, last = name.rpartition("/")
+    base, _, tag = last.partition(":")
+    return {"fromImage": head + slash + base, "tag": tag or "latest"}

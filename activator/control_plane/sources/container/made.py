@@ -1,0 +1,122 @@
+"""A container that is made of an image, and removed at its end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Callable
+from typing import Any, Final
+
+from activator.config.model.revision import Revision
+from activator.control_plane.sources.container.creation import (
+    IDENTITY_LABEL,
+    INSTANCE_LABEL,
+    REVISION_LABEL,
+    creation_of,
+    port_of,
+)
+from activator.control_plane.sources.container.engine import EngineError
+from activator.control_plane.sources.container.images import Images
+from activator.control_plane.sources.container.sweeper import Sweeper
+from activator.control_plane.sources.container.unit import (
+    ContainerUnit,
+    Surroundings,
+    removed,
+    removed_by_label,
+    way_of,
+)
+from activator.control_plane.sources.process.output import OnLine
+from activator.control_plane.sources.process.unit import NotStartedError
+
+CLOSE_PATIENCE_S: Final = 10.0  # for the removal of a container, while the activator ends
+UNHEARD_S: Final = 2.0  # for the answer to a container that is not wanted any more
+
+
+class MadeContainer(ContainerUnit):
+    """It exists from its start to its end, with the labels of `sweeper`."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        images: Images,
+        sweeper: Sweeper,
+        pull_timeout_s: float,
+        revision: Revision,
+        identity: str,
+        claim: str,
+        gpus: tuple[str, ...],
+        on_line: OnLine,
+    ) -> None:
+        super().__init__(around, revision, identity, claim, on_line)
+        self._images = images
+        self._sweeper = sweeper
+        self._pull_timeout_s = pull_timeout_s
+        self._gpus = gpus
+        self._is_unheard = False  # it was asked for, and the engine has not answered
+        self._name = self.settings.name or f"activator-{revision.namespace}-{revision.name}-{secrets.token_hex(4)}"
+
+    async def _bring_up(self, stop_asked: asyncio.Event) -> None:
+        settings = self.settings
+        await self._sweeper.first_done(self.around.patience_s)  # what is left of an earlier run may have its name
+        work = self._images.provide(settings.image, settings.pull, self._pull_timeout_s)
+        image = await self._or_stopped(work, stop_asked)
+        if image is None or stop_asked.is_set():
+            return
+        self.port = port_of(settings, image)
+        if self.port is None:
+            raise NotStartedError(f"the image {settings.image} exposes no port, or several: set `container.port`")
+        labels = self._sweeper.labels | {REVISION_LABEL: self._key, IDENTITY_LABEL: self.identity}
+        body = creation_of(
+            *(settings, self.port, labels, self._gpus, way_of(settings, self.around.address)),
+            *(self.engine.is_podman, os.environ),
+        )
+        self._sweeper.expect(self.identity)
+        self._is_unheard = True
+        made = await self._created(body, stop_asked)
+        if made is None:
+            return
+        found = made.get("Id") if isinstance(made, dict) else None
+        if not isinstance(found, str) or not found.isalnum():
+            raise EngineError(200, "the engine does not name the container that it made")
+        self.id, self._is_unheard = found, False
+        if not stop_asked.is_set():
+            await self._or_stopped(self.engine.call("POST", f"/containers/{self.id}/start"), stop_asked)
+
+    async def _created(self, body: dict[str, Any], stop_asked: asyncio.Event) -> Any:
+        """What the engine says; it has a moment more for that when the container is not wanted any more."""
+        call = self.engine.call("POST", "/containers/create", {"name": self._name}, body)
+        task = asyncio.ensure_future(call)  # noqa: TID251 - awaited or cancelled below
+        asked = asyncio.ensure_future(stop_asked.wait())  # noqa: TID251 - cancelled below
+        try:
+            await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({task}, timeout=UNHEARD_S)
+            return task.result() if task.done() else None
+        except EngineError:
+            self._is_unheard = False  # it refused
+            raise
+        finally:
+            asked.cancel()
+            task.cancel()
+
+    @property
+    def _key(self) -> str:
+        return f"{self.revision.namespace}/{self.revision.name}"
+
+    async def gone(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
+        try:
+            if self._is_unheard:
+                labels = [
+                    f"{IDENTITY_LABEL}={self.identity}",
+                    f"{INSTANCE_LABEL}={self._sweeper.labels[INSTANCE_LABEL]}",
+                ]
+                await removed_by_label(
+                    self.engine, labels, self.identity, is_closing, CLOSE_PATIENCE_S, self.around.now
+                )
+            elif self.id:
+                await removed(self.engine, self.id, self.identity, is_closing, CLOSE_PATIENCE_S, self.around.now)
+        finally:
+            self._sweeper.forget(self.identity)
+
+    def let_go(self) -> None:
+        pass

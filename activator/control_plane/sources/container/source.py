@@ -1,0 +1,170 @@
+"""Containers as a source of revisions: those that their labels declare, and news of those that the file names.
+
+It declares the revisions of discovered containers, and hands their programs to the supervisor of all local programs. A
+container that was started by somebody else, or ran before us, counts as asked for: it is stopped when it is idle.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from activator.config.file import resolve_revision
+from activator.config.labels import ENABLE
+from activator.config.model.file import Config
+from activator.config.model.revision import Revision
+from activator.control_plane.sources.container.discovery import Discovered, Found, discovered
+from activator.control_plane.sources.container.engine import Engine, EngineError
+from activator.control_plane.sources.container.state import state_of
+from activator.control_plane.sources.container.units import ContainerUnits
+from activator.control_plane.sources.container.watcher import Watcher
+from activator.control_plane.sources.process.source import ProcessSource
+from activator.control_plane.sources.source import Source
+from activator.messages import Change, RevisionGone, RevisionSet
+from activator.runtime.errors import ConfigError
+from activator.runtime.tasks import TaskGroupOwner
+from lb.registry import default_name, names
+
+log = logging.getLogger("activator.container")
+
+
+class ContainerSource(Source):
+    """`programs` runs the containers, `units` has the engine."""
+
+    def __init__(
+        self,
+        tasks: TaskGroupOwner,
+        submit: Callable[[Change], None],
+        programs: ProcessSource,
+        units: ContainerUnits,
+    ) -> None:
+        self._tasks = tasks
+        self._submit = submit
+        self._programs = programs
+        self._units = units
+        self._config = Config()
+        self._file: dict[str, Revision] = {}  # the revisions of the file, by key
+        self._found: dict[str, Found] = {}  # that labels declare, by key
+        self._sets: dict[str, RevisionSet] = {}
+        self.problems: dict[str, str] = {}  # by container: why it is left out
+        self._watcher: Watcher | None = None
+        self._task: Any = None
+        self._engine: Engine | None = None
+
+    async def close(self) -> None:
+        self._stop()
+
+    def prepare(self, config: Config) -> None:
+        """Before the revisions of the file are known to the others: which engine they have, and what they take over."""
+        self._units.configure(config.containers)
+        for key in [key for key in self._found if key in {f"{one.namespace}/{one.name}" for one in config.revisions}]:
+            self._sets.pop(key, None)
+            self._found.pop(key)
+
+    def configure(self, config: Config) -> None:
+        """What holds from now on; the revisions of the file are known to the others already."""
+        self._config = config
+        self._file = {f"{one.namespace}/{one.name}": one for one in config.revisions}
+        wanted = config.containers.discover or bool(self._named())
+        if not wanted:
+            self._stop()
+            self._apply(Discovered({}, {}))
+            return
+        engine = self._units.engine()
+        if engine is not self._engine:
+            self._stop()
+            self._engine = engine
+        if self._watcher is None:
+            self._watcher = Watcher(engine, self._tasks, self._look)
+            self._task = self._tasks.start("discovery of containers", self._watcher.run())
+        self._watcher.hurry()
+
+    def declares(self, key: str) -> bool:
+        return key in self._sets
+
+    def resubmit(self, key: str) -> None:
+        self._submit(self._sets[key])
+        self._programs.resubmit(key)
+
+    def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._task = self._watcher = self._engine = None
+
+    def _named(self) -> dict[str, str]:
+        """Containers that the file names and that the watched engine has, by key of the revision."""
+        return {
+            key: one.container.existing
+            for key, one in self._file.items()
+            if one.container is not None and one.container.existing and not one.container.engine
+        }
+
+    # --- what there is ---
+
+    async def _look(self) -> None:
+        engine = self._engine
+        if engine is None:
+            return
+        if self._config.containers.discover:
+            query = {"all": "true", "filters": json.dumps({"label": [f"{ENABLE}=true"]})}
+            listed = await engine.call("GET", "/containers/json", query)
+            self._apply(discovered(listed, self._file, set(names())))
+        else:
+            self._apply(Discovered({}, {}))
+        running = {one.name for one in self._found.values() if one.is_running}
+        for name in self._named().values():
+            shown = await self._seen(engine, name)
+            if shown is not None and state_of(shown).is_running:
+                running.add(name)
+        self._adopt({key: one.name for key, one in self._found.items()} | self._named(), running)
+
+    async def _seen(self, engine: Engine, name: str) -> dict[str, Any] | None:
+        try:
+            return await engine.inspect("containers", name)
+        except EngineError as error:
+            log.warning("the container engine does not tell the state of %s: %s", name, error)
+            return None
+
+    def _adopt(self, by_key: dict[str, str], running: set[str]) -> None:
+        """What runs, and not by us, counts as asked for."""
+        for key, name in by_key.items():
+            if name in running and not self._programs.supervisor.has(key):
+                self._programs.load(key, None)  # for as long as it may be idle
+
+    def _apply(self, now: Discovered) -> None:
+        for name, problem in now.problems.items():
+            if self.problems.get(name) != problem:
+                log.warning("%s", problem)
+        for name in self.problems.keys() - now.problems.keys():
+            log.info("the container %s has no mistake any more", name)
+        self.problems = now.problems
+        before = self._found
+        for key in before.keys() - now.found.keys():
+            self._drop(key)
+        for key, one in now.found.items():
+            if key not in before or before[key].revision != one.revision:
+                self._declare(key, one)
+        self._found = dict(now.found)
+
+    def _declare(self, key: str, one: Found) -> None:
+        revision = one.revision
+        try:
+            spec = resolve_revision(self._config, revision, default_name)
+        except ConfigError as error:  # a page that cannot be read
+            log.warning("container %s: %s", one.name, error.problems[0])
+            return
+        log.info("the container %s is the revision %s for %s", one.name, key, ", ".join(revision.hosts))
+        # Behind all of the file: where both could mean a request, the file's is asked first.
+        made = self._sets[key] = RevisionSet(msgspec.structs.replace(spec, order=len(self._file) + 1))
+        self._submit(made)
+        self._programs.add_revision(key, revision)
+
+    def _drop(self, key: str) -> None:
+        log.info("the container of the revision %s is not there any more", key)
+        if self._sets.pop(key, None) is not None and key not in self._file:
+            self._programs.drop_revision(key)
+            self._submit(RevisionGone(key))

@@ -1,0 +1,49 @@
+"""What an engine shows of a container, as far as it is used here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from activator.runtime.errors import one_line
+
+STOPPED_CODES = frozenset({0, 130, 137, 143})  # of a program that was stopped by a signal that asks for it, or in order
+
+
+class ContainerState(NamedTuple):
+    """`exit_code` counts when it does not run."""
+
+    is_running: bool
+    is_paused: bool
+    is_restarting: bool
+    is_oom_killed: bool
+    exit_code: int
+    error: str
+
+
+def state_of(shown: Mapping[str, Any]) -> ContainerState:
+    """`shown`: the container, as it was inspected."""
+    state = shown.get("State")
+    state = state if isinstance(state, dict) else {}
+    code = state.get("ExitCode")
+    return ContainerState(
+        state.get("Running") is True,
+        state.get("Paused") is True,
+        state.get("Restarting") is True,
+        state.get("OOMKilled") is True,
+        code if isinstance(code, int) else 0,
+        one_line(str(state.get("Error") or ""))[:300],
+    )
+
+
+def health_test(shown: Mapping[str, Any]) -> list[str]:
+    """The command of its HEALTHCHECK; empty: it has none."""
+    config = shown.get("Config")
+    check = config.get("Healthcheck") if isinstance(config, dict) else None
+    test = check.get("Test") if isinstance(check, dict) else None
+    words = [str(word) for word in test] if isinstance(test, list) else []
+    if len(words) > 1 and words[0] == "CMD":
+        return words[1:]
+    if len(words) > 1 and words[0] == "CMD-SHELL":
+        return ["/bin/sh", "-c", words[1]]
+    return []

@@ -1,0 +1,106 @@
+"""Removes containers of ours that nobody needs any more: of runs of an activator that were killed, and of starts whose
+outcome was never heard.
+
+Rules
+  1. Only containers with our labels are looked at, and one of another run is removed only if that run is proven to have
+     ended (`owner.py`). All others are never touched.
+  2. A container of this run is removed if no unit knows its identity at two looks in a row.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from typing import Any, Final
+
+from activator.control_plane.sources.container.creation import IDENTITY_LABEL, INSTANCE_LABEL, OWNER_LABEL
+from activator.control_plane.sources.container.engine import Engine, EngineAwayError, EngineError
+from activator.control_plane.sources.container.owner import has_ended, parse_owner, this_owner
+from activator.control_plane.sources.container.state import state_of
+from activator.runtime.tasks import pause, wait_for
+
+SWEEP_S: Final = 30.0
+SWEEP_AWAY_S: Final = 1.0  # until the first look has succeeded
+
+log = logging.getLogger("activator.container")
+
+
+class Sweeper:
+    """Of one engine; `instance` names this run."""
+
+    def __init__(self, engine: Engine, instance: str) -> None:
+        self._engine = engine
+        self._instance = instance
+        self._owner = this_owner()
+        self.labels = {INSTANCE_LABEL: instance, OWNER_LABEL: self._owner.label}
+        self._known: set[str] = set()  # identities of units
+        self._strays: set[str] = set()  # ids of containers that no unit knew at the last look
+        self._first = asyncio.Event()
+        self.removed_total = 0
+
+    def expect(self, identity: str) -> None:
+        """A container with this identity may come to be."""
+        self._known.add(identity)
+
+    def forget(self, identity: str) -> None:
+        """There is none any more, as far as its unit knows."""
+        self._known.discard(identity)
+
+    async def first_done(self, patience_s: float) -> None:
+        """Wait for the first look, for a while."""
+        await wait_for(self._first, patience_s)
+
+    async def run(self) -> None:
+        """Look again and again."""
+        while True:
+            try:
+                await self.sweep()
+            except EngineAwayError as error:
+                log.debug("no sweep: %s", error)
+            except EngineError as error:
+                log.warning("the container engine does not list its containers: %s", error)
+            else:
+                self._first.set()
+            await pause(SWEEP_S if self._first.is_set() else SWEEP_AWAY_S)
+
+    async def sweep(self) -> None:
+        """Raises EngineAwayError, EngineError."""
+        query = {"all": "true", "filters": json.dumps({"label": [INSTANCE_LABEL]})}
+        listed = await self._engine.call("GET", "/containers/json", query)
+        strays: set[str] = set()
+        for one in listed if isinstance(listed, list) else []:
+            name, labels = one.get("Id"), one.get("Labels")
+            if not isinstance(name, str) or not name.isalnum() or not isinstance(labels, dict):
+                continue
+            if labels.get(INSTANCE_LABEL) == self._instance:
+                if labels.get(IDENTITY_LABEL) in self._known:
+                    continue
+                strays.add(name)
+                if name in self._strays:
+                    await self._remove(name, labels, "whose start was given up")
+            elif await self._is_left(labels):
+                await self._remove(name, labels, "of an activator that has ended")
+        self._strays = strays
+
+    async def _is_left(self, labels: dict[str, Any]) -> bool:
+        owner = parse_owner(str(labels.get(OWNER_LABEL, "")))
+        return owner is not None and await has_ended(owner, self._owner, self._is_running)
+
+    async def _is_running(self, container: str) -> bool:
+        shown = await self._engine.inspect("containers", container)
+        return shown is not None and state_of(shown).is_running
+
+    async def _remove(self, name: str, labels: dict[str, Any], what: str) -> None:
+        try:
+            await self._engine.call("POST", f"/containers/{name}/kill", {"signal": "SIGKILL"})
+        except EngineError as error:
+            log.debug("kill of %s: %s", name[:12], error)  # it does not run
+        try:
+            await self._engine.call("DELETE", f"/containers/{name}", {"force": "true", "v": "true"})
+        except EngineError as error:
+            if error.status not in (404, 409):
+                log.warning("the container %s %s cannot be removed: %s", name[:12], what, error.message)
+            return
+        self.removed_total += 1
+        log.info("removed the container %s of %s, %s", name[:12], labels.get(IDENTITY_LABEL, "?"), what)

@@ -1,0 +1,452 @@
+"""One container as a program: made and removed by us, or one that exists, which is started and stopped.
+
+Rules
+  1. What we make has our labels, is known to the sweeper (`sweeper.py`) before it is asked for, and is removed whatever
+     happened before. What exists is never removed, and left as it is when we let it go.
+  2. It is watched by waiting calls of limited length and by looking at it: what an engine forgot to tell is seen at the
+     next look. While the engine is away the container counts as running, and its requests go on.
+  3. "Ready" means: what `readiness` says; without that, the image's own HEALTHCHECK, run here at the pace of
+     `readiness`; without that, its port accepts. A published port may be the engine's own proxy, which accepts before
+     the program does, and then closes: a connection has to stay open for a moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar
+
+from activator.config.file import readiness_probe
+from activator.config.model.containers import OWN, Container
+from activator.config.model.pods import PROBE_TCP
+from activator.config.model.revision import Revision
+from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
+from activator.control_plane.sources.container.creation import address_of, port_of
+from activator.control_plane.sources.container.engine import Engine, EngineAwayError, EngineError
+from activator.control_plane.sources.container.exec import CommandError, run_command
+from activator.control_plane.sources.container.output import OutputReader
+from activator.control_plane.sources.container.state import ContainerState, health_test, state_of
+from activator.control_plane.sources.process.causes import cause_of
+from activator.control_plane.sources.process.output import OnLine, Output
+from activator.control_plane.sources.process.readiness import until_answered, until_command
+from activator.control_plane.sources.process.unit import NotStartedError, Unit
+from activator.runtime.clock import Now
+from activator.runtime.sockets import split_address
+from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
+
+WAIT_S: Final = 30.0  # of one waiting call for the end of a container; then it is looked at
+POLL_S: Final = 1.0  # between two looks at a container whose end cannot be waited for
+AWAY_STEP_S: Final = 0.5  # between two tries while the engine is away
+HOLD_S: Final = 0.05  # a connection to a published port that stays open for so long is the program's
+KILL_TIMEOUT_S: Final = 5.0
+REMOVE_TIMEOUT_S: Final = 10.0  # of one try
+LAST_OUTPUT_S: Final = 1.0  # how long the last lines may take when the container has ended
+RETRY_AWAY_S: Final = 2.0  # an engine may be back at any moment: failed starts are repeated at least this often
+
+log = logging.getLogger("activator.container")
+
+_PORT_TAKEN: Final = re.compile(r"address already in use|port is already allocated", re.IGNORECASE)
+
+T = TypeVar("T")
+
+
+class Surroundings:
+    """What all containers of one engine share."""
+
+    def __init__(
+        self, engine: Engine, tasks: TaskGroupOwner, now: Now, wall_clock: Now, patience_s: float, address: str
+    ) -> None:
+        self.engine = engine
+        self.tasks = tasks
+        self.now = now
+        self.wall_clock = wall_clock
+        self.patience_s = patience_s
+        self.address = address
+
+
+class ContainerUnit(Unit):
+    """What both kinds have in common."""
+
+    def __init__(self, around: Surroundings, revision: Revision, identity: str, claim: str, on_line: OnLine) -> None:
+        assert revision.container is not None
+        self.around = around
+        self.revision = revision  # as it was configured when the container was started
+        self.settings: Container = revision.container
+        self.identity = identity
+        self.claim = claim
+        self.grace_s = float(self.settings.stop.grace)
+        self.output = Output(self.settings.readiness.log, on_line)
+        self.id = ""  # the engine's
+        self.port: int | None = None  # within the container
+        self._shown: dict[str, Any] = {}  # as it was inspected last
+        self._ended = asyncio.Event()
+        self._look = asyncio.Event()  # it may have ended: look at it now
+        self._is_silent = False  # the engine did not answer when it was to be stopped
+        self._cause = ""
+        self._exit_code: int | None = None
+        self._stopping: asyncio.Task[None] | None = None  # the engine's own stop, which ends with SIGKILL
+        self._reader: OutputReader | None = None
+        self._running: list[asyncio.Task[None]] = []  # what watches it, and what reads its output
+
+    @property
+    def engine(self) -> Engine:
+        return self.around.engine
+
+    # --- start ---
+
+    @abstractmethod
+    async def _bring_up(self, stop_asked: asyncio.Event) -> None:
+        """Have it running, with `id` set; returns early if it is not wanted any more."""
+
+    async def start(self, stop_asked: asyncio.Event) -> None:
+        since_s = self.around.wall_clock()
+        try:
+            await self._until_there(stop_asked)
+            if stop_asked.is_set():
+                return
+            await self._bring_up(stop_asked)
+            if not self.id or stop_asked.is_set():
+                return
+            shown = await self._or_stopped(self.engine.inspect("containers", self.id), stop_asked)
+            if stop_asked.is_set():
+                return
+        except EngineAwayError as error:
+            self.retry_max_s = RETRY_AWAY_S
+            raise NotStartedError(str(error)) from None
+        except EngineError as error:
+            for_good = _PORT_TAKEN.search(error.message) is None  # the next one may get another, or find it free
+            raise NotStartedError(f"the container cannot be started: {error.message}", for_good) from None
+        if shown is None:
+            raise NotStartedError("the container was removed while it started", for_good=False)
+        self._shown = shown
+        self._find_address()
+        log.info("started %s, container %s, at %s", self.identity, self.id[:12], self.address or "no address")
+        self._watch(since_s)
+
+    async def _until_there(self, stop_asked: asyncio.Event) -> None:
+        """Wait for an engine that is away, for a while."""
+        until_s = self.around.now() + self.around.patience_s
+        while not stop_asked.is_set():
+            try:
+                await self._or_stopped(self.engine.call("GET", "/version"), stop_asked)
+                return
+            except EngineAwayError:
+                if self.around.now() >= until_s:
+                    raise
+                await wait_for(stop_asked, AWAY_STEP_S)
+
+    def _find_address(self) -> None:
+        if self.port is None:
+            self.port = port_of(self.settings, self._shown)
+        if self.port is None:
+            raise NotStartedError("its image exposes no port, or several: say which as `container.port`")
+        way = self.settings.address or self.around.address
+        self.address = address_of(self.settings, self._shown, self.port, way)
+        if not self.address and state_of(self._shown).is_running:
+            raise NotStartedError(
+                f"it is reached nowhere: its port {self.port} is not published, and it has no address of its own"
+            )
+
+    def _watch(self, since_s: float) -> None:
+        is_terminal = bool((self._shown.get("Config") or {}).get("Tty"))
+        reader = self._reader = OutputReader(
+            *(self.engine, self.id, self.output, is_terminal, self._ended),
+            *(self.around.now, self.around.wall_clock),
+        )
+        self._running = [
+            self.around.tasks.start("watch", self._until_ended()),
+            self.around.tasks.start("output", reader.run(since_s if self.is_borrowed else None)),
+        ]
+
+    async def _until_ended(self) -> None:
+        """Rule 2."""
+        is_away = is_told = False
+        while not self._ended.is_set():
+            try:
+                shown = await self.engine.inspect("containers", self.id)
+                if is_away:
+                    is_away = False
+                    log.info("%s: the container engine answers again", self.identity)
+                if self._is_over(shown):
+                    return
+                await self._wait()
+            except EngineAwayError as error:
+                if not is_away:
+                    is_away = True
+                    log.warning("%s goes on, but %s", self.identity, error)
+                await self._pause(AWAY_STEP_S)
+            except EngineError as error:
+                if not is_told:
+                    is_told = True
+                    log.warning("%s: the container engine does not tell its state: %s", self.identity, error)
+                await self._pause(POLL_S)
+
+    async def _pause(self, seconds: float) -> None:
+        """Until it is time to look at it again."""
+        await wait_for(self._look, seconds)
+        self._look.clear()
+
+    async def _wait(self) -> None:
+        """Until it may have ended."""
+        waits = asyncio.ensure_future(self._ask_to_wait())  # noqa: TID251 - awaited or cancelled below
+        hurried = asyncio.ensure_future(self._look.wait())  # noqa: TID251 - cancelled below
+        try:
+            await asyncio.wait({waits, hurried}, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            if waits.done():
+                waits.result()
+        finally:
+            hurried.cancel()
+            waits.cancel()
+            self._look.clear()
+
+    async def _ask_to_wait(self) -> None:
+        async with self.engine.streamed("POST", f"/containers/{self.id}/wait") as content:
+            await content.readany()
+
+    def _is_over(self, shown: dict[str, Any] | None) -> bool:
+        if shown is None:
+            self._has_ended("the container was removed by somebody else", None)
+            return True
+        state = state_of(shown)
+        if state.is_running or state.is_restarting:
+            return False
+        self._has_ended(self._cause_in(state), state.exit_code)
+        return True
+
+    def _has_ended(self, cause: str, exit_code: int | None) -> None:
+        if not self._ended.is_set():
+            self._cause, self._exit_code = cause, exit_code
+            self._ended.set()
+
+    def _cause_in(self, state: ContainerState) -> str:
+        if state.is_oom_killed:
+            limit = f" (`memory: {int(self.settings.memory)}`)" if self.settings.memory else ""
+            return f"the program was ended since it used more memory than it may{limit}"
+        return f"the container could not be started: {state.error}" if state.error else ""
+
+    # --- while it runs ---
+
+    async def ready(self, timeout_s: float) -> str:
+        if not self._running or not self.address:
+            await asyncio.Event().wait()  # it has ended already, or was given up before it ran: `exited` tells
+        readiness, now = self.settings.readiness, self.around.now
+        interval_s = float(readiness.interval)
+        if readiness.log:
+            if await wait_for(self.output.ready, timeout_s):
+                return ""
+            return f"the program wrote no line with {readiness.log!r} within {timeout_s:g} s"
+        if readiness.command:
+            if await until_command(self, readiness.command, interval_s, timeout_s, now):
+                return ""
+            word = readiness.command[0]
+            return f"{word} (`readiness.command`) did not end with exit code 0 within {timeout_s:g} s"
+        test = health_test(self._shown)
+        if test and not readiness.http_get and readiness.grpc is None:
+            if await until_command(self, test, interval_s, timeout_s, now):
+                return ""
+            return f"the HEALTHCHECK of its image did not succeed within {timeout_s:g} s"
+        if await until_answered(self._answers, interval_s, timeout_s, now):
+            return ""
+        return f"the program did not answer on port {self.port} within {timeout_s:g} s"
+
+    async def _answers(self) -> bool:
+        probe = readiness_probe(self.revision)
+        if probe.kind == PROBE_TCP:
+            return await stays_open(self.address, PROBE_TIMEOUT_S)
+        return await ask(Question(self.address, probe), PROBE_TIMEOUT_S) is Ask.ANSWERED
+
+    async def exited(self) -> None:
+        if self._running:
+            await self._ended.wait()
+
+    async def cause(self) -> str:
+        if self._cause:
+            return self._cause
+        lines = self.output.lines()
+        if self._reader is not None:
+            _, late = await asyncio.wait(self._running, timeout=LAST_OUTPUT_S)
+            lines = await self._reader.last_lines() if late else self.output.lines()
+        code = self._exit_code or 0
+        return cause_of(128 - code if 128 < code < 160 else code, lines)
+
+    @property
+    def exit_code(self) -> int | None:
+        return self._exit_code
+
+    async def run_beside(self, command: Sequence[str], timeout_s: float) -> int | None:
+        words = [word.replace("{port}", str(self.port)) for word in command]
+        try:
+            return await run_command(self.engine, self.id, words, timeout_s)
+        except CommandError as error:
+            if not self._ended.is_set():
+                log.debug("%s: %s: %s", self.identity, command[0], error)
+            return None
+
+    async def signal(self, name: str) -> str:
+        """SIGSTOP and SIGCONT are the engine's pause: all processes of the container stand still."""
+        words = {"SIGSTOP": "pause", "SIGCONT": "unpause"}
+        query = None if name in words else {"signal": name}
+        return await self._told(f"/containers/{self.id}/{words.get(name, 'kill')}", query, (304, 409))
+
+    # --- the end ---
+
+    async def stop(self) -> None:
+        if not self.id or self._ended.is_set():
+            return
+        shown = await self._seen()
+        if self._is_silent:
+            return
+        if shown is not None and state_of(shown).is_paused:
+            await self.signal("SIGCONT")  # it could not react
+        self._stopping = self.around.tasks.start(f"stop of {self.identity}", self._ask_to_stop())
+        await asyncio.wait({self._stopping}, timeout=self.grace_s)
+
+    async def _ask_to_stop(self) -> None:
+        seconds = max(round(self.grace_s), 1)
+        try:
+            async with asyncio.timeout(self.grace_s + KILL_TIMEOUT_S):
+                query = {"t": str(seconds)}
+                async with self.engine.streamed("POST", f"/containers/{self.id}/stop", query) as content:
+                    await content.readany()
+        except (TimeoutError, EngineAwayError) as error:
+            log.warning("%s: it could not be stopped in order: %s", self.identity, str(error) or "no answer")
+        except EngineError as error:
+            if error.status not in (304, 404, 409):
+                log.warning("%s: it could not be stopped in order: %s", self.identity, error.message)
+        else:
+            self._has_ended("", 0)  # the engine says so; somebody may start it again in this moment
+        finally:
+            self._look.set()
+
+    async def _seen(self) -> dict[str, Any] | None:
+        self._is_silent = False
+        try:
+            return await self.engine.inspect("containers", self.id, KILL_TIMEOUT_S)
+        except EngineAwayError as error:
+            self._is_silent = True
+            log.warning("%s: it cannot be stopped in order: %s", self.identity, error)
+        except EngineError as error:
+            log.debug("%s: %s", self.identity, error)
+        return None
+
+    async def _told(self, target: str, query: dict[str, str] | None, fine: tuple[int, ...]) -> str:
+        """Tell the engine to do something; why that did not succeed."""
+        try:
+            await self.engine.call("POST", target, query, timeout_s=KILL_TIMEOUT_S)
+        except EngineAwayError as error:
+            return str(error)
+        except EngineError as error:
+            return "" if error.status in fine else error.message
+        return ""
+
+    async def end(self) -> None:
+        if self.id and not self._ended.is_set():
+            await self._end_now()
+        if self._running:
+            await asyncio.wait(self._running, timeout=LAST_OUTPUT_S)
+        self._ended.set()  # what is left of it is the matter of `gone`
+        for task in self._running:
+            task.cancel()
+
+    async def _end_now(self) -> None:
+        if self._is_silent:
+            return  # `gone` will see
+        if self._stopping is not None:
+            await asyncio.wait({self._stopping}, timeout=KILL_TIMEOUT_S)
+            if await wait_for(self._ended, AWAY_STEP_S):
+                return
+        problem = await self._told(f"/containers/{self.id}/kill", {"signal": "SIGKILL"}, (404, 409))
+        shown = await self._seen() if problem else None
+        if problem and (shown is None or state_of(shown).is_running):
+            log.warning("%s: it cannot be ended: %s", self.identity, problem)
+            return
+        self._look.set()
+        if self._running:
+            await wait_for(self._ended, KILL_TIMEOUT_S)
+
+    async def _or_stopped(self, work: Coroutine[Any, Any, T], stop_asked: asyncio.Event) -> T | None:
+        """What comes of it; None, if it is not wanted any more: it is given up."""
+        task = asyncio.ensure_future(work)  # noqa: TID251 - awaited or cancelled below
+        asked = asyncio.ensure_future(stop_asked.wait())  # noqa: TID251 - cancelled below
+        try:
+            await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            asked.cancel()
+            task.cancel()
+
+
+async def stays_open(address: str, timeout_s: float) -> bool:
+    """Whether a connection is made, and not closed within a moment."""
+    host, port = split_address(address)
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(host, port)
+            try:
+                async with asyncio.timeout(HOLD_S):
+                    return bool(await reader.read(1))
+            except TimeoutError:
+                return True
+    except OSError:  # also that it takes too long
+        return False
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+
+
+async def removed_by_label(
+    engine: Engine, labels: list[str], identity: str, is_closing: Callable[[], bool], patience_s: float, now: Now
+) -> None:
+    """Of a container that was asked for and never heard of: it may be there. As `removed`."""
+    began_s, query = now(), {"all": "true", "filters": json.dumps({"label": labels})}
+    listed: Any = None
+    while listed is None:
+        try:
+            listed = await engine.call("GET", "/containers/json", query, timeout_s=REMOVE_TIMEOUT_S) or []
+        except (EngineAwayError, EngineError) as error:
+            if is_closing() and now() - began_s >= patience_s:
+                log.error("%s: whether it has a container is not known: %s", identity, error)
+                return
+            await pause(AWAY_STEP_S)
+    for one in listed if isinstance(listed, list) else []:
+        name = one.get("Id") if isinstance(one, dict) else None
+        if isinstance(name, str) and name.isalnum():
+            await removed(engine, name, identity, is_closing, patience_s, now)
+
+
+async def removed(
+    engine: Engine, container: str, identity: str, is_closing: Callable[[], bool], patience_s: float, now: Now
+) -> None:
+    """Returns when the container is not there any more; while the activator closes, after the patience at the latest:
+    then the reaper goes on, or the next start.
+    """
+    began_s, step_s, is_told = now(), 0.05, False
+    while True:
+        try:
+            query = {"force": "true", "v": "true"}
+            await engine.call("DELETE", f"/containers/{container}", query, timeout_s=REMOVE_TIMEOUT_S)
+            return
+        except EngineAwayError as error:
+            problem = str(error)
+        except EngineError as error:
+            if error.status == 404:
+                return
+            problem = error.message
+        if is_closing() and now() - began_s >= patience_s:
+            log.error("%s: its container %s is left to the reaper: %s", identity, container[:12], problem)
+            return
+        if not is_told and now() - began_s >= patience_s:
+            is_told = True
+            log.warning("%s: its container %s cannot be removed: %s", identity, container[:12], problem)
+        await pause(step_s)
+        step_s = min(step_s * 2.0, RETRY_AWAY_S)
+
+
+def way_of(settings: Container, address: str) -> bool:
+    """Whether it is reached at its own address."""
+    return (settings.address or address) == OWN

@@ -1,0 +1,36 @@
+"""Whatever runs on this machine, as units of one supervisor: processes and containers."""
+
+from __future__ import annotations
+
+from activator.config.model.revision import Revision
+from activator.control_plane.sources.container.units import ContainerUnits
+from activator.control_plane.sources.process.child import ChildProcesses
+from activator.control_plane.sources.process.output import OnLine
+from activator.control_plane.sources.process.unit import Unit, Units
+
+
+class LocalUnits(Units):
+    """Each revision has one of both."""
+
+    def __init__(self, processes: ChildProcesses, containers: ContainerUnits) -> None:
+        self._processes = processes
+        self.containers = containers
+
+    def _of(self, revision: Revision) -> Units:
+        return self._processes if revision.container is None else self.containers
+
+    def known(self, revision: Revision) -> None:
+        self._of(revision).known(revision)
+
+    def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit | None:
+        return self._of(revision).make(revision, identity, gpus, on_line)
+
+    def claim_of(self, revision: Revision) -> str:
+        return self._of(revision).claim_of(revision)
+
+    def may_claim(self, revision: Revision, claim: str) -> bool:
+        return self._of(revision).may_claim(revision, claim)
+
+    async def close(self) -> None:
+        await self._processes.close()
+        await self.containers.close()

@@ -1,0 +1,277 @@
+"""A program as a process group of its own: started, watched and stopped by signals.
+
+Rules
+  1. "Ready" means that it answered: its port accepts, or its readiness path answers well; or, without a connection of
+     ours, that it wrote the line of `readiness.log`, or that `readiness.command` ended with 0. It is on 127.0.0.1, or
+     on ::1 where it listens there alone, or on a Unix socket. A port that the file says must have been free before,
+     and belong to the program after (`places.py`, `ports.py`). Nothing connects to one that takes one request
+     (`once.py`).
+  2. Every group is known to the reaper from the moment it exists, so that nothing is left behind when we are killed.
+  3. What counts in a group, or has GPUs, counts until nothing of it is alive (`departure.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+from collections.abc import Callable, Sequence
+
+from activator.config.file import readiness_probe
+from activator.config.model.revision import Revision
+from activator.config.specs import is_once
+from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
+from activator.control_plane.sources.process.causes import cause_of
+from activator.control_plane.sources.process.departure import has_gone, mark_of
+from activator.control_plane.sources.process.launch import Launch
+from activator.control_plane.sources.process.once import listens
+from activator.control_plane.sources.process.output import READ_BYTES, OnLine, Output, Pace
+from activator.control_plane.sources.process.places import Place, Places, holders
+from activator.control_plane.sources.process.ports import PORT_STEP_S, PORT_WAIT_S, foreign_holder, holder, is_taken
+from activator.control_plane.sources.process.readiness import until_answered, until_command
+from activator.control_plane.sources.process.reaping import Reaping
+from activator.control_plane.sources.process.unit import NotStartedError, Unit, Units
+from activator.runtime.clock import Now
+from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
+
+log = logging.getLogger("activator.process")
+
+_LAST_OUTPUT_S = 0.2  # how long the last lines may take when the program has ended
+
+
+class ChildProcesses(Units):
+    """Process groups of this machine, each in a place of its own."""
+
+    def __init__(self, tasks: TaskGroupOwner, now: Now, reaping: Reaping) -> None:
+        self.tasks = tasks
+        self.now = now
+        self.reaping = reaping
+        self.places = Places(reaping)
+        self._made = 0
+
+    def known(self, revision: Revision) -> None:
+        pass
+
+    def make(self, revision: Revision, identity: str, gpus: tuple[str, ...], on_line: OnLine) -> Unit | None:
+        assert revision.process is not None
+        self._made += 1
+        place = self.places.take(revision.process, self._made)
+        return None if place is None else ChildProcess(self, revision, identity, place, gpus, on_line)
+
+    def claim_of(self, revision: Revision) -> str:
+        ports = None if revision.process is None else revision.process.ports()
+        return _claim_on(ports[0]) if ports is not None and len(ports) == 1 else ""
+
+    def may_claim(self, revision: Revision, claim: str) -> bool:
+        ports = None if revision.process is None else revision.process.ports()
+        return ports is not None and claim in map(_claim_on, ports)
+
+    async def close(self) -> None:
+        self.places.close()
+
+
+class ChildProcess(Unit):
+    """One process and its descendants."""
+
+    def __init__(
+        self,
+        owner: ChildProcesses,
+        revision: Revision,
+        identity: str,
+        place: Place,
+        gpus: tuple[str, ...],
+        on_line: OnLine,
+    ) -> None:
+        assert revision.process is not None
+        self._owner = owner
+        self._revision = revision  # as it was configured when the process was started
+        self._settings = revision.process
+        self.identity = identity
+        self._place = place
+        self.claim = _claim_on(place.port) if place.is_chosen else ""
+        self.grace_s = float(self._settings.stop.grace)
+        self.address = place.first_address
+        self.output = Output(self._settings.readiness.log, on_line)
+        self._gpus = gpus
+        self._launch: Launch | None = None  # how it was started
+        self._child: asyncio.subprocess.Process | None = None
+        self._readers: list[asyncio.Task[None]] = []
+
+    # --- start ---
+
+    async def start(self, stop_asked: asyncio.Event) -> None:
+        settings, place, reaping = self._settings, self._place, self._owner.reaping
+        await self._check_place()
+        self._launch = Launch(settings, place, reaping.mark, self.identity, self._gpus)
+        try:
+            place.make_folder(settings)
+            child = await self._launch.start(settings.command, asyncio.subprocess.PIPE)
+        except OSError as error:
+            raise NotStartedError(f"cannot start {settings.command[0]}: {error.strerror or error}") from None
+        self._child = child
+        reaping.born(child.pid)
+        log.info("started %s on %s, process %d", self.identity, place.shown, child.pid)
+        self._readers = [
+            self._owner.tasks.start("output", self._read_output(name, stream))
+            for name, stream in (("stderr", child.stderr), ("stdout", child.stdout))
+            if stream is not None
+        ]
+
+    async def _check_place(self) -> None:
+        """Raises NotStartedError where it cannot listen."""
+        place = self._place
+        if place.problem:
+            raise NotStartedError(place.problem)
+        if place.taken:
+            by = await asyncio.to_thread(holders, place.taken)
+            raise NotStartedError(f"no port is free: {by}; set other ports (`port`)")
+        if place.is_chosen and await self._stays_taken():
+            by = await asyncio.to_thread(holder, place.port)
+            raise NotStartedError(f"port {place.port} is in use by {by}: end that program, or set another `port`")
+
+    async def _stays_taken(self) -> bool:
+        began_s = self._owner.now()
+        while is_taken(self._place.port):
+            if self._owner.now() - began_s >= PORT_WAIT_S:
+                return True
+            await pause(PORT_STEP_S)
+        return False
+
+    async def _read_output(self, name: str, stream: asyncio.StreamReader) -> None:
+        """Until it ends; at a bounded rate."""
+        pace = Pace(self._owner.now)
+        try:
+            while data := await stream.read(READ_BYTES):
+                lines = self.output.feed(name, data)
+                await pause(pace.wait_s(len(data), lines))  # 0: others have their turn
+        finally:
+            self.output.end(name)
+
+    # --- while it runs ---
+
+    async def ready(self, timeout_s: float) -> str:
+        readiness, now = self._settings.readiness, self._owner.now
+        interval_s = float(readiness.interval)
+        if readiness.log:
+            if not await wait_for(self.output.ready, timeout_s):
+                return f"the program wrote no line with {readiness.log!r} within {timeout_s:g} s"
+            self.address = self._place.address
+        elif readiness.command:
+            if not await until_command(self, readiness.command, interval_s, timeout_s, now):
+                word = readiness.command[0]
+                return f"{word} (`readiness.command`) did not end with exit code 0 within {timeout_s:g} s"
+            self.address = self._place.address
+        elif not await until_answered(self._answers, interval_s, timeout_s, now):
+            return f"the program did not answer on {self._place.shown} within {timeout_s:g} s"
+        return await self._served_by_another()
+
+    async def _answers(self) -> bool:
+        if is_once(self._revision):
+            found = listens(self.address)
+        else:
+            question = Question(self.address, readiness_probe(self._revision))
+            found = await ask(question, PROBE_TIMEOUT_S) is Ask.ANSWERED
+        if not found:
+            self.address = self._place.address
+        return found
+
+    async def _served_by_another(self) -> str:
+        """The cause, when what answered is not the program: only a fixed port can be taken meanwhile by plan."""
+        port = self._place.port
+        if not self._place.is_chosen or self._child is None:
+            return ""
+        # It looks through /proc, which may take some milliseconds.
+        by = await asyncio.to_thread(foreign_holder, port, self._child.pid, self._owner.reaping.mark)
+        return f"port {port} is served by {by}, not by the program: end it, or set another `port`" if by else ""
+
+    async def exited(self) -> None:
+        if self._child is not None:
+            await self._child.wait()
+
+    async def cause(self) -> str:
+        await self._rest_of_output()
+        return cause_of(self.exit_code or 0, self.output.lines())
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self._child is None else self._child.returncode
+
+    async def run_beside(self, command: Sequence[str], timeout_s: float) -> int | None:
+        assert self._launch is not None
+        try:
+            child = await self._launch.start(command, asyncio.subprocess.DEVNULL)
+        except OSError as error:
+            log.warning("%s: cannot start %s: %s", self.identity, command[0], error.strerror)
+            return None
+        self._owner.reaping.born(child.pid)
+        try:
+            return await asyncio.wait_for(child.wait(), timeout_s)
+        except TimeoutError:
+            log.warning("%s: %s took longer than %g s, and was ended", self.identity, command[0], timeout_s)
+            return None
+        finally:
+            _signal_group(child.pid, signal.SIGKILL)
+            await child.wait()
+            self._owner.reaping.exited(child.pid)
+
+    async def signal(self, name: str) -> str:
+        self._signal(signal.Signals[name])
+        return ""
+
+    # --- the end ---
+
+    async def stop(self) -> None:
+        stop = self._settings.stop
+        if not stop.command:
+            self._signal(signal.Signals[stop.signal])
+        elif self._launch is not None:
+            code = await self.run_beside(stop.command, self.grace_s)
+            if code:
+                log.warning("%s: %s (`stop.command`) ended with %d", self.identity, stop.command[0], code)
+
+    async def end(self) -> None:
+        self._signal(signal.SIGKILL)  # also what the program left behind in its group
+        await self.exited()
+        await self._rest_of_output()
+        for reader in self._readers:
+            reader.cancel()
+
+    async def gone(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
+        try:
+            if self._child is not None and is_held:
+                await has_gone(self._child.pid, mark_of(self._owner.reaping.mark, self.identity), is_closing)
+            await self._owner.places.remove_folder(self._place)
+        finally:
+            if self._child is not None:
+                self._owner.reaping.exited(self._child.pid)
+            self._owner.places.give_back(self._place)
+
+    def let_go(self) -> None:
+        pass
+
+    async def _rest_of_output(self) -> None:
+        if self._readers:
+            await asyncio.wait(self._readers, timeout=_LAST_OUTPUT_S)
+
+    def _signal(self, number: int) -> None:
+        """To the process and all its descendants that kept its group."""
+        if self._child is not None:
+            _signal_group(self._child.pid, number)
+
+
+def _claim_on(port: int) -> str:
+    return f"port {port}"
+
+
+def _signal_group(group: int, number: int) -> None:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        pass
+
+
+def missing_program(command: list[str]) -> str | None:
+    """The first word of the command if nothing of that name can be run here."""
+    return None if shutil.which(command[0]) is not None else command[0]

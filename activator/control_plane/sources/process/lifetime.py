@@ -1,0 +1,213 @@
+"""One program from its start to its end: started, asked whether it is ready, put to sleep and woken, stopped; or, with
+one request (`once.py`), left to end by itself.
+
+What it is (`unit.py`) makes no difference here. The supervisor decides what is wanted, and is told what happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from abc import ABC, abstractmethod
+from typing import Any
+
+from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest
+from activator.control_plane.sources.process.once import until_ended, until_over, verdict_on
+from activator.control_plane.sources.process.sleep import put_to_sleep, stops_by_signal, wake
+from activator.control_plane.sources.process.unit import NotStartedError
+from activator.runtime.clock import Now
+from activator.runtime.errors import ConfigError
+from activator.runtime.tasks import TaskGroupOwner
+
+log = logging.getLogger("activator.process")
+
+_DRAIN_SLACK_S = 5.0  # over the data plane's own drain timeout, whose end is reported
+
+
+class Keeper(ABC):
+    """Who started the program, and is told about it."""
+
+    @abstractmethod
+    def grace_of(self, group: str) -> float | None:
+        """How long requests may still run in a group; None: as always."""
+
+    @abstractmethod
+    def is_closing(self) -> bool:
+        """Everything is being stopped."""
+
+    @abstractmethod
+    def stop(self, process: LocalProcess) -> None:
+        """It is not wanted any more."""
+
+    @abstractmethod
+    def has_started(self, fleet: Fleet, process: LocalProcess) -> None:
+        """It runs."""
+
+    @abstractmethod
+    def became_ready(self, fleet: Fleet, process: LocalProcess) -> None:
+        """It is ready, for the first time or after a sleep."""
+
+    @abstractmethod
+    def was_spent(self, fleet: Fleet, process: LocalProcess) -> None:
+        """It has had its one request: it is no pod any more, and does not count among those that are wanted."""
+
+    @abstractmethod
+    def fell_asleep(self, fleet: Fleet, process: LocalProcess) -> None:
+        """It sleeps."""
+
+    @abstractmethod
+    def failed_for_good(self, fleet: Fleet) -> None:
+        """What comes now would not be otherwise the next time."""
+
+
+class Lifetime:
+    """Of one program; `run` returns why it ended, or an empty string when that was asked for."""
+
+    def __init__(self, keeper: Keeper, tasks: TaskGroupOwner, now: Now, fleet: Fleet, process: LocalProcess) -> None:
+        self._keeper = keeper
+        self._tasks = tasks
+        self._now = now
+        self._fleet = fleet
+        self._process = process
+        self._unit = process.unit
+
+    async def run(self) -> str:
+        """Raises what is an error of ours; the unit must be ended then."""
+        try:
+            await self._unit.start(self._process.stop_asked)
+        except ConfigError as error:
+            self._keeper.failed_for_good(self._fleet)
+            return error.problems[0] + (f" ({len(error.problems)} mistakes)" if error.problems[1:] else "")
+        except NotStartedError as error:
+            if error.for_good:
+                self._keeper.failed_for_good(self._fleet)
+            return error.cause
+        self._process.started_s = self._now()
+        self._keeper.has_started(self._fleet, self._process)
+        return await self._watch()
+
+    async def _watch(self) -> str:
+        fleet, process, unit = self._fleet, self._process, self._unit
+        exited: asyncio.Task[None] = self._tasks.start("exit", unit.exited())
+        asked = asyncio.ensure_future(process.stop_asked.wait())  # noqa: TID251 - cancelled below
+        timeout_s = float(fleet.revision.timeouts.startup)
+        ready: asyncio.Task[str] = self._tasks.start("readiness", unit.ready(timeout_s))
+        try:
+            await asyncio.wait({exited, asked, ready}, return_when=asyncio.FIRST_COMPLETED)
+            if ready.done() and not exited.done() and not asked.done():
+                if cause := ready.result():
+                    self._keeper.failed_for_good(fleet)  # requests have waited as long as agreed
+                    return cause
+                fleet.start_s = self._now() - process.started_s
+                self._keeper.became_ready(fleet, process)
+                if process.is_once:
+                    await self._serve_once(exited, asked)
+                elif cause := await self._run_and_rest(exited, asked):
+                    return cause
+            if exited.done():
+                if process.rest is Rest.ASLEEP:
+                    log.info("%s ended while it slept", process.identity)
+                    return ""
+                return await (verdict_on(process) if process.is_once and process.ready else unit.cause())
+            await self._wind_down(exited)
+            return ""
+        finally:
+            ready.cancel()
+            asked.cancel()
+            await unit.end()
+            await exited
+
+    async def _serve_once(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> None:
+        """From ready until it has had its request and has exited, or is to be stopped."""
+        process = self._process
+        is_over = await until_over(process, exited, asked)
+        if process.stopping:
+            return
+        process.rest = Rest.SPENT
+        self._keeper.was_spent(self._fleet, process)
+        if is_over:
+            process.carries = False
+            await until_ended(process, exited, asked)
+            if not exited.done():
+                self._keeper.stop(process)
+
+    async def _run_and_rest(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> str:
+        """From ready until it has exited or is to be stopped. Why it is to be ended; empty: that was asked for."""
+        fleet, process = self._fleet, self._process
+        while True:
+            if not await _first_of(process.sleep_asked, exited, asked):
+                return ""
+            process.sleep_asked.clear()
+            problem = await self._fall_asleep(exited, asked)
+            if problem:
+                log.warning("%s does not sleep, and is stopped: %s", process.identity, problem)
+                self._keeper.stop(process)
+            if exited.done() or process.stopping:
+                return ""
+            limit_s = 0.0 if process.sleep is None else float(process.sleep.for_)
+            if not await _first_of(process.wake_asked, exited, asked, limit_s or None):
+                if not exited.done():
+                    self._keeper.stop(process)  # it has slept for as long as it may
+                return ""
+            process.wake_asked.clear()
+            began_s = self._now()
+            assert process.sleep is not None
+            problem = await wake(self._unit, process.sleep)
+            if problem:
+                return f"the program does not wake: {problem}"
+            fleet.wake_s = self._now() - began_s
+            if exited.done() or process.stopping:
+                return ""
+            process.rest = Rest.AWAKE
+            log.info("%s is awake", process.identity)
+            self._keeper.became_ready(fleet, process)
+
+    async def _fall_asleep(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> str:
+        """Let it finish its requests, then put it to sleep; why that did not succeed."""
+        process = self._process
+        grace_s = self._keeper.grace_of(process.home)
+        if not await _first_of(process.drained, exited, asked, grace_s or process.drain_timeout_s + _DRAIN_SLACK_S):
+            if exited.done() or process.stopping:
+                return ""
+            process.carries = False  # it is stopped at once
+            return "its requests have not ended in time"
+        process.carries = False
+        process.drained.clear()
+        settings = process.sleep
+        assert settings is not None
+        problem = await put_to_sleep(self._unit, settings)
+        if problem or exited.done() or process.stopping:
+            return problem
+        process.rest = Rest.ASLEEP
+        log.info("%s sleeps", process.identity)
+        self._keeper.fell_asleep(self._fleet, process)
+        return ""
+
+    async def _wind_down(self, exited: asyncio.Future[None]) -> None:
+        """Let it finish its requests, then end it."""
+        process = self._process
+        drained = asyncio.ensure_future(process.drained.wait())  # noqa: TID251 - cancelled below
+        if process.carries:
+            grace_s = self._keeper.grace_of(process.home)
+            timeout_s = process.drain_timeout_s + _DRAIN_SLACK_S if grace_s is None else grace_s
+            waits: set[asyncio.Future[Any]] = {drained, exited}
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        drained.cancel()
+        if process.sleep is not None and stops_by_signal(process.sleep) and process.rest is not Rest.AWAKE:
+            await self._unit.signal("SIGCONT")  # or it could not react to what comes now
+        until_s = self._now() + self._unit.grace_s
+        await self._unit.stop()
+        await asyncio.wait({exited}, timeout=max(until_s - self._now(), 0.0))
+
+
+async def _first_of(
+    event: asyncio.Event, exited: asyncio.Future[None], asked: asyncio.Future[Any], timeout_s: float | None = None
+) -> bool:
+    """Whether the event came first, before the program exited, was to be stopped, or the time was up."""
+    waits = asyncio.ensure_future(event.wait())  # noqa: TID251 - cancelled below
+    try:
+        both: set[asyncio.Future[Any]] = {waits, exited, asked}
+        await asyncio.wait(both, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        return event.is_set() and not exited.done() and not asked.done()
+    finally:
+        waits.cancel()
