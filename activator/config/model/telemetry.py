@@ -18,6 +18,7 @@ LOG_PARTS: Final[dict[str, bool]] = {
     "access_log": True,
     "autoscaler": True,
     "certificates": True,
+    "container": True,
     "control": True,
     "data": True,
     "knative": True,
