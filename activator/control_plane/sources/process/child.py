@@ -30,7 +30,12 @@ from activator.control_plane.sources.process.once import listens
 from activator.control_plane.sources.process.output import READ_BYTES, OnLine, Output, Pace
 from activator.control_plane.sources.process.places import Place, Places, holders
 from activator.control_plane.sources.process.ports import PORT_STEP_S, PORT_WAIT_S, foreign_holder, holder, is_taken
-from activator.control_plane.sources.process.readiness import until_answered, until_command
+from activator.control_plane.sources.process.readiness import (
+    PORT_STEP_SHARE,
+    READINESS_STEP_SHARE,
+    until_answered,
+    until_command,
+)
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.unit import NotStartedError, Unit, Units
 from activator.runtime.clock import Now
@@ -163,9 +168,14 @@ class ChildProcess(Unit):
                 word = readiness.command[0]
                 return f"{word} (`readiness.command`) did not end with exit code 0 within {timeout_s:g} s"
             self.address = self._place.address
-        elif not await until_answered(self._answers, interval_s, timeout_s, now):
+        elif not await until_answered(self._answers, interval_s, timeout_s, now, self._step_share()):
             return f"the program did not answer on {self._place.shown} within {timeout_s:g} s"
         return await self._served_by_another()
+
+    def _step_share(self) -> float:
+        readiness = self._settings.readiness
+        asks_program = bool(readiness.http_get) or readiness.grpc is not None
+        return READINESS_STEP_SHARE if asks_program else PORT_STEP_SHARE
 
     async def _answers(self) -> bool:
         if is_once(self._revision):

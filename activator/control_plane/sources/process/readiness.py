@@ -15,17 +15,24 @@ from activator.runtime.tasks import pause
 
 COMMAND_TIMEOUT_S: Final = 10.0  # of one run of `readiness.command`
 READINESS_STEP_MIN_S: Final = 0.002  # readiness is asked in steps from this up to the configured interval …
-READINESS_STEP_SHARE: Final = 0.05  # … of this share of the time since the start
+READINESS_STEP_SHARE: Final = 0.05  # … of this share of the time since the start; …
+PORT_STEP_SHARE: Final = 0.005  # … where only the kernel is asked whether it listens, which takes 50 us: of this
 
 
-async def until_answered(look: Callable[[], Awaitable[bool]], interval_s: float, timeout_s: float, now: Now) -> bool:
+async def until_answered(
+    look: Callable[[], Awaitable[bool]],
+    interval_s: float,
+    timeout_s: float,
+    now: Now,
+    step_share: float = READINESS_STEP_SHARE,
+) -> bool:
     """Whether a look succeeded in time."""
     began_s = now()
     waited_s = 0.0
     while waited_s < timeout_s:
         if await look():
             return True
-        await pause(min(max(waited_s * READINESS_STEP_SHARE, READINESS_STEP_MIN_S), interval_s))
+        await pause(min(max(waited_s * step_share, READINESS_STEP_MIN_S), interval_s))
         waited_s = now() - began_s
     return False
 
