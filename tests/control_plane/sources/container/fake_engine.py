@@ -66,10 +66,10 @@ class FakeContainer:
     async def start(self) -> None:
         self.state, self.exit_code = "running", 0
         if self.image.listens:
-            self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+            # Bound first and served after: whoever asked may be cancelled in between, and the server would be lost.
+            self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0, start_serving=False)
             self.port = self.server.sockets[0].getsockname()[1]
-            if not self.is_running:  # it was removed meanwhile
-                self.server.close()
+            await self.server.start_serving()
         if self.image.exit_code is not None:
             self.end(self.image.exit_code)
 
