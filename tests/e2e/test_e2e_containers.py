@@ -1,4 +1,4 @@
-"""Revisions whose pods are containers, on a real engine: Podman, by the API that it shares with Docker."""
+"""Revisions whose pods are containers, on real engines: Podman and Docker, by the API that they share."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ from activator.control_plane.sources.container.engine import Engine
 from tests.conftest import Need
 from tests.control_plane.sources.container.contract import check_contract
 from tests.e2e.conftest import RunActivator
+from tests.e2e.container_engines import ENGINES, IMAGE, PORT, RealEngine
 from tests.e2e.http_client import Answer, ask, burst, failures, request
-from tests.e2e.podman import IMAGE, PORT, Podman, missing
 from tests.e2e.running import ROOT, Activator, cli, configured, eventually
 
 _PUBLISHED: set[int] = set()
+WEB = "activator.revision=default/web"
 SHORT = {"idle": "500ms", "stop": {"grace": "2s"}}
 
 
-@pytest.fixture(scope="module")
-def podman(need: Need) -> Iterator[Podman]:
-    lacks = missing()
+@pytest.fixture(scope="module", params=ENGINES, ids=lambda kind: kind.TOOL)
+def engine(need: Need, request: pytest.FixtureRequest) -> Iterator[RealEngine]:
+    kind: type[RealEngine] = request.param
+    lacks = kind.missing()
     need(not lacks, lacks)
-    engine = Podman()
+    engine = kind()
     try:
-        engine.import_image()
         engine.start()
+        engine.import_image()
         yield engine
     finally:
         engine.close()
@@ -60,8 +62,8 @@ def revision(name: str, **container: Any) -> dict[str, Any]:
     return {"name": name, "hosts": [f"{name}.test"], "container": {**SHORT, **container}}
 
 
-def on(podman: Podman, *revisions: dict[str, Any], **containers: Any) -> dict[str, Any]:
-    return configured(list(revisions), containers={"engine": podman.engine, **containers})
+def on(engine: RealEngine, /, *revisions: dict[str, Any], **containers: Any) -> dict[str, Any]:
+    return configured(list(revisions), containers={"engine": engine.engine, **containers})
 
 
 def get(activator: Activator, name: str, path: str = "/") -> Answer:
@@ -73,21 +75,21 @@ def copies(activator: Activator, name: str) -> int:
     return found
 
 
-def test_podman_holds_the_contract(podman: Podman) -> None:
+def test_the_engine_holds_the_contract(engine: RealEngine) -> None:
     async def check() -> None:
-        engine = Engine(str(podman.socket))
+        asked = Engine(str(engine.socket))
         try:
-            await check_contract(engine, IMAGE)
+            await check_contract(asked, IMAGE)
         finally:
-            await engine.close()
+            await asked.close()
 
     asyncio.run(check())
 
 
-def test_containers_come_with_requests_and_go_without(run_activator: RunActivator, podman: Podman) -> None:
+def test_containers_come_with_requests_and_go_without(run_activator: RunActivator, engine: RealEngine) -> None:
     activator = run_activator(
         on(
-            podman,
+            engine,
             revision("web", image=IMAGE, labels={"team": "ml"}),
             revision("missing", image="localhost/nowhere", pull="never"),
         )
@@ -95,23 +97,23 @@ def test_containers_come_with_requests_and_go_without(run_activator: RunActivato
     answers = burst(activator.address, 8, request(host="web.test"))
     assert failures(answers) == []
     assert {one.body for one in answers if isinstance(one, Answer)} == {b"hello\n"}
-    (made,) = podman.containers("label=activator.revision=default/web")
+    (made,) = engine.containers(WEB)
     assert made["Labels"]["team"] == "ml"
-    assert {one["host_ip"] for one in made["Ports"]} == {"127.0.0.1"}
+    assert {one["IP"] for one in made["Ports"]} == {"127.0.0.1"}
     missing_image = get(activator, "missing")
     assert (missing_image.status, missing_image.reason) == (503, "revision_failed")
-    assert b"there is no image localhost/nowhere: podman pull localhost/nowhere" in missing_image.body
+    assert f"there is no image localhost/nowhere: {engine.TOOL} pull localhost/nowhere".encode() in missing_image.body
     eventually(lambda: copies(activator, "web") == 0, "back at zero")
-    eventually(lambda: podman.containers("label=activator.revision=default/web") == [], "nothing of it is left")
+    eventually(lambda: engine.containers(WEB) == [], "nothing of it is left")
 
 
 @pytest.mark.deep
-def test_when_containers_are_ready_and_why_they_are_not(run_activator: RunActivator, podman: Podman) -> None:
+def test_when_containers_are_ready_and_why_they_are_not(run_activator: RunActivator, engine: RealEngine) -> None:
     says = ["sh", "-c", "echo 'cannot open the model' >&2; exit 3"]
     healthy = ["sh", "-c", "test -e /tmp/healthy"]
     activator = run_activator(
         on(
-            podman,
+            engine,
             {**revision("web", image=IMAGE, max_scale=2), "container_concurrency": 1},
             revision("line", image=IMAGE, readiness={"log": "listening on port [0-9]+"}),
             revision(
@@ -125,7 +127,7 @@ def test_when_containers_are_ready_and_why_they_are_not(run_activator: RunActiva
         )
     )
     assert failures(burst(activator.address, 8, request(host="web.test"))) == []
-    assert 1 <= len(podman.containers("label=activator.revision=default/web")) <= 2
+    assert 1 <= len(engine.containers(WEB)) <= 2
     activator.command("/load/crash")
     with ThreadPoolExecutor(3) as clients:
         line, asked, mute = clients.map(lambda name: get(activator, name), ("line", "asked", "mute"))
@@ -137,153 +139,174 @@ def test_when_containers_are_ready_and_why_they_are_not(run_activator: RunActiva
     eventually(lambda: copies(activator, "web") == 0, "back at zero")
 
 
-def test_a_container_that_exists_is_started_and_stopped_and_never_removed(
-    run_activator: RunActivator, podman: Podman
-) -> None:
-    podman.run("create", "--name", "old", "-p", published(), IMAGE)
-    activator = run_activator(on(podman, revision("old", existing="old"), revision("none", existing="nobody")))
-    assert podman.state("old") in ("created", "configured")
-    assert get(activator, "old").body == b"hello\n"
-    assert b"there is no container nobody" in get(activator, "none").body
-    eventually(lambda: podman.state("old") == "exited", "it is idle")
-    activator.close()
-    assert podman.state("old") == "exited"
-    podman.run("rm", "-f", "-t", "0", "old")
+@pytest.mark.deep
+def test_a_container_at_its_own_address(run_activator: RunActivator, engine: RealEngine) -> None:
+    activator = run_activator(on(engine, revision("web", image=IMAGE, address="own")))
+    assert get(activator, "web").body == b"hello\n"
+    (made,) = engine.containers(WEB)
+    assert [one for one in made["Ports"] if one.get("PublicPort")] == []
 
 
 @pytest.mark.deep
-def test_a_container_that_somebody_else_stops_and_starts(run_activator: RunActivator, podman: Podman) -> None:
-    podman.run("create", "--name", "old", "-p", published(), IMAGE)
-    activator = run_activator(on(podman, revision("old", existing="old", idle="3s")))
+def test_a_container_that_needs_more_memory_than_it_may(run_activator: RunActivator, engine: RealEngine) -> None:
+    greedy = ["sh", "-c", "tail /dev/zero"]  # it looks for the end of a line, and keeps what it has seen
+    activator = run_activator(on(engine, revision("greedy", image=IMAGE, command=greedy, memory="16MiB")))
+    answer = get(activator, "greedy")
+    assert (answer.status, answer.reason) == (503, "revision_failed")
+    assert b"more memory than it may (`memory: 16777216`)" in answer.body
+
+
+def test_a_container_that_exists_is_started_and_stopped_and_never_removed(
+    run_activator: RunActivator, engine: RealEngine
+) -> None:
+    engine.run("create", "--name", "old", "-p", published(), IMAGE)
+    activator = run_activator(on(engine, revision("old", existing="old"), revision("none", existing="nobody")))
+    assert engine.state("old") in ("created", "configured")
+    assert get(activator, "old").body == b"hello\n"
+    assert b"there is no container nobody" in get(activator, "none").body
+    eventually(lambda: engine.state("old") == "exited", "it is idle")
+    activator.close()
+    assert engine.state("old") == "exited"
+    engine.remove("old")
+
+
+@pytest.mark.deep
+def test_a_container_that_somebody_else_stops_and_starts(run_activator: RunActivator, engine: RealEngine) -> None:
+    engine.run("create", "--name", "old", "-p", published(), IMAGE)
+    activator = run_activator(on(engine, revision("old", existing="old", idle="3s")))
     assert get(activator, "old").body == b"hello\n"
     # Stopped by somebody else: no crash, and there again with the next request.
-    podman.run("stop", "-t", "2", "old")
+    engine.run("stop", "-t", "2", "old")
     activator.wait_log("default/old#[0-9]+ was stopped by somebody else")
     assert get(activator, "old").body == b"hello\n"
     assert activator.revision("old")["processes"]["crashes"] == 0
     # Started by somebody else: stopped when it is idle.
-    eventually(lambda: podman.state("old") == "exited", "it is idle")
-    podman.run("start", "old")
+    eventually(lambda: engine.state("old") == "exited", "it is idle")
+    engine.run("start", "old")
     eventually(lambda: copies(activator, "old") == 1, "it counts as asked for")
-    eventually(lambda: podman.state("old") == "exited", "it is idle again")
+    eventually(lambda: engine.state("old") == "exited", "it is idle again")
     # Left as it is at the end.
     assert get(activator, "old").body == b"hello\n"
     activator.close()
-    assert podman.state("old") == "running"
-    podman.run("rm", "-f", "-t", "0", "old")
+    assert engine.state("old") == "running"
+    engine.remove("old")
 
 
-def create_labelled(podman: Podman, name: str, *labels: str) -> None:
+def create_labelled(engine: RealEngine, name: str, *labels: str) -> None:
     words = [word for one in ("enable=true", "idle_timeout=500ms", *labels) for word in ("-l", f"activator.{one}")]
-    podman.run("create", "--name", name, "-p", published(), *words, IMAGE)
+    engine.run("create", "--name", name, "-p", published(), *words, IMAGE)
 
 
-def test_labels_declare_revisions(run_activator: RunActivator, podman: Podman) -> None:
-    create_labelled(podman, "first", "host=first.test,second.test", "concurrency=5", "container.stop.grace=2s")
-    create_labelled(podman, "wrong", "host=wrong.test", "concurrency=many")
-    activator = run_activator(on(podman, discover=True))
+def test_labels_declare_revisions(run_activator: RunActivator, engine: RealEngine) -> None:
+    create_labelled(engine, "first", "host=first.test,second.test", "concurrency=5", "container.stop.grace=2s")
+    create_labelled(engine, "wrong", "host=wrong.test", "concurrency=many")
+    activator = run_activator(on(engine, discover=True))
     activator.wait_log('container wrong, label activator.concurrency: container_concurrency: found "many"')
     assert get(activator, "first").body == b"hello\n"
     assert get(activator, "second").body == b"hello\n"
     assert get(activator, "wrong").status == 404
-    podman.run("rm", "-f", "-t", "0", "first", "wrong")
+    engine.remove("first", "wrong")
     eventually(lambda: "first" not in activator.revisions(), "it has gone")
 
 
 @pytest.mark.deep
-def test_containers_with_labels_come_and_go(run_activator: RunActivator, podman: Podman) -> None:
-    create_labelled(podman, "first", "host=first.test,second.test")
-    activator = run_activator(on(podman, discover=True))
+def test_containers_with_labels_come_and_go(run_activator: RunActivator, engine: RealEngine) -> None:
+    create_labelled(engine, "first", "host=first.test,second.test")
+    activator = run_activator(on(engine, discover=True))
     activator.wait_log("the container first is the revision default/first for first.test, second.test")
-    create_labelled(podman, "rival", "host=second.test")
+    create_labelled(engine, "rival", "host=second.test")
     activator.wait_log("container rival: the container first, which is older, has the host second.test already")
-    create_labelled(podman, "late", "host=late.test")
+    create_labelled(engine, "late", "host=late.test")
     activator.wait_log("the container late is the revision default/late")
     assert get(activator, "late").body == b"hello\n"
-    podman.run("rm", "-f", "-t", "0", "first")
+    engine.remove("first")
     activator.wait_log("the container rival is the revision default/rival for second.test")
     eventually(lambda: "first" not in activator.revisions(), "it has gone")
     assert get(activator, "second").body == b"hello\n"
     assert get(activator, "first").status == 404
     activator.close()
-    podman.run("rm", "-f", "-t", "0", "rival", "late")
+    engine.remove("rival", "late")
 
 
 def test_the_reaper_removes_the_containers_of_an_activator_that_was_killed(
-    run_activator: RunActivator, podman: Podman
+    run_activator: RunActivator, engine: RealEngine
 ) -> None:
-    podman.run("create", "--name", "bystander", "-l", "activator.instance=foreign", IMAGE)
-    activator = run_activator(on(podman, revision("web", image=IMAGE, idle="60s")))
+    engine.run("create", "--name", "bystander", "-l", "activator.instance=foreign", IMAGE)
+    activator = run_activator(on(engine, revision("web", image=IMAGE, idle="60s")))
     assert get(activator, "web").status == 200
     activator.signal(signal.SIGKILL)
     activator.wait_end()
-    eventually(lambda: [one["Names"] for one in podman.made()] == [["bystander"]], "the reaper has removed it")
-    podman.run("rm", "bystander")
+    eventually(lambda: engine.names_made() == ["bystander"], "the reaper has removed it")
+    engine.run("rm", "bystander")
 
 
 @pytest.mark.deep
 def test_where_the_reaper_was_killed_the_next_activator_removes_them(
-    run_activator: RunActivator, podman: Podman
+    run_activator: RunActivator, engine: RealEngine
 ) -> None:
-    podman.run("create", "--name", "bystander", "-l", "activator.instance=foreign", IMAGE)
+    engine.run("create", "--name", "bystander", "-l", "activator.instance=foreign", IMAGE)
     web = revision("web", image=IMAGE, idle="60s")
-    killed = run_activator(on(podman, web))
+    killed = run_activator(on(engine, web))
     assert get(killed, "web").status == 200
     for pid in killed.processes():
         os.kill(pid, signal.SIGKILL)
     killed.wait_end()
-    assert len(podman.made()) == 2
-    after = run_activator(on(podman, web))
+    assert len(engine.names_made()) == 2
+    after = run_activator(on(engine, web))
     after.wait_log("removed the container .* of an activator that has ended")
-    assert [one["Names"] for one in podman.made()] == [["bystander"]]
-    podman.run("rm", "bystander")
+    assert engine.names_made() == ["bystander"]
+    engine.run("rm", "bystander")
 
 
 @pytest.mark.deep
-def test_programs_that_serve_go_on_while_the_engine_is_away(run_activator: RunActivator, podman: Podman) -> None:
+def test_programs_that_serve_go_on_while_the_engine_is_away(run_activator: RunActivator, engine: RealEngine) -> None:
     activator = run_activator(
-        on(podman, revision("web", image=IMAGE, idle="60s"), revision("cold", image=IMAGE), patience="500ms")
+        on(engine, revision("web", image=IMAGE, idle="60s"), revision("cold", image=IMAGE), patience="500ms")
     )
     assert get(activator, "web").status == 200
-    podman.kill()
-    try:
-        assert get(activator, "web").body == b"hello\n"
-        answer = get(activator, "cold")
-        assert (answer.status, answer.reason) == (503, "revision_failed")
-        assert b"cannot be reached: No such file or directory" in answer.body
-        assert get(activator, "web").body == b"hello\n"
-    finally:
-        podman.start()
+    engine.kill()
+    with ThreadPoolExecutor(1) as client:
+        try:
+            meanwhile = client.submit(get, activator, "web")
+            if engine.PUBLISHES_ALONE:
+                assert meanwhile.result().body == b"hello\n"
+            answer = get(activator, "cold")
+            assert (answer.status, answer.reason) == (503, "revision_failed")
+            assert b"cannot be reached: No such file or directory" in answer.body
+        finally:
+            engine.start()
+        assert meanwhile.result().body == b"hello\n"  # it was held
     eventually(lambda: get(activator, "cold").status == 200, "it comes back by itself")
-    podman.run("rm", "-f", "-t", "0", *(one["Id"] for one in podman.containers("label=activator.revision=default/web")))
-    activator.wait_log("default/web#[0-9]+: the container was removed by somebody else")
+    engine.remove(*(one["Id"] for one in engine.containers(WEB)))
+    # Of Docker the end is seen before the removal.
+    activator.wait_log("default/web#[0-9]+: the (container was removed by somebody else|program was ended by SIGKILL)")
     eventually(lambda: get(activator, "web").status == 200, "another is made in its place")
 
 
 @pytest.mark.deep
-def test_the_recipe_of_the_cookbook(run_activator: RunActivator, podman: Podman, tmp_path: Path) -> None:
+def test_the_recipe_of_the_cookbook(run_activator: RunActivator, engine: RealEngine, tmp_path: Path) -> None:
     (recipe,) = re.findall(r"# recipe: containers\n(.*?)```", (ROOT / "docs/cookbook.md").read_text(), re.DOTALL)
     (tmp_path / "activator.yaml").write_text(recipe)
-    podman.run("tag", IMAGE, "docker.io/traefik/whoami")
-    podman.run("create", "--name", "wiki", "-p", published(), IMAGE)
+    engine.run("tag", IMAGE, "docker.io/traefik/whoami")
+    engine.run("create", "--name", "wiki", "-p", published(), IMAGE)
     activator = run_activator(
         arguments=["-c", str(tmp_path / "activator.yaml")],
         ACTIVATOR_LISTEN="127.0.0.1:0",
         ACTIVATOR_ADMIN="127.0.0.1:0",
-        ACTIVATOR_CONTAINERS__ENGINE=podman.engine,
+        ACTIVATOR_CONTAINERS__ENGINE=engine.engine,
     )
     for host in ("whoami.localhost", "wiki.localhost"):
         assert ask(activator.address, request(host=host)).body == b"hello\n"
     activator.close()
-    podman.run("rm", "-f", "-t", "0", "wiki")
+    engine.remove("wiki")
 
 
-def test_check_says_what_is_missing(podman: Podman, tmp_path: Path) -> None:
+def test_check_says_what_is_missing(engine: RealEngine, tmp_path: Path) -> None:
     file = tmp_path / "activator.yaml"
     revisions = [revision("a", existing="nobody"), revision("b", image="localhost/nowhere", pull="never")]
-    file.write_text(json.dumps(on(podman, *revisions), indent=1))
+    file.write_text(json.dumps(on(engine, *revisions), indent=1))
     told = cli("check", str(file)).stderr
     assert 'container.existing: there is no container "nobody"' in told
-    assert "podman pull localhost/nowhere" in told
-    file.write_text(json.dumps(on(podman, revision("a", image=IMAGE), engine=f"unix:{tmp_path}/none"), indent=1))
+    assert f"{engine.TOOL} pull localhost/nowhere" in told
+    file.write_text(json.dumps(on(engine, revision("a", image=IMAGE), engine=f"unix:{tmp_path}/none"), indent=1))
     assert "cannot be reached: No such file or directory" in cli("check", str(file)).stderr

@@ -40,6 +40,7 @@ from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
 
 WAIT_S: Final = 30.0  # of one waiting call for the end of a container; then it is looked at
 POLL_S: Final = 1.0  # between two looks at a container whose end cannot be waited for
+KILLED: Final = 137  # the exit code of a program that SIGKILL ended
 AWAY_STEP_S: Final = 0.5  # between two tries while the engine is away
 HOLD_S: Final = 0.05  # a connection to a published port that stays open for so long is the program's
 KILL_TIMEOUT_S: Final = 5.0
@@ -224,8 +225,7 @@ class ContainerUnit(Unit):
 
     def _cause_in(self, state: ContainerState) -> str:
         if state.is_oom_killed:
-            limit = f" (`memory: {int(self.settings.memory)}`)" if self.settings.memory else ""
-            return f"the program was ended since it used more memory than it may{limit}"
+            return f"the program was ended since it used more memory than it may{self._memory_limit()}"
         return f"the container could not be started: {state.error}" if state.error else ""
 
     # --- while it runs ---
@@ -271,7 +271,13 @@ class ContainerUnit(Unit):
             _, late = await asyncio.wait(self._running, timeout=LAST_OUTPUT_S)
             lines = await self._reader.last_lines() if late else self.output.lines()
         code = self._exit_code or 0
-        return cause_of(128 - code if 128 < code < 160 else code, lines)
+        cause = cause_of(128 - code if 128 < code < 160 else code, lines)
+        if code == KILLED and self.settings.memory:  # engines do not always know why (Podman 4.3 with cgroups v1)
+            cause += f"; so it ends if it uses more memory than it may{self._memory_limit()}"
+        return cause
+
+    def _memory_limit(self) -> str:
+        return f" (`memory: {int(self.settings.memory)}`)" if self.settings.memory else ""
 
     @property
     def exit_code(self) -> int | None:
