@@ -1,4 +1,4 @@
-"""What we rely on in a container engine: asked of the fake one by its own tests, and of Podman and Docker end to end."""
+"""What we rely on in a container engine: asked of the fake one by its tests, of Podman and Docker end to end."""
 
 from __future__ import annotations
 

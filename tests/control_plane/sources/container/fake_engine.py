@@ -1,7 +1,7 @@
 """A container engine in this process: the part of Docker's API that is used, over a real unix socket.
 
-`contract.py` has what this one and a real engine must do alike; the end-to-end tests hold Podman and Docker to it. Its containers
-are no programs: what an image would do is said when it is added, and a server listens where one would.
+`contract.py` has what this one and a real engine must do alike; the end-to-end tests hold Podman and Docker to it. Its
+containers are no programs: what an image would do is said when it is added, and a server listens where one would.
 """
 
 from __future__ import annotations
