@@ -24,7 +24,7 @@ unexport PIP_TARGET PIP_PREFIX PIP_ROOT PYTHONPATH PYTHONHOME
 
 .DEFAULT_GOAL := help
 .PHONY: help build environment test test-both test-compiled test-plain demo wheel lint docs site coverage coverage-quick \
-	chart chart-snapshots proto format bench e2e deep night shuffled lock clean
+	chart chart-snapshots pictures proto format bench e2e deep night shuffled lock clean
 .DELETE_ON_ERROR:
 
 help:  ## this list
@@ -138,6 +138,9 @@ chart: $(VENV)/.packages build  ## lints and renders the chart, and checks its r
 
 chart-snapshots: $(VENV)/.packages  ## writes what the chart renders to anew (tests/charts/snapshots)
 	ACTIVATOR_COMPILE=0 $(PY) -m tests.charts.renditions
+
+pictures: $(VENV)/.packages build  ## writes the pictures of the pages anew (tests/e2e/pictures): look at them
+	ACTIVATOR_WRITE_PICTURES=1 $(PY) -m pytest -q -m e2e tests/e2e/test_e2e_page_pictures.py $(PYTEST_ARGS)
 
 proto: $(VENV)/.packages  ## writes the protobuf classes anew
 	$(PY) -m grpc_tools.protoc -Iactivator/control_plane/scaling --python_out=activator/control_plane/scaling \

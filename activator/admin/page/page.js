@@ -120,7 +120,8 @@ function order() {
   });
   const matches = new Set(shown);
   for (const row of rows.values()) row.body.hidden = !matches.has(row);
-  find('#none').hidden = shown.length > 0 || rows.size === 0;
+  find('#none').hidden = shown.length > 0;
+  write(find('#none'), rows.size ? 'No revision matches.' : 'There is no revision: the file declares none, or none was found yet.');
   write(find('#count'), shown.length === rows.size ? '' : shown.length + ' of ' + rows.size);
   if (selects(table)) return;  // moving what is selected would lose the selection
   let place = table.tHead;
