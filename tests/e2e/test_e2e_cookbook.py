@@ -177,6 +177,34 @@ def test_jupyter(kitchen: Kitchen) -> None:
     assert json.loads(text(ask(activator.address, navigation("any", "/lab"))))["words"][0] == "lab"
 
 
+@pytest.mark.deep
+def test_a_real_jupyter_calculates(kitchen: Kitchen, need_program: Callable[[str], str]) -> None:
+    """Lab with a kernel, asked over a WebSocket as a notebook does it. (`python -m pip install jupyterlab ipykernel`)"""
+    jupyter = need_program("jupyter-lab")
+    path = f"{Path(jupyter).parent}:{os.environ['PATH']}"
+    (kitchen.folder / "jupyter_server_config.json").write_text('{"ServerApp": {"allow_root": true}}')
+    activator = kitchen.run("Jupyter", PATH=path, JUPYTER_TOKEN="sesame", JUPYTER_CONFIG_DIR=str(kitchen.folder))
+    client = httpx.Client(base_url=f"http://{activator.address}", headers={"Authorization": "token sesame"}, timeout=60)
+    with client:
+        assert "version" in client.get("/api").json()
+        kernel = client.post("/api/kernels", json={}).json()["id"]
+        asked = {
+            "header": {"msg_id": "1", "msg_type": "execute_request", "username": "", "session": "1", "version": "5.3"},
+            "parent_header": {},
+            "metadata": {},
+            "content": {"code": "print(6 * 7)", "silent": False},
+            "channel": "shell",
+        }
+        channels = f"ws://{activator.address}/api/kernels/{kernel}/channels?token=sesame"
+        with connect(channels, proxy=None, open_timeout=60, close_timeout=0.2) as socket_:
+            socket_.send(json.dumps(asked))
+            while json.loads(said := socket_.recv(timeout=60)).get("msg_type") != "stream":
+                pass
+            assert json.loads(said)["content"]["text"] == "42\n"
+            assert activator.revision("jupyter")["in_flight"] == 1
+        assert client.delete(f"/api/kernels/{kernel}").status_code == 204
+
+
 def test_tools_by_path(kitchen: Kitchen, need_program: Callable[[str], str]) -> None:
     need_program("php")
     activator = kitchen.run("tools by path")
