@@ -35,6 +35,7 @@ class ProcessChecker:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
         self._ports: dict[int, str] = {}  # port → what listens on it
+        self._sockets: dict[str, str] = {}  # path of a Unix socket → the revision whose program listens on it
         self._files: dict[tuple[str, str], str] = {}  # directory and name of a log → whose it is
 
     def claim(self, port: int, what: str) -> None:
@@ -50,7 +51,7 @@ class ProcessChecker:
         self.check_program(item, process, at)
         if process.get("port") not in (None, UNREADABLE):
             self._check_port(revision, values, path)
-        self._check_socket(item, process, at)
+        self._check_socket(revision, values, path)
         self._check_lifetime(revision, values, path)
         if process.get("cpus") and process["cpus"] is not UNREADABLE and parse_processors(process["cpus"]) is None:
             self._reader.found(item_at(item, "cpus"), f"{at}.cpus", "numbers and ranges of processors, such as 0-3,6")
@@ -83,36 +84,44 @@ class ProcessChecker:
         if owners:
             one, owner = next(iter(owners.items()))
             self._reader.advise(item_at(item, "port"), at, f"{one} is the port of {owner} already: use another")
-        scaling = values.get("scaling", {})
+        if len(ports) == 1:
+            advice = f"cannot share `process.port: {ports[0]}`: set 1, a range of ports, or leave `port` out"
+            advice += " and use {port}"
+        else:
+            have = f"`process.port: {ports[0]}-{ports[-1]}` has {len(ports)} ports"
+            advice = f"are too many, {have}: lower it, or widen the range"
+        self._check_copies(revision, values, path, len(ports), advice)
+
+    def _check_copies(self, revision: Item, values: Values, path: str, most: int, advice: str) -> None:
+        """Nothing asks for more than `most` of them; else: `advice`, behind their number."""
+        process, scaling = values["process"], values.get("scaling", {})
         for group, keys, where in (
             (process, ("min_scale", "max_scale"), "process"),
             (scaling, ("min", "max", "initial_scale", "activation_scale"), "scaling"),
         ):
             for key in keys:
-                if _number(group, key) > len(ports):
-                    self._too_many(item_at(item_at(revision, where), key), f"{path}.{where}.{key}", group[key], ports)
+                if _number(group, key) > most:
+                    one_item = item_at(item_at(revision, where), key)
+                    self._reader.advise(one_item, f"{path}.{where}.{key}", f"{group[key]} copies {advice}")
         for place, entry in enumerate(scaling.get("schedule", []) if isinstance(scaling, dict) else []):
-            if _number(entry, "min") > len(ports):
+            if _number(entry, "min") > most:
                 one_item = item_at(item_at(revision, "scaling"), "schedule")
-                self._too_many(one_item, f"{path}.scaling.schedule[{place}].min", entry["min"], ports)
+                said = f"{entry['min']} copies {advice}"
+                self._reader.advise(one_item, f"{path}.scaling.schedule[{place}].min", said)
 
-    def _too_many(self, item: Item, path: str, number: int, ports: range) -> None:
-        if len(ports) == 1:
-            said = f"{number} copies cannot share `process.port: {ports[0]}`: set 1"
-            self._reader.advise(item, path, f"{said}, a range of ports, or leave `port` out and use {{port}}")
-        else:
-            have = f"`process.port: {ports[0]}-{ports[-1]}` has {len(ports)} ports"
-            self._reader.advise(item, path, f"{number} copies are too many, {have}: lower it, or widen the range")
-
-    def _check_socket(self, item: Item, process: Values, path: str) -> None:
+    def _check_socket(self, revision: Item, values: Values, path: str) -> None:
         """It listens on a Unix socket or on a port."""
+        item, process, at = item_at(revision, "process"), values["process"], f"{path}.process"
         words = [word for word in process.get("command", []) if word is not UNREADABLE]
         named = any("{socket}" in word for word in words)
         if not named and not process.get("socket"):
             return
+        given = process.get("socket")
+        if isinstance(given, str):
+            self._check_socket_path(revision, values, path, given)
         if process.get("port") is not None:
             advice = "a program listens on a Unix socket or on a port: take `port` out, or {socket} and `socket`"
-            self._reader.advise(item_at(item, "port"), f"{path}.port", advice)
+            self._reader.advise(item_at(item, "port"), f"{at}.port", advice)
         for key, commands in (
             ("command", words),
             ("readiness", process.get("readiness", {}).get("command", [])),
@@ -120,7 +129,18 @@ class ProcessChecker:
         ):
             if any("{port}" in word for word in commands if word is not UNREADABLE):
                 advice = "a program that listens on a Unix socket has no {port}: use {socket}"
-                self._reader.advise(item_at(item, key), f"{path}.{key}", advice)
+                self._reader.advise(item_at(item, key), f"{at}.{key}", advice)
+
+    def _check_socket_path(self, revision: Item, values: Values, path: str, given: str) -> None:
+        item, at = item_at(item_at(revision, "process"), "socket"), f"{path}.process.socket"
+        if not given or given.startswith("@") or given.endswith("/") or not given.isprintable():
+            self._reader.found(item, at, "true, or a path such as /run/app/app.sock", f'"{given}"')
+            return
+        owner = self._sockets.setdefault(given, path)
+        if owner != path:
+            self._reader.advise(item, at, f"{given} is the socket of {owner} already: use another")
+        advice = f"cannot share `process.socket: {given}`: set 1, or leave the path out and use {{socket}}"
+        self._check_copies(revision, values, path, 1, advice)
 
     def _check_lifetime(self, revision: Item, values: Values, path: str) -> None:
         """What a program excludes that ends after one request: whatever else would connect to it, and a second one."""

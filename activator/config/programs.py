@@ -20,6 +20,7 @@ from typing import Final
 from activator.config.model.containers import Container
 from activator.config.model.programs import Process
 from activator.runtime.errors import ConfigError
+from activator.runtime.unix_address import problem_with
 
 ENV_FILE_BYTES_MAX: Final = 256 * 1024  # a program gets some MiB of variables and arguments at most
 
@@ -57,6 +58,18 @@ def directory_of(process: Process, environ: Mapping[str, str]) -> str:
         reason = "it is not a directory" if os.path.exists(directory) else "no such directory"
         raise ConfigError([f"cannot start in {directory}: {reason}; create it, or correct `directory`"])
     return directory
+
+
+def socket_of(process: Process, environ: Mapping[str, str]) -> str:
+    """The path of the Unix socket that the file gives the program; empty: none. Raises ConfigError."""
+    text = process.socket_path()
+    if not text:
+        return ""
+    path = os.path.abspath(os.path.join(expand(process.directory, environ), expand(text, environ)))
+    problem = problem_with(path)
+    if problem:
+        raise ConfigError([f"{text}: {problem}"])
+    return path
 
 
 def variables_of(process: Process, directory: str, environ: Mapping[str, str]) -> dict[str, str]:

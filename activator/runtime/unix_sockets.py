@@ -124,11 +124,11 @@ def _bind(sock: socket.socket, path: str) -> None:
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise
-        _take_over(path)
+        take_over(path)
     raise StartError("its file comes and goes; stop the other program or choose another path")
 
 
-def _take_over(path: str) -> None:
+def take_over(path: str) -> None:
     """Remove the file of a socket that nobody listens on; raises OSError or StartError where it is none."""
     try:
         if not stat.S_ISSOCK(os.lstat(path).st_mode):

@@ -61,6 +61,17 @@ def problems_of(text: str) -> list[str]:
         (f"revisions: [{revision('readiness: {command: [x], log: a}')}]", "`command` has no effect with `log`"),
         (f"revisions: [{revision('stop: {grace: -1s}')}]", "process.stop.grace: found"),
         (f"revisions: [{revision('port: 8008')}]", "8008 is the port of `admin` already"),
+        (f"revisions: [{revision('socket: /')}]", 'process.socket: found "/", expected true, or a path such as'),
+        ("revisions: [" + revision('socket: "@app"') + "]", "expected true, or a path such as"),
+        (
+            f"revisions: [{revision('socket: /run/a.sock, max_scale: 2')}]",
+            "process.max_scale: 2 copies cannot share `process.socket: /run/a.sock`: set 1, or leave the path out",
+        ),
+        (
+            f"revisions: [{revision('socket: /run/a.sock')}, {revision('socket: /run/a.sock', 'b')}]",
+            "revisions[1].process.socket: /run/a.sock is the socket of revisions[0] already: use another",
+        ),
+        (f"revisions: [{revision('socket: /run/a.sock, port: 1')}]", "process.port: a program listens on a Unix"),
     ],
 )
 def test_mistakes(text: str, problem: str) -> None:
@@ -82,3 +93,8 @@ def test_a_port_allows_one_copy_whatever_the_limit_is() -> None:
     config = parse(f"revisions: [{revision('port: 8080', more='container_concurrency: 4')}]", "a", {})
     assert resolve_program(config.revisions[0], processors=8).max_scale == 1
     assert resolve(config, lambda _: "random", 8)[0].max_scale == 1
+
+
+def test_so_does_a_socket_of_the_file() -> None:
+    config = parse(f"revisions: [{revision('socket: /run/a.sock', more='container_concurrency: 4')}]", "a", {})
+    assert resolve_program(config.revisions[0], processors=8).max_scale == 1

@@ -179,7 +179,7 @@ def test_jupyter(kitchen: Kitchen) -> None:
 
 @pytest.mark.deep
 def test_a_real_jupyter_calculates(kitchen: Kitchen, need_program: Callable[[str], str]) -> None:
-    """Lab with a kernel, asked over a WebSocket as a notebook does it. (`python -m pip install jupyterlab ipykernel`)"""
+    """Lab with a kernel, asked over a WebSocket as a notebook does it (`pip install jupyterlab ipykernel`)."""
     jupyter = need_program("jupyter-lab")
     path = f"{Path(jupyter).parent}:{os.environ['PATH']}"
     (kitchen.folder / "jupyter_server_config.json").write_text('{"ServerApp": {"allow_root": true}}')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import stat
 import sys
 import textwrap
@@ -166,6 +167,31 @@ def test_a_program_on_a_socket_of_its_own_from_zero_and_what_is_left_of_it(
     again = run_activator(config(tmp_path, [revision]), RUNTIME_DIRECTORY=str(runtime))
     assert ask(unix(tmp_path, "front.sock"), request()).body == b"fine"
     assert again.process.poll() is None
+
+
+def test_a_program_whose_socket_the_file_says(run_activator: RunActivator, tmp_path: Path) -> None:
+    """Its file is left when the program is killed; while another program listens there, it is not started."""
+    (tmp_path / "app.py").write_text(textwrap.dedent(APP))
+    command = [sys.executable, "-m", "uvicorn", "app:app", "--uds", "own.sock", "--log-level", "warning"]
+    revision = process_revision(command, idle="60s", directory=str(tmp_path), socket="own.sock")
+    activator = run_activator(config(tmp_path, [revision]))
+    assert ask(activator.address, request()).body == b"fine"
+    (slot,) = activator.slots("app")
+    assert slot["address"] == f"unix:{tmp_path}/own.sock"
+    started = activator.wait_log("started default/app#1 on .*, process [0-9]+")
+    os.kill(int(started.rpartition(" ")[2]), signal.SIGKILL)
+    activator.wait_log("default/app#1: the program was ended by SIGKILL")
+    assert ask(activator.address, request()).body == b"fine", "its file was in the way of nobody"
+    activator.command("/unload/app")
+    eventually(lambda: activator.revision("app")["processes"]["processes"] == 0, "it has ended again")
+    with socket.socket(socket.AF_UNIX) as sock:
+        (tmp_path / "own.sock").unlink(missing_ok=True)
+        sock.bind(str(tmp_path / "own.sock"))
+        sock.listen()
+        answer = ask(activator.address, request())
+        assert answer.status == 503
+        said = f"{tmp_path}/own.sock is in use by another program: end that program, or set another `socket`"
+        assert said.encode() in answer.body
 
 
 def test_no_connection_is_lost_with_a_worker(run_activator: RunActivator, tmp_path: Path) -> None:

@@ -189,11 +189,14 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
         ),
     ] = None
     socket: Annotated[
-        bool,
+        bool | str,
         doc(
             "Whether the process listens on a Unix socket in the place of a port, in a folder that no other user can "
-            "enter. It is so if `command` has `{socket}`; set it for a program that reads the variable `SOCKET`.",
+            "enter. It is so if `command` has `{socket}`; set it for a program that reads the variable `SOCKET`. Or "
+            "the path of the socket, if the program cannot be told any: there is one copy then. `~`, `$VAR` and "
+            "`${VAR}` are expanded; a relative path begins at `directory`.",
             True,
+            "/run/app/app.sock",
         ),
     ] = False
     lifetime: Annotated[
@@ -254,6 +257,8 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     @property
     def copies_max(self) -> int | None:
         """There can be so many copies of it; None: any number."""
+        if self.socket_path():
+            return 1
         ports = self.ports()
         return None if ports is None else len(ports)
 
@@ -264,4 +269,8 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
         return range(self.port, self.port + 1) if isinstance(self.port, int) else parse_ports(self.port)
 
     def wants_socket(self) -> bool:
-        return self.socket or any("{socket}" in word for word in self.command)
+        return bool(self.socket) or any("{socket}" in word for word in self.command)
+
+    def socket_path(self) -> str:
+        """As the file has it; empty: a socket of its own for each copy, or none."""
+        return self.socket if isinstance(self.socket, str) else ""

@@ -47,7 +47,7 @@ class _Revision:
 
     __slots__ = (
         "burst_over", "busy", "busy_s", "changed", "decision", "due_s", "held_for_s", "held_until_s", "in_flight",
-        "is_fresh", "look_wall_s", "queued", "ready", "requests_total", "rule", "state", "windows",
+        "is_fresh", "is_released", "look_wall_s", "queued", "ready", "requests_total", "rule", "state", "windows",
     )  # fmt: skip
 
     def __init__(self, rule: ScalingRule, state: ScalingState, ready: int) -> None:
@@ -65,6 +65,7 @@ class _Revision:
         self.look_wall_s = NEVER  # when the schedule may change
         self.held_for_s = 0.0  # an operator's wish: from when it is ready …
         self.held_until_s = 0.0  # … and until when that holds
+        self.is_released = False  # an operator's wish: what is in flight ends with the pods that it is in
         self.is_fresh = True  # neither a load nor a number of pods has come
         self.decision: Decision | None = None
         self.changed: Decision | None = None
@@ -122,6 +123,14 @@ class Autoscaler:
         revision = self._revisions.get(load.key)
         if revision is None:
             return
+        if revision.is_released:
+            if not load.queued:
+                revision.requests_total = load.requests_total
+                if revision.queued:
+                    self._come_to_rest(revision)
+                    self._decide(load.key, revision)
+                return
+            revision.is_released = False
         carried = load.in_flight + load.queued
         revision.in_flight, revision.queued = load.in_flight, load.queued
         windows = revision.windows
@@ -147,6 +156,8 @@ class Autoscaler:
         now_s = self._now()
         if revision.ready == 0 and now_s < revision.held_until_s:
             revision.held_until_s = now_s + revision.held_for_s
+        if count > revision.ready:
+            revision.is_released = False  # its requests are not those of the pods that leave any more
         revision.ready = count
         if revision.is_fresh and count > revision.state.wanted:
             revision.state = ScalingState.begun(self._now(), count)
@@ -185,6 +196,7 @@ class Autoscaler:
         revision = self._revisions.get(key)
         if revision is None:
             return False
+        revision.is_released = False
         held_for_s = revision.rule.scale_to_zero_grace_s if seconds is None else seconds
         revision.held_for_s = held_for_s
         start_s = HOLD_START_S if revision.ready == 0 else 0.0
@@ -193,15 +205,26 @@ class Autoscaler:
         return True
 
     def release(self, key: str) -> None:
-        """An operator wants no pod any more: what nobody has a request for is not waited for."""
+        """An operator wants no pod any more: what nobody has a request for is not waited for.
+
+        Requests in flight end with the pods that leave, and loads that tell of them call for no other pod. A request
+        that waits does: it came later, or there was no pod for it. One that waited when it was last heard of may have
+        been served since: the next load tells.
+        """
         revision = self._revisions.get(key)
         if revision is not None:
             revision.held_until_s = 0.0
-            if not revision.carried:
-                revision.busy_s = self._now() - revision.rule.scale_to_zero_grace_s
-                zero_s = revision.busy_s - revision.rule.last_pod_retention_s
-                revision.state = revision.state._replace(zero_s=zero_s, delayed=(), is_initialized=True)
+            revision.is_released = True
+            if not revision.queued:
+                self._come_to_rest(revision)
             self._decide(key, revision)
+
+    def _come_to_rest(self, revision: _Revision) -> None:
+        """As if it had been idle for long."""
+        revision.in_flight = revision.queued = 0
+        revision.busy_s = self._now() - revision.rule.scale_to_zero_grace_s
+        zero_s = revision.busy_s - revision.rule.last_pod_retention_s
+        revision.state = revision.state._replace(zero_s=zero_s, delayed=(), is_initialized=True)
 
     def minimum(self, key: str) -> int | None:
         """The least that it has at this hour, without load; None: there is no such revision."""

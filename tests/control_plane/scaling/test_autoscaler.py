@@ -102,6 +102,65 @@ def test_the_formula(in_flight: int, queued: int, target: int, max_scale: int) -
     assert scaled.wanted == min(max_scale, ceil((in_flight + queued) / target))
 
 
+def test_what_an_operator_unloads_is_not_asked_for_by_requests_that_its_pods_finish() -> None:
+    scaled = Scaled(processes())
+    scaled.load(3)
+    scaled.tick(5.0)
+    scaled.scaler.release(KEY)
+    assert scaled.asked == [1, 0], "at once, though three requests are in flight"
+    scaled.tick(20.0)
+    scaled.load(1)
+    scaled.load(0)
+    scaled.tick(120.0)
+    assert scaled.asked == [1, 0]
+    scaled.load(0, 1)
+    assert scaled.asked == [1, 0, 1], "a new request waits"
+    scaled.load(1)
+    scaled.tick(50.0)
+    scaled.load(0)
+    scaled.tick(70.0)
+    assert scaled.asked == [1, 0, 1, 0], "and is seen when it is in flight, as any other"
+
+
+def test_a_request_that_nobody_knew_of_yet_does_not_undo_an_unload() -> None:
+    """It ended before, and the load that tells of it comes after."""
+    scaled = Scaled(processes())
+    scaled.load(0, 1)
+    scaled.load(1)
+    scaled.load(0)
+    scaled.scaler.release(KEY)
+    scaled.requests += 2
+    scaled.load(0)
+    scaled.tick(10.0)
+    assert scaled.asked == [1, 0]
+
+
+def test_an_unload_does_not_stop_what_a_waiting_request_needs() -> None:
+    scaled = Scaled(processes())
+    scaled.load(0, 1)
+    scaled.scaler.release(KEY)
+    scaled.load(0, 2)
+    scaled.tick(10.0)
+    assert scaled.asked == [1]
+    scaled.load(2)
+    scaled.scaler.release(KEY)
+    assert scaled.scaler.hold(KEY, None)
+    assert scaled.asked == [1, 0, 1], "an operator loads it again"
+    scaled.tick(70.0)
+    assert scaled.wanted == 1, "its requests are in flight"
+
+
+def test_a_request_that_waited_may_have_been_served_when_its_revision_is_unloaded() -> None:
+    scaled = Scaled(processes())
+    scaled.load(0, 1)
+    scaled.scaler.release(KEY)
+    scaled.load(1)
+    assert scaled.asked == [1, 0]
+    scaled.load(0)
+    scaled.tick(10.0)
+    assert scaled.asked == [1, 0]
+
+
 def test_more_at_once_while_it_runs() -> None:
     scaled = Scaled(processes())
     scaled.load(5)

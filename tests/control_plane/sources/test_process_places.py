@@ -16,6 +16,7 @@ import pytest
 from activator.config.model.programs import Process
 from activator.control_plane.sources.process.places import Place, Places, holders
 from activator.control_plane.sources.process.reaping import Reaping
+from activator.runtime.errors import StartError
 
 
 class Reported(Reaping):
@@ -104,6 +105,39 @@ def test_a_folder_whose_path_is_too_long_is_told(tmp_path: Path) -> None:
     long.mkdir()
     place = Places(Reported(), {"RUNTIME_DIRECTORY": str(long)}).take(Process(command=["{socket}"]), 1)
     assert place is not None and "the path is too long: set TMPDIR to a shorter folder" in place.problem
+
+
+def test_a_socket_of_the_file_stands_where_it_says(tmp_path: Path) -> None:
+    settings = Process(command=["x"], socket="run/$NAME.sock", directory=str(tmp_path))
+    places = Places(Reported(), {"NAME": "app"})
+    place = places.take(settings, 1)
+    assert place is not None and place.is_chosen and not place.has_folder and not place.problem
+    assert place.path == f"{tmp_path}/run/app.sock" and place.variables() == {"SOCKET": place.path}
+    place.clear()  # nothing is there
+    (tmp_path / "run").mkdir()
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(place.path)
+        sock.listen()
+        assert place.is_taken()
+        with pytest.raises(StartError, match="another program listens on it"):
+            place.clear()
+    assert os.path.exists(place.path) and not place.is_taken()
+    place.clear()
+    assert not os.path.exists(place.path)
+    Path(place.path).write_text("precious")
+    with pytest.raises(StartError, match="it is no socket"):
+        place.clear()
+    asyncio.run(places.remove_folder(place))
+    places.close()
+    assert Path(place.path).read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"), [("$NONE/a", "the variable NONE is not set"), ("/" + "a" * 110, "and the kernel takes 107")]
+)
+def test_a_socket_that_cannot_be_is_told(path: str, problem: str) -> None:
+    place = Places(Reported(), {}).take(Process(command=["x"], socket=path), 1)
+    assert place is not None and problem in place.problem
 
 
 def test_a_port_is_told_as_before() -> None:

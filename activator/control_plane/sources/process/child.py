@@ -21,15 +21,15 @@ from collections.abc import Callable, Sequence
 
 from activator.config.file import readiness_probe
 from activator.config.model.revision import Revision
+from activator.config.programs import socket_of
 from activator.config.specs import is_once
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
 from activator.control_plane.sources.process.causes import cause_of
 from activator.control_plane.sources.process.departure import has_gone, mark_of
 from activator.control_plane.sources.process.launch import Launch
-from activator.control_plane.sources.process.once import listens
 from activator.control_plane.sources.process.output import READ_BYTES, OnLine, Output, Pace
 from activator.control_plane.sources.process.places import Place, Places, holders
-from activator.control_plane.sources.process.ports import PORT_STEP_S, PORT_WAIT_S, foreign_holder, holder, is_taken
+from activator.control_plane.sources.process.ports import PORT_STEP_S, PORT_WAIT_S, foreign_holder, holder, listens
 from activator.control_plane.sources.process.readiness import (
     PORT_STEP_SHARE,
     READINESS_STEP_SHARE,
@@ -39,6 +39,7 @@ from activator.control_plane.sources.process.readiness import (
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.unit import NotStartedError, Unit, Units
 from activator.runtime.clock import Now
+from activator.runtime.errors import ConfigError, StartError
 from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
 
 log = logging.getLogger("activator.process")
@@ -67,11 +68,23 @@ class ChildProcesses(Units):
 
     def claim_of(self, revision: Revision) -> str:
         ports = None if revision.process is None else revision.process.ports()
-        return _claim_on(ports[0]) if ports is not None and len(ports) == 1 else ""
+        if ports is not None and len(ports) == 1:
+            return _claim_on(Place(ports[0]))
+        return self._claimed_socket(revision)
 
     def may_claim(self, revision: Revision, claim: str) -> bool:
         ports = None if revision.process is None else revision.process.ports()
-        return ports is not None and claim in map(_claim_on, ports)
+        if ports is not None:
+            return claim in map(_claim_on, map(Place, ports))
+        return bool(claim) and claim == self._claimed_socket(revision)
+
+    def _claimed_socket(self, revision: Revision) -> str:
+        """Of a program whose socket is said in the file; empty: none, or none that can be had."""
+        try:
+            path = "" if revision.process is None else socket_of(revision.process, os.environ)
+        except ConfigError:
+            return ""
+        return _claim_on(Place(path=path)) if path else ""
 
     async def close(self) -> None:
         self.places.close()
@@ -95,7 +108,7 @@ class ChildProcess(Unit):
         self._settings = revision.process
         self.identity = identity
         self._place = place
-        self.claim = _claim_on(place.port) if place.is_chosen else ""
+        self.claim = _claim_on(place) if place.is_chosen else ""
         self.grace_s = float(self._settings.stop.grace)
         self.address = place.first_address
         self.output = Output(self._settings.readiness.log, on_line)
@@ -111,8 +124,11 @@ class ChildProcess(Unit):
         await self._check_place()
         self._launch = Launch(settings, place, reaping.mark, self.identity, self._gpus)
         try:
+            place.clear()
             place.make_folder(settings)
             child = await self._launch.start(settings.command, asyncio.subprocess.PIPE)
+        except StartError as error:
+            raise NotStartedError(f"{place.path}: {error}") from None
         except OSError as error:
             raise NotStartedError(f"cannot start {settings.command[0]}: {error.strerror or error}") from None
         self._child = child
@@ -133,12 +149,13 @@ class ChildProcess(Unit):
             by = await asyncio.to_thread(holders, place.taken)
             raise NotStartedError(f"no port is free: {by}; set other ports (`port`)")
         if place.is_chosen and await self._stays_taken():
-            by = await asyncio.to_thread(holder, place.port)
-            raise NotStartedError(f"port {place.port} is in use by {by}: end that program, or set another `port`")
+            by = "another program" if place.path else await asyncio.to_thread(holder, place.port)
+            key = "socket" if place.path else "port"
+            raise NotStartedError(f"{place.shown} is in use by {by}: end that program, or set another `{key}`")
 
     async def _stays_taken(self) -> bool:
         began_s = self._owner.now()
-        while is_taken(self._place.port):
+        while self._place.is_taken():
             if self._owner.now() - began_s >= PORT_WAIT_S:
                 return True
             await pause(PORT_STEP_S)
@@ -190,7 +207,7 @@ class ChildProcess(Unit):
     async def _served_by_another(self) -> str:
         """The cause, when what answered is not the program: only a fixed port can be taken meanwhile by plan."""
         port = self._place.port
-        if not self._place.is_chosen or self._child is None:
+        if not self._place.is_chosen or self._place.path or self._child is None:
             return ""
         # It looks through /proc, which may take some milliseconds.
         by = await asyncio.to_thread(foreign_holder, port, self._child.pid, self._owner.reaping.mark)
@@ -271,8 +288,8 @@ class ChildProcess(Unit):
             _signal_group(self._child.pid, number)
 
 
-def _claim_on(port: int) -> str:
-    return f"port {port}"
+def _claim_on(place: Place) -> str:
+    return place.shown
 
 
 def _signal_group(group: int, number: int) -> None:

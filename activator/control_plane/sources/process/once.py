@@ -19,24 +19,11 @@ from typing import Any, Final
 
 from activator.config.specs import resolve_program
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess
-from activator.runtime.local_listeners import Listening, listening
-from activator.runtime.proc_listeners import port_listens, socket_listens
-from activator.runtime.sockets import split_address
 from activator.runtime.tasks import wait_for
-from activator.runtime.unix_listeners import listening_at
 
 VERDICT_S: Final = 1.0  # the data plane reports within so long that a copy which has ended carries nothing
 
 log = logging.getLogger("activator.process")
-
-
-def listens(address: str) -> bool:
-    """Whether a program of this machine takes connections there; nobody is connected to."""
-    host, port = split_address(address)
-    found = listening_at(host) if host.startswith("/") else listening(host, port)
-    if found is None:
-        return socket_listens(host) if host.startswith("/") else port_listens(port)
-    return found is Listening.YES
 
 
 def room_for(fleet: Fleet) -> int:

@@ -7,6 +7,8 @@ Rules
   3. A Unix socket stands in a folder of its own (0700) that its process alone uses: nobody else of this machine can
      connect, and what a former life has left is in another folder. The folder is removed when the process has ended,
      and when the activator was killed by the reaper.
+  4. A Unix socket whose path the file says is for one copy. What another program listens on is an error; the file of a
+     socket on which nobody listens is removed before a start, since most programs do not replace it.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from activator.config.model.programs import Process
-from activator.config.programs import owner_of
-from activator.control_plane.sources.process.ports import holder, is_taken
+from activator.config.programs import owner_of, socket_of
+from activator.control_plane.sources.process.ports import holder, is_taken, listens
 from activator.control_plane.sources.process.reaping import Reaping
+from activator.runtime.errors import ConfigError
 from activator.runtime.local_listeners import LOOPBACK_4, LOOPBACK_6, Listening, listening
 from activator.runtime.sockets import join_address
 from activator.runtime.unix_address import UNIX, UNIX_PATH_BYTES_MAX
+from activator.runtime.unix_sockets import take_over
 
 HOLDERS_SAID_MAX: Final = 3  # of the programs that have the ports of a range
 
@@ -35,7 +39,7 @@ log = logging.getLogger("activator.process")
 
 
 class Place:
-    """Of one process: a port, or the path of a Unix socket. `is_chosen`: the file says which port, or out of which."""
+    """Of one process: a port, or the path of a Unix socket. `is_chosen`: the file says which, or out of which ports."""
 
     def __init__(self, port: int = 0, path: str = "", is_chosen: bool = False) -> None:
         self.port = port
@@ -59,6 +63,20 @@ class Place:
         return self.path or f"port {self.port}"
 
     @property
+    def has_folder(self) -> bool:
+        """Its socket stands in a folder of its own."""
+        return bool(self.path) and not self.is_chosen
+
+    def is_taken(self) -> bool:
+        """Whether somebody listens there."""
+        return listens(self.first_address) if self.path else is_taken(self.port)
+
+    def clear(self) -> None:
+        """Remove the file of a socket that an earlier copy has left; raises OSError or StartError."""
+        if self.path and self.is_chosen:
+            take_over(self.path)
+
+    @property
     def first_address(self) -> str:
         """Before it listens."""
         return f"{UNIX}{self.path}" if self.path else join_address(LOOPBACK_4, self.port)
@@ -74,7 +92,7 @@ class Place:
 
     def make_folder(self, settings: Process) -> None:
         """For a Unix socket. Raises OSError or ConfigError."""
-        if self.path:
+        if self.has_folder:
             folder = os.path.dirname(self.path)
             os.mkdir(folder, 0o700)
             if settings.user:
@@ -95,12 +113,15 @@ class Places:
     def take(self, settings: Process, number: int) -> Place | None:
         """`number`: of the process, which no other has; None: one has to end first."""
         if settings.wants_socket():
+            place = Place(is_chosen=True)
             try:
-                return Place(path=self._path(number))
+                place.path = socket_of(settings, self._environ)
+                return place if place.path else Place(path=self._path(number))
+            except ConfigError as error:
+                place.problem = error.problems[0]
             except OSError as error:
-                place = Place(is_chosen=True)
                 place.problem = f"there is no place for its Unix socket: {error.filename}: {error.strerror}"
-                return place
+            return place
         ports = settings.ports()
         if ports is None:
             return Place(self.free_port())
@@ -114,7 +135,7 @@ class Places:
 
     async def remove_folder(self, place: Place) -> None:
         """The process has ended; what it has left beside its socket goes, too."""
-        if place.path:
+        if place.has_folder:
             await asyncio.to_thread(shutil.rmtree, os.path.dirname(place.path), ignore_errors=True)
 
     def close(self) -> None:

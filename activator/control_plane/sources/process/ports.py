@@ -18,10 +18,22 @@ from typing import Final
 
 from activator.control_plane.sources.process.reaper import MARK
 from activator.runtime.local_listeners import LOOPBACK_4, LOOPBACK_6, Listening, listening, loopback_inodes
+from activator.runtime.proc_listeners import port_listens, socket_listens
+from activator.runtime.sockets import split_address
+from activator.runtime.unix_listeners import listening_at
 
 PORT_WAIT_S: Final = 1.0  # for a port that the last copy of the program has just let go
 PORT_STEP_S: Final = 0.01  # between two looks
 DESCRIPTORS_MAX: Final = 200_000  # that are looked at to find who has a socket
+
+
+def listens(address: str) -> bool:
+    """Whether a program of this machine takes connections there; nobody is connected to."""
+    host, port = split_address(address)
+    found = listening_at(host) if host.startswith("/") else listening(host, port)
+    if found is None:
+        return socket_listens(host) if host.startswith("/") else port_listens(port)
+    return found is Listening.YES
 
 
 def is_taken(port: int) -> bool:
