@@ -248,8 +248,10 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     memory: Annotated[
         Size,
         doc(
-            "The memory that each process of the program may ask for (RLIMIT_DATA: heap and private mappings). What it "
-            "asks for beyond that is refused. 0: no limit.",
+            "The memory that a copy of the program may use, with its descendants: by a cgroup, where the activator has "
+            "one for itself (a service with `Delegate=yes`) that can limit memory (version 2). The kernel ends a copy "
+            "that needs more. Elsewhere the memory that each of its processes may ask for (RLIMIT_DATA: heap and "
+            "private mappings): what one asks for beyond that is refused. 0: no limit.",
             "2GiB",
         ),
     ] = Size(0)

@@ -25,6 +25,7 @@ from activator.config.programs import socket_of
 from activator.config.specs import is_once
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
 from activator.control_plane.sources.process.causes import cause_of
+from activator.control_plane.sources.process.cgroups import Cgroup, Cgroups
 from activator.control_plane.sources.process.departure import has_gone, mark_of
 from activator.control_plane.sources.process.launch import Launch
 from activator.control_plane.sources.process.output import READ_BYTES, OnLine, Output, Pace
@@ -55,6 +56,7 @@ class ChildProcesses(Units):
         self.now = now
         self.reaping = reaping
         self.places = Places(reaping)
+        self.cgroups = Cgroups()
         self._made = 0
 
     def known(self, revision: Revision) -> None:
@@ -113,6 +115,7 @@ class ChildProcess(Unit):
         self.address = place.first_address
         self.output = Output(self._settings.readiness.log, on_line)
         self._gpus = gpus
+        self._cgroup: Cgroup | None = None  # that limits its memory
         self._launch: Launch | None = None  # how it was started
         self._child: asyncio.subprocess.Process | None = None
         self._readers: list[asyncio.Task[None]] = []
@@ -122,7 +125,9 @@ class ChildProcess(Unit):
     async def start(self, stop_asked: asyncio.Event) -> None:
         settings, place, reaping = self._settings, self._place, self._owner.reaping
         await self._check_place()
-        self._launch = Launch(settings, place, reaping.mark, self.identity, self._gpus)
+        if settings.memory:
+            self._cgroup = await asyncio.to_thread(self._owner.cgroups.limited, int(settings.memory))
+        self._launch = Launch(settings, place, reaping.mark, self.identity, self._gpus, self._cgroup)
         try:
             place.clear()
             place.make_folder(settings)
@@ -219,6 +224,9 @@ class ChildProcess(Unit):
 
     async def cause(self) -> str:
         await self._rest_of_output()
+        if self._cgroup is not None and self._cgroup.was_exceeded():
+            limit = int(self._settings.memory)
+            return f"the program was ended since it used more memory than it may (`memory: {limit}`)"
         return cause_of(self.exit_code or 0, self.output.lines())
 
     @property
@@ -270,6 +278,8 @@ class ChildProcess(Unit):
             if self._child is not None and is_held:
                 await has_gone(self._child.pid, mark_of(self._owner.reaping.mark, self.identity), is_closing)
             await self._owner.places.remove_folder(self._place)
+            if self._cgroup is not None:
+                self._cgroup.remove()
         finally:
             if self._child is not None:
                 self._owner.reaping.exited(self._child.pid)

@@ -14,6 +14,7 @@ from typing import Final
 
 from activator.config.model.programs import Process
 from activator.config.programs import check_program, directory_of, limits_of, variables_of
+from activator.control_plane.sources.process.cgroups import Cgroup
 from activator.control_plane.sources.process.departure import PROGRAM_MARK, mark_of
 from activator.control_plane.sources.process.gpus import VARIABLES
 from activator.control_plane.sources.process.places import Place
@@ -27,7 +28,13 @@ class Launch:
     """Of one process, which has these GPUs to itself. Raises ConfigError if it could not start."""
 
     def __init__(
-        self, settings: Process, place: Place, mark: str, identity: str = "", gpus: Sequence[str] = ()
+        self,
+        settings: Process,
+        place: Place,
+        mark: str,
+        identity: str = "",
+        gpus: Sequence[str] = (),
+        cgroup: Cgroup | None = None,
     ) -> None:
         self.directory = directory_of(settings, os.environ)
         found = variables_of(settings, self.directory, os.environ)
@@ -41,6 +48,8 @@ class Launch:
             self.variables.update(dict.fromkeys(VARIABLES, ",".join(gpus)))
         self._place = place
         limits = limits_of(settings)
+        if cgroup is not None:
+            limits = [f"cgroup={cgroup.path}", *(one for one in limits if not one.startswith("memory="))]
         self._prefix = [sys.executable, "-I", "-S", _LAUNCHER, *limits, "--"] if limits else []
 
     async def start(self, command: Sequence[str], output: int) -> asyncio.subprocess.Process:

@@ -1,8 +1,8 @@
-"""Becomes a program after it has limited itself: processors, priority, memory, and last the user.
+"""Becomes a program after it has limited itself: its cgroup, processors, priority, memory, and last the user.
 
 Run as a program of its own, with nothing but the standard library's smallest part (8 ms), so that nothing of ours runs
-between fork and exec in a process with threads. Its arguments: `KEY=NUMBER,…` for what is to be limited, `--`, and the
-command, which is looked up in PATH. It keeps its process number. What is not possible is said in one line on standard
+between fork and exec in a process with threads. Its arguments: `cgroup=PATH`, `KEY=NUMBER,…` for what is to be
+limited, `--`, and the command, which is looked up in PATH. It keeps its process number. What is not possible is said in one line on standard
 error, and the exit code is NOT_POSSIBLE.
 """
 
@@ -35,6 +35,16 @@ def limit(key: str, values: list[int]) -> str:
     return ""
 
 
+def join(cgroup: str) -> str:
+    """Go into it; why that is not possible, or nothing."""
+    try:
+        with open(os.path.join(cgroup, "cgroup.procs"), "w") as procs:
+            procs.write("0")
+    except OSError as error:
+        return f"cannot go into the cgroup {cgroup}: {error.strerror}"
+    return ""
+
+
 def start(places: list[str], command: list[str]) -> str:
     """Become the first of these programs that there is; why that is not possible."""
     problem = "no such program"
@@ -55,8 +65,8 @@ def main() -> None:
     is_path = "/" in command[0]
     places = [command[0]] if is_path else [os.path.join(folder, command[0]) for folder in os.get_exec_path()]
     for setting in sys.argv[1:split]:
-        key, _, numbers = setting.partition("=")
-        problem = limit(key, [int(number) for number in numbers.split(",")])
+        key, _, words = setting.partition("=")
+        problem = join(words) if key == "cgroup" else limit(key, [int(number) for number in words.split(",")])
         if problem:
             break
     else:

@@ -1,0 +1,181 @@
+"""What the programs of this machine may use of its memory, by cgroups of version 2 where we may make them (cgroups(7)).
+
+Rules
+  1. They stand below the cgroup in which the activator was started, and only if that one is given to us: its controller
+     is there, we may write, and whatever runs in it came of us. A service with `Delegate=yes` has such a one. Where it
+     is not so, the reason is said once, and limits are those of setrlimit(2).
+  2. The kernel lets no cgroup limit its children while processes are in it itself. So what runs in ours goes to a leaf
+     of it first, once, when the first limit is asked for; what we start later is born there.
+  3. A program goes into its own before it is that program (`launcher.py`). What goes beyond the limit is ended whole
+     (`memory.oom.group`), and we know why.
+  4. A cgroup is removed when its program has ended; one in which something still runs stays, and is told.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import logging
+import os
+import threading
+from pathlib import Path
+from typing import ClassVar, Final
+
+OWN_LEAF: Final = "activator"
+PREFIX: Final = "program-"
+MOVES_MAX: Final = 5  # rounds of moving: what is moved may start others meanwhile
+
+log = logging.getLogger("activator.process")
+
+
+class UnusableError(Exception):
+    """Why there are no cgroups for us, in a few words."""
+
+
+class Cgroup:
+    """Of one program."""
+
+    def __init__(self, path: Path, events: str) -> None:
+        self.path = path
+        self._events = events
+
+    def was_exceeded(self) -> bool:
+        """Whether the kernel has ended it for that."""
+        try:
+            lines = (self.path / self._events).read_text().splitlines()
+        except OSError:
+            return False
+        return any(line.startswith("oom_kill ") and not line.endswith(" 0") for line in lines)
+
+    def remove(self) -> None:
+        try:
+            self.path.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            log.warning("the cgroup %s stays: %s", self.path, error.strerror)
+
+
+class Cgroups:
+    """All that we make. `proc`: where /proc is; the other words are those of another controller in tests."""
+
+    CONTROLLER: ClassVar[str] = "memory"
+    LIMIT: ClassVar[str] = "memory.max"
+    MORE: ClassVar[dict[str, str]] = {"memory.oom.group": "1"}
+    EVENTS: ClassVar[str] = "memory.events"
+
+    def __init__(self, proc: str = "/proc") -> None:
+        self._proc = Path(proc)
+        self._lock = threading.Lock()
+        self._numbers = itertools.count(1)
+        self._own: Path | None = None
+        self._is_known = False
+
+    def limited(self, limit: int) -> Cgroup | None:
+        """A new one that may use `limit`; None: by setrlimit then. It may be called in any thread."""
+        with self._lock:
+            own = self._ready()
+        if own is None:
+            return None
+        made = Cgroup(own / f"{PREFIX}{os.getpid()}-{next(self._numbers)}", self.EVENTS)
+        try:
+            made.path.mkdir()
+            (made.path / self.LIMIT).write_text(str(limit))
+            for file, text in self.MORE.items():
+                (made.path / file).write_text(text)
+        except OSError as error:
+            log.warning("no cgroup %s: %s; the limit is one of setrlimit", made.path, error.strerror)
+            made.remove()
+            return None
+        return made
+
+    def _ready(self) -> Path | None:
+        if not self._is_known:
+            self._is_known = True
+            try:
+                own = self._find()
+                self._enable(own)
+            except UnusableError as error:
+                log.info("`memory` of programs is a limit of setrlimit: %s", error)
+            except OSError as error:
+                log.info("`memory` of programs is a limit of setrlimit: %s: %s", error.filename, error.strerror)
+            else:
+                self._own = own
+                _remove_empty(own)
+                log.info("`memory` of programs is a limit of cgroups below %s", own)
+        return self._own
+
+    def _find(self) -> Path:
+        place = next(
+            (line[3:] for line in (self._proc / "self/cgroup").read_text().splitlines() if line.startswith("0::")), ""
+        )
+        mounts = [line.split() for line in (self._proc / "self/mountinfo").read_text().splitlines()]
+        roots = [(words[3], words[4]) for words in mounts if words[words.index("-") + 1] == "cgroup2"]
+        if not place or not roots:
+            raise UnusableError("there are no cgroups of version 2")
+        root, folder = roots[0]
+        below = os.path.relpath(place, root)
+        if below.startswith(".."):
+            raise UnusableError("our cgroup is not to be seen from here")
+        own = Path(os.path.normpath(os.path.join(folder, below)))
+        if self.CONTROLLER not in (own / "cgroup.controllers").read_text().split():
+            raise UnusableError(f"{own} has no controller `{self.CONTROLLER}`")
+        return own
+
+    def _enable(self, own: Path) -> None:
+        """Let children of `own` be limited; raises OSError or UnusableError."""
+        control = own / "cgroup.subtree_control"
+        for _ in range(MOVES_MAX):
+            found = self._ours_in(own)
+            try:
+                control.write_text(f"+{self.CONTROLLER}")
+                return
+            except OSError as error:
+                if error.errno != errno.EBUSY:
+                    raise
+            self._move(found, own)
+        raise UnusableError(f"processes come to {own} again and again")
+
+    def _ours_in(self, own: Path) -> set[int]:
+        """The processes in it, which came of us."""
+        ours = _descendants(os.getpid(), self._proc)
+        found = {int(line) for line in (own / "cgroup.procs").read_text().split()}
+        if found - ours:
+            raise UnusableError(f"others run in {own} as well: a service with `Delegate=yes` has one for itself")
+        return found
+
+    def _move(self, processes: set[int], own: Path) -> None:
+        leaf = own / OWN_LEAF
+        leaf.mkdir(exist_ok=True)
+        for process in processes:
+            try:
+                (leaf / "cgroup.procs").write_text(str(process))
+            except ProcessLookupError:
+                continue
+
+
+def _remove_empty(own: Path) -> None:
+    """What an activator that was killed has left."""
+    for path in own.glob(f"{PREFIX}*"):
+        try:
+            path.rmdir()
+        except OSError:  # something runs in it: its reaper ends that
+            continue
+
+
+def _descendants(first: int, proc: Path) -> set[int]:
+    """The process itself, and all that came of it."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir(proc):
+        if name.isdigit():
+            try:
+                words = (proc / name / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+            except OSError:  # it has ended meanwhile
+                continue
+            children.setdefault(int(words[1]), []).append(int(name))
+    found, left = set(), [first]
+    while left:
+        one = left.pop()
+        found.add(one)
+        left += children.get(one, [])
+    return found
