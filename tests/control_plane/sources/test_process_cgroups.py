@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,13 +74,13 @@ def controller(folder: Path) -> str:
     pytest.skip("no controller that is known here is one of version 2")
 
 
-def run_in(folder: Path, name: str) -> tuple[dict[str, object], str]:
+def run_in(folder: Path, name: str) -> tuple[dict[str, Any], str]:
     """What SCRIPT says, started in the folder."""
     file, limit = CONTROLLERS[name]
     words = [sys.executable, "-c", textwrap.dedent(SCRIPT), name, file, str(limit), str(LAUNCHER)]
     enter = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(folder), *words]
     done = subprocess.run(enter, capture_output=True, text=True, timeout=30, check=True)
-    found: dict[str, object] = json.loads(done.stdout)
+    found: dict[str, Any] = json.loads(done.stdout)
     return found, done.stderr
 
 
@@ -87,11 +88,11 @@ def test_a_program_runs_in_a_cgroup_of_its_own_and_the_activator_in_a_leaf(folde
     name = controller(folder)
     (folder / "program-1-1").mkdir()  # of one that was killed
     said, told = run_in(folder, name)
-    first, second = said["made"]  # type: ignore[misc]
+    first, second = said["made"]
     assert Path(first).parent == Path(second).parent == folder and first != second
-    assert str(said["program"]).strip().endswith(f"/{folder.name}/{Path(first).name}")
-    assert int(str(said["limit"])) == CONTROLLERS[name][1]
-    assert len(said["leaf"]) == 1  # type: ignore[arg-type]
+    assert said["program"].strip().endswith(f"/{folder.name}/{Path(first).name}")
+    assert int(said["limit"]) == CONTROLLERS[name][1]
+    assert len(said["leaf"]) == 1
     assert (said["exceeded"], said["left"]) == (False, ["activator"])
     assert f"is a limit of cgroups below {folder}" in told
 

@@ -20,20 +20,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from activator.codec.http1.response import ResponseParser, ResponseSink
-from activator.codec.message import Headers, ResponseHead
 from activator.config.model.waiting import Busy
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess
+from activator.control_plane.sources.process.question import ask_program
 from activator.messages import Load
 from activator.runtime.clock import Now
-from activator.runtime.streams import authority_of, open_stream
 from activator.runtime.tasks import TaskGroupOwner
 from activator.runtime.units import KIB
 
 BUSY_TIMEOUT_S: Final = 2.0
 BUSY_BYTES_MAX: Final = 64 * KIB  # of an answer: more is not understood
 SILENT_MAX: Final = 3
-_READ_BYTES: Final = 16 * KIB
 _DEPTH_MAX: Final = 8  # of a field's name
 _WORDS: Final = {"busy": True, "true": True, "1": True, "idle": False, "false": False, "0": False, "": False}
 
@@ -174,57 +171,13 @@ class BusyWatch:
 
 async def ask(address: str, path: str, field: str, timeout_s: float) -> Said:
     """Ask a program once; nothing that it does is raised."""
-    writer: asyncio.StreamWriter | None = None
-    try:
-        async with asyncio.timeout(timeout_s):
-            reader, writer = await open_stream(address)
-            head = f"GET {path} HTTP/1.1\r\nHost: {authority_of(address)}\r\n"
-            writer.write(f"{head}Accept: application/json\r\nConnection: close\r\n\r\n".encode())
-            return await _answer(reader, field)
-    except TimeoutError:
-        return Said(problem=f"no answer within {timeout_s:g} s")
-    except OSError as error:
-        return Said(problem=error.strerror or str(error))
-    finally:
-        if writer is not None:
-            writer.transport.abort()
-
-
-class _Answer(ResponseSink):
-    def __init__(self) -> None:
-        self.status = 0
-        self.body = bytearray()
-        self.is_whole = False
-
-    def interim_head(self, head: ResponseHead) -> None:
-        pass
-
-    def response_head(self, head: ResponseHead) -> None:
-        self.status = head.status
-
-    def response_body(self, data: bytes) -> None:
-        self.body += data
-
-    def response_end(self, trailers: Headers) -> None:
-        self.is_whole = True
-
-
-async def _answer(reader: asyncio.StreamReader, field: str) -> Said:
-    found = _Answer()
-    parser = ResponseParser(found)
-    parser.expect(False)
-    while not found.is_whole:
-        data = await reader.read(_READ_BYTES)
-        error = parser.feed(data) if data else parser.feed_eof()
-        if error is not None:
-            return Said(problem=error.detail or "no answer of HTTP")
-        if len(found.body) > BUSY_BYTES_MAX:
-            return Said(problem=f"the answer is larger than {BUSY_BYTES_MAX // KIB} KiB")
-        if not data and not found.is_whole:
-            return Said(problem="it closed the connection")
-    if found.status != 200:
-        return Said(problem=f"the answer is {found.status}")
-    return judge(bytes(found.body), field)
+    head = f"GET {path} HTTP/1.1\r\nAccept: application/json\r\n"
+    reply = await ask_program(address, head, timeout_s, BUSY_BYTES_MAX)
+    if reply.problem:
+        return Said(problem=reply.problem)
+    if reply.status != 200:
+        return Said(problem=f"the answer is {reply.status}")
+    return judge(reply.body, field)
 
 
 def judge(body: bytes, field: str) -> Said:

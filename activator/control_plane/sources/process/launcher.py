@@ -2,8 +2,8 @@
 
 Run as a program of its own, with nothing but the standard library's smallest part (8 ms), so that nothing of ours runs
 between fork and exec in a process with threads. Its arguments: `cgroup=PATH`, `KEY=NUMBER,…` for what is to be
-limited, `--`, and the command, which is looked up in PATH. It keeps its process number. What is not possible is said in one line on standard
-error, and the exit code is NOT_POSSIBLE.
+limited, `--`, and the command, which is looked up in PATH. It keeps its process number. What is not possible is said in
+one line on standard error, and the exit code is NOT_POSSIBLE.
 """
 
 import os

@@ -1,0 +1,78 @@
+"""One request to a program of ours: HTTP/1.1 on a connection of its own, of which nothing is raised.
+
+The probes of readiness have their own (`probes/probe.py`): they are many, and read no body.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+from activator.codec.http1.response import ResponseParser, ResponseSink
+from activator.codec.message import Headers, ResponseHead
+from activator.runtime.streams import authority_of, open_stream
+from activator.runtime.units import KIB
+
+_READ_BYTES: Final = 16 * KIB
+
+
+class Reply(NamedTuple):
+    """`problem`: why there is none; it is whole otherwise, or its head alone."""
+
+    status: int = 0
+    body: bytes = b""
+    problem: str = ""
+
+
+async def ask_program(address: str, head: str, timeout_s: float, body_bytes_max: int = 0) -> Reply:
+    """`head`: the request line and fields, without `Host` and the end. 0 bytes: the body is not waited for."""
+    writer: asyncio.StreamWriter | None = None
+    try:
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await open_stream(address)
+            writer.write(f"{head}Host: {authority_of(address)}\r\nConnection: close\r\n\r\n".encode())
+            return await _reply(reader, body_bytes_max)
+    except TimeoutError:
+        return Reply(problem=f"no answer within {timeout_s:g} s")
+    except OSError as error:
+        return Reply(problem=error.strerror or str(error))
+    finally:
+        if writer is not None:
+            writer.transport.abort()
+
+
+class _Answer(ResponseSink):
+    def __init__(self) -> None:
+        self.status = 0
+        self.body = bytearray()
+        self.is_whole = False
+
+    def interim_head(self, head: ResponseHead) -> None:
+        pass
+
+    def response_head(self, head: ResponseHead) -> None:
+        self.status = head.status
+
+    def response_body(self, data: bytes) -> None:
+        self.body += data
+
+    def response_end(self, trailers: Headers) -> None:
+        self.is_whole = True
+
+
+async def _reply(reader: asyncio.StreamReader, body_bytes_max: int) -> Reply:
+    found = _Answer()
+    parser = ResponseParser(found)
+    parser.expect(False)
+    while not found.is_whole:
+        data = await reader.read(_READ_BYTES)
+        error = parser.feed(data) if data else parser.feed_eof()
+        if found.status and not body_bytes_max:
+            break
+        if error is not None:
+            return Reply(problem=error.detail or "no answer of HTTP")
+        if len(found.body) > body_bytes_max:
+            return Reply(problem=f"the answer is larger than {body_bytes_max // KIB} KiB")
+        if not data and not found.is_whole:
+            return Reply(problem="it closed the connection")
+    return Reply(found.status, bytes(found.body))
