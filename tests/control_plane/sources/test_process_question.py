@@ -41,7 +41,7 @@ async def replied(
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", 0, False, Reply(200)),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok", 10, True, Reply(problem="it closed the connection")),
         (
-            b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nmuch",
+            b"HTTP/1.1 200 OK\r\nContent-Length: 3000\r\n\r\n" + b"x" * 3000,
             2,
             False,
             Reply(problem="the answer is larger than 0 KiB"),
