@@ -59,6 +59,17 @@ def is_same_listener(one: str, other: str) -> bool:
     return _canonical_address(one) == _canonical_address(other) or bool(wild & {found[0], beside[0]})
 
 
+def leads_to(pod: str, listener: str) -> bool:
+    """Whether a connection to `pod` surely comes to `listener`, on this machine."""
+    if is_unix(pod) or is_unix(listener) or _canonical_address(pod) == _canonical_address(listener):
+        return _canonical_address(pod) == _canonical_address(listener)
+    target, found = split_address(pod), split_address(listener)
+    if target is None or found is None or target[1] != found[1]:
+        return False
+    is_local = target[0] == "localhost" or (_is_ip(target[0], 4) and ipaddress.ip_address(target[0]).is_loopback)
+    return (is_local or target[0] == "::1") and found[0] in {"0.0.0.0", "::", "localhost"}
+
+
 def _canonical_address(text: str) -> str:
     """One of all ways to write an address; a name is not looked up. As it is where it is no address."""
     if is_unix(text):
@@ -113,6 +124,7 @@ class Checker:
         self._edge = EdgeChecker(reader)
         self._policies = PolicyChecker(reader, policy_names)
         self._takes_reports = False  # of pods: a revision then needs neither pods nor a process
+        self._listeners: list[str] = []  # addresses of `listen`
         self._names: dict[str, str] = {}  # namespace/name → path of the revision
         self._routing = RoutingChecker(reader)
         self._processes = ProcessChecker(reader)
@@ -178,6 +190,7 @@ class Checker:
             found = None if address is UNREADABLE or is_unix(address) else split_address(address)
             if found is not None:
                 self._processes.claim(found[1], f"`{key}`")
+        self._listeners = [one for one in addresses if one is not UNREADABLE]
         for address in addresses:
             if UNREADABLE not in (address, admin) and is_same_listener(address, admin):
                 item = item_at(root, "admin" if "admin" in (root.entries or {}) else "listen")
@@ -315,6 +328,9 @@ class Checker:
             one = item_at(entry, "address")
             at += ".address" if isinstance(pod, dict) else ""
             self._check_is_address(one, address, at, or_unix=True)
+            if any(leads_to(address, listener) for listener in self._listeners):
+                advice = f'"{address}" is the address of `listen`: requests would come back without end'
+                self._reader.advise(one, at, advice)
             known_as = _canonical_address(address)
             if known_as in seen:
                 self._reader.advise(one, at, f'"{address}" is in the list already: list each pod once')

@@ -78,7 +78,7 @@ def test_no_hosts(text: str) -> None:
     assert canonical_host(text) is None
 
 
-def revision(more: str, name: str = "a", source: str = "pods: ['h:1']", hosts: str = "[a]") -> str:
+def revision(more: str, name: str = "a", source: str = "pods: ['p:1']", hosts: str = "[a]") -> str:
     return f"{{name: {name}, hosts: {hosts}, {source}, {more}}}"
 
 

@@ -10,7 +10,7 @@ from activator.config.specs import resolve_program, stand_for_many
 from activator.runtime.errors import ConfigError
 from activator.runtime.unix_sockets import UNIX_ADMIN_MODE, SocketAccess
 
-POD = "revisions: [{name: a, hosts: ['*'], pods: ['h:1']}]"
+POD = "revisions: [{name: a, hosts: ['*'], pods: ['p:1']}]"
 
 
 def program(process: str, more: str = "") -> str:
@@ -18,7 +18,7 @@ def program(process: str, more: str = "") -> str:
 
 
 def pods(more: str) -> str:
-    return f"revisions: [{{name: a, hosts: ['*'], pods: ['h:1'], {more}}}]"
+    return f"revisions: [{{name: a, hosts: ['*'], pods: ['p:1'], {more}}}]"
 
 
 LONG = "unix:/" + "a" * 107
@@ -138,3 +138,32 @@ def test_a_copy_that_ends_after_one_request_takes_one() -> None:
 def test_a_socket_is_one_pod() -> None:
     revision = parse("revisions: [{name: a, hosts: ['*'], pods: [unix:/a, unix:/b]}]", "a", {}).revisions[0]
     assert not stand_for_many(revision)
+
+
+@pytest.mark.parametrize(
+    ("listen", "pod", "is_so"),
+    [
+        ("127.0.0.1:9000", "127.0.0.1:9000", True),
+        ("0.0.0.0:9000", "127.0.0.1:9000", True),
+        ("0.0.0.0:9000", "localhost:9000", True),
+        ("'[::]:9000'", "'[::1]:9000'", True),
+        ("[127.0.0.1:1, 0.0.0.0:9000]", "127.8.0.1:9000", True),
+        ("unix:/run/a.sock", "unix:///run/a.sock", True),
+        ("a.test:9000", "A.test.:9000", True),
+        ("0.0.0.0:9000", "10.0.0.1:9000", False),
+        ("0.0.0.0:9000", "127.0.0.1:9001", False),
+        ("127.0.0.1:9000", "127.0.0.2:9000", False),
+        ("10.0.0.1:9000", "localhost:9000", False),
+        ("unix:/run/a.sock", "unix:/run/b.sock", False),
+        ("unix:/run/a.sock", "127.0.0.1:9000", False),
+    ],
+)
+def test_the_activator_is_no_pod_of_its_own(listen: str, pod: str, is_so: bool) -> None:
+    text = f"listen: {listen}\nrevisions: [{{name: a, hosts: [a], pods: [{pod}]}}]"
+    found: list[str] = []
+    try:
+        parse(text, "f", {})
+    except ConfigError as error:
+        found = error.problems
+    assert [one for one in found if "is the address of `listen`: requests would come back" in one] == found
+    assert bool(found) == is_so
