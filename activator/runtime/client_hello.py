@@ -8,7 +8,8 @@ Rules
      (RFC 7301 section 3.2). OpenSSL, as Python sets it up, would go on without a protocol, and the client would wait.
   3. Only the first message is looked at: then the connection goes on with a context that has no callbacks.
   4. A client is told by an alert why a handshake fails. The event loop drops what OpenSSL has written when it fails; so
-     the failure is kept back, and whoever began the handshake closes the connection when the alert is on its way.
+     the failure is kept back, and whoever fed the bytes that failed (`failures`) closes the connection when the alert
+     is on its way. It is so for every failure, also where there is no alert: of what is not TLS at all.
 """
 
 from __future__ import annotations
@@ -16,13 +17,21 @@ from __future__ import annotations
 import ssl
 import sys
 from collections.abc import Callable, Sequence
-from contextvars import ContextVar
 from typing import Any, Final, NamedTuple
 
 MINIMUM: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
-# What is called when a handshake that begins in this context has failed: its alert is sent within this turn.
-ON_ALERT: Final[ContextVar[Callable[[], None]]] = ContextVar("ON_ALERT", default=lambda: None)
+
+class Failures:
+    """Handshakes that have failed. What changes while bytes are given to a connection is this connection's: a context
+    variable would not tell, since uvloop runs all connections of a listener in the listener's context.
+    """
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
+failures: Final = Failures()
 
 _NO_APPLICATION_PROTOCOL: Final = 120  # RFC 7301 section 3.2
 _HANDSHAKE: Final = 22  # RFC 8446 appendix B.1 and B.3: a record of a handshake …
@@ -99,20 +108,17 @@ class _Greeted(ssl.SSLObject):
 
     offers_other: bool = False  # protocols, and HTTP/1.1 is not among them
     _failure: ssl.SSLError | None = None
-    _on_alert: Callable[[], None] | None = None
 
     def do_handshake(self) -> None:
         if self._failure is not None:
             raise self._failure
-        if self._on_alert is None:
-            self._on_alert = ON_ALERT.get()  # this is the first step, which is made where the handshake was begun
         try:
             super().do_handshake()
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise
         except ssl.SSLError as error:
             self._failure = error
-            self._on_alert()
+            failures.total += 1
             raise ssl.SSLWantReadError("an alert is to be sent first") from error
 
 

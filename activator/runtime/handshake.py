@@ -7,22 +7,23 @@ Rules
      ends it.
   3. A handshake ends in exactly one call of `on_done`: with a transport that can be used, or with the reason why there
      is none. It has a time limit, so that it always ends.
-  4. `loop.start_tls` is entered within `connection_made`. In a task of its own it would miss what the peer sends until
+  4. A handshake of a client that fails ends at once, when its alert is on its way (client_hello.py).
+  5. `loop.start_tls` is entered within `connection_made`. In a task of its own it would miss what the peer sends until
      the next turn of the loop, and it would start even on a connection that is lost until then.
 """
 
 from __future__ import annotations
 
 import ssl
-from asyncio import AbstractEventLoop, Future
+from asyncio import AbstractEventLoop, BufferedProtocol, Future
 from collections.abc import Callable, Coroutine
-from contextvars import copy_context
 from typing import Any, Final
 
-from activator.runtime.client_hello import ON_ALERT
+from activator.runtime.client_hello import failures
 from activator.runtime.transport import Transport
 
 TLS_HANDSHAKE_TIMEOUT_S: Final = 10.0
+HELD_READ_BYTES: Final = 16 * 1024  # a read before TLS has begun
 
 
 class HandshakeLostError(ConnectionResetError):
@@ -52,6 +53,7 @@ class Handshake:
         self._early = early
         self.bare: Transport | None = None  # the connection beneath TLS
         self._upgrade: Coroutine[Any, Any, Any] | None = None
+        self._watch: _Watch | None = None
 
     def stands(self) -> bool:
         """The bare connection stands, and the handshake is not over."""
@@ -67,10 +69,6 @@ class Handshake:
     def connection_made(self, transport: Transport) -> None:
         self.bare = transport
         self._on_connected(self)
-        copy_context().run(self._begin, transport)
-
-    def _begin(self, transport: Transport) -> None:
-        ON_ALERT.set(self._alert_on_its_way)
         bare: Any = transport
         protocol: Any = self
         self._upgrade = self._loop.start_tls(
@@ -83,8 +81,10 @@ class Handshake:
             ssl_shutdown_timeout=self._shutdown_timeout_s,
         )
         self._step(None)
-        if self._early:
-            self._loop.call_soon(self._feed)  # behind the beginning of TLS, and before anything more is read
+        if self._upgrade is not None and (self._server_name is None or self._early):
+            self._watch = _Watch(bare.get_protocol(), self._early, self._failed)
+            bare.set_protocol(self._watch)
+            self._loop.call_soon(self._tls_begun)  # behind the beginning of TLS, and before anything more is read
 
     def data_received(self, data: bytes) -> None:
         pass  # nothing is delivered before the protocol is another one
@@ -103,22 +103,12 @@ class Handshake:
 
     # --- within ---
 
-    def _feed(self) -> None:
-        """What came before TLS was begun is its beginning (BufferedProtocol, as a transport delivers it)."""
-        early, self._early = self._early, b""
-        bare: Any = self.bare
-        if bare is None or bare.is_closing():
-            return
-        protocol = bare.get_protocol()
-        while early:
-            buffer = protocol.get_buffer(len(early))
-            count = min(len(buffer), len(early))
-            buffer[:count] = early[:count]
-            protocol.buffer_updated(count)
-            early = early[count:]
+    def _tls_begun(self) -> None:
+        if self._watch is not None and self.bare is not None and not self.bare.is_closing():
+            self._watch.begin()
 
-    def _alert_on_its_way(self) -> None:
-        """The handshake has failed: close when the alert is sent."""
+    def _failed(self) -> None:
+        """Close when the alert is sent."""
         if self.bare is not None:
             self._loop.call_soon(self.bare.close)
 
@@ -138,8 +128,65 @@ class Handshake:
 
     def _done(self, secured: Transport | None, error: Exception | None) -> None:
         self._upgrade = None
+        bare: Any = self.bare
+        if self._watch is not None and bare is not None and not bare.is_closing():
+            bare.set_protocol(self._watch.tls)
+        self._watch = None
         if secured is not None and secured.is_closing():
             secured = None  # aborted, or closed by the peer, in the moment in which it was ready
             error = HandshakeLostError("the connection was closed during the TLS handshake")
         self._on_done(self, secured, error)
         self.bare = None
+
+
+class _Watch(BufferedProtocol):
+    """Between the transport and `tls`, the loop's own protocol, during a handshake.
+
+    It sees whether the handshake fails by the bytes that came just now (`failures`). What comes before TLS has begun,
+    in the same turn, is held back until then, behind `early`: else it would fail where nobody looks.
+    """
+
+    def __init__(self, tls: BufferedProtocol, early: bytes, on_failed: Callable[[], None]) -> None:
+        self.tls = tls
+        self._held = early
+        self._on_failed = on_failed
+        self._begun = False
+        self._buffer = bytearray()
+
+    def begin(self) -> None:
+        """TLS has begun."""
+        self._begun = True
+        held, self._held = self._held, b""
+        while held:
+            buffer: Any = self.tls.get_buffer(len(held))
+            count = min(len(buffer), len(held))
+            buffer[:count] = held[:count]
+            self.buffer_updated(count)
+            held = held[count:]
+
+    def get_buffer(self, sizehint: int) -> Any:
+        if self._begun:
+            return self.tls.get_buffer(sizehint)
+        self._buffer = bytearray(HELD_READ_BYTES)
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if not self._begun:
+            self._held += self._buffer[:nbytes]
+            return
+        before = failures.total
+        self.tls.buffer_updated(nbytes)
+        if failures.total != before:
+            self._on_failed()
+
+    def eof_received(self) -> Any:
+        return self.tls.eof_received()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.tls.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        self.tls.pause_writing()
+
+    def resume_writing(self) -> None:
+        self.tls.resume_writing()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import signal
@@ -19,6 +20,7 @@ import pytest
 import trustme
 from websockets.sync.client import connect
 
+from activator.runtime.handshake import TLS_HANDSHAKE_TIMEOUT_S
 from tests.e2e.conftest import one_worker
 from tests.e2e.http_client import Answer, Client, request
 from tests.e2e.pods import ScriptedPod
@@ -201,6 +203,26 @@ def test_in_the_clear_on_a_port_with_tls(run_activator: RunActivator, files: Fil
     with Client(activator.address) as client:
         client.send(request())
         assert client.is_closed()
+    assert ask(activator).status == 200
+
+
+def test_what_is_not_tls_ends_at_once(run_activator: RunActivator, files: Files, pod: ScriptedPod) -> None:
+    """Not with the time limit of the handshake, during which it would be one of those that are counted."""
+    activator = run_activator(configured([revision(pod.address)], listen=files.listener()))
+    for said in (
+        b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x00\x05hello",
+        b"\0" * 100_000,
+    ):
+        for pause_s in (0.0, 0.02):  # TLS has begun, or has not
+            with socket.create_connection((activator.host, activator.port)) as sock:
+                sock.settimeout(TLS_HANDSHAKE_TIMEOUT_S / 2)
+                time.sleep(pause_s)
+                with contextlib.suppress(ConnectionError):
+                    sock.sendall(said)
+                    while sock.recv(1_000):
+                        pass
     assert ask(activator).status == 200
 
 
