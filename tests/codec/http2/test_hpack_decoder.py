@@ -387,9 +387,9 @@ def test_a_bomb_of_references() -> None:
     fields: list[Field] = []
     tracemalloc.start()
     try:
-        start = time.perf_counter()
+        start = time.thread_time()
         assert not decoder.decode(bomb, 0, len(bomb), fields, 65_536, 100)
-        took_s = time.perf_counter() - start
+        took_s = time.thread_time() - start
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -161,6 +161,7 @@ def section_of(decoder: HpackDecoder, block: bytes) -> tuple[list[Field] | None,
 
 @given(st.lists(made, min_size=1, max_size=4), st.lists(st.integers(0, 3), max_size=12))
 @example([b"\x1f\x08\x01a\xbe", literal(b"a", b"1", 0x40)], [1, 0, 0, 1, 0])
+@example([literal(b"a", b"1", 0x40), b"\xbe"], [0, 0, 1, 0, 1])
 def test_blocks_that_come_again_are_judged_alike(blocks: list[bytes], order: list[int]) -> None:
     """What is kept of the block before, and of literals, changes nothing."""
     decoder, oracle = HpackDecoder(), Decoder(1 << 30)
