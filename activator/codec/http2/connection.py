@@ -371,12 +371,13 @@ class Http2Connection(Http2Sender):
 
     def _section(self, stream_id: i64, data: bytes, begin: i64, end: i64, ends: bool) -> None:
         """A field section is here whole."""
-        fields: list[Field] = []
+        decoder = self._decoder
         try:
-            whole = self._decoder.decode(data, begin, end, fields, self._header_bytes_max, self._fields_max)
+            fields = decoder.section(data, begin, end, self._header_bytes_max, self._fields_max)
         except HpackError as error:
             self.fail(frames.COMPRESSION_ERROR, str(error))
             return
+        whole = decoder.is_whole
         stream = self.streams.get(stream_id)
         if stream is None:
             self._section_without_stream(stream_id, fields, whole, ends)

@@ -46,10 +46,13 @@ from activator.codec.http2.field import (
     TRACE,
     Field,
 )
-from activator.codec.http2.hpack.encoder import HpackEncoder, literal_start
+from activator.codec.http2.hpack.encoder import NEVER_INDEXED, HpackEncoder, literal_start
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
 from activator.runtime.errors import Reason, WireError
 
+_AGAIN_BYTES_MAX: Final = 2048  # of a head that is kept for the case that the same fields come again
+_NO_FIELDS: Final[list[Field]] = []
+_NO_LINES: Final[frozenset[bytes]] = frozenset()
 _LENGTH_DIGITS_MAX: Final = 19
 _LENGTH_MAX: Final = 2**63 - 1
 _NEEDS_LENGTH: Final = frozenset({b"POST", b"PUT", b"PATCH"})  # that servers of HTTP/1.1 want a length for, if it is 0
@@ -84,6 +87,12 @@ class RequestReader:
         self._known_path: bytes = b""
         self._known_target: bytes = b""
         self._lines: list[bytes] = []
+        # What was made of the fields that were read last, where the same list may come again.
+        self._known_fields: list[Field] = _NO_FIELDS
+        self._known_ended: bool = False
+        self._block: bytes = b""
+        self._never_indexed: frozenset[bytes] = _NO_LINES
+        self._has_body: bool = False
         self._forget()
 
     def is_head(self) -> bool:
@@ -92,6 +101,8 @@ class RequestReader:
 
     def _forget(self) -> None:
         """Of the request before."""
+        self._known_fields = _NO_FIELDS
+        self._block = b""
         self._method = self._scheme = self._path = self._authority = self._protocol = b""
         self._host: bytes | None = None
         self._cookie: bytes = b""
@@ -102,7 +113,12 @@ class RequestReader:
         self._te: bool = False
 
     def read(self, fields: list[Field], ended: bool) -> RequestHead:
-        """The request. `ended`: no body follows. Raises WireError; of BAD_REQUEST where it is malformed."""
+        """The request. `ended`: no body follows. Raises WireError; of BAD_REQUEST where it is malformed.
+
+        The list that was read last, unchanged, is not judged again: it gives the same head.
+        """
+        if fields is self._known_fields and ended == self._known_ended:
+            return self._head()
         self._forget()
         lines = self._lines = [b""]  # in the first place, the one of Host
         never_indexed: list[bytes] = []
@@ -113,7 +129,7 @@ class RequestReader:
             if kind == ORDINARY:
                 lines.append(field.line)
                 regular = True
-                if field.never_indexed:
+                if field.never_indexed and field.name not in NEVER_INDEXED:
                     never_indexed.append(field.line)
             elif kind <= PSEUDO_MAX:
                 if regular or seen & (1 << kind):
@@ -135,13 +151,25 @@ class RequestReader:
             lines.append(b"\r\nTE: trailers\r\nConnection: TE")
         if upgrades:
             lines.append(b"\r\nsec-websocket-key: %b" % base64.b64encode(os.urandom(16)))
-        has_body = False if upgrades else self._judge_length(ended)
-        length = UNKNOWN_LENGTH if upgrades else self._length
-        head = RequestHead(
-            self._method, self._known_target, self._known_authority, _fields_of(lines, never_indexed), length, has_body
-        )
+            self._length = UNKNOWN_LENGTH
+        self._has_body = False if upgrades else self._judge_length(ended)
+        self._block = b"".join(lines)
+        self._never_indexed = frozenset(never_indexed) if never_indexed else _NO_LINES
+        head = self._head()
         if upgrades:
             head.upgrade = b"websocket"
+        elif len(self._block) <= _AGAIN_BYTES_MAX:
+            self._known_fields = fields
+            self._known_ended = ended
+        return head
+
+    def _head(self) -> RequestHead:
+        """Of what has been judged."""
+        headers = Fields(self._block)
+        headers.never_indexed = self._never_indexed
+        head = RequestHead(
+            self._method, self._known_target, self._known_authority, headers, self._length, self._has_body
+        )
         if self._claims is not None:
             head.claims = self._claims
         head.traceparent = self._traceparent
@@ -253,8 +281,41 @@ class RequestReader:
 class ResponseReader:
     """Makes response heads of the fields of one connection."""
 
+    def __init__(self) -> None:
+        # What was made of the fields that were read last, where the same list may come again.
+        self._known_fields: list[Field] = _NO_FIELDS
+        self._known_ended: bool = False
+        self._known_head_request: bool = False
+        self._status: int = 0
+        self._block: bytes = b""
+        self._never_indexed: frozenset[bytes] = _NO_LINES
+        self._length: int = UNKNOWN_LENGTH
+        self._has_body: bool = False
+
     def read(self, fields: list[Field], ended: bool, head_request: bool) -> ResponseHead:
-        """The response, final or interim. `ended`: no body follows. Raises WireError: it is malformed."""
+        """The response, final or interim. `ended`: no body follows. Raises WireError: it is malformed.
+
+        The list that was read last, unchanged, is not judged again: it gives the same head.
+        """
+        if fields is self._known_fields and ended == self._known_ended and head_request == self._known_head_request:
+            headers = Fields(self._block)
+            headers.never_indexed = self._never_indexed
+            status = self._status
+            return ResponseHead(status, PHRASES.get(status, b""), headers, self._length, self._has_body)
+        head = self._read(fields, ended, head_request)
+        headers = head.headers
+        if len(headers.block) <= _AGAIN_BYTES_MAX:
+            self._known_fields = fields
+            self._known_ended = ended
+            self._known_head_request = head_request
+            self._status = head.status
+            self._block = headers.block
+            self._never_indexed = headers.never_indexed
+            self._length = head.content_length
+            self._has_body = head.has_body
+        return head
+
+    def _read(self, fields: list[Field], ended: bool, head_request: bool) -> ResponseHead:
         lines: list[bytes] = []
         status = b""
         length: int = UNKNOWN_LENGTH
@@ -265,7 +326,7 @@ class ResponseReader:
             if kind == ORDINARY or kind in _KEPT_IN_RESPONSES:
                 lines.append(field.line)
                 regular = True
-                if field.never_indexed:
+                if field.never_indexed and field.name not in NEVER_INDEXED:
                     never_indexed.append(field.line)
             elif kind == STATUS:
                 if regular or status:

@@ -167,6 +167,7 @@ class Http2Sender:
 
     def _send_data(self, stream: Stream, most: i64) -> i64:
         """What the windows and the transport let out of it, in DATA frames; the last of all ends the stream."""
+        before = stream.sent_bytes
         room: i64 = stream.send_window
         if room > self._send_window:
             room = self._send_window
@@ -174,6 +175,8 @@ class Http2Sender:
             room = most
         if self._held or room <= 0:
             return 0
+        if self._send_single(stream, room):
+            return stream.sent_bytes - before
         sent: i64 = 0
         out: list[bytes] = []
         while stream.unsent_bytes > 0 and sent < room:
@@ -196,6 +199,21 @@ class Http2Sender:
             self.budgets.useful(FRAMES_PER_DATA)
             self._events.write(b"%b%b%b" % (out[0], out[1], out[2]) if len(out) == 3 else b"".join(out))
         return sent
+
+    def _send_single(self, stream: Stream, room: i64) -> bool:
+        """A body in one piece that fits into one frame, as most are: without the lists that others need."""
+        size = stream.unsent_bytes
+        if size == 0 or size > room or size > FRAME_BYTES_MAX or not stream.is_single():
+            return False
+        last = stream.end_wanted and not stream.trailers
+        self._events.write(b"%b%b%b" % (data_start(size, last), stream.id_bytes, stream.take_single()))
+        if last:
+            stream.local_ended = True
+        stream.send_window -= size
+        self._send_window -= size
+        stream.sent_bytes += size
+        self.budgets.useful(FRAMES_PER_DATA)
+        return True
 
     def _wait(self, stream: Stream, waits: bool) -> None:
         """Whether it waits for the connection, behind the others that do."""

@@ -83,6 +83,15 @@ class Stream:
             self.unsent = unsent[self.unsent_first :]
             self.unsent_first = 0
 
+    def is_single(self) -> bool:
+        """What is unsent is one piece, whole."""
+        return len(self.unsent) == 1 and self.unsent_at == 0 and self.unsent_first == 0
+
+    def take_single(self) -> bytes:
+        """That piece; nothing is left."""
+        self.unsent_bytes = 0
+        return self.unsent.pop()
+
     def drop_unsent(self) -> None:
         """Nothing more is sent."""
         if self.unsent_bytes > 0:

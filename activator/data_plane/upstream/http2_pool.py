@@ -125,7 +125,8 @@ class Http2Pool(PodPool):
                 self._sweeping = True
                 self._context.wheel.arm(self._sweep, connection.last_read_s + SETTINGS_PATIENCE_S)
         else:
-            self._unsettled.pop(connection, None)
+            if self._unsettled:
+                self._unsettled.pop(connection, None)
             self._known = True
             self._told = False
             self._streams_expected = max(int(connection.codec.peer_streams_max), 1)

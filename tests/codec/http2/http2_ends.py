@@ -13,6 +13,7 @@ from collections.abc import Callable
 from mypy_extensions import i64
 
 from activator.codec.http1.request import RequestLimits
+from activator.codec.http2 import frames
 from activator.codec.http2.client import ClientEvents, Http2Client
 from activator.codec.http2.connection import Http2Connection
 from activator.codec.http2.frames import CANCEL
@@ -73,6 +74,7 @@ class Ear:
         self.settings = 0
         self.pings: list[bytes] = []
         self.reaction: Reaction | None = None
+        self.on_goaway: Callable[[int], None] | None = None  # is told the last stream
         self.codec: Http2Connection | None = None
         self.clock = ManualClock()
         self.errors: list[Exception] = []
@@ -158,6 +160,8 @@ class Ear:
 
     def peer_goes_away(self, last_id: i64, code: i64) -> None:
         self.goaways.append((last_id, code))
+        if self.on_goaway is not None:
+            self.on_goaway(last_id)
 
     def peer_settings(self) -> None:
         self.settings += 1
@@ -208,9 +212,15 @@ class ClientEar(Ear, ClientEvents):
 
 
 def request(
-    method: bytes = b"GET", path: bytes = b"/", length: int = UNKNOWN_LENGTH, has_body: bool = False
+    method: bytes = b"GET",
+    path: bytes = b"/",
+    length: int = UNKNOWN_LENGTH,
+    has_body: bool = False,
+    more: bytes = b"",
 ) -> RequestHead:
-    return RequestHead(method, path, b"app.test", Fields(b"\r\nHost: app.test\r\nX-Path: " + path), length, has_body)
+    """`more`: lines, each with a CRLF before it."""
+    fields = Fields(b"\r\nHost: app.test\r\nX-Path: %b%b" % (path, more))
+    return RequestHead(method, path, b"app.test", fields, length, has_body)
 
 
 def response(status: int = 200, length: int = UNKNOWN_LENGTH, has_body: bool = True) -> ResponseHead:
@@ -220,3 +230,36 @@ def response(status: int = 200, length: int = UNKNOWN_LENGTH, has_body: bool = T
 def cancel(ear: Ear, stream: Stream) -> None:
     assert ear.codec is not None
     ear.codec.reset(stream, CANCEL)
+
+
+def reframed(data: bytes, way: str) -> bytes:
+    """The same said in other frames, as another sender might: whole frames in, whole frames out.
+
+    `pieces`: DATA and field sections in two frames, HEADERS with padding and a priority; `noise`: between the frames
+    those that have no effect.
+    """
+    out: list[bytes] = []
+    pos = len(frames.PREFACE) if data.startswith(frames.PREFACE) else 0
+    out.append(data[:pos])
+    while pos < len(data):
+        size = int.from_bytes(data[pos : pos + 3], "big")
+        kind, flags, stream_id = data[pos + 3], data[pos + 4], int.from_bytes(data[pos + 5 : pos + 9], "big")
+        payload = data[pos + 9 : pos + 9 + size]
+        assert len(payload) == size, "the codec writes whole frames"
+        pos += 9 + size
+        if way == "noise" and kind not in {frames.SETTINGS, frames.CONTINUATION}:
+            out.append(frames.frame(0xBE, 0xFF, stream_id, b"of a kind that nobody knows"))
+            out.append(frames.frame(frames.PRIORITY, 0, stream_id or 1, b"\0\0\0\0\x0f"))
+        half = size // 2
+        if way == "pieces" and kind == frames.DATA and half > 0:
+            out.append(frames.frame(kind, 0, stream_id, payload[:half]))
+            out.append(frames.frame(kind, flags, stream_id, payload[half:]))
+        elif way == "pieces" and kind == frames.HEADERS and flags & frames.END_HEADERS and size < 10_000:
+            first = b"\x03\0\0\0\0\x10" + payload[:half] + bytes(3)
+            more = frames.PADDED | frames.HAS_PRIORITY
+            out.append(frames.frame(kind, flags & frames.END_STREAM | more, stream_id, first))
+            out.append(frames.frame(frames.CONTINUATION, 0, stream_id, b""))
+            out.append(frames.frame(frames.CONTINUATION, frames.END_HEADERS, stream_id, payload[half:]))
+        else:
+            out.append(frames.frame(kind, flags, stream_id, payload))
+    return b"".join(out)

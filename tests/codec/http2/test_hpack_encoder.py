@@ -104,6 +104,18 @@ def test_a_field_of_add_is_indexed_when_it_comes_again() -> None:
     assert encoder.finish() == b"\x18\x03201"
 
 
+def test_the_last_field_of_add_has_another_index_when_something_was_inserted_or_evicted() -> None:
+    encoder, decoder = HpackEncoder(), HpackDecoder()
+    steps: list[tuple[bytes, int]] = [(b"", 4096)] * 4 + [(b"\r\nA: 1", 4096)] * 3 + [(b"", 0), (b"", 4096)] * 2
+    for lines, size in steps:
+        encoder.set_table_bytes_max(size)
+        encoder.add(b"content-length", b"77")
+        encoder.add_lines(lines)
+        encoder.add(b"content-length", b"77")
+        found = decoded(decoder, encoder.finish())
+        assert [value for name, value in found if name == b"content-length"] == [b"77", b"77"]
+
+
 def test_a_line_and_a_field_of_add_are_not_confused() -> None:
     """`skip` is for lines alone."""
     encoder = HpackEncoder(frozenset({b"te"}))

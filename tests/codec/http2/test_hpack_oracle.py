@@ -151,6 +151,36 @@ def test_any_block_is_judged_alike(blocks: list[bytes]) -> None:
         same_tables(decoder, oracle)
 
 
+def section_of(decoder: HpackDecoder, block: bytes) -> tuple[list[Field] | None, str]:
+    """The fields, or None and why."""
+    try:
+        return decoder.section(block, 0, len(block), LARGE, LARGE), ""
+    except HpackError as error:
+        return None, str(error)
+
+
+@given(st.lists(made, min_size=1, max_size=4), st.lists(st.integers(0, 3), max_size=12))
+@example([b"\x1f\x08\x01a\xbe", literal(b"a", b"1", 0x40)], [1, 0, 0, 1, 0])
+@example([literal(b"a", b"1", 0x40), b"\xbe"], [0, 0, 1, 0, 1])
+def test_blocks_that_come_again_are_judged_alike(blocks: list[bytes], order: list[int]) -> None:
+    """What is kept of the block before, and of literals, changes nothing."""
+    decoder, oracle = HpackDecoder(), Decoder(1 << 30)
+    for number in order:
+        block = blocks[number % len(blocks)]
+        try:
+            theirs = list(oracle.decode(block, raw=True))
+        except (HPACKDecodingError, IndexError):
+            return
+        ours, why = section_of(decoder, block)
+        if ours is None:
+            assert why.startswith(REFUSED_BY_US_ALONE), (block, why)
+            return
+        assert decoder.is_whole and pairs(ours) == [(bytes(name), bytes(value)) for name, value in theirs]
+        by_name = [one.never_indexed for one in ours]
+        assert by_name == [isinstance(one, NeverIndexedHeaderTuple) for one in theirs]
+        same_tables(decoder, oracle)
+
+
 # --- our encoder ---
 
 line_names = st.one_of(

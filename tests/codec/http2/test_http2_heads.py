@@ -366,6 +366,86 @@ def test_what_is_never_indexed_stays_so() -> None:
         assert b"accept" in [field.name for field in decoder.table()]
 
 
+def request_of(head: RequestHead) -> tuple[object, ...]:
+    headers = head.headers
+    said = (head.method, head.target, head.authority, headers.block, headers.never_indexed, head.content_length)
+    return (*said, head.has_body, head.upgrade, head.claims, head.traceparent, head.has_internal, head.takes_trailers)
+
+
+def test_the_same_fields_again_give_the_same_head_and_another_object() -> None:
+    """The decoder gives the same list for the same block. What is done to a head is done to it alone."""
+    pairs = [
+        (b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a"), (b":authority", b"a.test"),
+        (b"cookie", b"a=1"), (b"cookie", b"b=2"), (b"x-forwarded-for", b"1.2.3.4"), (b"activator-revision", b"r"),
+        (b"te", b"trailers"), (b"traceparent", b"00-1"), (b"content-length", b"3"),
+    ]  # fmt: skip
+    fields = [field_of(*pair) for pair in pairs] + [field_of(b"x-api-key", b"k", True)]
+    other = [field_of(*pair) for pair in pairs[:4]]
+    reader = RequestReader(RequestLimits())
+    expected = request_of(RequestReader(RequestLimits()).read(fields, False))
+    heads = []
+    for _ in range(3):
+        head = reader.read(fields, False)
+        assert request_of(head) == expected
+        head.headers.append(b"X-Added", b"1")
+        head.content_length, head.has_body, head.pod_target = 7, False, b"/other"
+        heads.append(head)
+    assert len({id(head) for head in heads}) == len({id(head.headers) for head in heads}) == 3
+    with pytest.raises(WireError):
+        reader.read(fields, True)  # its body is missing
+    assert request_of(reader.read(fields, False)) == expected
+    assert reader.read(other, True).content_length == 0 and reader.read(other, False).has_body
+    with pytest.raises(WireError):
+        reader.read(other[:2], True)
+    assert request_of(reader.read(fields, False)) == expected
+
+
+def test_each_websocket_has_a_key_of_its_own() -> None:
+    pairs = [(b":method", b"CONNECT"), (b":protocol", b"websocket"), (b":scheme", b"http"), (b":path", b"/")]
+    fields = [field_of(*pair) for pair in [*pairs, (b":authority", b"a.test")]]
+    reader = RequestReader(RequestLimits())
+    heads = [reader.read(fields, False) for _ in range(5)]
+    assert {head.upgrade for head in heads} == {b"websocket"}
+    assert len({head.headers.get(b"sec-websocket-key") for head in heads}) == 5
+
+
+def test_the_same_fields_of_an_answer_again() -> None:
+    reader = ResponseReader()
+    fields = [field_of(b":status", b"200"), field_of(b"content-length", b"5"), field_of(b"a", b"b", True)]
+    for ended, head_request in ((False, False), (False, False), (False, True), (True, True), (False, False)):
+        head, fresh = (one.read(fields, ended, head_request) for one in (reader, ResponseReader()))
+        assert head.headers is not fresh.headers and head.headers.never_indexed == fresh.headers.never_indexed
+        assert (head.status, head.reason_phrase, head.headers.block, head.content_length, head.has_body) == (
+            fresh.status, fresh.reason_phrase, fresh.headers.block, fresh.content_length, fresh.has_body
+        )  # fmt: skip
+        head.headers.append(b"x", b"y")
+        head.status, head.content_length, head.has_body = 502, 0, False
+    with pytest.raises(WireError):
+        reader.read(fields, True, False)
+
+
+def test_credentials_are_never_indexed_whatever_was_said_of_them() -> None:
+    """They need not be among the lines that are told so: those cost a look at each line of the head."""
+    pseudo = [(b":method", b"GET"), (b":scheme", b"http"), (b":path", b"/"), (b":authority", b"a")]
+    names = (b"authorization", b"cookie")
+    fields = [field_of(*pair) for pair in pseudo] + [field_of(name, b"secret", True) for name in names]
+    request = RequestReader(RequestLimits()).read(fields, True)
+    answer = ResponseReader().read(
+        [field_of(b":status", b"200"), field_of(b"set-cookie", b"secret", True)], False, False
+    )
+    assert request.headers.never_indexed == answer.headers.never_indexed == frozenset()
+    to_pod, to_client = HpackEncoder(NOT_IN_REQUESTS), HpackEncoder(NOT_IN_RESPONSES)
+    decoders = HpackDecoder(), HpackDecoder()
+    for _ in range(4):
+        blocks = write_request(to_pod, request, b"", False), write_response(to_client, answer)
+        for decoder, block in zip(decoders, blocks, strict=True):
+            read: list[Field] = []
+            assert decoder.decode(block, 0, len(block), read, 1 << 20, 100)
+            secrets = [field for field in read if field.value == b"secret"]
+            assert secrets and all(field.never_indexed for field in secrets)
+            assert not [field for field in decoder.table() if field.value == b"secret"]
+
+
 @pytest.mark.parametrize(("method", "is_head"), [(b"HEAD", True), (b"GET", False)])
 def test_a_refused_head_is_known(method: bytes, is_head: bool) -> None:
     reader = RequestReader(RequestLimits(target_bytes=10))

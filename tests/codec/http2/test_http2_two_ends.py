@@ -1,5 +1,6 @@
-"""Our client and our server, through a network that cuts anywhere and peers that pause, hold, reset and answer at once:
-every message arrives whole and in order, or its stream is reset; and nothing is left.
+"""Our client and our server, through a network that cuts anywhere and says the same in other frames, and peers that
+pause, hold, reset, change their settings, go away and answer at once: every message arrives whole and in order, or its
+stream is reset, or is told that nothing was done with it; and nothing is left.
 """
 
 from __future__ import annotations
@@ -11,10 +12,18 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from activator.codec.http2 import frames
-from activator.codec.http2.frames import CANCEL, INITIAL_WINDOW_SIZE, NO_ERROR
+from activator.codec.http2.frames import (
+    CANCEL,
+    HEADER_TABLE_SIZE,
+    INITIAL_WINDOW_SIZE,
+    MAX_CONCURRENT_STREAMS,
+    MAX_FRAME_SIZE,
+    MAX_HEADER_LIST_SIZE,
+    NO_ERROR,
+)
 from activator.codec.http2.stream import Stream
 from activator.codec.message import UNKNOWN_LENGTH, Headers
-from tests.codec.http2.http2_ends import ClientEar, Ear, ServerEar, request, response
+from tests.codec.http2.http2_ends import ClientEar, Ear, ServerEar, reframed, request, response
 
 DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
 
@@ -36,6 +45,7 @@ class Said:
 
     def __init__(self) -> None:
         self.head = b""
+        self.token = b""
         self.body = b""
         self.trailers: Headers = []
         self.ended = False
@@ -54,7 +64,10 @@ class Ends(RuleBasedStateMachine):
         self.plans: dict[int, str] = {}
         self.now_s = 100.0
         self.seed = 0
-        self.first_window = 65_535
+        self.wire: dict[Ear, bytes] = {self.client: b"", self.server: b""}  # what each has sent, on its way
+        self.client.on_goaway = self.hears_of_the_end
+        self.dropped: set[int] = set()  # streams that the client was told nothing was done with
+        self.frames_left = 1000  # of those that have no effect: there is a bound for these
 
     # --- what happens within an event ---
 
@@ -141,15 +154,19 @@ class Ends(RuleBasedStateMachine):
         plan=reactions,
         length=st.sampled_from([-2, -1, 0, 1, 50_000]),
         path=st.sampled_from([b"/", b"/a", b"/" + b"p" * 9000]),
+        token=st.sampled_from([b"", b"one", b"two", b"3" * 600]),
     )
-    def opens(self, plan: str, length: int, path: bytes) -> None:
+    def opens(self, plan: str, length: int, path: bytes, token: bytes = b"") -> None:
         """`length` -2: no body; -1: of unknown length."""
-        head = request(b"PUT" if length > -2 else b"GET", path, max(length, UNKNOWN_LENGTH), length not in {-2, 0})
+        more = b"\r\nauthorization: %b" % token if token else b""
+        method = b"PUT" if length > -2 else b"GET"
+        head = request(method, path, max(length, UNKNOWN_LENGTH), length not in {-2, 0}, more)
         self.plans[self.client.client.last_id + 2 if self.client.client.last_id else 1] = plan
         stream = self.client.request(head)
         self.streams[self.client, stream.id] = stream
         said = self.said_on(self.client, stream)
         said.head = path
+        said.token = token
         said.ended = not head.has_body
         said.left = length if length > 0 else -1
 
@@ -175,7 +192,7 @@ class Ends(RuleBasedStateMachine):
             ear.end_turn()
         ear.codec.hold(False)
 
-    @precondition(lambda self: self.client.client.last_id < 20)
+    @precondition(lambda self: self.client.client.last_id < 20 and self.client.client.room() >= 20)
     @rule(plan=st.sampled_from(["stream", "echo", "none"]), size=st.sampled_from([1, 60_000, 70_000]))
     def opens_many(self, plan: str, size: int) -> None:
         """So many that the connection's window is used up."""
@@ -236,20 +253,65 @@ class Ends(RuleBasedStateMachine):
         """Less than what is really taken, so that it holds at once."""
         self.ear(of_client).write(frames.settings_frame([(INITIAL_WINDOW_SIZE, window)]))
 
+    @rule(
+        of_client=st.booleans(),
+        setting=st.sampled_from(
+            [
+                *((HEADER_TABLE_SIZE, size) for size in (0, 40, 100, 4096, 65_536)),
+                *((MAX_CONCURRENT_STREAMS, count) for count in (0, 3, 100)),
+                (MAX_FRAME_SIZE, 16_384),
+                (MAX_FRAME_SIZE, 2**24 - 1),
+                (MAX_HEADER_LIST_SIZE, 100),
+                (0xBEEF, 7),
+            ]
+        ),
+    )
+    def changes_settings(self, of_client: bool, setting: tuple[int, int]) -> None:
+        """Of the table's size: no more than what is really taken, of 65,536 the encoder uses as much."""
+        self.ear(of_client).write(frames.settings_frame([setting]))
+
+    @rule(named=st.booleans())
+    def server_goes_away(self, named: bool) -> None:
+        """Announced, or with the last stream that it serves."""
+        if named:
+            self.server.server.end()
+        else:
+            self.server.server.announce_end()
+
+    def hears_of_the_end(self, last_id: int) -> None:
+        """As the connection to a pod does: what is above the last stream may be sent elsewhere."""
+        client = self.client.client
+        client.going_away = True
+        for stream in list(client.streams.values()):
+            if stream.id > last_id:
+                client.drop(stream)
+                self.dropped.add(stream.id)
+
     @rule(of_client=st.booleans(), ack=st.booleans())
     def pings(self, of_client: bool, ack: bool) -> None:
         self.ear(of_client).write(frames.ping(b"12345678", ack))
 
-    @rule(to_client=st.booleans(), count=st.sampled_from([1, 9, 30, 1000, 1 << 20, 1 << 20, 1 << 20]), chunk=chunks)
-    def arrives(self, to_client: bool, count: int, chunk: int) -> None:
-        """`count` bytes, in pieces of `chunk`."""
+    @rule(
+        to_client=st.booleans(),
+        count=st.sampled_from([1, 9, 30, 1000, 1 << 20, 1 << 20, 1 << 20]),
+        chunk=chunks,
+        way=st.sampled_from(["", "", "pieces", "noise"]),
+    )
+    def arrives(self, to_client: bool, count: int, chunk: int, way: str = "") -> None:
+        """`count` bytes, in pieces of `chunk`, in the frames of the sender or in others."""
         source, target = self.ear(not to_client), self.ear(to_client)
         codec = target.codec
         assert codec is not None
-        sent = source.transport.sent[:count]
+        written, source.transport.sent = source.transport.sent, b""
+        if way and self.frames_left > 0:
+            changed = reframed(written, way)
+            self.frames_left -= (len(changed) - len(written)) // 20
+            written = changed
+        self.wire[source] += written
+        sent = self.wire[source][:count]
         if chunk < 100:
             sent = sent[: 300 * chunk]
-        source.transport.sent = source.transport.sent[len(sent) :]
+        self.wire[source] = self.wire[source][len(sent) :]
         for at in range(0, len(sent), chunk):
             self.now_s += 0.001
             codec.feed(sent[at : at + chunk], self.now_s)
@@ -287,6 +349,8 @@ class Ends(RuleBasedStateMachine):
                     assert said.ended and came.body == said.body and came.trailers == said.trailers
                 if came.head is not None and ear is self.server:
                     assert came.head.headers.get(b"x-path") == said.head
+                    assert came.head.headers.get(b"authorization") == (said.token or None)
+                    assert stream_id not in self.dropped, "nothing was done with it"
                 assert not came.words, came.words
 
     def teardown(self) -> None:
@@ -312,13 +376,19 @@ class Ends(RuleBasedStateMachine):
             self.ear(not to_client).end_turn()
             self.arrives(to_client, 1 << 30, 1 << 20)
         self.what_came_was_sent()
+        self.nothing_is_left()
+
+    def nothing_is_left(self) -> None:
         for ear, other in ((self.client, self.server), (self.server, self.client)):
             codec = ear.codec
             assert codec is not None
             assert not codec.streams and not codec._waiting and not codec._gathered
-            assert ear.transport.sent == b"" and not codec._kept and not codec.needs_turn
+            assert ear.transport.sent == self.wire[ear] == b"" and not codec._kept and not codec.needs_turn
             for stream_id, came in ear.came.items():
-                assert came.closed or came.code is not None
+                assert came.closed or came.code is not None or stream_id in self.dropped
+                if stream_id in self.dropped or (other, stream_id) not in self.said:
+                    assert came.head is None and not came.body, "the other end never had it"
+                    continue
                 said = self.said[other, stream_id]
                 if came.code is None and other.came[stream_id].code in {None, NO_ERROR} and came.ended:
                     assert came.body == said.body and said.ended

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from activator.codec.http1.request import RequestLimits, RequestParser
 from activator.codec.message import Fields, RequestHead
-from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWARDED, Origins
+from activator.data_plane.headers.forwarding import FOR_ONLY, FORWARDED, X_FORWARDED, Origins, is_valid_request_id
 from tests.codec.http1.recording import Requests
 
 PROXY = "10.1.2.3"
@@ -136,6 +136,20 @@ def test_request_ids_are_kept_or_made(peer: str) -> None:
         made = told(peer, f"X-Request-Id: {improper}\r\n", request_id=True)[b"X-Request-Id"]
         assert len(made) == 32
         assert int(made, 16)
+
+
+@pytest.mark.parametrize("line", ["X-Request-Id:a1", "x-request-id: \ta1 \t", "X-REQUEST-ID:  a1", "X-Request-Id: a1 "])
+@pytest.mark.parametrize("before", ["", "X-Request-Idx: b\r\n", "X-Real-IP: b\r\n", "X-Forwarded-:x-request-id\r\n"])
+def test_however_a_request_id_is_written_it_is_found(line: str, before: str) -> None:
+    assert told(STRANGER, f"{before}{line}\r\n", request_id=True)[b"X-Request-Id"] == b"a1"
+
+
+def test_which_bytes_a_request_id_may_have() -> None:
+    allowed = set(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_.~:/+=@")
+    for byte in range(256):
+        for one in (bytes([byte]), b"a%cb" % byte, b"ab%c" % byte):
+            assert is_valid_request_id(one) is (byte in allowed)
+    assert is_valid_request_id(b"a" * 128) and not is_valid_request_id(b"a" * 129) and not is_valid_request_id(b"")
 
 
 def test_no_id_comes_twice() -> None:

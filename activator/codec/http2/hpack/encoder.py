@@ -25,6 +25,8 @@ from activator.codec.http2.field import OVERHEAD
 from activator.codec.http2.hpack import static_table
 
 TABLE_BYTES_MAX: Final = 4096  # what we use of what the peer allows
+# Credentials: whatever is said of them, they are literals that are never indexed.
+NEVER_INDEXED: Final = frozenset({b"authorization", b"cookie", b"set-cookie", b"proxy-authorization"})
 
 _STATIC_MAX: Final = static_table.LENGTH
 _ENTRIES_MAX: Final = 128  # as many as fit, with empty names and values; a power of two
@@ -33,7 +35,6 @@ _BLOCKS_MAX: Final = 4
 _BLOCK_BYTES_MAX: Final = 2048
 _SHORT: Final = 127  # from this length on, a length has more than one byte
 _NO_LINES: Final[frozenset[bytes]] = frozenset()
-_NEVER_INDEXED: Final = frozenset({b"authorization", b"cookie", b"set-cookie", b"proxy-authorization"})
 _OPTIONAL_SPACE: Final = b" \t"
 _COLON: Final = b":"
 _CR: Final = 13
@@ -144,6 +145,11 @@ class HpackEncoder:
         self._line_path: bytes = b""
         self._line: bytes = b""
         self._line_inserted: i64 = -1
+        # The last field of `add` that is in a table, likewise: most often the length of an answer.
+        self._field_name: bytes = b""
+        self._field_value: bytes = b""
+        self._field: bytes = b""
+        self._field_inserted: i64 = -1
         self._is_stable: bool = True  # the block at hand would be encoded in the same way a second time
 
     # --- the table ---
@@ -167,6 +173,7 @@ class HpackEncoder:
         self._smallest = min(self._smallest, self._max)
         self._blocks = []
         self._line_inserted = -1
+        self._field_inserted = -1
         self._evict(self._max)
 
     def _evict(self, bytes_max: i64) -> None:
@@ -219,15 +226,27 @@ class HpackEncoder:
 
     def add(self, name: bytes, value: bytes, never_indexed: bool = False) -> None:
         """One field; its name is lowered, its value without whitespace around it."""
+        if (
+            self._field_inserted == self._inserted
+            and value == self._field_value
+            and name == self._field_name
+            and not never_indexed
+        ):
+            self._parts.append(self._field)
+            return
         key = b"%b\n%b" % (name, value)  # which is no line
         if not never_indexed:
-            static = _STATIC.get(key)
-            if static is not None:
-                self._parts.append(static)
-                return
-            entry = self._table.get(key)
-            if entry is not None:
-                self._parts.append(_INDEXED[_STATIC_MAX + 1 + self._inserted - entry.number])
+            found = _STATIC.get(key)
+            if found is None:
+                entry = self._table.get(key)
+                if entry is not None:
+                    found = _INDEXED[_STATIC_MAX + 1 + self._inserted - entry.number]
+            if found is not None:
+                self._parts.append(found)
+                self._field_name = name
+                self._field_value = value
+                self._field = found
+                self._field_inserted = self._inserted
                 return
         self._literal(key, name, value, never_indexed)
 
@@ -261,7 +280,8 @@ class HpackEncoder:
     def add_lines(self, block: bytes, never_indexed: frozenset[bytes] = _NO_LINES) -> None:
         """The fields of a block as message.py's `Fields` has it, but for those to be skipped; names are lowered.
 
-        `never_indexed`: lines, with the CRLF before them, as `Field.line` has them.
+        `never_indexed`: lines, with the CRLF before them, as `Field.line` has them. Those of NEVER_INDEXED need not be
+        among them; what is makes the whole block dear, since each line is looked up.
         """
         if not block:
             return
@@ -285,13 +305,14 @@ class HpackEncoder:
         size: i64 = len(block)
         pos: i64 = 0
         while pos < size:
-            if before.follower > 0 and not never_indexed:
+            if before.follower > 0:
                 entry = self._ring[before.follower & (_ENTRIES_MAX - 1)]
                 end = pos + entry.key_length
                 if (
                     entry.number == before.follower
                     and (end == size or (end + 1 < size and block[end] == _CR and block[end + 1] == _LF))
                     and block[pos:end] == entry.key
+                    and not (never_indexed and entry.key in never_indexed)
                 ):
                     parts.append(_INDEXED[_STATIC_MAX + 1 + self._inserted - entry.number])
                     before = entry
@@ -352,7 +373,7 @@ class HpackEncoder:
         """RFC 7541 6.2."""
         index: i64 = _NAMES.get(name, 0)
         size: i64 = len(name) + len(value) + OVERHEAD
-        if never_indexed or name in _NEVER_INDEXED:
+        if never_indexed or name in NEVER_INDEXED:
             start = _NEVER[index]
         elif size * 2 > self._max or len(key) > size:
             # It would displace half of the table; or most of the line is whitespace, which the table does not count.
