@@ -81,7 +81,7 @@ class Handshake:
             ssl_shutdown_timeout=self._shutdown_timeout_s,
         )
         self._step(None)
-        if self._upgrade is not None and (self._server_name is None or self._early):
+        if self.stands() and (self._server_name is None or self._early):
             self._watch = _Watch(bare.get_protocol(), self._early, self._failed)
             bare.set_protocol(self._watch)
             self._loop.call_soon(self._tls_begun)  # behind the beginning of TLS, and before anything more is read
