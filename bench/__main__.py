@@ -106,6 +106,12 @@ def _parser() -> argparse.ArgumentParser:
     flood.add_argument("--pods", type=_positive, default=1_000, help="that they are about (default: 1,000)")
     flood.set_defaults(handler=_flood)
 
+    pod_flood = commands.add_parser("pod-flood", help="ways to keep up with pods that die and are born, compared")
+    pod_flood.add_argument("--seconds", type=_positive, default=20, help="of each way's flood (default: 20)")
+    pod_flood.add_argument("--pods", type=_positive, default=12, help="at a time (default: 12)")
+    pod_flood.add_argument("--seed", type=_positive, default=1, help="of what happens when (default: 1)")
+    pod_flood.set_defaults(handler=_pod_flood)
+
     kube = commands.add_parser(
         "kube", help="reading Kubernetes objects: our structs beside kubernetes-asyncio's models"
     )
@@ -333,6 +339,12 @@ def _flood(options: argparse.Namespace) -> int:
     from bench import flood
 
     return flood.run(options.seconds, options.updates, options.pods, options.json)
+
+
+def _pod_flood(options: argparse.Namespace) -> int:
+    from bench import pod_flood
+
+    return pod_flood.run(pod_flood.Options(options.seconds, options.pods, options.seed), options.json)
 
 
 def _report(options: argparse.Namespace) -> int:
