@@ -124,7 +124,9 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="files of --json as one Markdown table, or as pictures")
     report.add_argument("files", nargs="*", metavar="FILE", default=[MICRO_FIGURES], help=f"(default: {MICRO_FIGURES})")
     report.add_argument(
-        "--plots", metavar="FOLDER", help=f"draw the figures of `micro` into it instead (those in the docs: {PLOTS})"
+        "--plots",
+        metavar="FOLDER",
+        help=f"draw those of `micro` or `scale` into it instead (as in the docs: {PLOTS})",
     )
     report.set_defaults(handler=_report)
 

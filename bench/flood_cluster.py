@@ -1,8 +1,8 @@
 """The cluster of `python -m bench pod-flood`: `python -m bench.flood_cluster NET SEED SECONDS PODS`.
 
-An API server, controllers, nodes and pods that really listen, in one process. It prints "ready KUBECONFIG" when all pods
-are there; a line on its standard input begins the flood, and when it is over it prints what has happened as one line of
-JSON. It ends with its standard input.
+An API server, controllers, nodes and pods that really listen, in one process. It prints "ready KUBECONFIG" when all
+pods are there; a line on its standard input begins the flood, and when it is over it prints what has happened as one
+line of JSON. It ends with its standard input.
 """
 
 from __future__ import annotations

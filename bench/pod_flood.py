@@ -245,7 +245,9 @@ async def _under_load(
     after = (source.received, handler.handled, world.submitted, reflector.spent_s, _lists(source))
     received, handled, submitted, event_s, lists = (now - then for now, then in zip(after, before))
     if story is not None:
-        await asyncio.sleep(SETTLE_S)  # its lists and pulls go on: what is never routable shall be told from what is late
+        await asyncio.sleep(
+            SETTLE_S
+        )  # its lists and pulls go on: what is never routable shall be told from what is late
     lives = [] if story is None else [life for life in story.pods if life.began_s > story.ended_s - options.seconds]
     times, never = judged(lives, world.routable_s, 0.0 if story is None else story.ended_s + SETTLE_S)
     counts = (int(received), int(handled), source.pulled, int(lists), int(submitted))

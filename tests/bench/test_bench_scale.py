@@ -44,7 +44,8 @@ def test_an_event_that_changes_nothing_writes_nothing_whatever_the_number_of_obj
 @pytest.mark.e2e
 def test_all_phases_of_a_small_run(tmp_path: Path) -> None:
     file = tmp_path / "figures.json"
-    assert scale.run(Options(4, 8, 2, 2, 0.1, is_brief=True), str(file)) == 0
+    assert scale.run(Options(4, 8, 2, 2, 0.1, is_brief=True, profiles=str(tmp_path)), str(file)) == 0
+    assert {one.name for one in tmp_path.glob("*.prof")} == {f"scale-{phase}.prof" for phase in PHASES}
     found = {one["name"]: one["value"] for one in json.loads(file.read_bytes())["results"]}
     assert found["scale.all-techniques.steady.writes"] == 0
     assert all(found[f"scale.all-techniques.{phase}.writes"] > 0 for phase in ("deploy", "half", "back"))
