@@ -149,8 +149,8 @@ def scale_techniques(found: list[Result]) -> Any:
     names = [one.name.split(".")[1] for one in found if one.name.endswith(".deploy.cpu")]
     stages = {"deploy": ("deploy",), "half and back": ("half", "back"), "delete": ("delete",)}
     figure, panels = _figure(2)
-    for panel, read, title in zip(panels, (_cpu, _calls), ("own CPU, s", "calls")):
-        groups = {
+    for panel, read, title in ((panels[0], _cpu, "own CPU, s"), (panels[1], _calls, "calls")):
+        groups: dict[str, list[float | None]] = {
             name.replace("-", " "): [sum(read(found, name, phase) for phase in phases) for phases in stages.values()]
             for name in dict.fromkeys(names)
         }
@@ -171,7 +171,7 @@ def _cpu(found: list[Result], variant: str, phase: str) -> float:
 
 def _calls(found: list[Result], variant: str, phase: str) -> float:
     params = next(one.params for one in found if one.name == f"{SCALE}{variant}.{phase}.cpu")
-    return sum(float(count) for name, count in params.items() if name.startswith("calls "))
+    return sum(float(str(count)) for name, count in params.items() if name.startswith("calls "))
 
 
 def _seed_bars(known: dict[str, tuple[float, float]]) -> dict[str, list[float | None]]:
@@ -181,7 +181,7 @@ def _seed_bars(known: dict[str, tuple[float, float]]) -> dict[str, list[float | 
     }
 
 
-def _bars(panel: Any, places: list[str], groups: dict[str, list[float | None]] | dict[str, list[float]]) -> None:
+def _bars(panel: Any, places: list[str], groups: dict[str, list[float | None]]) -> None:
     """A group of bars at each place; None: no bar."""
     width = 0.8 / len(groups)
     for number, (colour, (label, values)) in enumerate(zip(COLOURS, groups.items())):

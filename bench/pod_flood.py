@@ -23,45 +23,22 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import uvloop
 
 import lb
-from activator.config.model.file import Config
-from activator.config.specs import RevisionSpec
-from activator.control_plane.probes.prober import Prober
-from activator.control_plane.probes.tcp_probe import TcpProber
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.credentials import Credentials
-from activator.control_plane.state.worker import StateWorker
-from activator.data_plane.plane import DataPlane
-from activator.data_plane.server.listener import open_socket
-from activator.messages import (
-    Change,
-    Drained,
-    Effect,
-    FromData,
-    Load,
-    PlacePod,
-    PodDrained,
-    PodRefused,
-    PodTaken,
-    RevisionEnded,
-    RevisionSet,
-    SetPod,
-)
-from activator.runtime.tasks import TaskGroupOwner
 from bench import header, results
 from bench.flood_cluster import PodLife, Story
 from bench.flood_sources import WAYS, FloodSource, Way
+from bench.flood_world import KEY, World
 from bench.generator import Summary, percentile
 from bench.processes import BenchError, Cores, pinned
 from bench.results import Document, Result
-from lb.rng import Rng
-from lb.tracker import READY, RECOVERING
 
-KEY = "default/hello"
 RATE = 200.0  # requests per second
 PATH = "/slow/0.005"  # a pod takes so many seconds for one
 COMPARE_INTERVAL_S = 2.0
@@ -72,18 +49,30 @@ QUIET = Way("no flood, filtered", "new")
 FIRST_NET = 210  # of the pods' addresses, 127.N.x.y
 
 
+class Counts(NamedTuple):
+    """So far: events, what became of them, and seconds: of CPU, in handling events, of all time."""
+
+    received: float
+    handled: float
+    submitted: float
+    pulled: float
+    lists: float
+    cpu_s: float
+    event_s: float
+    clock_s: float
+
+    @classmethod
+    def of(cls, world: World, source: FloodSource) -> Counts:
+        lists = source.reflector.lists_total + source.relister.rounds_total.total()
+        events = (source.received, source.handler.handled, world.submitted, source.pulled, lists)
+        return cls(*events, time.thread_time(), source.reflector.spent_s, time.perf_counter())
+
+
 class Outcome(msgspec.Struct, frozen=True):
     """What one way made of the flood."""
 
     way: str
-    received: int
-    handled: int
-    pulled: int
-    lists: int
-    submitted: int
-    cpu_s: float
-    event_s: float
-    elapsed_s: float
+    counts: Counts
     routable_s: list[float]
     never: int
     refused: int
@@ -98,59 +87,6 @@ class Options(msgspec.Struct, frozen=True):
     seconds: int = 20
     pods: int = 12
     seed: int = 1
-
-
-class World:
-    """The activator's parts that pods matter to. `routable_s`: when each address could be picked for the first time."""
-
-    def __init__(self, pods: int) -> None:
-        self.tasks = TaskGroupOwner(_task_failed)
-        rng = Rng(1)
-        now = time.monotonic
-        self.data = DataPlane(Config(admin=""), now, self._receive, rng, self.tasks)
-        self.prober = Prober(self.tasks, self._submit, rng, now, TcpProber(now).ask)
-        self.worker = StateWorker(
-            now, self._apply, self.prober.order, lambda source, key: None, rng=rng, before_batch=self.data.write_out
-        )
-        self._pods = pods
-        self._addresses: dict[str, str] = {}  # by identity
-        self.routable_s: dict[str, float] = {}
-        self.submitted = self.refused = self.broken = 0
-
-    async def start(self) -> str:
-        self.tasks.start("worker", self.worker.run())
-        listener = open_socket("127.0.0.1:0")
-        await self.data.start().open(listener)
-        self.worker.submit(RevisionSet(RevisionSpec(key=KEY, hosts=("hello",), max_scale=2 * self._pods)))
-        return listener.address
-
-    def source_submits(self, change: Change) -> None:
-        self.submitted += 1
-        self._submit(change)
-
-    def _submit(self, change: Change) -> None:
-        self.worker.submit(change)
-
-    def _receive(self, message: FromData) -> None:
-        if isinstance(message, PodRefused):
-            if message.dead:
-                self.refused += 1
-            else:
-                self.broken += 1
-        if not isinstance(message, Load | PodDrained | PodTaken | Drained | RevisionEnded):
-            self._submit(message)
-
-    def _apply(self, effects: list[Effect]) -> None:
-        self.data.apply(effects)
-        for effect in effects:
-            if isinstance(effect, PlacePod):
-                self._addresses[effect.identity] = effect.address
-            if isinstance(effect, PlacePod | SetPod) and effect.state in {READY, RECOVERING}:
-                self.routable_s.setdefault(self._addresses[effect.identity], time.monotonic())
-
-
-def _task_failed(name: str, error: BaseException) -> None:
-    raise BenchError(f"{name} failed: {error!r}")
 
 
 class Cluster:
@@ -216,7 +152,7 @@ async def _measured(way: Way, net: int, options: Options, core: int, log: Path) 
             world.tasks.start(f"source {number}", run)
         try:
             async with asyncio.timeout(START_S):
-                while len(world.routable_s) < options.pods:
+                while len(world.routable_s) < options.pods:  # noqa: ASYNC110 - of other processes
                     await asyncio.sleep(0.01)
             gc.collect()
             return await _under_load(way, world, source, cluster, (address, options, core))
@@ -230,10 +166,8 @@ async def _under_load(
     way: Way, world: World, source: FloodSource, cluster: Cluster, where: tuple[str, Options, int]
 ) -> Outcome:
     address, options, core = where
-    handler, reflector = source.handler, source.reflector
-    before = (source.received, handler.handled, world.submitted, reflector.spent_s, _lists(source))
+    before = Counts.of(world, source)
     world.refused = world.broken = 0
-    cpu_s, began_s = time.thread_time(), time.perf_counter()
     with pinned(core):
         client = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bench.paced_client", address, str(RATE), str(options.seconds), "hello", PATH),
@@ -241,22 +175,15 @@ async def _under_load(
         )
     story = None if way is QUIET else await cluster.story(options.seconds)
     out, _ = await client.communicate()
-    cpu_s, elapsed_s = time.thread_time() - cpu_s, time.perf_counter() - began_s
-    after = (source.received, handler.handled, world.submitted, reflector.spent_s, _lists(source))
-    received, handled, submitted, event_s, lists = (now - then for now, then in zip(after, before))
+    counts = Counts(*(now - then for now, then in zip(Counts.of(world, source), before)))
+    times: list[float] = []
+    never = 0
     if story is not None:
-        await asyncio.sleep(
-            SETTLE_S
-        )  # its lists and pulls go on: what is never routable shall be told from what is late
-    lives = [] if story is None else [life for life in story.pods if life.began_s > story.ended_s - options.seconds]
-    times, never = judged(lives, world.routable_s, 0.0 if story is None else story.ended_s + SETTLE_S)
-    counts = (int(received), int(handled), source.pulled, int(lists), int(submitted))
-    traffic = (world.refused, world.broken, msgspec.json.decode(out, type=Summary), story)
-    return Outcome(way.name, *counts, cpu_s, event_s, elapsed_s, times, never, *traffic)
-
-
-def _lists(source: FloodSource) -> int:
-    return source.reflector.lists_total + source.relister.rounds_total.total()
+        await asyncio.sleep(SETTLE_S)  # lists and pulls go on: what is late is told from what never comes
+        lives = [life for life in story.pods if life.began_s > story.ended_s - options.seconds]
+        times, never = judged(lives, world.routable_s, story.ended_s + SETTLE_S)
+    summary = msgspec.json.decode(out, type=Summary)
+    return Outcome(way.name, counts, times, never, world.refused, world.broken, summary, story)
 
 
 def judged(lives: list[PodLife], routable_s: dict[str, float], until_s: float) -> tuple[list[float], int]:
@@ -298,8 +225,8 @@ def run(options: Options, json_path: str | None) -> int:
 def told(story: Story) -> str:
     """What was done to it, in one line."""
     return (
-        f"{story.deleted} pods deleted, {story.restarted} restarted, {story.updates} updates, {story.lost} events lost, "
-        f"{story.cut} watches cut, {sum(life.died_with for life in story.pods)} requests in flight at deaths"
+        f"{story.deleted} pods deleted, {story.restarted} restarted, {story.updates} updates, {story.lost} events "
+        f"lost, {story.cut} watches cut, {sum(life.died_with for life in story.pods)} requests in flight at deaths"
     )
 
 
@@ -321,16 +248,15 @@ def rows(found: list[Outcome]) -> tuple[list[str], list[list[str]]]:
     ]
     lines = []
     for one in found:
-        per_s = 1.0 / one.elapsed_s
+        counts = one.counts
+        per_s = 1.0 / counts.clock_s
         times = " / ".join(results.figure(value * 1e3, 0) for value in _spread(one.routable_s))
-        lines.append(
-            [one.way]
-            + [results.figure(count * per_s, 1) for count in (one.received, one.handled, one.submitted)]
-            + [str(one.pulled), str(one.lists), results.figure(one.cpu_s * 1e3 * per_s, 1)]
-            + [results.figure(one.event_s * 1e6 / one.received if one.received else None, 1)]
-            + [times if one.routable_s else "-", str(one.never), str(one.refused), str(one.broken)]
-            + [f"{one.summary.failures} of {one.summary.requests:,}"]
-        )
+        rates = (counts.received * per_s, counts.handled * per_s, counts.submitted * per_s)
+        event_us = counts.event_s * 1e6 / counts.received if counts.received else None
+        cells = [one.way, *(results.figure(rate, 1) for rate in rates), f"{counts.pulled:.0f}", f"{counts.lists:.0f}"]
+        cells += [results.figure(counts.cpu_s * 1e3 * per_s, 1), results.figure(event_us, 1)]
+        cells += [times if one.routable_s else "-", str(one.never), str(one.refused), str(one.broken)]
+        lines.append([*cells, f"{one.summary.failures} of {one.summary.requests:,}"])
     return title, lines
 
 
@@ -347,16 +273,16 @@ def figures(options: Options, found: list[Outcome]) -> list[Result]:
             "way": one.way,
             "pods": options.pods,
             "seed": options.seed,
-            "pulled": one.pulled,
-            "lists": one.lists,
+            "pulled": one.counts.pulled,
+            "lists": one.counts.lists,
             "never": one.never,
             "requests": one.summary.requests,
         }
         p50_s, p99_s, most_s = _spread(one.routable_s)
         for name, value, unit in (
-            ("received", one.received / one.elapsed_s, "events/s"),
-            ("handled", one.handled / one.elapsed_s, "events/s"),
-            ("cpu", one.cpu_s / one.elapsed_s, "of a core"),
+            ("received", one.counts.received / one.counts.clock_s, "events/s"),
+            ("handled", one.counts.handled / one.counts.clock_s, "events/s"),
+            ("cpu", one.counts.cpu_s / one.counts.clock_s, "of a core"),
             ("routable_p50", p50_s, "s"),
             ("routable_p99", p99_s, "s"),
             ("routable_max", most_s, "s"),

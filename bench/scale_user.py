@@ -29,9 +29,9 @@ ACTIVATIONS = "activator.dev/v1alpha1"
 
 
 def own_service(name: str) -> dict[str, Any]:
-    """The Service that users give their Deployment."""
+    """The Service that users give their Deployment; headless, since a cluster for tests may have few addresses."""
     ports = [{"name": "http", "port": 80, "targetPort": "http"}]
-    return {"metadata": {"name": name}, "spec": {"selector": {"app": name}, "ports": ports}}
+    return {"metadata": {"name": name}, "spec": {"clusterIP": "None", "selector": {"app": name}, "ports": ports}}
 
 
 class User:
