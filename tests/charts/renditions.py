@@ -63,7 +63,12 @@ EVERYTHING: Final[Values] = {
     "imagePullSecrets": [{"name": "pull"}],
     "bindHost": "[::]",
     "tls": {"secretName": "certificate"},
-    "service": {"exposeAdmin": True, "extraPorts": [{"name": "push", "port": 8015}], "annotations": {"a": "b"}},
+    "service": {
+        "exposeAdmin": True,
+        "extraPorts": [{"name": "push", "port": 8015}],
+        "annotations": {"a": "b"},
+        "ipFamilyPolicy": "PreferDualStack",
+    },
     "serviceAccount": {"annotations": {"a": "b"}},
     "nodeSelector": {"disk": "fast"},
     "tolerations": [{"key": "edge", "operator": "Exists"}],

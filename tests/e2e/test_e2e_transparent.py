@@ -263,7 +263,8 @@ def test_services_that_cannot_be_taken_say_so(cluster: TransparentCluster, activ
     cluster.take("mine", target={"name": "hello"})
     cluster.wait_condition("InPath", "NoPod", "mine")
     cluster.take("younger", target={"name": "hello"}, transparent={"service": "mine"})
-    assert "belongs to default/mine" in cluster.wait_condition("InPath", "ServiceTaken", "younger")["message"]
+    said = cluster.wait_condition("InPath", "ServiceTaken", "younger")["message"]
+    assert f"belongs to {cluster.namespace}/mine" in said
     assert not [path for _, path in cluster.writes("/services/") if path.endswith(("headless", "external", "bare"))]
 
 
@@ -295,6 +296,48 @@ def test_a_limit_holds_from_the_first_pod_on(cluster: TransparentCluster, activa
     assert Counter(answers) == {200: 24}
     assert {pod.most_in_flight for pod in cluster.seen} == {1}
     cluster.wait_condition("InPath", "Limit")
+
+
+@pytest.mark.deep
+def test_several_workers_take_the_requests_of_a_service(cluster: TransparentCluster) -> None:
+    """Each listens on the port of the Service, and the limit of a pod holds over all of them."""
+    activator = cluster.transparent_activator(workers=2)
+    cluster.asleep()
+    cluster.take(containerConcurrency=1, scaling={"max": 2, "burst": True})
+    eventually(lambda: cluster.leads_to() == [cluster.host(1)])
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: visit(cluster.address(), "/slow/0.05")[0], range(40)))
+    assert Counter(answers) == {200: 40}
+    assert {pod.most_in_flight for pod in cluster.seen} == {1}
+    assert activator.revision("hello")["requests"] >= 40, "all of them have been counted"
+    cluster.wait_condition("InPath", "Limit")
+    activator.close()
+
+
+@pytest.mark.deep
+def test_several_ports_of_a_service_lead_to_one_port_of_its_pods(
+    cluster: TransparentCluster, activator: Activator
+) -> None:
+    """By the port's name, by its number, and with a name that says nothing."""
+    targets: list[str | int] = ["http", 8080, 8080]
+    names = ["http", "by-number", "other"]
+    ports = [
+        {"name": name, "port": 80 + place, "targetPort": target}
+        for place, (name, target) in enumerate(zip(names, targets))
+    ]
+    cluster.deploy()
+    cluster.serve(ports=ports)
+    for name in names:
+        cluster.proxy(port=name)
+    cluster.take()
+    eventually(lambda: all(cluster.leads_to(node) == [cluster.host(1)] for node in range(3)), "at zero")
+    assert [visit(cluster.address(node))[0] for node in range(3)] == [200] * 3
+    visitors = Visitors(cluster, fresh=3, kept=3)
+    eventually(lambda: cluster.position() == "out")
+    (pod,) = cluster.seen
+    eventually(lambda: all(cluster.leads_to(node) == [pod.host] for node in range(3)), "past the activator")
+    visitors.stop()
+    assert visitors.failures == []
 
 
 @pytest.mark.deep

@@ -84,11 +84,13 @@ class TransparentCluster(StoryCluster):
         transparent = {**QUICK, **spec.pop("transparent", {})}
         self.declare(name, hosts=[], port=8080, mode="transparent", transparent=transparent, **spec)
 
-    def proxy(self, name: str = "hello", count: int = 1, delays_s: tuple[float, float] = (0.0, 0.02)) -> None:
-        """So many nodes from which the Service is reached."""
+    def proxy(
+        self, name: str = "hello", count: int = 1, delays_s: tuple[float, float] = (0.0, 0.02), port: str = "http"
+    ) -> None:
+        """So many nodes from which this port of the Service is reached."""
         for number in range(count):
             address = (self.host(100 + len(self.proxies)), 8000)
-            made = KubeProxy(self.feed(), name, "http", address, delays_s, seed=number + 1)
+            made = KubeProxy(self.feed(), name, port, address, delays_s, seed=number + 1)
             self.do(made.start())
             self.proxies.append(made)
 
