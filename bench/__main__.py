@@ -19,6 +19,7 @@ USAGE = 2
 INTERRUPTED = 130
 PLOTS = "docs/figures"
 MICRO_FIGURES = "docs/figures/micro.json"  # those that the documentation speaks of
+SCALE_FIGURES = "docs/figures/scale.json"
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -155,6 +155,8 @@ async def _measured(way: Way, net: int, options: Options, core: int, log: Path) 
                 while len(world.routable_s) < options.pods:  # noqa: ASYNC110 - of other processes
                     await asyncio.sleep(0.01)
             gc.collect()
+            gc.freeze()
+            gc.set_threshold(20_000, 20, 20)  # as the program has it
             return await _under_load(way, world, source, cluster, (address, options, core))
         finally:
             await world.data.drain(1.0, 1.0)

@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import gc
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -152,6 +153,9 @@ async def _phases(options: Options, variant: Variant, kubeconfig: str, read_cpu:
         running_now = Run(kubeconfig, user, size, variant.techniques, watching, read_cpu)
         if variant is PROFILED:
             running_now.profiles = Path(options.profiles)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)  # as the program has it
         try:
             phases = await running_now.all()
             await user.settle()

@@ -43,7 +43,10 @@ class Flood:
         next_cut_s = time.monotonic() + CUT_INTERVAL_S
         restarts: list[asyncio.Task[None]] = []
         while time.monotonic() < until_s:
-            names = sorted(name for name in self.cluster.pods.keys() - self._restarting if self._is_alive(name))
+            pods = self.cluster.pods
+            names = sorted(
+                name for name in pods.keys() - self._restarting if self._is_alive(name) and pods[name].is_serving
+            )
             for name in self.chance.sample(names, min(len(names), 2)):
                 if self.chance.random() < 0.25:
                     restarts.append(asyncio.create_task(self._restart(name)))

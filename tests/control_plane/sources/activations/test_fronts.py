@@ -168,7 +168,10 @@ def test_a_service_of_two_families_has_a_slice_of_each_once_the_activator_has_bo
     assert here.work_out().traffic is not None, "no replica has an address yet: that is another thing"
     here.fronts.own_changed(own_slice("IPv6", "fd00::9"))
     slices = here.work_out().traffic.slices
-    assert [(one.address_type, len({port.number for port in one.ports})) for one in slices] == [("IPv4", 1), ("IPv6", 1)]
+    assert [(one.address_type, len({port.number for port in one.ports})) for one in slices] == [
+        ("IPv4", 1),
+        ("IPv6", 1),
+    ]
     here.listened_families = frozenset({"IPv4"})
     assert here.work_out().condition.reason == "AddressFamily", "it does not listen there"
 

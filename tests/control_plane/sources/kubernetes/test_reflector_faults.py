@@ -11,7 +11,12 @@ import pytest
 from activator.control_plane.sources.kubernetes.backoff import KUBE_BACKOFF_INITIAL_S, KUBE_BACKOFF_MAX_S
 from activator.control_plane.sources.kubernetes.object_store import Key
 from activator.control_plane.sources.kubernetes.objects import ConfigMap, EndpointSlice, KubeObject
-from activator.control_plane.sources.kubernetes.reflector import KUBE_GO_ON_MAX_S, KUBE_INACTIVITY_S, KUBE_STEADY_S, Reflector
+from activator.control_plane.sources.kubernetes.reflector import (
+    KUBE_GO_ON_MAX_S,
+    KUBE_INACTIVITY_S,
+    KUBE_STEADY_S,
+    Reflector,
+)
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, Selection
 from tests.control_plane.sources.kubernetes.fake_cluster import (
     Cluster,
