@@ -53,8 +53,8 @@ class Flood:
                 elif len(names) > self._pods // 2:
                     self._delete(name)
             self._update_all()
-            if time.monotonic() >= next_cut_s:
-                next_cut_s += CUT_INTERVAL_S
+            if time.monotonic() >= next_cut_s and api.watchers:  # else the first line of the next watch would be cut
+                next_cut_s = time.monotonic() + CUT_INTERVAL_S
                 api.cut_next_line = True
                 api.gone_watches += self.chance.random() < 0.2
                 self.cut += 1

@@ -19,6 +19,7 @@ from tests.e2e.real_activation_cluster import RealActivationCluster
 from tests.e2e.running import PATIENCE_S, Activator, eventually
 from tests.e2e.slice_feeds import FakeSlices, Json, RealSlices, SliceFeed
 from tests.e2e.story_cluster import StoryCluster
+from tests.kube import real
 
 QUICK = {"settle": "50ms", "dwell": "100ms", "lookInterval": "200ms", "afterMistake": "0s"}
 PORTS = [{"name": "http", "port": 80, "targetPort": "http"}]  # of a Service, as its user would write it
@@ -163,10 +164,10 @@ class FakeTransparentCluster(TransparentCluster, ActivationCluster):
 
 
 class RealTransparentCluster(TransparentCluster, RealActivationCluster):
-    """On a real one. The activator sees all namespaces, by the chart's ClusterRole."""
+    """On a real one; with a control plane of its own the activator sees all namespaces, by the chart's ClusterRole."""
 
     def __init__(self, folder: Path, settings: Settings | None = None) -> None:
-        RealActivationCluster.__init__(self, folder, settings, whole=True)
+        RealActivationCluster.__init__(self, folder, settings, whole=not real.NAMED)  # it would scale those of others
         self.proxies = []
 
     def host(self, number: int) -> str:
