@@ -96,6 +96,13 @@ RENDITIONS: Final[dict[str, tuple[Values, tuple[str, ...]]]] = {
     "knative-beside": (BESIDE, ()),
     "everything": (EVERYTHING, ("deployment.yaml", "service.yaml", "configmap.yaml", "serviceaccount.yaml")),
     "autoscaling": ({**REVISIONS, "autoscaling": {"enabled": True, "minReplicas": 2}}, ("hpa.yaml", "pdb.yaml")),
+    "autoscaling-by-all": (
+        {
+            **SEVERAL,
+            "autoscaling": {"enabled": True, "targetMemoryUtilizationPercentage": 300, "targetQueued": 50},
+        },
+        ("hpa.yaml",),
+    ),
     "budget-knative": ({**KNATIVE, "autoscaling": {"minReplicas": 2}}, ("pdb.yaml",)),
     "members": (
         {**KNATIVE, "members": {"enabled": True, "keySecret": "group-key"}, "networkPolicy": {"enabled": True}},

@@ -47,7 +47,7 @@ KUBE_WATCH_S: Final = 300.0  # the server ends a watch after between once and tw
 KUBE_WATCH_GRACE_S: Final = 15.0  # what a server may take beyond that before the watch is cut
 KUBE_INACTIVITY_S: Final = 90.0  # nothing in a watch for so long, no bookmark either (one a minute): it has stalled
 KUBE_STEADY_S: Final = 10.0  # a watch that held so long ended well: the next begins without a backoff
-KUBE_GO_ON_MAX_S: Final = 1.0  # a watch that brought events and broke is begun again after so long at the most
+KUBE_GO_ON_MAX_S: Final = 0.25  # a watch that brought events and broke is begun again after so long at the most
 KUBE_DECODE_LOG_INTERVAL_S: Final = 60.0  # objects that cannot be read are logged at most so often
 
 log = logging.getLogger("activator.kubernetes")
