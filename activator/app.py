@@ -499,6 +499,7 @@ class App:
             control.controllers,
             control.worker.supervision.panicked,
             self._serve_entries,
+            self._families,
         )
 
     def _make_external_scaler(self, kubernetes: Kubernetes) -> ExternalScalerSource:
@@ -576,8 +577,7 @@ class App:
 
     def _serve_entries(self, ports: frozenset[int]) -> None:
         """Serve on these ports, each for one revision, and on no others of theirs. One that is taken is told."""
-        addresses = [address_of_listener(one) for one in _listeners(self.config)]
-        host, _ = split_address(next((one for one in addresses if not is_unix(one)), "0.0.0.0:0"))
+        host = self._entry_host()
         fixed = [*_listeners(self.config), *self._asked_by_cluster]
         wanted = [join_address(host, port) for port in sorted(ports)]
         try:
@@ -588,6 +588,16 @@ class App:
             for address in wanted:
                 if address not in self._entries:
                     self._serve_entry(address)
+
+    def _entry_host(self) -> str:
+        """Where ports of single revisions are opened: where the first port for all of them is."""
+        addresses = [address_of_listener(one) for one in _listeners(self.config)]
+        return split_address(next((one for one in addresses if not is_unix(one)), "0.0.0.0:0"))[0]
+
+    def _families(self) -> frozenset[str]:
+        """The address families by which those ports are reached."""
+        host = self._entry_host()
+        return frozenset({"IPv4", "IPv6"} if host == "::" else {"IPv6" if ":" in host else "IPv4"})
 
     def _serve_entry(self, address: str) -> None:
         """One more."""

@@ -19,6 +19,7 @@ USAGE = 2
 INTERRUPTED = 130
 PLOTS = "docs/figures"
 MICRO_FIGURES = "docs/figures/micro.json"  # those that the documentation speaks of
+SCALE_FIGURES = "docs/figures/scale.json"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -106,6 +107,12 @@ def _parser() -> argparse.ArgumentParser:
     flood.add_argument("--pods", type=_positive, default=1_000, help="that they are about (default: 1,000)")
     flood.set_defaults(handler=_flood)
 
+    pod_flood = commands.add_parser("pod-flood", help="ways to keep up with pods that die and are born, compared")
+    pod_flood.add_argument("--seconds", type=_positive, default=20, help="of each way's flood (default: 20)")
+    pod_flood.add_argument("--pods", type=_positive, default=12, help="at a time (default: 12)")
+    pod_flood.add_argument("--seed", type=_positive, default=1, help="of what happens when (default: 1)")
+    pod_flood.set_defaults(handler=_pod_flood)
+
     kube = commands.add_parser(
         "kube", help="reading Kubernetes objects: our structs beside kubernetes-asyncio's models"
     )
@@ -118,7 +125,9 @@ def _parser() -> argparse.ArgumentParser:
     report = commands.add_parser("report", help="files of --json as one Markdown table, or as pictures")
     report.add_argument("files", nargs="*", metavar="FILE", default=[MICRO_FIGURES], help=f"(default: {MICRO_FIGURES})")
     report.add_argument(
-        "--plots", metavar="FOLDER", help=f"draw the figures of `micro` into it instead (those in the docs: {PLOTS})"
+        "--plots",
+        metavar="FOLDER",
+        help=f"draw those of `micro` or `scale` into it instead (as in the docs: {PLOTS})",
     )
     report.set_defaults(handler=_report)
 
@@ -333,6 +342,12 @@ def _flood(options: argparse.Namespace) -> int:
     from bench import flood
 
     return flood.run(options.seconds, options.updates, options.pods, options.json)
+
+
+def _pod_flood(options: argparse.Namespace) -> int:
+    from bench import pod_flood
+
+    return pod_flood.run(pod_flood.Options(options.seconds, options.pods, options.seed), options.json)
 
 
 def _report(options: argparse.Namespace) -> int:

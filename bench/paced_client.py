@@ -1,6 +1,6 @@
-"""The load client of `python -m bench flood`: so many requests a second, however long the answers take.
+"""The load client of `python -m bench flood` and `pod-flood`: so many requests a second, however long answers take.
 
-    python -m bench.paced_client HOST:PORT RATE SECONDS HOST_HEADER
+    python -m bench.paced_client HOST:PORT RATE SECONDS HOST_HEADER [PATH]
 
 It prints one line of JSON, the fields of `bench.generator.Summary`. A request is sent at its time where one of the
 connections is free by then; waiting for one counts into its latency.
@@ -40,11 +40,11 @@ async def _connection(address: tuple[str, int], due: asyncio.Queue[float], reque
         writer.close()
 
 
-async def load(address: tuple[str, int], rate: float, seconds: float, host: str) -> Tally:
+async def load(address: tuple[str, int], rate: float, seconds: float, host: str, path: str = "/small") -> Tally:
     """Send at this rate for so long."""
     tally = Tally()
     due: asyncio.Queue[float] = asyncio.Queue()
-    request = f"GET /small HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+    request = f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
     tasks = [asyncio.create_task(_connection(address, due, request, tally)) for _ in range(CONNECTIONS)]
     began_s = time.perf_counter()
     for number in range(round(rate * seconds)):
@@ -60,10 +60,10 @@ async def load(address: tuple[str, int], rate: float, seconds: float, host: str)
 
 
 def main() -> None:
-    address, rate, seconds, host = sys.argv[1:]
+    address, rate, seconds, host, *path = sys.argv[1:]
     ip, _, port = address.rpartition(":")
     gc.disable()  # its pauses would be taken for the proxy's
-    tally = uvloop.run(load((ip, int(port)), float(rate), float(seconds), host))
+    tally = uvloop.run(load((ip, int(port)), float(rate), float(seconds), host, *path))
     print(msgspec.json.encode(tally.summary(float(seconds))).decode(), flush=True)
 
 

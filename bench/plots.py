@@ -1,4 +1,4 @@
-"""`python -m bench report --plots FOLDER`: the figures of `bench micro` as pictures for docs/.
+"""`python -m bench report FILE --plots FOLDER`: the figures of `bench micro` and `bench scale` as pictures for docs/.
 
 Rules
   1. Only what is in the files is drawn; a file without the figures that a picture needs is refused.
@@ -12,13 +12,16 @@ matplotlib is wanted here only (`pip install '.[bench]'`); neither the program n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 from bench.processes import UsageError
 from bench.results import Result
-from bench.seed_figures import ARRAY_NS, SCAN_NS, SCAN_PODS
+from bench.seed_figures import ARRAY_NS, SCALE_CPU_S, SCALE_WALL_S, SCAN_NS, SCAN_PODS
 
+SCALE: Final = "scale."  # what the names of its figures begin with
+SCALE_PHASES: Final = ("deploy", "pods-ready", "steady", "half", "back", "delete")
 INK: Final = "#010203"  # stand-ins that no line has, exchanged for the reader's colours when all is drawn
 GRID: Final = "#010204"
 COLOURS: Final = (
@@ -58,13 +61,26 @@ def draw(found: list[Result], folder: str) -> list[Path]:
     except ImportError:
         raise UsageError("pictures need matplotlib: pip install '.[bench]'") from None
     mpl.use("svg")
+    pictures = chosen(found)
     written = []
     with mpl.rc_context(SETTINGS):
-        for name, picture in (("pick-cost.svg", pick_cost), ("fragmentation.svg", fragmentation)):
+        for name, picture in pictures.items():
             path = Path(folder) / name
             _save(picture(found), path)
             written.append(path)
     return written
+
+
+def chosen(found: list[Result]) -> dict[str, Callable[[list[Result]], Any]]:
+    """The pictures of what is measured in these files. Raises UsageError."""
+    pictures: dict[str, Callable[[list[Result]], Any]] = {}
+    if any("group" in one.params for one in found):
+        pictures |= {"pick-cost.svg": pick_cost, "fragmentation.svg": fragmentation}
+    if any(one.name.startswith(SCALE) for one in found):
+        pictures |= {"scale-phases.svg": scale_phases, "scale-techniques.svg": scale_techniques}
+    if not pictures:
+        raise UsageError("no figures of `bench micro` or `bench scale` in these files")
+    return pictures
 
 
 def pick_cost(found: list[Result]) -> Any:
@@ -113,6 +129,67 @@ def fragmentation(found: list[Result]) -> Any:
     panels[1].set_yscale("symlog", linthresh=1)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
+
+
+def scale_phases(found: list[Result]) -> Any:
+    """Each phase of `bench scale`, beside the seed's figures where it has some: wall-clock and CPU."""
+    figure, panels = _figure(2)
+    sides = (("wall", SCALE_WALL_S, "wall-clock, s"), ("cpu", SCALE_CPU_S, "own CPU, s"))
+    for panel, (what, seed, title) in zip(panels, sides):
+        ours = [_scaled(found, "all-techniques", phase, what) for phase in SCALE_PHASES]
+        _bars(panel, list(SCALE_PHASES), {"ours": ours} | _seed_bars(seed))
+        panel.set(yscale="log", title=title)
+        panel.tick_params(axis="x", rotation=30)
+    figure.legend(*panels[1].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def scale_techniques(found: list[Result]) -> Any:
+    """Own CPU and calls with all techniques, and with each switched off."""
+    names = [one.name.split(".")[1] for one in found if one.name.endswith(".deploy.cpu")]
+    stages = {"deploy": ("deploy",), "half and back": ("half", "back"), "delete": ("delete",)}
+    figure, panels = _figure(2)
+    for panel, read, title in ((panels[0], _cpu, "own CPU, s"), (panels[1], _calls, "calls")):
+        groups: dict[str, list[float | None]] = {
+            name.replace("-", " "): [sum(read(found, name, phase) for phase in phases) for phases in stages.values()]
+            for name in dict.fromkeys(names)
+        }
+        _bars(panel, list(stages), groups)
+        panel.set(title=title)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure
+
+
+def _scaled(found: list[Result], variant: str, phase: str, what: str) -> float | None:
+    name = f"{SCALE}{variant}.{phase}.{what}"
+    return next((one.value for one in found if one.name == name), None)
+
+
+def _cpu(found: list[Result], variant: str, phase: str) -> float:
+    return _scaled(found, variant, phase, "cpu") or 0.0
+
+
+def _calls(found: list[Result], variant: str, phase: str) -> float:
+    params = next(one.params for one in found if one.name == f"{SCALE}{variant}.{phase}.cpu")
+    return sum(float(str(count)) for name, count in params.items() if name.startswith("calls "))
+
+
+def _seed_bars(known: dict[str, tuple[float, float]]) -> dict[str, list[float | None]]:
+    return {
+        f"seed (Go) {word}": [known[phase][place] if phase in known else None for phase in SCALE_PHASES]
+        for place, word in enumerate(("before", "after"))
+    }
+
+
+def _bars(panel: Any, places: list[str], groups: dict[str, list[float | None]]) -> None:
+    """A group of bars at each place; None: no bar."""
+    width = 0.8 / len(groups)
+    for number, (colour, (label, values)) in enumerate(zip(COLOURS, groups.items())):
+        at = [place + (number + 0.5) * width - 0.4 for place in range(len(places))]
+        panel.bar(at, [0.0 if one is None else one for one in values], width, color=colour, label=label)
+    panel.set_xticks(range(len(places)), places)
+    panel.grid(visible=False, axis="x")
+    panel.set_axisbelow(True)
 
 
 def _figure(columns: int, **more: Any) -> tuple[Any, Any]:

@@ -4,7 +4,7 @@ Rules
   1. The phases are those of the figures that this part started from, which stand beside ours for orientation: another
      program, in Go, on another machine, against a real API server.
   2. Each technique is switched off once, the others staying on. Without watches there is something to read, so reads
-     are compared there.
+     are compared there. Each Deployment has a Service of its user's as well, whose events a narrow selector leaves out.
   3. Against the fake cluster wall-clock times say how often the API is waited for, not how long that takes elsewhere.
      With --kubeconfig the API server and its controllers are real ones; nodes are simulated all the same, by a process
      of their own (tests/kube/simulated_nodes.py). The CPU time of the API server is of all its work, pods included.
@@ -12,6 +12,7 @@ Rules
 
 from __future__ import annotations
 
+import gc
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -28,7 +29,9 @@ from bench.processes import UsageError, answers, free_port, running
 from bench.results import Document, Result, figure
 from bench.scale_noop import Noop
 from bench.scale_run import Phase, Run, Size
+from bench.scale_source import Watching
 from bench.scale_user import User
+from bench.seed_figures import SCALE_CPU_S, SCALE_WALL_S
 
 READY_MS = 1_000  # of the fake nodes: from a place on a node to ready
 TERMINATE_MS = 200
@@ -40,8 +43,6 @@ SEED_LINES = (
     "The seed (Go, another machine, k3d with 100 simulated nodes), before -> after: total 128.0 -> 110.9 s, pods-ready",
     "47.8 -> 42.8 s, delete 50.0 -> 37.9 s; CPU: deploy 15.0 -> 10 s, steady state (30 s) 680 -> 370 ms.",
 )
-SEED_CPU_S = {"deploy": (14.98, 10.0), "steady": (0.68, 0.37)}
-SEED_WALL_S = {"pods-ready": (47.8, 42.8), "delete": (50.0, 37.9)}
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -59,17 +60,19 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class Variant(msgspec.Struct, frozen=True):
-    """`is_watched`: the source hands in what its watches show."""
+    """`is_watched`: the source hands in what its watches show; `is_narrowed`: they select what has our label."""
 
     name: str
     techniques: Techniques = Techniques()
     is_watched: bool = True
+    is_narrowed: bool = True
 
 
 VARIANTS = (
     Variant("all techniques"),
     Variant("one component after the other", Techniques(groups=False)),
     Variant("written though unchanged", Techniques(skip_unchanged=False)),
+    Variant("selectors not narrowed", is_narrowed=False),
     Variant("without watches", is_watched=False),
     Variant("without watches, reads not memoised", Techniques(memoised_reads=False), False),
 )
@@ -146,9 +149,13 @@ async def _phases(options: Options, variant: Variant, kubeconfig: str, read_cpu:
     user = User(kubeconfig, options.namespace)
     try:
         await user.prepare()
-        running_now = Run(kubeconfig, user, size, variant.techniques, variant.is_watched, read_cpu)
+        watching = Watching(variant.is_watched, variant.is_narrowed)
+        running_now = Run(kubeconfig, user, size, variant.techniques, watching, read_cpu)
         if variant is PROFILED:
             running_now.profiles = Path(options.profiles)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 20)  # as the program has it
         try:
             phases = await running_now.all()
             await user.settle()
@@ -193,7 +200,7 @@ def rows(phases: list[Phase]) -> tuple[list[str], list[list[str]]]:
 
 
 def _seed(phase: str) -> str:
-    for word, known in (("CPU", SEED_CPU_S), ("wall", SEED_WALL_S)):
+    for word, known in (("CPU", SCALE_CPU_S), ("wall", SCALE_WALL_S)):
         if phase in known:
             before, after = known[phase]
             return f"{word} {before:g} -> {after:g}"

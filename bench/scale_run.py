@@ -27,12 +27,12 @@ from activator.control_plane.sources.kubernetes.credentials import Credentials
 from activator.control_plane.sources.kubernetes.watches import KubeWatches
 from bench.api_server import ReadCpu
 from bench.processes import BenchError
-from bench.scale_source import ScaleSource
+from bench.scale_source import ScaleSource, Watching
 from bench.scale_user import User
 from lb.rng import Rng
 
 PHASE_TIMEOUT_S = 600.0
-POLL_S = 0.01
+POLL_S = 0.05  # between two looks whether a phase is over, which count as own CPU
 WRITES = frozenset({"create", "update", "patch", "delete"})
 PHASES = ("deploy", "pods-ready", "steady", "half", "back", "delete")
 
@@ -103,7 +103,7 @@ class Run:
         user: User,
         size: Size,
         techniques: Techniques,
-        is_watched: bool,
+        watching: Watching,
         read_cpu: ReadCpu = lambda: None,
     ) -> None:
         self._user = user
@@ -124,7 +124,7 @@ class Run:
             passes_max=size.concurrency,
             techniques=techniques,
         )
-        self.source = ScaleSource(user.namespace, self.reconciler.want, is_watched)
+        self.source = ScaleSource(user.namespace, self.reconciler.want, watching)
         self.watches = KubeWatches(self.client, time.monotonic, Rng(1), self._failed)
         self.names = [f"bench-{number:05d}" for number in range(size.activations)]
         self.profiles: Path | None = None
@@ -158,7 +158,7 @@ class Run:
         """Every Activation has its Service, its replicas and a status of its own generation."""
         source = self.source
         return (
-            len(source.services) == len(self.names)
+            source.owned_services == len(self.names)
             and len(source.activations) == len(self.names)
             and all(one.spec.replicas == self._size.pods_each for one in source.deployments.values())
             and all(one.status.observed_generation == one.metadata.generation for one in source.activations.values())
@@ -204,7 +204,7 @@ class Run:
         if self.profiles is None:
             yield
             return
-        profile = cProfile.Profile()
+        profile = cProfile.Profile(time.thread_time)  # as own CPU is counted
         profile.enable()
         try:
             yield

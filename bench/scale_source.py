@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final, Generic
+from typing import Final, Generic, NamedTuple
 
 from activator.control_plane.reconcile.desired import (
     ACTIVATION_LABEL,
@@ -161,16 +161,27 @@ def labelled(thing: KubeObject) -> str:
     return f"{thing.metadata.namespace}/{thing.metadata.labels.get(ACTIVATION_LABEL, '')}"
 
 
-class ScaleSource:
-    """`received` events, those `folded` into one that waited already, and the Desired that were `applied`.
-
-    `is_watched` False hands in nothing of what the watches show, so that the reconciler has to read.
+class Watching(NamedTuple):
+    """`hands_in` False: nothing of what the watches show, so that the reconciler has to read; `is_narrowed` False:
+    Services and slices of everybody are watched.
     """
 
-    def __init__(self, namespace: str, want: Callable[[Desired], bool], is_watched: bool = True) -> None:
+    hands_in: bool = True
+    is_narrowed: bool = True
+
+
+class ScaleSource:
+    """`received` events, those `folded` into one that waited already, and the Desired that were `applied`."""
+
+    def __init__(
+        self,
+        namespace: str,
+        want: Callable[[Desired], bool],
+        watching: Watching = Watching(),  # noqa: B008
+    ) -> None:
         self._namespace = namespace
         self._want = want
-        self._is_watched = is_watched
+        self._watching = watching
         self._marked: dict[str, None] = {}
         self._known: dict[str, Desired] = {}
         self.slices: dict[str, dict[str, int]] = {}
@@ -180,13 +191,21 @@ class ScaleSource:
         self.services: Mapping[Key, OwnedService] = {}
         self._services_reflector: Reflector[OwnedService] | None = None
 
+    @property
+    def owned_services(self) -> int:
+        """How many Services of ours there are."""
+        if self._watching.is_narrowed:
+            return len(self.services)
+        return sum(ACTIVATION_LABEL in one.metadata.labels for one in self.services.values())
+
     def watch(self, watches: KubeWatches) -> None:
         """From now on."""
         namespace = self._namespace
+        label = ACTIVATION_LABEL if self._watching.is_narrowed else ""
         activations, _ = watches.add(Selection(ACTIVATIONS, namespace), Marks(self, named))
         deployments, _ = watches.add(Selection(DEPLOYMENTS, namespace), Marks(self, named))
-        services, _ = watches.add(Selection(OWNED_SERVICES, namespace, ACTIVATION_LABEL), Marks(self, labelled))
-        watches.add(Selection(ENDPOINT_SLICES, namespace, ACTIVATION_LABEL), SliceMarks(self))
+        services, _ = watches.add(Selection(OWNED_SERVICES, namespace, label), Marks(self, labelled))
+        watches.add(Selection(ENDPOINT_SLICES, namespace, label), SliceMarks(self))
         self.activations, self.deployments, self.services = activations.store, deployments.store, services.store
         self._services_reflector = services
 
@@ -236,7 +255,7 @@ class ScaleSource:
         return desired
 
     def _observed(self, key: str, thing: Activation | None) -> Observed:
-        if not self._is_watched:
+        if not self._watching.hands_in:
             return NOTHING_OBSERVED
         namespace, _, name = key.partition("/")
         service = self.services.get((namespace, f"{name}-pods"))

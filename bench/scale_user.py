@@ -28,6 +28,12 @@ POLL_S = 0.1
 ACTIVATIONS = "activator.dev/v1alpha1"
 
 
+def own_service(name: str) -> dict[str, Any]:
+    """The Service that users give their Deployment; headless, since a cluster for tests may have few addresses."""
+    ports = [{"name": "http", "port": 80, "targetPort": "http"}]
+    return {"metadata": {"name": name}, "spec": {"clusterIP": "None", "selector": {"app": name}, "ports": ports}}
+
+
 class User:
     """Its methods return when the API has answered all calls; to be called from the measuring loop."""
 
@@ -55,6 +61,7 @@ class User:
             target = deployment(name)
             target["spec"]["template"] = as_simulated(target["spec"]["template"])
             await client.create(self._path("apps/v1", "deployments"), target, MANAGER)
+            await client.create(self._path("v1", "services"), own_service(name), MANAGER)
             thing = activation(name, scaling={"min": replicas})
             await client.create(self._path(ACTIVATIONS, "activations"), thing, MANAGER)
 
@@ -71,7 +78,7 @@ class User:
 
     async def delete(self, names: list[str]) -> None:
         async def one(client: KubeClient, name: str) -> None:
-            for version, plural in ((ACTIVATIONS, "activations"), ("apps/v1", "deployments")):
+            for version, plural in ((ACTIVATIONS, "activations"), ("v1", "services"), ("apps/v1", "deployments")):
                 path = f"{self._path(version, plural)}/{name}"
                 thing = json.loads(await client.get(path))
                 await client.delete(path, thing["metadata"]["uid"])

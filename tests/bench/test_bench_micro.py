@@ -9,10 +9,11 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from bench import header, micro_run, micro_tables, plots
-from bench.__main__ import MICRO_FIGURES, PLOTS, main
+from bench.__main__ import MICRO_FIGURES, PLOTS, SCALE_FIGURES, main
 from bench.allocations import allocations
 from bench.processes import BenchError, UsageError
-from bench.results import Document, Result, write
+from bench.results import Document, Result, read, write
+from bench.scale import VARIANTS
 from tests.sources import ROOT
 
 
@@ -117,7 +118,23 @@ def test_figures_that_are_missing_are_told(tmp_path: Path, capsys: pytest.Captur
 
 def test_the_pictures_in_the_documentation_are_whole() -> None:
     assert (ROOT / MICRO_FIGURES).is_file()
-    for name in ("pick-cost.svg", "fragmentation.svg"):
+    assert (ROOT / SCALE_FIGURES).is_file()
+    for page, name in (
+        ("table.md", "pick-cost.svg"),
+        ("table.md", "fragmentation.svg"),
+        ("performance.md", "scale-phases.svg"),
+        ("performance.md", "scale-techniques.svg"),
+    ):
         root = ET.parse(ROOT / PLOTS / name).getroot()
         assert root.tag.endswith("svg")
-        assert f"{PLOTS.removeprefix('docs/')}/{name}" in (ROOT / "docs" / "table.md").read_text("utf-8")
+        assert f"{PLOTS.removeprefix('docs/')}/{name}" in (ROOT / "docs" / page).read_text("utf-8")
+
+
+def test_the_pictures_are_those_of_what_was_measured() -> None:
+    assert set(plots.chosen(read(str(ROOT / MICRO_FIGURES)).results)) == {"pick-cost.svg", "fragmentation.svg"}
+    scaled = read(str(ROOT / SCALE_FIGURES)).results
+    assert set(plots.chosen(scaled)) == {"scale-phases.svg", "scale-techniques.svg"}
+    for variant in VARIANTS:
+        key = variant.name.replace(",", "").replace(" ", "-")
+        assert plots._cpu(scaled, key, "deploy") > 0
+        assert plots._calls(scaled, key, "deploy") > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pstats
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,17 @@ def test_all_phases_of_a_small_run(tmp_path: Path) -> None:
     found = {one["name"]: one["value"] for one in json.loads(file.read_bytes())["results"]}
     assert found["scale.all-techniques.steady.writes"] == 0
     assert all(found[f"scale.all-techniques.{phase}.writes"] > 0 for phase in ("deploy", "half", "back"))
+
+
+@pytest.mark.e2e
+@pytest.mark.deep
+def test_each_phase_leaves_its_profile_and_each_technique_is_switched_off_once(tmp_path: Path) -> None:
+    file = tmp_path / "figures.json"
+    assert scale.run(Options(4, 8, 2, 2, 0.1, profiles=str(tmp_path)), str(file)) == 0
+    assert {one.name for one in tmp_path.glob("*.prof")} == {f"scale-{phase}.prof" for phase in PHASES}
+    for phase in PHASES:
+        assert pstats.Stats(str(tmp_path / f"scale-{phase}.prof")).total_tt > 0  # type: ignore[attr-defined]
+    found = {one["name"] for one in json.loads(file.read_bytes())["results"]}
+    for variant in scale.VARIANTS:
+        key = variant.name.replace(",", "").replace(" ", "-")
+        assert {f"scale.{key}.{phase}.cpu" for phase in PHASES} <= found

@@ -63,7 +63,12 @@ EVERYTHING: Final[Values] = {
     "imagePullSecrets": [{"name": "pull"}],
     "bindHost": "[::]",
     "tls": {"secretName": "certificate"},
-    "service": {"exposeAdmin": True, "extraPorts": [{"name": "push", "port": 8015}], "annotations": {"a": "b"}},
+    "service": {
+        "exposeAdmin": True,
+        "extraPorts": [{"name": "push", "port": 8015}],
+        "annotations": {"a": "b"},
+        "ipFamilyPolicy": "PreferDualStack",
+    },
     "serviceAccount": {"annotations": {"a": "b"}},
     "nodeSelector": {"disk": "fast"},
     "tolerations": [{"key": "edge", "operator": "Exists"}],
@@ -91,6 +96,13 @@ RENDITIONS: Final[dict[str, tuple[Values, tuple[str, ...]]]] = {
     "knative-beside": (BESIDE, ()),
     "everything": (EVERYTHING, ("deployment.yaml", "service.yaml", "configmap.yaml", "serviceaccount.yaml")),
     "autoscaling": ({**REVISIONS, "autoscaling": {"enabled": True, "minReplicas": 2}}, ("hpa.yaml", "pdb.yaml")),
+    "autoscaling-by-all": (
+        {
+            **SEVERAL,
+            "autoscaling": {"enabled": True, "targetMemoryUtilizationPercentage": 300, "targetQueued": 50},
+        },
+        ("hpa.yaml",),
+    ),
     "budget-knative": ({**KNATIVE, "autoscaling": {"minReplicas": 2}}, ("pdb.yaml",)),
     "members": (
         {**KNATIVE, "members": {"enabled": True, "keySecret": "group-key"}, "networkPolicy": {"enabled": True}},

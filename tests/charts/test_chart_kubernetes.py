@@ -23,6 +23,7 @@ from tests.charts.renditions import (
     own_rules_text,
     rules_text,
 )
+from tests.sources import ROOT
 
 
 def test_what_the_program_says_of_itself_is_what_the_chart_has() -> None:
@@ -96,6 +97,19 @@ def test_several_replicas_are_members_of_one_group(replicas: int) -> None:
 def test_replicas_may_be_scaled_by_load() -> None:
     found = objects({**SEVERAL, "autoscaling": {"enabled": True, "minReplicas": 2, "maxReplicas": 4}})
     assert of_kind(found, "HorizontalPodAutoscaler")["spec"]["maxReplicas"] == 4
+
+
+def test_memory_and_the_queue_may_count_as_well() -> None:
+    by_cpu = {"enabled": True, "minReplicas": 2, "maxReplicas": 4}
+    found = objects({**SEVERAL, "autoscaling": by_cpu})
+    assert [one["type"] for one in of_kind(found, "HorizontalPodAutoscaler")["spec"]["metrics"]] == ["Resource"]
+    by_all = {**by_cpu, "targetMemoryUtilizationPercentage": 300, "targetQueued": 50}
+    found = objects({**SEVERAL, "autoscaling": by_all})
+    cpu, memory, queue = of_kind(found, "HorizontalPodAutoscaler")["spec"]["metrics"]
+    assert (cpu["resource"]["name"], memory["resource"]["name"]) == ("cpu", "memory")
+    assert memory["resource"]["target"] == {"type": "Utilization", "averageUtilization": 300}
+    assert queue["pods"]["metric"]["name"] in (ROOT / "docs" / "metrics.md").read_text("utf-8")
+    assert queue["pods"]["target"] == {"type": "AverageValue", "averageValue": "50"}
 
 
 def test_the_members_role_is_in_the_namespace_of_the_release_wherever_objects_are_served() -> None:

@@ -57,6 +57,7 @@ def test_every_value_has_a_description() -> None:
         ({"shutdown": {"delaySeconds": "10s"}}, "at '/shutdown/delaySeconds'"),
         ({"podDisruptionBudget": {"minAvailable": "most"}}, "at '/podDisruptionBudget/minAvailable'"),
         ({"service": {"type": "ExternalName"}}, "at '/service/type': value must be one of"),
+        ({"service": {"ipFamilyPolicy": "Dual"}}, "at '/service/ipFamilyPolicy': value must be one of"),
         ({"service": {"extraPorts": [{"port": 1}]}}, "at '/service/extraPorts/0': missing property 'name'"),
         ({"readinessProbe": {"path": "/"}}, "at '/readinessProbe': additional properties 'path' not allowed"),
         ({"podMonitor": {"interval": "often"}}, "at '/podMonitor/interval': 'often' does not match pattern"),
@@ -82,6 +83,7 @@ def test_the_schema_refuses(values: Values, message: str) -> None:
         ({**KNATIVE, "config": {"revisions": [{"name": "a"}]}}, "revisions come from the cluster"),
         ({**KNATIVE, "tls": {"secretName": "a"}}, "TLS is switched on by system-internal-tls"),
         ({"knative": {"scaleFallback": "30s"}}, "knative.scaleFallback: only with profile=knative"),
+        ({"service": {"ipFamilyPolicy": "PreferDualStack"}}, "PreferDualStack needs bindHost=[::]"),
         ({"serviceMonitor": {"enabled": True}}, "serviceMonitor.enabled needs service.exposeAdmin=true"),
         (
             {**KNATIVE, "serviceMonitor": {"enabled": True}, "deploymentName": "other"},

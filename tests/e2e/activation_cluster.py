@@ -54,8 +54,8 @@ class ActivationCluster(StoryCluster):
         collection, key, change = self.api.collection(plural), (NAMESPACE, name), {"status": status}
         self.call(lambda: self.api.objects.merge_patch(collection, key, change, "", "status", whole=True))
 
-    def delete(self, plural: str, name: str) -> None:
-        self.call(lambda: self.api.delete(plural, name))
+    def delete(self, plural: str, name: str, namespace: str | None = None) -> None:
+        self.call(lambda: self.api.delete(plural, name, NAMESPACE if namespace is None else namespace))
 
     def end_pod(self, name: str) -> None:
         self.call(lambda: self.controllers.nodes.terminate((NAMESPACE, name)))

@@ -14,8 +14,7 @@ import struct
 from collections import deque
 from typing import NamedTuple
 
-from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
-from tests.control_plane.sources.kubernetes.fake_objects import Collection, Event, Json
+from tests.e2e.slice_feeds import Json, SliceFeed
 
 CHUNK_BYTES = 65_536
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close with a reset
@@ -35,14 +34,14 @@ class KubeProxy:
 
     def __init__(
         self,
-        api: FakeApiServer,
+        feed: SliceFeed,
         service: str,
         port_name: str,
         address: tuple[str, int],
         delays_s: tuple[float, float] = (0.0, 0.0),
         seed: int = 1,
     ) -> None:
-        self._api = api
+        self._feed = feed
         self._service = service
         self._port_name = port_name
         self._address = address
@@ -58,13 +57,12 @@ class KubeProxy:
         self.refused_total = 0  # connections for which there was no endpoint, or one that refused
 
     async def start(self) -> None:
-        for (_, name), one in self._api.collection("endpointslices").objects.items():
+        for name, one in (await self._feed.start(self._written)).items():
             self._take(name, one)
-        self._api.listeners.append(self._written)
         self._server = await asyncio.start_server(self._accepted, *self._address)
 
     async def stop(self) -> None:
-        self._api.listeners.remove(self._written)
+        await self._feed.stop()
         assert self._server is not None
         self._server.close()
         for task in list(self._carrying):
@@ -74,15 +72,11 @@ class KubeProxy:
 
     # --- what it knows ---
 
-    def _written(self, collection: Collection, event: Event) -> None:
-        if collection.plural != "endpointslices":
-            return
-        thing = event.after or event.before
-        assert thing is not None
+    def _written(self, name: str, one: Json | None) -> None:
         loop = asyncio.get_running_loop()
         due_s = loop.time() + self._rng.uniform(*self._delays_s)
         self._known_s = max(self._known_s, due_s)
-        self._coming.append((thing["metadata"]["name"], event.after))
+        self._coming.append((name, one))
         loop.call_at(self._known_s, self._next)  # timers of one time run in any order: each takes the oldest
 
     def _next(self) -> None:

@@ -23,12 +23,28 @@ class PodServer:
         self.deaths: list[tuple[float, int]] = []  # when (monotonic seconds), and with how many requests in flight
         self.downs: list[tuple[float, float]] = []  # from a death to the next start, or for ever
         self._runner: web.AppRunner | None = None
-
-    @property
-    def is_serving(self) -> bool:
-        return self._runner is not None and bool(self._runner.sites)
+        self._turn = asyncio.Lock()  # a site that is stopped while it starts would listen for ever
+        self.is_serving = False
 
     async def start(self) -> None:
+        async with self._turn:
+            await self._start()
+            self.is_serving = True
+
+    async def stop(self) -> None:
+        async with self._turn:
+            self.is_serving = False
+            if self._runner is not None:
+                runner, self._runner = self._runner, None
+                await runner.cleanup()
+
+    async def kill(self) -> None:
+        """All its connections break at once, as with a process that dies; `start` is its restart."""
+        async with self._turn:
+            self.is_serving = False
+            await self._kill()
+
+    async def _start(self) -> None:
         application = web.Application()
         application.router.add_route("*", "/{path:.*}", self._answer)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.1)
@@ -39,13 +55,7 @@ class PodServer:
         elif self.downs:
             self.downs[-1] = (self.downs[-1][0], time.monotonic())
 
-    async def stop(self) -> None:
-        if self._runner is not None:
-            runner, self._runner = self._runner, None
-            await runner.cleanup()
-
-    async def kill(self) -> None:
-        """All its connections break at once, as with a process that dies; `start` is its restart."""
+    async def _kill(self) -> None:
         if self._runner is None or self._runner.server is None:
             return
         self.ended_s = time.monotonic()

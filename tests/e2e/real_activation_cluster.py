@@ -93,8 +93,8 @@ class RealActivationCluster(StoryCluster):
     def tell(self, plural: str, name: str, status: Json) -> None:
         self._call("PATCH", f"{self._path(plural, name)}/status", {"status": status}, MERGE)
 
-    def delete(self, plural: str, name: str) -> None:
-        self._call("DELETE", self._path(plural, name))
+    def delete(self, plural: str, name: str, namespace: str | None = None) -> None:
+        self._call("DELETE", self._path(plural, name, namespace))
 
     def end_pod(self, name: str) -> None:
         self.delete("pods", name)
@@ -107,7 +107,8 @@ class RealActivationCluster(StoryCluster):
         return [thing["metadata"]["name"] for thing in found["items"]]
 
     def kubernetes(self) -> Json:
-        return super().kubernetes() | ({} if self._whole else {"namespace": self.namespace})
+        own = {"service": f"{self.system}/activator"}
+        return super().kubernetes() | own | ({} if self._whole else {"namespace": self.namespace})
 
     def deployment(self, name: str, replicas: int, annotations: dict[str, str]) -> Json:
         thing = super().deployment(name, replicas, annotations)
@@ -173,6 +174,8 @@ class RealActivationCluster(StoryCluster):
             await self._make("/api/v1/namespaces", {"metadata": {"name": namespace}})
         await self._make(f"/api/v1/namespaces/{self.system}/serviceaccounts", {"metadata": {"name": "activator"}})
         await self._give("activator", "" if self._whole else self.namespace, _chart_rules("kubernetes-rules.yaml"))
+        if not self._whole:
+            await self._give("activator-own", self.system, _chart_rules("own-rules.yaml"))
         for namespace in (self.namespace, self.system):  # pods are refused before it is there
             await self._there(f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
         await self._limit_pods()

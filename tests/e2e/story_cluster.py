@@ -111,7 +111,7 @@ class StoryCluster(ABC):
         """As its controller does: a merge patch of its status."""
 
     @abstractmethod
-    def delete(self, plural: str, name: str) -> None: ...
+    def delete(self, plural: str, name: str, namespace: str | None = None) -> None: ...
 
     @abstractmethod
     def end_pod(self, name: str) -> None:

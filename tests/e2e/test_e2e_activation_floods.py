@@ -1,8 +1,6 @@
 """Floods of pods under traffic: what comes is routable soon, what dies takes along only what it carried.
 
-The load is that of a node agent that was overrun by updates (CPU-Pooler, pull request 70): 12 pods with two containers,
-deleted and made again without a pause, ten updates of each, containers that restart inside pods that are known, events
-that are lost and watches that break. All of it is drawn from a seed.
+The flood is that of `pod_flood.py`, drawn from a seed.
 
 Rules
   1. A request may fail only if a pod died while it was under way, or if it met as many pods that were down as it has
@@ -22,24 +20,18 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 import pytest
 
 from activator.data_plane.plane import ATTEMPTS_MAX
-from tests.control_plane.sources.kubernetes.fake_controllers import deployment
 from tests.control_plane.sources.kubernetes.fake_nodes import Settings
-from tests.control_plane.sources.kubernetes.fake_objects import Event
-from tests.e2e.activation_cluster import NAMESPACE, ActivationCluster, PodServer
+from tests.e2e.activation_cluster import ActivationCluster, PodServer
 from tests.e2e.conftest import next_net
+from tests.e2e.pod_flood import PODS, Flood, deployment_of
 from tests.e2e.running import Activator, eventually
 
-PODS: Final = 12
-UPDATES: Final = 10  # of each pod, that say nothing new
-LOST_SHARE: Final = 0.01  # of all events
-STEP_S: Final = 0.1  # between two pods that are deleted or restarted
-CUT_INTERVAL_S: Final = 1.0  # between two watches that break
 CLIENTS: Final = 6
 RECONCILE_S: Final = 2.0  # the independent comparison
 WITHDRAWN_S: Final = 1.0  # after the death of a pod that is deleted: then its endpoint has gone, on a busy machine too
@@ -103,81 +95,6 @@ class Traffic:
             return repr(error)
 
 
-class Flood:
-    """On the cluster's loop, from a seed."""
-
-    def __init__(self, cluster: ActivationCluster, seed: int) -> None:
-        self.cluster = cluster
-        self.chance = random.Random(seed)
-        self.lost = self.cut = self.deleted = self.restarted = self.updates = 0
-        self._restarting: set[str] = set()
-
-    def drops(self, event: Event) -> bool:
-        is_lost = self.chance.random() < LOST_SHARE
-        self.lost += is_lost
-        return is_lost
-
-    async def run(self, seconds: float) -> None:
-        api, until_s = self.cluster.api, time.monotonic() + seconds
-        api.dropped = self.drops
-        next_cut_s = time.monotonic() + CUT_INTERVAL_S
-        restarts: list[asyncio.Task[None]] = []
-        while time.monotonic() < until_s:
-            names = sorted(name for name in self.cluster.pods.keys() - self._restarting if self._is_alive(name))
-            for name in self.chance.sample(names, min(len(names), 2)):
-                if self.chance.random() < 0.25:
-                    restarts.append(asyncio.create_task(self._restart(name)))
-                elif len(names) > PODS // 2:
-                    self._delete(name)
-            self._update_all()
-            if time.monotonic() >= next_cut_s:
-                next_cut_s += CUT_INTERVAL_S
-                api.cut_next_line = True
-                api.gone_watches += self.chance.random() < 0.2
-                self.cut += 1
-            await asyncio.sleep(STEP_S)
-        await asyncio.gather(*restarts)
-        api.dropped = lambda event: False
-        api.cut_next_line = False
-        api.gone_watches = 0
-
-    def _is_alive(self, name: str) -> bool:
-        pod = self.cluster.api.collection("pods").objects.get((NAMESPACE, name))
-        return pod is not None and not pod["metadata"].get("deletionTimestamp")
-
-    def _delete(self, name: str) -> None:
-        if self._is_alive(name):
-            self.deleted += 1
-            self.cluster.controllers.nodes.terminate((NAMESPACE, name))
-
-    async def _restart(self, name: str) -> None:
-        """The program dies, is not ready for Kubernetes a moment later, and serves again."""
-        pod = self.cluster.pods[name]
-        self._restarting.add(name)
-        self.restarted += 1
-        await pod.kill()
-        await asyncio.sleep(self.chance.choice((0.0, 0.01, 0.05)))
-        if self._is_alive(name):
-            self.cluster.controllers.nodes.restart((NAMESPACE, name))
-        await asyncio.sleep(0.02)
-        if self.cluster.pods.get(name) is pod:
-            await pod.start()
-        self._restarting.discard(name)
-
-    def _update_all(self) -> None:
-        """Updates of pods that are new, and as many of their slices, in which nothing that counts is other."""
-        api = self.cluster.api
-        for name in [name for _, name in api.collection("pods").objects if self._is_alive(name)]:
-            said = api.collection("pods").objects[NAMESPACE, name]["metadata"].get("annotations") or {}
-            count = int(said.get("update", "0"))
-            for number in range(count, min(count + 3, UPDATES)):
-                self.updates += 1
-                change = {"metadata": {"annotations": {"update": str(number + 1)}}}
-                api.update("pods", name, change)
-                for _, one in list(api.collection("endpointslices").objects):
-                    api.update("endpointslices", one, change)
-
-
 class Watcher:
     """When each pod was first seen to be ready in the table, by polling the admin port."""
 
@@ -224,13 +141,6 @@ def total(activator: Activator, name: str) -> float:
     return sum(float(value) for value in re.findall(rf"^{name}(?:\{{.*\}})? (\S+)$", text, re.MULTILINE))
 
 
-def deploy(cluster: ActivationCluster) -> None:
-    thing: Any = deployment("hello", PODS, 8080)
-    thing["spec"]["template"]["spec"]["containers"].append({"name": "sidecar", "image": "example/sidecar"})
-    cluster.call(lambda: cluster.api.create("deployments", thing))
-    cluster.declare(scaling={"min": PODS, "max": PODS})
-
-
 def settle(cluster: ActivationCluster, activator: Activator) -> None:
     eventually(lambda: len(cluster.names("pods")) == len(cluster.pods) == PODS, "all pods are there again")
     addresses = {f"{pod.host}:{pod.port}" for pod in cluster.pods.values()}
@@ -255,7 +165,8 @@ def settle(cluster: ActivationCluster, activator: Activator) -> None:
 def test_a_flood_of_pods_under_traffic(
     cluster: ActivationCluster, activator: Activator, seed: int, seconds: float
 ) -> None:
-    deploy(cluster)
+    cluster.create("deployments", deployment_of(PODS))
+    cluster.declare(scaling={"min": PODS, "max": PODS})
     settle(cluster, activator)
     cluster.api.requests_kept = False
     before, pid = held(activator), activator.process.pid

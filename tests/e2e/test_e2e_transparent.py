@@ -10,16 +10,29 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.activation_cluster import NAMESPACE, PodServer
+from tests.e2e.activation_cluster import PodServer
 from tests.e2e.activation_replicas import ActivationReplicas
 from tests.e2e.conftest import next_net
 from tests.e2e.running import Activator, eventually
-from tests.e2e.transparent_cluster import TransparentCluster, Visitors, visit
+from tests.e2e.story_fixtures import skip_without_pods
+from tests.e2e.transparent_cluster import (
+    FakeTransparentCluster,
+    RealTransparentCluster,
+    TransparentCluster,
+    Visitors,
+    visit,
+)
+from tests.kube import real
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[TransparentCluster]:
-    made = TransparentCluster(tmp_path, next_net())
+@pytest.fixture(params=["fake", "real"] if real.IS_THERE else ["fake"])
+def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[TransparentCluster]:
+    made: TransparentCluster
+    if request.param == "real":
+        skip_without_pods()
+        made = RealTransparentCluster(tmp_path)
+    else:
+        made = FakeTransparentCluster(tmp_path, next_net())
     yield made
     made.close()
 
@@ -32,9 +45,7 @@ def activator(cluster: TransparentCluster) -> Iterator[Activator]:
 
 
 def test_from_zero_to_zero_by_the_service_alone(cluster: TransparentCluster, activator: Activator) -> None:
-    cluster.deploy()
-    cluster.serve()
-    cluster.proxy()
+    cluster.asleep()
     cluster.take()
     cluster.wait_condition("Ready", "AtZero")
     cluster.wait_condition("InPath", "NoPod")
@@ -51,11 +62,7 @@ def test_from_zero_to_zero_by_the_service_alone(cluster: TransparentCluster, act
 
 
 def test_switches_under_load_lose_nothing(cluster: TransparentCluster, activator: Activator) -> None:
-    cluster.deploy(replicas=1)
-    cluster.serve()
-    cluster.proxy(count=2, delays_s=(0.0, 0.1))
-    cluster.wait_pods(1)
-    eventually(lambda: all(proxy.endpoints.ready for proxy in cluster.proxies) and cluster.seen[0].is_serving)
+    cluster.awake(nodes=2, delays_s=(0.0, 0.1))
     visitors = Visitors(cluster)
     cluster.take()
     seen: list[str] = []
@@ -75,11 +82,7 @@ def test_switches_under_load_lose_nothing(cluster: TransparentCluster, activator
 
 def test_steady_traffic_past_it_never_goes_to_zero(cluster: TransparentCluster, activator: Activator) -> None:
     """It is seen by being drawn in; with less than a request in each grace it would be an idle program."""
-    cluster.deploy(replicas=1)
-    cluster.serve()
-    cluster.proxy(delays_s=(0.0, 0.02))
-    cluster.wait_pods(1)
-    eventually(lambda: cluster.proxies[0].endpoints.ready)
+    cluster.awake()
     cluster.take(transparent={"lookInterval": "300ms", "dwell": "300ms"}, scaling={"scaleToZeroGrace": "500ms"})
     visitors = Visitors(cluster, fresh=1, kept=0, pause_s=0.02)
     eventually(lambda: cluster.proxies[0].went_to.get(cluster.host(1), 0) > 0, "it has looked")
@@ -97,16 +100,13 @@ def test_steady_traffic_past_it_never_goes_to_zero(cluster: TransparentCluster, 
 @pytest.mark.deep
 def test_traffic_past_it_costs_it_nothing(cluster: TransparentCluster, activator: Activator) -> None:
     """Kept connections that came through it end in order, and go past it from then on."""
-    cluster.deploy(replicas=1)
-    cluster.serve()
-    cluster.proxy()
-    cluster.wait_pods(1)
+    cluster.awake()
     cluster.take(transparent={"lookInterval": "3s"})
     visitors = Visitors(cluster, fresh=1, kept=2)
     eventually(lambda: cluster.position() == "alone")
     eventually(lambda: cluster.position() == "out")
     (pod,) = cluster.seen
-    eventually(lambda: [one[0] for one in cluster.proxies[0].endpoints.ready] == [pod.host])
+    eventually(lambda: cluster.leads_to() == [pod.host])
 
     def past() -> bool:
         """Between two looks, more has reached the pod than has come here."""
@@ -124,16 +124,13 @@ def pod_reached(pod: PodServer, requests: int) -> bool:
 
 
 def test_a_deleted_activation_leaves_the_service_as_it_was(cluster: TransparentCluster, activator: Activator) -> None:
-    cluster.deploy(replicas=1)
-    cluster.serve(sessionAffinity="ClientIP")
-    cluster.proxy()
-    cluster.wait_pods(1)
+    cluster.awake(sessionAffinity="ClientIP")
     before = cluster.get("services")
     cluster.take(transparent={"burstCapacity": -1})
     eventually(lambda: cluster.position() == "alone")
     visitors = Visitors(cluster)
     eventually(lambda: visitors.answers["200"] > 20)
-    cluster.call(lambda: cluster.api.delete("activations", "hello"))
+    cluster.delete("activations", "hello")
     eventually(lambda: cluster.position() == "untouched")
     eventually(lambda: "hello-pods" not in cluster.names("services"))
     reached = visitors.answers["200"]
@@ -148,10 +145,7 @@ def test_a_deleted_activation_leaves_the_service_as_it_was(cluster: TransparentC
 
 @pytest.mark.deep
 def test_another_mode_gives_the_service_back(cluster: TransparentCluster, activator: Activator) -> None:
-    cluster.deploy(replicas=1)
-    cluster.serve()
-    cluster.proxy()
-    cluster.wait_pods(1)
+    cluster.awake()
     cluster.take(transparent={"burstCapacity": -1}, scaling={"min": 1})
     eventually(lambda: cluster.position() == "alone")
     visitors = Visitors(cluster)
@@ -168,14 +162,12 @@ def test_another_mode_gives_the_service_back(cluster: TransparentCluster, activa
 def test_what_was_left_behind_is_given_back_after_a_start(cluster: TransparentCluster) -> None:
     """The activator was away when the Activation was deleted."""
     first = cluster.transparent_activator()
-    cluster.deploy(replicas=1)
-    cluster.serve()
-    cluster.wait_pods(1)
+    cluster.awake()
     cluster.take(transparent={"burstCapacity": -1})
     eventually(lambda: cluster.position() == "alone")
     first.close()
     assert cluster.position() == "alone", "an end of the activator changes nothing"
-    cluster.call(lambda: cluster.api.delete("activations", "hello"))
+    cluster.delete("activations", "hello")
     second = cluster.transparent_activator()
     eventually(lambda: cluster.position() == "untouched")
     assert cluster.selector() == {"app": "hello"}
@@ -185,15 +177,13 @@ def test_what_was_left_behind_is_given_back_after_a_start(cluster: TransparentCl
 @pytest.mark.deep
 def test_a_restart_goes_on_where_it_was(cluster: TransparentCluster) -> None:
     first = cluster.transparent_activator()
-    cluster.deploy()
-    cluster.serve()
-    cluster.proxy()
+    cluster.asleep()
     cluster.take()
     eventually(lambda: cluster.position() == "beside")
     port = cluster.proxies[0].endpoints.ready[0][1] if cluster.proxies[0].endpoints.ready else 0
     first.close()
     second = cluster.transparent_activator()
-    eventually(lambda: [one[0] for one in cluster.proxies[0].endpoints.ready] == [cluster.host(2)])
+    eventually(lambda: cluster.leads_to() == [cluster.host(2)])
     assert port in (0, cluster.proxies[0].endpoints.ready[0][1]), "the port is the one that the slice shows"
     assert visit(cluster.address())[0] == 200
     second.close()
@@ -202,10 +192,7 @@ def test_a_restart_goes_on_where_it_was(cluster: TransparentCluster) -> None:
 @pytest.mark.deep
 def test_a_user_edits_what_is_taken(cluster: TransparentCluster, activator: Activator) -> None:
     """The selector, while our label is in it; the port; and our slice is deleted by somebody."""
-    cluster.deploy(replicas=1)
-    cluster.serve()
-    cluster.proxy()
-    cluster.wait_pods(1)
+    cluster.awake()
     cluster.take(transparent={"burstCapacity": -1}, scaling={"min": 1})
     eventually(lambda: cluster.position() == "alone")
     visitors = Visitors(cluster)
@@ -213,28 +200,25 @@ def test_a_user_edits_what_is_taken(cluster: TransparentCluster, activator: Acti
     assert cluster.selector() == {"app": "hello", "tier": "web", "activator.dev/in-path": "only"}
     cluster.edit("services", "hello", {"spec": {"selector": {"tier": None, "activator.dev/in-path": None}}}, "kubectl")
     eventually(lambda: cluster.position() == "alone", "our label is set again")
-    cluster.call(lambda: cluster.api.delete("endpointslices", "hello-activator-ipv4"))
+    cluster.delete("endpointslices", "hello-activator-ipv4")
     eventually(lambda: cluster.position() == "alone", "our slice is made again")
     visitors.stop()
     renamed = {"spec": {"ports": [{"name": "web", "port": 80, "targetPort": 8080}]}}
     cluster.edit("services", "hello", renamed, "kubectl")
-    slices = cluster.api.collection("endpointslices").objects
-    eventually(lambda: slices["default", "hello-activator-ipv4"]["ports"][0]["name"] == "web")
+    eventually(lambda: (cluster.front_slice() or {"ports": [{}]})["ports"][0].get("name") == "web")
     gone = [one for one in visitors.failures if "ConnectionReset" not in one]
     assert gone == [], "who deletes endpoints has connections reset, until they are there again"
 
 
 @pytest.mark.deep
 def test_an_annotated_service_is_taken_by_its_annotations(cluster: TransparentCluster, activator: Activator) -> None:
-    cluster.deploy()
     annotations = {
         "activator.dev/enabled": "true",
         "activator.dev/mode": "transparent",
         "activator.dev/transparent": "{settle: 50ms, dwell: 100ms, lookInterval: 200ms}",
         "activator.dev/scaling": "{scaleToZeroGrace: 1s, stableWindow: 1s}",
     }
-    cluster.serve(annotations=annotations)
-    cluster.proxy()
+    cluster.asleep(annotations=annotations)
     eventually(lambda: cluster.proxies[0].endpoints.ready)
     assert visit(cluster.address())[0] == 200
     cluster.wait_replicas(0)
@@ -245,16 +229,13 @@ def test_an_annotated_service_is_taken_by_its_annotations(cluster: TransparentCl
 
 @pytest.mark.deep
 def test_a_pod_is_replaced_in_either_position(cluster: TransparentCluster, activator: Activator) -> None:
-    cluster.deploy(replicas=2)
-    cluster.serve()
-    cluster.proxy(delays_s=(0.0, 0.05))
-    cluster.wait_pods(2)
+    cluster.awake(pods=2, delays_s=(0.0, 0.05))
     cluster.take(scaling={"min": 2})
     eventually(lambda: cluster.position() == "out")
     visitors = Visitors(cluster, fresh=3, kept=0)
     for number in range(4):
         name = cluster.call(lambda: next(iter(cluster.pods)))
-        cluster.call(lambda name=name: cluster.controllers.nodes.terminate((NAMESPACE, name)))  # type: ignore[misc]
+        cluster.end_pod(name)
         eventually(lambda number=number: len(cluster.seen) == 3 + number and len(cluster.pods) == 2)  # type: ignore[misc]
     visitors.stop()
     assert visitors.failures == []
@@ -282,18 +263,15 @@ def test_services_that_cannot_be_taken_say_so(cluster: TransparentCluster, activ
     cluster.take("mine", target={"name": "hello"})
     cluster.wait_condition("InPath", "NoPod", "mine")
     cluster.take("younger", target={"name": "hello"}, transparent={"service": "mine"})
-    assert "belongs to default/mine" in cluster.wait_condition("InPath", "ServiceTaken", "younger")["message"]
+    said = cluster.wait_condition("InPath", "ServiceTaken", "younger")["message"]
+    assert f"belongs to {cluster.namespace}/mine" in said
     assert not [path for _, path in cluster.writes("/services/") if path.endswith(("headless", "external", "bare"))]
 
 
 @pytest.mark.deep
 def test_a_kept_connection_is_noticed_when_it_comes_back(cluster: TransparentCluster, activator: Activator) -> None:
     """The activator cannot see it: its client waits once for a new pod, and then it stays in the path."""
-    cluster.deploy(replicas=1)
-    cluster.serve()
-    cluster.proxy()
-    cluster.wait_pods(1)
-    eventually(lambda: cluster.proxies[0].endpoints.ready)
+    cluster.awake()
     visitors = Visitors(cluster, fresh=0, kept=1, pause_s=0.05)
     eventually(lambda: visitors.answers["200"] > 3, "its connection leads to the pod")
     cluster.take(transparent={"afterMistake": "1h"}, scaling={"scaleToZeroGrace": "500ms"})
@@ -309,17 +287,57 @@ def test_a_kept_connection_is_noticed_when_it_comes_back(cluster: TransparentClu
 
 @pytest.mark.deep
 def test_a_limit_holds_from_the_first_pod_on(cluster: TransparentCluster, activator: Activator) -> None:
-    cluster.deploy()
-    cluster.serve()
-    cluster.proxy()
+    cluster.asleep()
     cluster.take(containerConcurrency=1, scaling={"max": 2, "burst": True})
     eventually(lambda: cluster.position() == "alone", "also at zero")
-    eventually(lambda: [one[0] for one in cluster.proxies[0].endpoints.ready] == [cluster.host(1)])
+    eventually(lambda: cluster.leads_to() == [cluster.host(1)])
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: visit(cluster.address(), "/slow/0.1")[0], range(24)))
     assert Counter(answers) == {200: 24}
     assert {pod.most_in_flight for pod in cluster.seen} == {1}
     cluster.wait_condition("InPath", "Limit")
+
+
+@pytest.mark.deep
+def test_several_workers_take_the_requests_of_a_service(cluster: TransparentCluster) -> None:
+    """Each listens on the port of the Service, and the limit of a pod holds over all of them."""
+    activator = cluster.transparent_activator(workers=2)
+    cluster.asleep()
+    cluster.take(containerConcurrency=1, scaling={"max": 2, "burst": True})
+    eventually(lambda: cluster.leads_to() == [cluster.host(1)])
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: visit(cluster.address(), "/slow/0.05")[0], range(40)))
+    assert Counter(answers) == {200: 40}
+    assert {pod.most_in_flight for pod in cluster.seen} == {1}
+    assert activator.revision("hello")["requests"] >= 40, "all of them have been counted"
+    cluster.wait_condition("InPath", "Limit")
+    activator.close()
+
+
+@pytest.mark.deep
+def test_several_ports_of_a_service_lead_to_one_port_of_its_pods(
+    cluster: TransparentCluster, activator: Activator
+) -> None:
+    """By the port's name, by its number, and with a name that says nothing."""
+    targets: list[str | int] = ["http", 8080, 8080]
+    names = ["http", "by-number", "other"]
+    ports = [
+        {"name": name, "port": 80 + place, "targetPort": target}
+        for place, (name, target) in enumerate(zip(names, targets))
+    ]
+    cluster.deploy()
+    cluster.serve(ports=ports)
+    for name in names:
+        cluster.proxy(port=name)
+    cluster.take()
+    eventually(lambda: all(cluster.leads_to(node) == [cluster.host(1)] for node in range(3)), "at zero")
+    assert [visit(cluster.address(node))[0] for node in range(3)] == [200] * 3
+    visitors = Visitors(cluster, fresh=3, kept=3)
+    eventually(lambda: cluster.position() == "out")
+    (pod,) = cluster.seen
+    eventually(lambda: all(cluster.leads_to(node) == [pod.host] for node in range(3)), "past the activator")
+    visitors.stop()
+    assert visitors.failures == []
 
 
 @pytest.mark.deep
@@ -330,9 +348,7 @@ def test_two_replicas_and_the_end_of_the_one_that_decides(cluster: TransparentCl
         replicas.start(name, listen=f"{host}:0")
     replicas.wait_together()
     cluster.show_activator(*hosts.values())
-    cluster.deploy()
-    cluster.serve()
-    cluster.proxy()
+    cluster.asleep()
     cluster.take(scaling={"scaleToZeroGrace": "30s"})
     eventually(lambda: cluster.slice_endpoints() == sorted(hosts.values()))
     writers = set(replicas.writers("hello-activator-ipv4"))
@@ -345,10 +361,10 @@ def test_two_replicas_and_the_end_of_the_one_that_decides(cluster: TransparentCl
     owner = replicas.owner()
     cluster.show_activator(*(host for name, host in hosts.items() if name != owner))
     replicas.kill(owner)
-    cluster.call(lambda: cluster.api.delete("pods", owner, "activator"))
+    cluster.delete("pods", owner, cluster.system)
     (left,) = replicas.running
     eventually(lambda: cluster.slice_endpoints() in ([hosts[left]], []))
-    eventually(lambda: hosts[owner] not in [one[0] for one in cluster.proxies[0].endpoints.ready])
+    eventually(lambda: hosts[owner] not in cluster.leads_to())
     assert visit(cluster.address())[0] == 200
     assert len(cluster.seen) == 1
     replicas.close()
@@ -357,11 +373,7 @@ def test_two_replicas_and_the_end_of_the_one_that_decides(cluster: TransparentCl
 @pytest.mark.deep
 def test_a_thousand_switches_under_load_lose_nothing(cluster: TransparentCluster, activator: Activator) -> None:
     """Proxies take longer to hear of a write than they are given (`settle`): the order of the writes is enough."""
-    cluster.deploy(replicas=1)
-    cluster.serve()
-    cluster.proxy(count=4, delays_s=(0.0, 0.15))
-    cluster.wait_pods(1)
-    eventually(lambda: all(proxy.endpoints.ready for proxy in cluster.proxies) and cluster.seen[0].is_serving)
+    cluster.awake(nodes=4, delays_s=(0.0, 0.15))
     visitors = Visitors(cluster, fresh=6, kept=4)
     cluster.take(transparent={"lookInterval": "100ms"})
     switches = 0

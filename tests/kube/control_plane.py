@@ -193,10 +193,13 @@ def _free_ports(count: int) -> list[int]:
 
 def main(folder: str) -> int:
     plane = ControlPlane(Path(folder))
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # its programs end with it
     try:
         plane.start()
         print(f"KUBECONFIG={plane.kubeconfig}", flush=True)
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        signal.pause()
+    except KeyboardInterrupt:
+        pass
     finally:
         plane.close()
     return 0

@@ -208,6 +208,7 @@ serving.knative.dev/controller: "true"
 {{- if include "activator.scalesItself" . }}{{ fail "knative.scaleFallback: only with profile=knative" }}{{ end }}
 {{- if and .Values.serviceMonitor.enabled (not .Values.service.exposeAdmin) }}{{ fail "serviceMonitor.enabled needs service.exposeAdmin=true, since the Service has no metrics otherwise; a podMonitor needs neither" }}{{ end }}
 {{- end }}
+{{- if and .Values.service.ipFamilyPolicy (ne .Values.service.ipFamilyPolicy "SingleStack") (ne .Values.bindHost "[::]") }}{{ fail (printf "service.ipFamilyPolicy: %s needs bindHost=[::], since requests by IPv6 would reach a port on which nothing listens" .Values.service.ipFamilyPolicy) }}{{ end }}
 {{- $hosts := dict }}
 {{- range .Values.config.revisions }}
 {{- $name := .name }}

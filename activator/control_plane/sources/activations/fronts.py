@@ -40,9 +40,11 @@ from activator.control_plane.sources.activations.objects import AnnotatedService
 from activator.control_plane.sources.activations.path import PathRule, PathSeen, PathState, decide
 from activator.control_plane.sources.activations.path_conditions import in_path, refused
 from activator.control_plane.sources.activations.service_front import (
+    FAMILIES,
     Refused,
     front_slices,
     is_labelled,
+    missing_family,
     replicas_in,
     service_of,
     taken_ports,
@@ -89,7 +91,7 @@ class _Front:
 
 class Fronts:
     """`find_service(key)`: the Service of this namespace/name; `mark(key)`: work the revision out anew;
-    `listen(ports)`: serve on these ports and no others.
+    `listen(ports)`: serve on these ports and no others; `listened()`: the address families of the listener.
     """
 
     def __init__(
@@ -99,6 +101,7 @@ class Fronts:
         listen: Callable[[frozenset[int]], None],
         now: Now,
         own_address: str = "",
+        listened: Callable[[], frozenset[str]] = lambda: frozenset(FAMILIES),
     ) -> None:
         self._find_service = find_service
         self._mark = mark
@@ -115,9 +118,12 @@ class Fronts:
         self._labelled: set[str] = set()  # Services whose pods are out of their slices, by us
         self._listened: frozenset[int] = frozenset()
         self._own: dict[str, FrontSliceRead] = {}
+        self._families_listened = listened
+        self._own_families: frozenset[str] = frozenset()
         self._replicas: Mapping[str, tuple[FrontEndpoint, ...]] = {}
         if own_address:
             family = "IPv6" if ":" in own_address else "IPv4"
+            self._own_families = frozenset({family})
             self._replicas = {family: (FrontEndpoint(own_address),)}
         self.slices_version: Callable[[], str] = lambda: ""
         self.switches_total = dict.fromkeys(Position, 0)
@@ -162,8 +168,9 @@ class Fronts:
 
     def _own_shifted(self) -> None:
         replicas = replicas_in(self._own.values())
-        if replicas != self._replicas:
-            self._replicas = replicas
+        families = frozenset(one.address_type for one in self._own.values())  # a slice is there without endpoints, too
+        if replicas != self._replicas or families != self._own_families:
+            self._replicas, self._own_families = replicas, families
             for key in self._fronts:
                 self._mark(key)
 
@@ -275,6 +282,8 @@ class Fronts:
         holder = self._claims.holder(front.service)
         service = self._find_service(front.service)
         ports = taken_ports(service, declared, around.workload, front.service)
+        if service is not None and not isinstance(ports, Refused):
+            ports = missing_family(service, self._own_families & self._families_listened(), front.service) or ports
         if holder != key:
             ports = Refused("ServiceTaken", f"the Service {front.service} belongs to {holder}, which is older")
         if isinstance(ports, Refused) or service is None:

@@ -91,6 +91,7 @@ class ActivationsMode(Source):
         controllers: Controllers,
         panicked: Callable[[str, object, object, float], float],
         listen: Callable[[frozenset[int]], None],
+        listened: Callable[[], frozenset[str]],
     ) -> None:
         kubernetes = config.kubernetes or Kubernetes()
         self._config = config
@@ -130,7 +131,7 @@ class ActivationsMode(Source):
         self.others = OtherTargets(self.client, self.source.read, now, pause)
         self.source.followed = self._followed
         own_address = "" if kubernetes.service else os.environ.get("POD_IP", "")
-        self.fronts = Fronts(self._find_service, self.source.mark, listen, now, own_address)
+        self.fronts = Fronts(self._find_service, self.source.mark, listen, now, own_address, listened)
         self.fronts.slices_version = lambda: "" if self._front_slices is None else self._front_slices.version
         self.give_back = GiveBack(self.client, self.fronts, self._find_service, self._may_give_back, now, pause)
         self.source.fronts = self.fronts

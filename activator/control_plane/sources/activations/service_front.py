@@ -5,13 +5,14 @@ Rules
      its pods are out of its slices while the activator is alone in the path.
   2. A Service that says itself where its requests go is refused: headless, an external name, one without a selector,
      one whose requests stay on their node.
-  3. There is one slice for each address family of the Service that the activator has addresses of, named after the
-     Service: so whoever writes it writes the same object.
+  3. There is one slice for each address family of the Service, named after the Service: so whoever writes it writes
+     the same object. A Service with a family that the activator is not reached by is refused: alone in the path, it
+     would leave clients of that family without endpoints.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from activator.config.activation import Declared
@@ -76,6 +77,20 @@ def taken_ports(
     return taken
 
 
+def missing_family(service: AnnotatedService, families: Collection[str], name: str) -> Refused | None:
+    """`families`: those that the activator is reached by; empty: that is not known."""
+    missing = next((one for one in families_of(service) if one not in families), None)
+    if missing is None or not families:
+        return None
+    reached = " and ".join(sorted(families))
+    said = f"the Service {name} has {missing} addresses, and the activator is reached by {reached} only"
+    return Refused("AddressFamily", f"{said}: give the activator's Service and `listen` {missing} as well")
+
+
+def families_of(service: AnnotatedService) -> list[str]:
+    return service.spec.ip_families or [FAMILIES[0]]
+
+
 def _refused(service: AnnotatedService, name: str) -> Refused | None:
     spec = service.spec
     if spec.type == "ExternalName":
@@ -133,11 +148,10 @@ def front_slices(
     replicas: Mapping[str, tuple[FrontEndpoint, ...]],
 ) -> tuple[FrontSlice, ...]:
     """Ours of this Service, with all replicas of the activator; none where there is none of its families."""
-    families = service.spec.ip_families or [FAMILIES[0]]
     fronts = tuple(FrontPort(port.name, number, port.app_protocol) for port in ports)
     return tuple(
         FrontSlice(front_name(service.metadata.name, family), family, replicas[family], fronts)
-        for family in families
+        for family in families_of(service)
         if replicas.get(family)
     )
 

@@ -29,6 +29,10 @@ class Backoff:
         self._ceiling_s = self._initial_s
         self.failures = 0
 
+    def lower(self, ceiling_s: float) -> None:
+        """The next pauses begin at this ceiling at the most."""
+        self._ceiling_s = min(self._ceiling_s, ceiling_s)
+
     def next_s(self, retry_after_s: float | None = None) -> float:
         """The pause before the next attempt, seconds: between half of the ceiling and all of it.
 

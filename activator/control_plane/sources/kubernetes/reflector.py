@@ -47,6 +47,7 @@ KUBE_WATCH_S: Final = 300.0  # the server ends a watch after between once and tw
 KUBE_WATCH_GRACE_S: Final = 15.0  # what a server may take beyond that before the watch is cut
 KUBE_INACTIVITY_S: Final = 90.0  # nothing in a watch for so long, no bookmark either (one a minute): it has stalled
 KUBE_STEADY_S: Final = 10.0  # a watch that held so long ended well: the next begins without a backoff
+KUBE_GO_ON_MAX_S: Final = 0.25  # a watch that brought events and broke is begun again after so long at the most
 KUBE_DECODE_LOG_INTERVAL_S: Final = 60.0  # objects that cannot be read are logged at most so often
 
 log = logging.getLogger("activator.kubernetes")
@@ -98,6 +99,7 @@ class Reflector(Generic[Object]):
         self._stream_began_s = -NEVER
         self._stream_read_s = -NEVER
         self._stream_ends_s = NEVER
+        self._watch_brought = False  # the last one has brought an event of an object
         self._decode_logged_s = -NEVER
         self._decode_logged_total = 0
 
@@ -147,6 +149,7 @@ class Reflector(Generic[Object]):
     async def _step(self) -> float:
         """A list if need be, then one watch; the seconds to wait after it."""
         error: Exception | None = None
+        self._watch_brought = False
         try:
             if self._wanted is not None or not self.version:
                 await self._list()
@@ -167,6 +170,8 @@ class Reflector(Generic[Object]):
             self._backoff.reset()
             if error is None or isinstance(error, RelistError):
                 return 0.0
+        elif self._watch_brought and self.version and self._wanted is None:
+            self._backoff.lower(KUBE_GO_ON_MAX_S)
         return self._backoff.next_s(error.retry_after_s if isinstance(error, KubeError) else None)
 
     def _broke(self, error: KubeError) -> None:
@@ -239,6 +244,8 @@ class Reflector(Generic[Object]):
         kind, thing = event.type, event.object
         metadata = thing.metadata
         self.events_total[kind] += 1
+        if kind != "BOOKMARK":
+            self._watch_brought = True
         if kind == "DELETED":
             self.contents.deleted(metadata)
         elif kind in {"ADDED", "MODIFIED"}:

@@ -14,7 +14,7 @@ from activator.control_plane.reconcile.traffic_wanted import Position
 from activator.control_plane.scaling.rule import ScalingRule
 from activator.control_plane.sources.activations.fronts import ENTRY_LINGERS_S, Around, Fronts
 from activator.control_plane.sources.activations.objects import AnnotatedService, FrontSliceRead, Workload
-from activator.control_plane.sources.activations.service_front import Refused, taken_ports
+from activator.control_plane.sources.activations.service_front import Refused, missing_family, taken_ports
 from tests.manual_clock import ManualClock
 
 HTTP = {"name": "http", "port": 80, "targetPort": "http"}
@@ -61,6 +61,26 @@ def test_a_port_is_the_same_by_name_and_by_number() -> None:
     assert len(taken_ports(service(ports=both), declared(), WORKLOAD, "default/web")) == 2
 
 
+@pytest.mark.parametrize(
+    ("families", "reached", "refused"),
+    [
+        (["IPv4"], {"IPv4"}, False),
+        (["IPv4", "IPv6"], {"IPv4", "IPv6"}, False),
+        (["IPv6"], {"IPv4", "IPv6"}, False),
+        (["IPv4", "IPv6"], {"IPv4"}, True),
+        (["IPv6"], {"IPv4"}, True),
+        (["IPv6"], set(), False),  # nothing is known yet
+    ],
+)
+def test_a_family_that_the_activator_is_not_reached_by_is_refused(
+    families: list[str], reached: set[str], refused: bool
+) -> None:
+    found = missing_family(service(ipFamilies=families), reached, "default/web")
+    assert (found is not None) == refused
+    if found is not None:
+        assert found.reason == "AddressFamily" and "IPv6 addresses" in found.message
+
+
 class Cluster:
     """Fronts with Services and slices as they are put."""
 
@@ -69,7 +89,9 @@ class Cluster:
         self.services: dict[str, AnnotatedService] = {}
         self.marked: set[str] = set()
         self.listened: frozenset[int] = frozenset()
-        self.fronts = Fronts(self.services.get, self.marked.add, self._listen, self.clock.now, "10.0.0.9")
+        self.listened_families = frozenset({"IPv4", "IPv6"})
+        here = (self._listen, self.clock.now, "10.0.0.9", lambda: self.listened_families)
+        self.fronts = Fronts(self.services.get, self.marked.add, *here)
         self.version = 1
 
     def _listen(self, ports: frozenset[int]) -> None:
@@ -123,6 +145,35 @@ def test_a_service_gets_a_port_of_its_own_and_keeps_it() -> None:
     assert second.traffic.position is Position.BESIDE
     here.write(second)
     assert here.fronts.entries("default/web") == ((number,), False), "its clients come here now"
+
+
+def own_slice(family: str, *addresses: str) -> FrontSliceRead:
+    """Of the activator's own Service."""
+    conditions = {"ready": True, "serving": True, "terminating": False}
+    endpoints = [{"addresses": [one], "conditions": conditions} for one in addresses]
+    thing = {"metadata": {"name": f"activator-{family}", "namespace": "activator"}, "addressType": family}
+    return msgspec.convert({**thing, "endpoints": endpoints, "ports": []}, FrontSliceRead)
+
+
+def test_a_service_of_two_families_has_a_slice_of_each_once_the_activator_has_both() -> None:
+    here = Cluster()
+    here.put(service(ipFamilies=["IPv4", "IPv6"]))
+    here.fronts.declare("default/web", declared(), "2026")
+    here.fronts.own_changed(own_slice("IPv4", "10.0.0.9"))
+    outcome = here.work_out()
+    assert (outcome.traffic, outcome.condition.reason) == (None, "AddressFamily")
+    here.marked.clear()
+    here.fronts.own_changed(own_slice("IPv6"))
+    assert here.marked == {"default/web"}
+    assert here.work_out().traffic is not None, "no replica has an address yet: that is another thing"
+    here.fronts.own_changed(own_slice("IPv6", "fd00::9"))
+    slices = here.work_out().traffic.slices
+    assert [(one.address_type, len({port.number for port in one.ports})) for one in slices] == [
+        ("IPv4", 1),
+        ("IPv6", 1),
+    ]
+    here.listened_families = frozenset({"IPv4"})
+    assert here.work_out().condition.reason == "AddressFamily", "it does not listen there"
 
 
 def test_two_services_never_share_a_port() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.client import KUBE_CALL_TIMEOUT_S, KubeClient
 from activator.control_plane.sources.kubernetes.credentials import Credentials
 from activator.control_plane.sources.kubernetes.errors import RefusedError, UnreachableError
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, LEASES
@@ -427,7 +427,8 @@ def test_names_and_labels_have_their_bounds(on: On) -> None:
 @pytest.mark.parametrize("fault", Fault)
 @on_a_loop
 async def test_faults_of_the_fake(tmp_path: Path, fault: Fault) -> None:
-    async with fake_cluster(tmp_path, call_timeout_s=0.2) as cluster:
+    bound_s = 1.0 if fault is Fault.NO_ANSWER else KUBE_CALL_TIMEOUT_S  # a busy machine has to do it within that
+    async with fake_cluster(tmp_path, call_timeout_s=bound_s) as cluster:
         cluster.server.faults = [("create", fault)]
         with pytest.raises(UnreachableError):
             await cluster.client.create(CONFIG_MAPS.collection("default"), config_map("a"), "me")

@@ -11,7 +11,12 @@ import pytest
 from activator.control_plane.sources.kubernetes.backoff import KUBE_BACKOFF_INITIAL_S, KUBE_BACKOFF_MAX_S
 from activator.control_plane.sources.kubernetes.object_store import Key
 from activator.control_plane.sources.kubernetes.objects import ConfigMap, EndpointSlice, KubeObject
-from activator.control_plane.sources.kubernetes.reflector import KUBE_INACTIVITY_S, KUBE_STEADY_S, Reflector
+from activator.control_plane.sources.kubernetes.reflector import (
+    KUBE_GO_ON_MAX_S,
+    KUBE_INACTIVITY_S,
+    KUBE_STEADY_S,
+    Reflector,
+)
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, ENDPOINT_SLICES, SECRETS, Selection
 from tests.control_plane.sources.kubernetes.fake_cluster import (
     Cluster,
@@ -369,6 +374,23 @@ async def test_watches_that_end_at_once_are_not_begun_in_a_hurry(tmp_path: Path)
         await until(lambda: reflector.watches_total == 6)
         assert len(pauses) == 4  # after one that has held, at once
         assert reflector.errors_total == {}
+
+
+@on_a_loop
+async def test_a_watch_that_brings_something_each_time_before_it_breaks_goes_on_soon(tmp_path: Path) -> None:
+    """Broken once a second, it would soon be waited for half a minute, and hear nothing of what happens meanwhile."""
+    async with fake_cluster(tmp_path) as cluster, watching(cluster, MAPS) as (reflector, _):
+        cluster.server.create("configmaps", config_map("a", x="0"))
+        for number in range(1, 9):
+            await until(lambda: bool(cluster.server.watchers) and reflector.watching)
+            cluster.server.update("configmaps", "a", {"data": {"x": f"{number} heard"}})
+            await until(partial(count_is, reflector.events_total, "MODIFIED", number))
+            cluster.server.cut_next_line = True
+            cluster.server.bookmark()
+            await until(partial(is_at_watch, cluster, reflector, number + 1))
+        pauses = cluster.pauses.asked
+        assert len(pauses) == 8 and max(pauses) <= KUBE_GO_ON_MAX_S and pauses[0] > 0
+        assert reflector.errors_total == {"cut": 8} and reflector.lists_total == 1
 
 
 def server_ends_watches(cluster: Cluster) -> None:
