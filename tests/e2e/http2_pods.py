@@ -5,6 +5,7 @@ Both answer, whatever the protocol:
 /            a small body; where a body was sent, that body, once all of it is there
 /large       LARGE bytes
 /bytes/1000  so many bytes of a known pattern
+/typed       as /, with the content-type of the request
 /drop        how many bytes were sent
 /trailers    as /, and trailers behind it
 /duplex      what is sent, at once
@@ -408,12 +409,13 @@ async def mirror(stream: PodStream) -> None:  # noqa: C901, PLR0912 - a table
         await stream.send(sent)
         stream.end([("x-sum", str(len(sent))), *stream.trailers])
         return
-    await _send_whole(stream, 200, sent if sent or stream.method == "POST" else SMALL)
+    more = [("content-type", stream.header("content-type") or "")] if kind == "typed" else []
+    await _send_whole(stream, 200, sent if sent or stream.method == "POST" else SMALL, more)
 
 
-async def _send_whole(stream: PodStream, status: int, body: bytes) -> None:
+async def _send_whole(stream: PodStream, status: int, body: bytes, more: Pairs | None = None) -> None:
     empty = stream.method == "HEAD" or not body
-    stream.head(status, [("content-length", str(len(body)))], end=empty)
+    stream.head(status, [("content-length", str(len(body))), *(more or [])], end=empty)
     if not empty:
         await stream.send(body)
         stream.end()
@@ -523,7 +525,8 @@ def mirror1(side: PodSide) -> None:  # noqa: C901, PLR0912 - a table
             side.send(b"0\r\n" + lines.encode() + b"\r\n")
             continue
         body = sent if sent or request.method == "POST" else SMALL
-        side.send(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        lines = "".join(f"Content-Type: {one}\r\n" for one in request.all("content-type") if kind == "typed")
+        side.send(f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\n{lines}\r\n".encode())
         if request.method != "HEAD":
             side.send(body)
 

@@ -5,6 +5,7 @@ The tables of misbehaviour are in test_e2e_http2_tables.py, WebSockets in test_e
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import signal
@@ -28,7 +29,7 @@ from tests.e2e.origin import pattern
 from tests.e2e.pods import PodSide, Request, ScriptedPod
 from tests.e2e.pods import serve as serve1
 from tests.e2e.running import Activator, configured, eventually
-from tests.http2.raw_client import MAX_WINDOW, Code, Frame, Type, data_frame, ping_frame
+from tests.http2.raw_client import MAX_WINDOW, Code, Frame, Type, data_frame, frame, ping_frame, priority_frame
 
 CLIENTS = ["h1", "h2", "h2 over TLS"]
 PODS = ["h1", "h2c", "h2"]
@@ -234,6 +235,68 @@ def test_a_slow_stream_stops_no_other_one(here: World, pod: str) -> None:
             assert client.answer(number).size == 5_000
         client.reset(slow)
     here.activator.wait_idle()
+
+
+def told(here: World, pod: str) -> dict[str, str]:
+    """The fields of the one request that the pod has had."""
+    (found,) = here.pod(pod).requests
+    return {name.lower(): value for name, value in found.headers}
+
+
+@pytest.mark.parametrize("pod", PODS)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_priority_is_passed_on(here: World, client: str, pod: str) -> None:
+    """RFC 9218 5: a hop may ignore it, and takes nothing from it."""
+    here.pod(pod).requests.clear()
+    assert ask(here, client, pod, "/", headers=[("priority", "u=1, i")]).status == 200
+    assert told(here, pod)["priority"] == "u=1, i"
+
+
+PRIORITY_UPDATE = 0x10
+PRIORITIES = [
+    priority_frame(1, b"\x00\x00\x00\x00\x0f"),
+    priority_frame(9, b"\x80\x00\x00\x01\xff"),  # of an idle stream
+    frame(PRIORITY_UPDATE, payload=b"\x00\x00\x00\x01u=1, i"),
+    frame(PRIORITY_UPDATE, payload=b"\x00\x00\x00\x09no, dictionary?"),
+]
+
+
+@pytest.mark.parametrize("pod", PODS)
+def test_frames_of_priority_have_no_effect(here: World, pod: str) -> None:
+    """RFC 9113 5.3.2, RFC 9218 7.1: before, amid and behind a request; the connection goes on."""
+    noise = b"".join(PRIORITIES)
+    with here.http2() as client:
+        client.authority = HOSTS[pod]
+        client.socket.sendall(noise)
+        number = client.begin("/", "POST", end=False)
+        client.socket.sendall(noise)
+        client.send(number, b"body", end=True)
+        assert client.answer(number).body == b"body"
+        client.socket.sendall(noise)
+        assert client.ask("/").body == SMALL and client.goaway is None
+
+
+GRPC_WEB = b"\x00\x00\x00\x00\x03\xff\x00a" + b"\x80\x00\x00\x00\x10grpc-status: 0\r\n"
+
+
+@pytest.mark.parametrize("kind", ["application/grpc-web+proto", "application/grpc-web-text"])
+@pytest.mark.parametrize("pod", PODS)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_grpc_web_passes_through(here: World, client: str, pod: str, kind: str) -> None:
+    """Its trailers are a part of the body (0x80), and nothing of it is translated into gRPC."""
+    here.pod(pod).requests.clear()
+    body = base64.b64encode(GRPC_WEB) if kind.endswith("text") else GRPC_WEB
+    fields = [
+        ("content-type", kind),
+        ("accept", kind),
+        ("x-grpc-web", "1"),
+        ("x-user-agent", "grpc-web-javascript/0.1"),
+    ]
+    found = ask(here, client, pod, "/typed", body=body, headers=fields)
+    assert (found.status, found.body, found.headers["content-type"], found.trailers) == (200, body, kind, {})
+    assert "grpc-status" not in found.headers
+    sent = told(here, pod)
+    assert {name: sent[name] for name, _ in fields} == dict(fields)
 
 
 # --- ends ---
