@@ -17,6 +17,8 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 from activator.config.specs import RevisionSpec
 from activator.data_plane.stand_in import StandIn
 from tests.e2e.conftest import RunActivator
+from tests.e2e.http2_client import Http2Client
+from tests.e2e.http2_pods import Http2Pod
 from tests.e2e.running import PATIENCE_S, Activator, configured
 
 MANY = 500
@@ -196,6 +198,22 @@ def test_a_waiting_page_shows_the_last_line_of_the_program(page: Page, scheme: A
     assert page.evaluate("document.documentElement.scrollWidth") == 400, "nothing is wider than the window"
     assert [one["id"] for one in Axe().run(page)["violations"]] == []
     page.screenshot(path=tmp_path / f"{scheme}-waiting.png")
+
+
+def test_streams_are_counted_beside_connections(run_activator: RunActivator, page: Page) -> None:
+    """Two that the pod holds, on one connection; none once they have ended."""
+    with Http2Pod() as pod:
+        one = {"name": "streams", "hosts": ["*"], "pods": [pod.address], "protocol": "h2c"}
+        activator = run_activator(configured([one]))
+        activator.wait_ready_pods("streams")
+        opened(page, activator)
+        status = page.get_by_role("status")
+        with Http2Client(activator.address) as client:
+            numbers = [client.start("/hold") for _ in range(2)]
+            expect(status).to_contain_text("1 client connections (2 HTTP/2 streams)")
+            pod.release()
+            assert [client.answer(number).status for number in numbers] == [200, 200]
+            expect(status).not_to_contain_text("HTTP/2 streams")
 
 
 def test_when_there_is_no_answer_it_says_so(serving: Activator, page: Page) -> None:
