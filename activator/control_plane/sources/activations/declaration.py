@@ -80,13 +80,14 @@ def of_service(one: AnnotatedService, policy_names: AbstractSet[str]) -> Declara
     port = one.spec.ports[0] if one.spec.ports else None
     if port is not None:
         entries.setdefault("port", item_of(port.target_port or port.port, where))
-    is_http2 = port is not None and (port.app_protocol in _HTTP2_PROTOCOLS or port.name in _HTTP2_NAMES)
+    is_http2 = port is not None and (port.app_protocol in _HTTP2_PROTOCOLS or names_http2(port.name or ""))
     return _read(SERVICE, one, Item(where, entries=entries), policy_names, is_http2, problems)
 
 
 def names_http2(port_name: str) -> bool:
     """By the name of a port, as Knative and service meshes read it."""
-    return port_name in _HTTP2_NAMES or port_name.startswith(("h2c-", "http2-", "grpc-"))
+    protocol, _, rest = port_name.partition("-")
+    return protocol in _HTTP2_NAMES and not (protocol == "grpc" and rest.split("-")[0] == "web")  # that is HTTP/1.1
 
 
 def _read(
