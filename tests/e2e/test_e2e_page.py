@@ -133,7 +133,12 @@ def test_details_by_keyboard_with_the_output_as_it_comes(serving: Activator, pag
 
 def test_selected_text_survives_refreshes(serving: Activator, page: Page) -> None:
     opened(page, serving)
-    row_of(page, "broken").locator(".why").evaluate("node => getSelection().selectAllChildren(node)")
+    page.wait_for_function("""() => {
+        const why = [...document.querySelectorAll('.why')].find(node => node.textContent.includes('no model file'));
+        if (why) getSelection().selectAllChildren(why);
+        return why;
+    }""")
+    serving.command("/restart/broken")  # it has no cause for a moment
     with page.expect_response("**/debug/overview"):
         get(serving, "talker.test")
     with page.expect_response("**/debug/overview"):

@@ -38,7 +38,8 @@ KNOWN_STIMULI: dict[str, dict[str, str]] = {
             "fifty streams too many",
         ),
         "the program here makes its answers whole, 3 MB each (httpunk 0.4.5)",
-    ),
+    )
+    | {"16,000 fields from the static table": "answers it once in some hundred times (httpunk 0.4.5)"},
     "nginx": {
         "rapid reset": "has no limit of its own (1.22)",
         "rapid reset of requests without an end": "has no limit of its own (1.22)",

@@ -98,7 +98,7 @@ function update(row, now, since_s) {
   row.data = now;
   write(row.state, now.state);
   mark(row.state, 'mark ' + now.state);
-  write(row.why, now.attention.join('; '));
+  if (!selects(row.why)) write(row.why, now.attention.join('; '));  // a start that is tried again has no cause for a moment
   mark(row.why, 'why ' + (now.state === 'failed' ? 'bad' : 'busy'));
   const texts = [, , rate(now.rate), now.requests, now.failed, now.in_flight, now.queued, now.ready + ' / ' + now.pods];
   for (let number = 2; number < texts.length; number++) write(row.cells[number], texts[number]);
