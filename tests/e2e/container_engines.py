@@ -29,6 +29,7 @@ PORT = 8080
 _SERVE = """#!/bin/sh
 trap 'kill $server; exit 0' TERM
 httpd -f -p "${PORT:-8080}" -h /www & server=$!
+until wget -q -O /tmp/healthy "http://127.0.0.1:${PORT:-8080}/"; do sleep 0.05; done
 echo "listening on port ${PORT:-8080}"
 wait $server
 """
@@ -40,7 +41,7 @@ runtime = "runc"
 events_logger = "file"
 """
 _NETAVARK = ("/usr/lib/podman/netavark", "/usr/libexec/podman/netavark")
-_COMMANDS = ("sh", "httpd", "sleep", "echo", "cat", "tail", "test", "touch", "kill", "true", "false")
+_COMMANDS = ("sh", "httpd", "sleep", "echo", "cat", "tail", "test", "touch", "kill", "true", "false", "wget")
 _LABEL = "activator.instance"  # of what an activator has made
 
 

@@ -116,12 +116,7 @@ def test_when_containers_are_ready_and_why_they_are_not(run_activator: RunActiva
             engine,
             {**revision("web", image=IMAGE, max_scale=2), "container_concurrency": 1},
             revision("line", image=IMAGE, readiness={"log": "listening on port [0-9]+"}),
-            revision(
-                "asked",
-                image=IMAGE,
-                readiness={"command": healthy},
-                command=["sh", "-c", "touch /tmp/healthy; exec serve"],
-            ),
+            revision("asked", image=IMAGE, readiness={"command": healthy}),
             revision("crash", image=IMAGE, command=says),
             {**revision("mute", image=IMAGE, command=["sleep", "60"]), "timeouts": {"startup": "1s"}},
         )
