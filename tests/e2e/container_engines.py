@@ -302,6 +302,3 @@ class Docker(RealEngine):
     @staticmethod
     def _ip(*words: str) -> None:
         subprocess.run(["ip", *words], check=True, capture_output=True, timeout=PATIENCE_S)
-
-
-ENGINES: tuple[type[RealEngine], ...] = (Podman, Docker)

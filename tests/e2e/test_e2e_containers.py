@@ -19,7 +19,7 @@ from activator.control_plane.sources.container.engine import Engine
 from tests.conftest import Need
 from tests.control_plane.sources.container.contract import check_contract
 from tests.e2e.conftest import RunActivator
-from tests.e2e.container_engines import ENGINES, IMAGE, PORT, RealEngine
+from tests.e2e.container_engines import IMAGE, PORT, Docker, Podman, RealEngine
 from tests.e2e.http_client import Answer, ask, burst, failures, request
 from tests.e2e.running import ROOT, Activator, cli, configured, eventually
 
@@ -28,7 +28,7 @@ WEB = "activator.revision=default/web"
 SHORT = {"idle": "500ms", "stop": {"grace": "2s"}}
 
 
-@pytest.fixture(scope="module", params=ENGINES, ids=lambda kind: kind.TOOL)
+@pytest.fixture(scope="module", params=[Podman, pytest.param(Docker, marks=pytest.mark.deep)], ids=["podman", "docker"])
 def engine(need: Need, request: pytest.FixtureRequest) -> Iterator[RealEngine]:
     kind: type[RealEngine] = request.param
     lacks = kind.missing()
