@@ -7,12 +7,15 @@ import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.e2e.knative_cluster import Cluster
 from tests.e2e.running import WORKERS, Activator
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 RunActivator = Callable[..., Activator]
 
@@ -84,3 +87,15 @@ def _runner(folder: Path) -> Iterator[RunActivator]:
             except AssertionError as error:
                 problems.append(str(error))
         assert not problems, "\n".join(problems)
+
+
+@pytest.fixture(scope="module")
+def browser(need_program: Callable[[str], str]) -> Iterator[Browser]:
+    """Chromium, without its sandbox: the tests may run as root."""
+    from playwright.sync_api import sync_playwright  # it takes long, and few tests need it
+
+    switches = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"]
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=need_program("chromium"), args=switches)
+        yield chromium
+        chromium.close()

@@ -6,13 +6,13 @@ import http.client
 import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from axe_core_python.sync_playwright import Axe
-from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, expect
 
 from activator.config.specs import RevisionSpec
 from activator.data_plane.stand_in import StandIn
@@ -24,15 +24,6 @@ from tests.e2e.running import PATIENCE_S, Activator, configured
 MANY = 500
 UNAVAILABLE = "status of 503"  # what the browser itself says of the one answer that a test spoils
 PROGRAM = [sys.executable, str(Path(__file__).parent / "programs" / "talker.py"), "{port}"]
-SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-dev-shm-usage"]
-
-
-@pytest.fixture(scope="module")
-def browser(need_program: Callable[[str], str]) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=need_program("chromium"), args=SWITCHES)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from axe_core_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, Page, Route, expect
 
 from activator.admin.overview import STATES
 from activator.config.specs import RevisionSpec
@@ -22,7 +22,7 @@ from activator.data_plane.stand_in import StandIn
 from tests.e2e.conftest import RunActivator
 from tests.e2e.pictures import CELLS_MAX, compare, differences
 from tests.e2e.running import Activator, configured
-from tests.e2e.test_e2e_page import PROGRAM, SWITCHES, opened
+from tests.e2e.test_e2e_page import PROGRAM, opened
 
 ATTENTION = {
     "failed": ["cannot start: the program exited with code 1: no model file"],
@@ -41,14 +41,6 @@ ZERO = {"requests": 0, "failed": 0, "in_flight": 0, "queued": 0, "ready": 0, "po
 PHASES = ("scale_up", "start", "ready", "total")
 POINTS = 60
 DARK = ("serving", "groups", "question", "waiting-output")  # among them each colour
-
-
-@pytest.fixture(scope="module")
-def browser(need_program: Callable[[str], str]) -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=need_program("chromium"), args=SWITCHES)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture
