@@ -104,17 +104,32 @@ def chat(size: int, first: bool, words: str = TEXT * 20) -> bytes:
 
 @pytest.mark.benchmark(group="routing")
 @pytest.mark.parametrize(
-    "kind", ["first", "64KiB", "250KB", "250KB-short", "250KB-escapes", "250KB-tokens", "250KB-brackets"]
+    "kind",
+    [
+        "first",
+        "64KiB",
+        "250KB",
+        "250KB-plain",
+        "250KB-short",
+        "250KB-escapes",
+        "250KB-backslashes",
+        "250KB-tokens",
+        "250KB-brackets",
+        "250KB-members",
+    ],
 )
 def test_body_scan(benchmark: BenchmarkFixture, kind: str) -> None:
     body = {
         "first": lambda: chat(250_000, True),
         "64KiB": lambda: chat(52_000, False),
         "250KB": lambda: chat(250_000, False),
+        "250KB-plain": lambda: chat(250_000, False, "plain text without any quotes " * 300),
         "250KB-short": lambda: chat(250_000, False, TEXT),
         "250KB-escapes": lambda: chat(250_000, False, 'a "b" \\ c\n' * 40),
+        "250KB-backslashes": lambda: b'{"a":["%b"],"model":"m"}' % (b"\\" * 250_000),
         "250KB-tokens": lambda: b'{"tokens":[%b0],"model":"m"}' % (b"31337, " * 36_000),
         "250KB-brackets": lambda: b'{"a":[%b0],"model":"m"}' % (b"[],{}," * 42_000),
+        "250KB-members": lambda: b'{%b"model":"m"}' % (b'"a":1,' * 42_000),
     }[kind]()
     drill = RoutingDrill(Router(False), head(), "")
     rounds_of(benchmark)(drill.scan, args=(body, 64 * KIB, 20), rounds=30)
