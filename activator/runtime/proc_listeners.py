@@ -6,21 +6,32 @@ Some sandboxes have the one and not the other. It is text of all sockets, so it 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from typing import Final
 
 _TCP_LISTEN: Final = "0A"
+_LOOPBACK_NET: Final = 127
+_LOOPBACK_6: Final = [0, 0, 0, 1]
+_MAPPED: Final = [0, 0, 0xFFFF]  # before an address of version 4
 _ACCEPTS: Final = 0x10000  # __SO_ACCEPTCON, in the flags of /proc/net/unix
 
 
-def port_listens(port: int, folder: str = "/proc/net") -> bool:
-    """On any address of this machine."""
-    wanted = f":{port:04X}"
+def port_listens(port: int, folder: str = "/proc/net", loopback: bool = True) -> bool:
+    """On any address of this machine; with `loopback` False, on one that is not 127.0.0.0/8 or ::1."""
     for name in ("tcp", "tcp6"):
         for words in _rows(f"{folder}/{name}"):
-            if len(words) > 3 and words[3] == _TCP_LISTEN and words[1].endswith(wanted):
-                return True
+            if len(words) > 3 and words[3] == _TCP_LISTEN:
+                address, _, number = words[1].partition(":")
+                if int(number, 16) == port and (loopback or not _is_loopback(address)):
+                    return True
     return False
+
+
+def _is_loopback(address: str) -> bool:
+    """Words of 32 bits, each in the order of this machine's bytes."""
+    words = [int.from_bytes(bytes.fromhex(address[at : at + 8]), sys.byteorder) for at in range(0, len(address), 8)]
+    return words[-1] >> 24 == _LOOPBACK_NET if words[:-1] in ([], _MAPPED) else words == _LOOPBACK_6
 
 
 def socket_listens(path: str, folder: str = "/proc/net") -> bool:

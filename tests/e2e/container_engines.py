@@ -10,9 +10,11 @@ import http.client
 import io
 import json
 import os
+import pwd
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tarfile
 import tempfile
@@ -59,8 +61,11 @@ class RealEngine(abc.ABC):
     TOOL: ClassVar[str]  # the command, which its API's users type as well
     REMOVE: ClassVar[tuple[str, ...]]  # the command that does not wait for SIGTERM
     PUBLISHES_ALONE: ClassVar[bool]  # published ports stay while the service is away
+    HAS_ADDRESSES: ClassVar[bool] = True  # of containers, which this machine can reach
+    HAS_CGROUPS: ClassVar[bool] = True  # for limits and for pauses
 
     def __init__(self) -> None:
+        self._account: dict[str, Any] = {}  # that its programs run as; empty: that of the test
         self._folder = Path(tempfile.mkdtemp(prefix=f"{self.TOOL}-"))
         self.socket = self._folder / "engine.sock"
         self._service: subprocess.Popen[bytes] | None = None
@@ -89,7 +94,13 @@ class RealEngine(abc.ABC):
     def run(self, *words: str, check: bool = True) -> str:
         """What a command of the engine writes."""
         done = subprocess.run(
-            [*self._tool(), *words], env=self._environment(), capture_output=True, text=True, timeout=60, check=False
+            [*self._tool(), *words],
+            **self._account,
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
         )
         assert done.returncode == 0 or not check, (words, done.stderr)
         return done.stdout.strip()
@@ -153,7 +164,12 @@ class RealEngine(abc.ABC):
     def _daemon(self, *words: str | Path) -> subprocess.Popen[bytes]:
         with (self._folder / "log").open("ab") as log:
             return subprocess.Popen(
-                words, env=self._environment(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                words,
+                **self._account,
+                env=self._environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
             )
 
     def _asked(self, target: str) -> Any:
@@ -227,6 +243,40 @@ class Podman(RealEngine):
 
     def _environment(self) -> dict[str, str]:
         return {**os.environ, "CONTAINERS_CONF": str(self._conf)}
+
+
+class RootlessPodman(Podman):
+    """Of an account that is not root's: the first one of this machine that may have accounts of its own."""
+
+    HAS_ADDRESSES = False
+    HAS_CGROUPS = Path("/sys/fs/cgroup/cgroup.controllers").exists()  # version 2, which may be given to accounts
+
+    def __init__(self) -> None:
+        super().__init__()
+        account = _rootless_account()
+        assert account is not None
+        self._account = {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+        for place in (self._folder, self._conf):
+            os.chown(place, account.pw_uid, account.pw_gid)
+
+    @classmethod
+    def missing(cls) -> str:
+        lacks = super().missing() or " and ".join(_lacking("newuidmap", "slirp4netns"))
+        if not lacks and _rootless_account() is None:
+            lacks = "an account in /etc/subuid and /etc/subgid (useradd makes one)"
+        if not lacks and not os.stat("/dev/net/tun").st_mode & stat.S_IWOTH:
+            lacks = "/dev/net/tun for everybody (chmod 666)"
+        return lacks
+
+    def _environment(self) -> dict[str, str]:
+        return {**super()._environment(), "HOME": str(self._folder), "XDG_RUNTIME_DIR": str(self._folder)}
+
+def _rootless_account() -> pwd.struct_passwd | None:
+    names = [
+        {line.partition(":")[0] for line in Path(place).read_text().splitlines()} if Path(place).exists() else set()
+        for place in ("/etc/subuid", "/etc/subgid")
+    ]
+    return next((one for one in pwd.getpwall() if one.pw_name in names[0] & names[1]), None)
 
 
 class Docker(RealEngine):

@@ -183,6 +183,26 @@ def test_ports_as_proc_shows_them() -> None:
     assert not port_listens(port, "/nowhere") and not socket_listens("/a", "/nowhere")
 
 
+@pytest.mark.parametrize(
+    ("family", "address", "is_loopback"),
+    [
+        (socket.AF_INET, "127.0.0.1", True),
+        (socket.AF_INET, "127.1.2.3", True),
+        (socket.AF_INET, "0.0.0.0", False),
+        (socket.AF_INET6, "::1", True),
+        (socket.AF_INET6, "::ffff:127.0.0.1", True),
+        (socket.AF_INET6, "::", False),
+    ],
+)
+def test_ports_that_only_this_machine_reaches(family: socket.AddressFamily, address: str, is_loopback: bool) -> None:
+    with socket.socket(family) as sock:
+        sock.bind((address, 0))
+        sock.listen()
+        port = sock.getsockname()[1]
+        assert port_listens(port)
+        assert port_listens(port, loopback=False) is not is_loopback
+
+
 def test_a_socket_that_systemd_has_opened_is_used_as_it_is_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "a.sock"
     with socket.socket(socket.AF_UNIX) as opened:

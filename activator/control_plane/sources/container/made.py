@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 from collections.abc import Callable
@@ -28,9 +29,15 @@ from activator.control_plane.sources.container.unit import (
 )
 from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.unit import NotStartedError
+from activator.runtime.errors import one_line
 
 CLOSE_PATIENCE_S: Final = 10.0  # for the removal of a container, while the activator ends
 UNHEARD_S: Final = 2.0  # for the answer to a container that is not wanted any more
+
+WARNINGS_MAX: Final = 8  # of an engine, for one container …
+WARNING_CHARS_MAX: Final = 300  # … and of each
+
+log = logging.getLogger("activator.container")
 
 
 class MadeContainer(ContainerUnit):
@@ -80,6 +87,7 @@ class MadeContainer(ContainerUnit):
         if not isinstance(found, str) or not found.isalnum():
             raise EngineError(200, "the engine does not name the container that it made")
         self.id, self._is_unheard = found, False
+        self._tell_warnings(made.get("Warnings"))
         if not stop_asked.is_set():
             await self._or_stopped(self.engine.call("POST", f"/containers/{self.id}/start"), stop_asked)
 
@@ -98,6 +106,11 @@ class MadeContainer(ContainerUnit):
         finally:
             asked.cancel()
             task.cancel()
+
+    def _tell_warnings(self, warnings: Any) -> None:
+        """What the engine has not done as it was told: limits that this machine does not have, say."""
+        for warning in warnings[:WARNINGS_MAX] if isinstance(warnings, list) else []:
+            log.warning("%s: the container engine warns: %s", self.identity, one_line(str(warning))[:WARNING_CHARS_MAX])
 
     @property
     def _key(self) -> str:

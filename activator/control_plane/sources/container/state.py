@@ -11,7 +11,7 @@ STOPPED_CODES = frozenset({0, 130, 137, 143})  # of a program that was stopped b
 
 
 class ContainerState(NamedTuple):
-    """`exit_code` counts when it does not run."""
+    """`exit_code` counts when it does not run; `process` while it does, and is the number on the engine's machine."""
 
     is_running: bool
     is_paused: bool
@@ -19,13 +19,14 @@ class ContainerState(NamedTuple):
     is_oom_killed: bool
     exit_code: int
     error: str
+    process: int
 
 
 def state_of(shown: Mapping[str, Any]) -> ContainerState:
     """`shown`: the container, as it was inspected."""
     state = shown.get("State")
     state = state if isinstance(state, dict) else {}
-    code = state.get("ExitCode")
+    code, process = state.get("ExitCode"), state.get("Pid")
     return ContainerState(
         state.get("Running") is True,
         state.get("Paused") is True,
@@ -33,7 +34,15 @@ def state_of(shown: Mapping[str, Any]) -> ContainerState:
         state.get("OOMKilled") is True,
         code if isinstance(code, int) else 0,
         one_line(str(state.get("Error") or ""))[:300],
+        process if isinstance(process, int) else 0,
     )
+
+
+def memory_limit(shown: Mapping[str, Any]) -> int:
+    """In bytes; 0: none."""
+    config = shown.get("HostConfig")
+    limit = config.get("Memory") if isinstance(config, dict) else 0
+    return limit if isinstance(limit, int) else 0
 
 
 def health_test(shown: Mapping[str, Any]) -> list[str]:

@@ -7,7 +7,8 @@ Rules
      next look. While the engine is away the container counts as running, and its requests go on.
   3. "Ready" means: what `readiness` says; without that, the image's own HEALTHCHECK, run here at the pace of
      `readiness`; without that, its port accepts. A published port may be the engine's own proxy, which accepts before
-     the program does, and then closes: a connection has to stay open for a moment.
+     the program does, and closes when it finds nobody: the kernel is asked whether the program listens (listening.py),
+     and where it does not tell, a connection has to stay open for a moment.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question,
 from activator.control_plane.sources.container.creation import address_of, port_of
 from activator.control_plane.sources.container.engine import Engine, EngineAwayError, EngineError
 from activator.control_plane.sources.container.exec import CommandError, run_command
+from activator.control_plane.sources.container.listening import program_listens
 from activator.control_plane.sources.container.output import OutputReader
-from activator.control_plane.sources.container.state import ContainerState, health_test, state_of
+from activator.control_plane.sources.container.state import ContainerState, health_test, memory_limit, state_of
 from activator.control_plane.sources.process.causes import cause_of
 from activator.control_plane.sources.process.output import OnLine, Output
 from activator.control_plane.sources.process.readiness import until_answered, until_command
@@ -42,7 +44,9 @@ WAIT_S: Final = 30.0  # of one waiting call for the end of a container; then it 
 POLL_S: Final = 1.0  # between two looks at a container whose end cannot be waited for
 KILLED: Final = 137  # the exit code of a program that SIGKILL ended
 AWAY_STEP_S: Final = 0.5  # between two tries while the engine is away
-HOLD_S: Final = 0.05  # a connection to a published port that stays open for so long is the program's
+HOLD_S: Final = 0.05  # a connection to a published port that stays open for so long is the program's …
+UNSEEN_HOLD_S: Final = 1.0  # … or for so long, where the kernel knows of no listener …
+UNSEEN_S: Final = 5.0  # … and has not for so long; before that it is not connected to
 KILL_TIMEOUT_S: Final = 5.0
 REMOVE_TIMEOUT_S: Final = 10.0  # of one try
 LAST_OUTPUT_S: Final = 1.0  # how long the last lines may take when the container has ended
@@ -86,6 +90,7 @@ class ContainerUnit(Unit):
         self._shown: dict[str, Any] = {}  # as it was inspected last
         self._ended = asyncio.Event()
         self._look = asyncio.Event()  # it may have ended: look at it now
+        self._asked_since_s = 0.0  # whether it is ready
         self._is_silent = False  # the engine did not answer when it was to be stopped
         self._cause = ""
         self._exit_code: int | None = None
@@ -125,6 +130,8 @@ class ContainerUnit(Unit):
             raise NotStartedError("the container was removed while it started", for_good=False)
         self._shown = shown
         self._find_address()
+        if self.settings.memory and not memory_limit(shown):
+            log.warning("%s: the container engine limits no memory: without root it needs cgroups v2", self.identity)
         log.info("started %s, container %s, at %s", self.identity, self.id[:12], self.address or "no address")
         self._watch(since_s)
 
@@ -234,6 +241,7 @@ class ContainerUnit(Unit):
         if not self._running or not self.address:
             await asyncio.Event().wait()  # it has ended already, or was given up before it ran: `exited` tells
         readiness, now = self.settings.readiness, self.around.now
+        self._asked_since_s = now()
         interval_s = float(readiness.interval)
         if readiness.log:
             if await wait_for(self.output.ready, timeout_s):
@@ -256,8 +264,19 @@ class ContainerUnit(Unit):
     async def _answers(self) -> bool:
         probe = readiness_probe(self.revision)
         if probe.kind == PROBE_TCP:
-            return await stays_open(self.address, PROBE_TIMEOUT_S)
+            return await self._accepts()
         return await ask(Question(self.address, probe), PROBE_TIMEOUT_S) is Ask.ANSWERED
+
+    async def _accepts(self) -> bool:
+        assert self.port is not None
+        listens = await asyncio.to_thread(program_listens, state_of(self._shown).process, self.port)
+        if listens is None:
+            return await stays_open(self.address, HOLD_S)
+        if listens:
+            return await stays_open(self.address, 0.0)
+        if self.around.now() - self._asked_since_s < UNSEEN_S:
+            return False
+        return await stays_open(self.address, UNSEEN_HOLD_S)  # it may listen where we do not look
 
     async def exited(self) -> None:
         if self._running:
@@ -386,18 +405,20 @@ class ContainerUnit(Unit):
             task.cancel()
 
 
-async def stays_open(address: str, timeout_s: float) -> bool:
-    """Whether a connection is made, and not closed within a moment."""
+async def stays_open(address: str, hold_s: float) -> bool:
+    """Whether a connection is made, and not closed within `hold_s`."""
     host, port = split_address(address)
     writer: asyncio.StreamWriter | None = None
     try:
-        async with asyncio.timeout(timeout_s):
+        async with asyncio.timeout(PROBE_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(host, port)
-            try:
-                async with asyncio.timeout(HOLD_S):
-                    return bool(await reader.read(1))
-            except TimeoutError:
-                return True
+        if hold_s <= 0.0:
+            return True
+        try:
+            async with asyncio.timeout(hold_s):
+                return bool(await reader.read(1))
+        except TimeoutError:
+            return True
     except OSError:  # also that it takes too long
         return False
     finally:

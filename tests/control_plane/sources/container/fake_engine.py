@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ class Image:
         self.test = test
         self.ports = ports
         self.is_oom_killed = False
+        self.ignores_limits = False  # as a Podman without root on cgroups v1
 
 
 class FakeContainer:
@@ -92,6 +94,7 @@ class FakeContainer:
         config: dict[str, Any] = {"ExposedPorts": ports, "Tty": False, "Labels": self.body.get("Labels") or {}}
         if self.image.test is not None:
             config["Healthcheck"] = {"Test": self.image.test}
+        limits = {} if self.image.ignores_limits else {"Memory": host.get("Memory", 0)}
         return {
             "Id": self.id,
             "Name": f"/{self.name}",
@@ -100,11 +103,12 @@ class FakeContainer:
                 "Status": "paused" if self.paused else self.state,
                 "Running": self.is_running,
                 "Paused": self.paused,
+                "Pid": os.getpid() if self.is_running else 0,
                 "OOMKilled": self.image.is_oom_killed and not self.is_running,
                 "ExitCode": self.exit_code,
                 "Error": "",
             },
-            "HostConfig": {"NetworkMode": host.get("NetworkMode", "bridge"), "PortBindings": bindings},
+            "HostConfig": {"NetworkMode": host.get("NetworkMode", "bridge"), "PortBindings": bindings} | limits,
             "NetworkSettings": {"Ports": published, "Networks": {"bridge": {"IPAddress": ""}}},
         }
 
@@ -125,6 +129,7 @@ class FakeEngine:
         self.containers: dict[str, FakeContainer] = {}
         self.faults: dict[str, str] = {}
         self.calls: list[str] = []
+        self.warnings: list[str] = []  # when one is created
         self.start_errors: list[str] = []  # of the next starts
         self.execs: dict[str, int] = {}
         self.exec_codes: list[int] = []  # of the commands that are run, in this order; 0 when there are no more
@@ -268,7 +273,7 @@ class FakeEngine:
         made = FakeContainer(name, next(self._numbers), image, body)
         self.containers[made.id] = made
         self.say("create", made)
-        return web.json_response({"Id": made.id, "Warnings": []}, status=201)
+        return web.json_response({"Id": made.id, "Warnings": self.warnings}, status=201)
 
     def _named(self, request: web.Request) -> FakeContainer | None:
         return self.find(request.match_info["name"])

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from activator.control_plane.sources.container.made import WARNING_CHARS_MAX, WARNINGS_MAX
+from activator.control_plane.sources.container.unit import HOLD_S, stays_open
 from activator.messages import PodGone
 from tests.control_plane.sources.container.fake_engine import Image, fake_engine
 from tests.control_plane.sources.container.world import KEY, World, revision_of, world
@@ -148,16 +150,14 @@ def test_a_published_port_that_closes_at_once_is_not_the_program_yet(tmp_path: P
         await made.until(made.ready)
 
     async def closed() -> None:
-        from activator.control_plane.sources.container.unit import stays_open
-
         async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.close()
 
         server = await asyncio.start_server(close, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        assert not await stays_open(f"127.0.0.1:{port}", 1.0)
+        assert not await stays_open(f"127.0.0.1:{port}", HOLD_S)
         server.close()
-        assert not await stays_open(f"127.0.0.1:{port}", 1.0)
+        assert not await stays_open(f"127.0.0.1:{port}", HOLD_S)
 
     play(tmp_path, scenario)
     asyncio.run(closed())
@@ -188,6 +188,34 @@ def test_a_container_that_somebody_removes_is_replaced(tmp_path: Path, caplog: p
         assert "the container was removed by somebody else" in caplog.text
 
     play(tmp_path, scenario)
+
+
+def test_what_an_engine_warns_of_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(made: World) -> None:
+        made.engine.images["web"] = Image()
+        made.engine.warnings = ["limits are ignored\n" + "x" * 1000] * 100
+        made.want(revision_of(image="web"))
+        await made.until(made.ready)
+
+    play(tmp_path, scenario)
+    told = [one.message for one in caplog.records if "warns" in one.message]
+    assert len(told) == WARNINGS_MAX
+    assert told[0].startswith(f"{KEY}#1: the container engine warns: limits are ignored\\nx")
+    assert len(told[0]) < WARNING_CHARS_MAX + 100
+
+
+@pytest.mark.parametrize("ignores", [True, False])
+def test_a_limit_that_the_engine_does_not_set_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, ignores: bool
+) -> None:
+    async def scenario(made: World) -> None:
+        made.engine.images["web"] = Image()
+        made.engine.images["web"].ignores_limits = ignores
+        made.want(revision_of(image="web", memory="16MiB"))
+        await made.until(made.ready)
+
+    play(tmp_path, scenario)
+    assert (f"{KEY}#1: the container engine limits no memory" in caplog.text) is ignores
 
 
 def test_what_exists_is_started_stopped_and_never_removed(tmp_path: Path) -> None:
