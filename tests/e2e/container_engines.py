@@ -271,6 +271,7 @@ class RootlessPodman(Podman):
     def _environment(self) -> dict[str, str]:
         return {**super()._environment(), "HOME": str(self._folder), "XDG_RUNTIME_DIR": str(self._folder)}
 
+
 def _rootless_account() -> pwd.struct_passwd | None:
     names = [
         {line.partition(":")[0] for line in Path(place).read_text().splitlines()} if Path(place).exists() else set()
