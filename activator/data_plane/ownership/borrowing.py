@@ -128,8 +128,11 @@ class Borrowing(SlotSource):
             self._send(Returned(self.epoch, self.key, tuple([one.slot for one in idle])))
 
     def retire(self) -> None:
-        """Nothing is borrowed any more, and the owner forgets what it has lent."""
-        self.return_idle()
+        """The limit is gone: nothing is borrowed any more. What is in use goes on, and is nobody's slot."""
+        slots = (*[one.slot for one in self.idle], *self.in_use.values())
+        if slots and self.epoch:
+            self._send(Returned(self.epoch, self.key, slots))
+        self.idle.clear()
         self.epoch = 0
         self.wanted.clear()
         self.in_use.clear()
