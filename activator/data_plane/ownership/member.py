@@ -140,6 +140,7 @@ class Member:
                 self._act(member, message)
             self._complete_some()  # behind that: it may be a registration
         else:
+            self._taken_unknown(key)  # said in a view in which this member owned it; all is said anew to its owner
             self._borrow(throttler, owner)
             self.borrowed[key].borrowing.begin(False)
             if self._has_registered_with(owner):
