@@ -119,7 +119,6 @@ class Borrowing(SlotSource):
     def suspend(self) -> None:
         """The owner cannot be reached, or is another one: what ends meanwhile is kept for the next registration."""
         self.epoch = 0
-        self.lends = False
 
     def return_idle(self) -> None:
         """Slots that nothing uses go back now."""

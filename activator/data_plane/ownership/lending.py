@@ -299,7 +299,6 @@ class Lending(LineObserver):
             self._forget_waiters(borrower)
             for slot in list(borrower.slots):
                 self._take_back(borrower, slot)
-        self.borrowers.clear()
 
     def is_lending(self) -> bool:
         """Other members have slots."""

@@ -143,7 +143,7 @@ class Member:
             self._taken_unknown(key)  # said in a view in which this member owned it; all is said anew to its owner
             self._borrow(throttler, owner)
             self.borrowed[key].borrowing.begin(False)
-            if self._has_registered_with(owner):
+            if self.peers[owner].linked:  # it has registered there, without this revision
                 self.borrowed[key].borrowing.register(self.view.epoch, True)
 
     def revision_dropped(self, key: str) -> None:
@@ -381,7 +381,6 @@ class Member:
             one.borrowing.suspend()
             if owner == self.number:
                 del self.borrowed[key]
-                one.borrowing.throttler.source = None
                 if not one.is_dropped:
                     self._own(one.borrowing.throttler)
             else:
@@ -428,10 +427,6 @@ class Member:
             if one.owner == number:
                 one.borrowing.register(epoch)
         self._send(number, Registered(epoch, ""))
-
-    def _has_registered_with(self, number: int) -> bool:
-        peer = self.peers.get(number)
-        return peer is not None and peer.linked and self.view.has(number)
 
     def _complete_some(self) -> None:
         for owned in self.owned.values():
