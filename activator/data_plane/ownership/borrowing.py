@@ -183,7 +183,7 @@ class Borrowing(SlotSource):
     # --- what the throttler says ---
 
     def take(self, waiter: Waiter) -> PodTracker | None:
-        if self.wanted or waiter.exempt:
+        if waiter.exempt:
             return None
         now_s = self._now()
         while self.idle:

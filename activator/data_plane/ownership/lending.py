@@ -313,9 +313,9 @@ class Lending(LineObserver):
 
     def table_replaced(self) -> None:
         table = self.throttler.table
-        for identity, address in list(self._unplaced):
+        for identity, _ in list(self._unplaced):
             tracker = table.find_identity(identity)
-            if tracker is not None and tracker.address == address:
+            if tracker is not None:
                 self.pod_placed(tracker)
 
     def lent(self) -> int:

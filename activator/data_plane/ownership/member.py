@@ -297,8 +297,8 @@ class Member:
     def _from_borrower(self, number: int, message: AnyMessage) -> None:
         owned = self.owned.get(message.key)
         if owned is None:
-            is_here = message.key in self.borrowed or message.key in self._gone_since_s
-            if not is_here and self.view.owner_of(message.key) == self.number:
+            is_gone = message.key in self._gone_since_s
+            if not is_gone and self.view.owner_of(message.key) == self.number:
                 self._keep_unknown(number, message)
             return
         if message.epoch < owned.since:
