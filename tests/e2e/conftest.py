@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.e2e.knative_cluster import Cluster
-from tests.e2e.running import WORKERS, Activator
+from tests.e2e.running import PATIENCE_S, WORKERS, Activator
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -66,6 +66,7 @@ def _runner(folder: Path) -> Iterator[RunActivator]:
         configuration: dict[str, Any] | None = None,
         arguments: list[str] | None = None,
         prefix: Sequence[str] = (),
+        timeout_s: float = PATIENCE_S,
         **variables: str,
     ) -> Activator:
         if configuration is not None:
@@ -75,7 +76,7 @@ def _runner(folder: Path) -> Iterator[RunActivator]:
         assert arguments is not None
         activator = Activator(arguments, folder, prefix, **variables)
         running.append(activator)
-        return activator.wait_serving()
+        return activator.wait_serving(timeout_s)
 
     try:
         yield run

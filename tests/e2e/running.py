@@ -156,14 +156,14 @@ class Activator:
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
 
-    def wait_serving(self) -> Activator:
+    def wait_serving(self, timeout_s: float = PATIENCE_S) -> Activator:
         """Wait until it listens, and read from its log where."""
-        self.address = self.wait_log(r" serving on (\S+)").split(",")[0]
+        self.address = self.wait_log(r" serving on (\S+)", timeout_s=timeout_s).split(",")[0]
         found = self.logged(r" admin port on (\S+)")
         self.admin = found[0] if found else ""
         return self
 
-    def wait_log(self, pattern: str, count: int = 1) -> str:
+    def wait_log(self, pattern: str, count: int = 1, timeout_s: float = PATIENCE_S) -> str:
         """Wait for the `count`th line that `pattern` is found in; its first group, or the line."""
 
         def check() -> str:
@@ -172,7 +172,7 @@ class Activator:
                 raise AssertionError(f"ended with {self.process.returncode} before {pattern!r}:\n" + self.text())
             return found[count - 1] if len(found) >= count else ""
 
-        return eventually(check, pattern)
+        return eventually(check, pattern, timeout_s)
 
     def logged(self, pattern: str) -> list[str]:
         """The first group of `pattern`, or all of the match, of every line in which it is found."""

@@ -317,34 +317,6 @@ def test_two_programs_do_not_share_a_port(run_activator: RunActivator) -> None:
             run_activator(configuration)
 
 
-@pytest.mark.deep
-@pytest.mark.parametrize("limit", [1, 3])
-def test_a_million_requests_while_workers_die_and_stand_still(run_activator: RunActivator, limit: int) -> None:
-    """Of 5 workers one after the other is killed, or stopped for up to 2 s."""
-    chance = random.Random(100 + limit)
-    with CountingPods(4, 0.0005) as pods:
-        activator = run_activator(configured([limited(pods.addresses, limit)], workers=5))
-        activator.may_log_errors = True
-        load = Tally([activator.address], 40)
-
-        def disturb() -> None:
-            while load.good < 300_000:
-                time.sleep(chance.uniform(0.2, 3.0))
-                pid = chance.choice(pids(activator))
-                if chance.random() < 0.5:
-                    os.kill(pid, signal.SIGKILL)
-                else:
-                    os.kill(pid, signal.SIGSTOP)
-                    time.sleep(chance.uniform(0.1, 2.0))
-                    os.kill(pid, signal.SIGCONT)
-
-        load.run(disturb)
-        print(f"limit {limit}: {load.good:,} requests, {load.cut} cut, the longest {load.longest_s:.2f} s")
-        assert pods.most <= limit
-        assert load.other == []
-        activator.wait_idle("app")
-
-
 def test_each_worker_can_be_looked_at(run_activator: RunActivator) -> None:
     with CountingPods(1, 0.0) as pods:
         activator = run_activator(configured([limited(pods.addresses, 5)], workers=2))

@@ -553,10 +553,10 @@ class WholeWorld(World):
         limit, count = self.revisions[key]
         self.absent.discard(key)
         for _ in range(count):
-            self._new_pod(key, limit)
+            self.new_pod(key, limit)
 
-    def _new_pod(self, key: str, limit: int) -> Pod:
-        pod = super()._new_pod(key, limit)
+    def new_pod(self, key: str, limit: int) -> Pod:
+        pod = super().new_pod(key, limit)
         self._of_key[key].append(pod)
         if key in self._lifted:
             pod.limit = 1_000_000

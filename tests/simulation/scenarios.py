@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from activator.data_plane.ownership.member import EARLY_MAX, Member
 from activator.data_plane.ownership.messages import Cancel, WaitingRequest, Want
@@ -17,9 +17,9 @@ KEY = "ns/a"
 NAME = "ns/a#0"  # what members call it
 
 
-def run_all(seed: int) -> None:
+def run_all(scenarios: Sequence[Callable[[int], None]], seed: int) -> None:
     """Each of them, once."""
-    for scenario in SCENARIOS:
+    for scenario in scenarios:
         scenario(seed)
 
 

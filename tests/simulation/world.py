@@ -13,7 +13,7 @@ from typing import Final
 
 from activator.config.specs import RevisionSpec
 from activator.data_plane.ownership.member import Member
-from activator.data_plane.ownership.messages import AnyMessage
+from activator.data_plane.ownership.messages import AnyMessage, Want
 from activator.data_plane.ownership.view import MemberName, View
 from activator.data_plane.rebuild import Rebuild, highest_generation
 from activator.data_plane.throttle.lease import Lease
@@ -79,7 +79,7 @@ class Request(Waiter):
         self.pod: Pod | None = None
         self.end: str = ""
         self.came_s = self.waits_since_s = node.world.now()
-        self.was_tried = False
+        self.was_tried = False  # or was to go to a pod that its member did not know
         self.ended_s: float = 0.0
         self.is_excused = False  # its slot may have been given to another one, and that is allowed
 
@@ -210,7 +210,7 @@ class Events(SlotEvents):
         pass
 
     def wanted(self, key: str) -> None:
-        pass
+        self._node.wanted += 1
 
     def drained(self, key: str, slot: int, generation: int) -> None:
         throttler = self._node.throttlers.get(key)
@@ -219,6 +219,10 @@ class Events(SlotEvents):
 
     def departed(self, key: str, identity: str) -> None:
         pass
+
+    def taken(self, key: str, identity: str, is_over: bool, failure: str) -> None:
+        if is_over:
+            self._node.taken.append(identity)
 
     def trial_ended(self, key: str, identity: str, epoch: int, succeeded: bool) -> None:
         pass
@@ -246,6 +250,8 @@ class Node:
         self.alive = True
         self.paused = False
         self.leaves = False
+        self.taken: list[str] = []  # pods of one request that have had theirs
+        self.wanted = 0  # how often its control plane was asked for pods
         self.sends_left: int = -1  # messages until it is killed in the midst of a turn; below 0: it is not
         self.clock_rate: float = 1.0
         self._began_s: float = 0.0
@@ -422,6 +428,8 @@ class Node:
 
     def _send(self, receiver: int, message: AnyMessage) -> None:
         link = self._links.get(receiver)
+        if type(message) is Want and message.waiting.failed_at:
+            self._lost_its_turn(message)
         if self.sends_left == 0:
             return  # it is dead already, in the midst of what it does
         self.sends_left -= 1
@@ -431,6 +439,12 @@ class Node:
             if self.recorder is not None:
                 self.recorder.sent(receiver, message)
             link.send(receiver, message)
+
+    def _lost_its_turn(self, want: Want) -> None:
+        """It was granted a slot of a pod that is not known here yet: others go first until it is."""
+        request = self.member.borrowed[want.key].borrowing.wanted.get(want.waiting.request)
+        if isinstance(request, Request):
+            request.was_tried = True
 
     def _drop(self, peer: int) -> None:
         self.world.network.cut(self.name.number, peer)
@@ -469,7 +483,7 @@ class World:
         self._heard_s: dict[int, float] = {}  # until when each node has been told of views
         for key, (limit, count) in revisions.items():
             for _ in range(count):
-                self._new_pod(key, limit)
+                self.new_pod(key, limit)
         self._begin(members)
 
     def _begin(self, members: int) -> None:
@@ -581,8 +595,19 @@ class World:
 
         self.timeline.later(0.05, gone)
 
+    def new_pod(self, key: str, limit: int) -> Pod:
+        """That no member knows yet."""
+        number = len(self.pods)
+        address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:80"
+        pod = Pod(key, f"pod-{number}", address, limit)
+        if key in self.unlimited:
+            pod.limit = UNLIMITED
+        self.pods[pod.identity] = pod
+        self.here[key].append(pod)
+        return pod
+
     def add_pod(self, key: str) -> None:
-        pod = self._new_pod(key, self.revisions[key][0])
+        pod = self.new_pod(key, self.revisions[key][0])
         for node in self.live():
             node.later(self.lag_s(), lambda node=node: node.add_pod(key, pod))  # type: ignore[misc]
 
@@ -600,7 +625,7 @@ class World:
         limit, count = self.revisions[key]
         life = self.lives[key] = self.lives.get(key, 0) + 1
         self.here[key] = []
-        pods = [self._new_pod(key, limit) for _ in range(count)]
+        pods = [self.new_pod(key, limit) for _ in range(count)]
         for node in self.live():
             # As one message after the other: each comes at a time of its own, and behind what was said before.
             lag_s = 0.11 + self.lag_s()
@@ -712,16 +737,6 @@ class World:
     def _new_name(self, place: int) -> MemberName:
         self._numbers += 1
         return MemberName(self._numbers, place)
-
-    def _new_pod(self, key: str, limit: int) -> Pod:
-        number = len(self.pods)
-        address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}:80"
-        pod = Pod(key, f"pod-{number}", address, limit)
-        if key in self.unlimited:
-            pod.limit = UNLIMITED
-        self.pods[pod.identity] = pod
-        self.here[key].append(pod)
-        return pod
 
     def _start(self, name: MemberName) -> None:
         self.nodes[name.number] = Node(self, name)

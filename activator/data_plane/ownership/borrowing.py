@@ -119,7 +119,6 @@ class Borrowing(SlotSource):
     def suspend(self) -> None:
         """The owner cannot be reached, or is another one: what ends meanwhile is kept for the next registration."""
         self.epoch = 0
-        self.lends = False
 
     def return_idle(self) -> None:
         """Slots that nothing uses go back now."""
@@ -128,8 +127,11 @@ class Borrowing(SlotSource):
             self._send(Returned(self.epoch, self.key, tuple([one.slot for one in idle])))
 
     def retire(self) -> None:
-        """Nothing is borrowed any more, and the owner forgets what it has lent."""
-        self.return_idle()
+        """The limit is gone: nothing is borrowed any more. What is in use goes on, and is nobody's slot."""
+        slots = (*[one.slot for one in self.idle], *self.in_use.values())
+        if slots and self.epoch:
+            self._send(Returned(self.epoch, self.key, slots))
+        self.idle.clear()
         self.epoch = 0
         self.wanted.clear()
         self.in_use.clear()
@@ -181,7 +183,7 @@ class Borrowing(SlotSource):
     # --- what the throttler says ---
 
     def take(self, waiter: Waiter) -> PodTracker | None:
-        if self.wanted or waiter.exempt:
+        if waiter.exempt:
             return None
         now_s = self._now()
         while self.idle:

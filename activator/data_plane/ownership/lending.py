@@ -6,8 +6,9 @@ Rules
   2. A request that waits elsewhere stands in the owner's line like any other (`RemoteWaiter`), in its order.
   3. While nobody waits and much is free, a borrower may keep the slots that it has and use them again (*lending*). When
      a line forms, all of them are recalled.
-  4. What a borrower registers replaces what the owner thought that it had: slots granted to it that it does not name
-     never arrived, since its epoch is a later one.
+  4. What a borrower registers in a later view, or over another link, replaces what the owner thought that it had: slots
+     granted to it that it does not name never arrived, or are void. Where its limit went and came back in one view,
+     each slot that it had or gets late is returned by itself.
 """
 
 from __future__ import annotations
@@ -185,9 +186,10 @@ class Lending(LineObserver):
 
     def _exchange(self, borrower: Borrower, message: Register) -> None:
         self._forget_waiters(borrower)
-        named = {held.slot for held in message.slots}
-        for slot in [slot for slot in borrower.slots if slot not in named]:
-            self._take_back(borrower, slot)
+        if message.epoch != borrower.epoch:  # else what it does not name is under way to it, or back to here
+            named = {held.slot for held in message.slots}
+            for slot in [slot for slot in borrower.slots if slot not in named]:
+                self._take_back(borrower, slot)
         borrower.epoch = message.epoch
         borrower.lends = False
         for held in message.slots:
@@ -297,7 +299,6 @@ class Lending(LineObserver):
             self._forget_waiters(borrower)
             for slot in list(borrower.slots):
                 self._take_back(borrower, slot)
-        self.borrowers.clear()
 
     def is_lending(self) -> bool:
         """Other members have slots."""
@@ -312,9 +313,9 @@ class Lending(LineObserver):
 
     def table_replaced(self) -> None:
         table = self.throttler.table
-        for identity, address in list(self._unplaced):
+        for identity, _ in list(self._unplaced):
             tracker = table.find_identity(identity)
-            if tracker is not None and tracker.address == address:
+            if tracker is not None:
                 self.pod_placed(tracker)
 
     def lent(self) -> int:

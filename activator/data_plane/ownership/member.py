@@ -140,9 +140,10 @@ class Member:
                 self._act(member, message)
             self._complete_some()  # behind that: it may be a registration
         else:
+            self._taken_unknown(key)  # said in a view in which this member owned it; all is said anew to its owner
             self._borrow(throttler, owner)
             self.borrowed[key].borrowing.begin(False)
-            if self._has_registered_with(owner):
+            if self.peers[owner].linked:  # it has registered there, without this revision
                 self.borrowed[key].borrowing.register(self.view.epoch, True)
 
     def revision_dropped(self, key: str) -> None:
@@ -296,8 +297,8 @@ class Member:
     def _from_borrower(self, number: int, message: AnyMessage) -> None:
         owned = self.owned.get(message.key)
         if owned is None:
-            is_here = message.key in self.borrowed or message.key in self._gone_since_s
-            if not is_here and self.view.owner_of(message.key) == self.number:
+            is_gone = message.key in self._gone_since_s
+            if not is_gone and self.view.owner_of(message.key) == self.number:
                 self._keep_unknown(number, message)
             return
         if message.epoch < owned.since:
@@ -380,7 +381,6 @@ class Member:
             one.borrowing.suspend()
             if owner == self.number:
                 del self.borrowed[key]
-                one.borrowing.throttler.source = None
                 if not one.is_dropped:
                     self._own(one.borrowing.throttler)
             else:
@@ -427,10 +427,6 @@ class Member:
             if one.owner == number:
                 one.borrowing.register(epoch)
         self._send(number, Registered(epoch, ""))
-
-    def _has_registered_with(self, number: int) -> bool:
-        peer = self.peers.get(number)
-        return peer is not None and peer.linked and self.view.has(number)
 
     def _complete_some(self) -> None:
         for owned in self.owned.values():
