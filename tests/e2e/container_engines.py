@@ -103,7 +103,8 @@ class RealEngine(abc.ABC):
             check=False,
         )
         assert done.returncode == 0 or not check, (words, done.stderr)
-        return done.stdout.strip()
+        output: str = done.stdout
+        return output.strip()
 
     def import_image(self, name: str = IMAGE, *changes: str) -> None:
         """An image with busybox's server."""
