@@ -43,6 +43,7 @@ NOT_FOUND: Final[dict[str, str]] = _by_reason(
             "borrowing.Borrowing.granted: leave: self._later(UNKNOWN_POD_RETRY_S, lambda: self._want_again(message.request, again, message.identity))",
             "borrowing.Borrowing._keep: leave: self.idle.append(IdleSlot(slot, tracker, self._now()))",
             "borrowing.Borrowing._want_again: leave: if self.wanted.get(request) is waiter and self.epoch:",
+            "borrowing.Borrowing._want_again: leave: described.failed_at = failed_at",
             "borrowing.Borrowing._want_again: leave: self._send(Want(self.epoch, self.key, described))",
             "borrowing.Borrowing._want_again: turn: self.wanted.get(request) is waiter and self.epoch",
             "lending.Lending.allow: leave: self._is_allowed = allowed",

@@ -13,7 +13,7 @@ from typing import Final
 
 from activator.config.specs import RevisionSpec
 from activator.data_plane.ownership.member import Member
-from activator.data_plane.ownership.messages import AnyMessage
+from activator.data_plane.ownership.messages import MemberMessage
 from activator.data_plane.ownership.view import MemberName, View
 from activator.data_plane.rebuild import Rebuild, highest_generation
 from activator.data_plane.throttle.lease import Lease
@@ -415,12 +415,12 @@ class Node:
             self.recorder.adopted(view)
         self.member.adopt(view)
 
-    def heard(self, sender: int, message: AnyMessage) -> None:
+    def heard(self, sender: int, message: MemberMessage) -> None:
         if self.recorder is not None:
             self.recorder.heard(sender, message)
         self.member.receive(sender, message)
 
-    def _send(self, receiver: int, message: AnyMessage) -> None:
+    def _send(self, receiver: int, message: MemberMessage) -> None:
         link = self._links.get(receiver)
         if self.sends_left == 0:
             return  # it is dead already, in the midst of what it does
@@ -778,6 +778,6 @@ class World:
         node = self.nodes[member]
         node.run(lambda: node.unlinked(other))
 
-    def _deliver(self, receiver: int, sender: int, message: AnyMessage) -> None:
+    def _deliver(self, receiver: int, sender: int, message: MemberMessage) -> None:
         node = self.nodes[receiver]
         node.run(lambda: node.heard(sender, message))
