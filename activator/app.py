@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from activator.telemetry.metrics.program_families import Program
     from activator.telemetry.metrics.worker_families import WorkerFigures
     from activator.telemetry.request_hooks import RequestHooks
+    from activator.workers.fork_server import Template
 
 STOP_MARGIN_S: Final = 60.0  # for programs to end, over the time of the drain; then systemd may kill us
 HEALTH_REPORT_INTERVAL_S: Final = 0.1  # how often it is looked at for the data plane
@@ -106,6 +107,22 @@ def _calm_the_collector() -> None:
     gc.set_threshold(20_000, 20, 20)
 
 
+def worker_count(config: Config) -> int:
+    """How many processes serve."""
+    return processors() if config.workers == AUTO else int(config.workers)
+
+
+def load(config: Config) -> None:
+    """Import what the parent of several workers uses. To be called before the workers' template is forked: what is
+    loaded later goes into pages that both have, and each of these is then there twice.
+    """
+    importlib.import_module("activator.workers.pool")
+    if config.admin:
+        for name in ("server", "snapshot", "overview"):
+            importlib.import_module(f"activator.admin.{name}")
+        importlib.import_module("activator.telemetry.metrics.exposition")
+
+
 def _listeners(config: Config) -> list[str | Listener]:
     return config.listen if isinstance(config.listen, list) else [config.listen]
 
@@ -120,8 +137,11 @@ class App:
         now: Now = time.monotonic,
         app_log: AppLog | None = None,
         manager: ServiceManager | None = None,
+        template: Template | None = None,
     ) -> None:
-        """`reaping` ends what is left of processes when the program is killed; `manager`: what has started it."""
+        """`reaping` ends what is left of processes when the program is killed; `manager`: what has started it;
+        `template`: what workers are forked from, where it could be forked before there was a loop.
+        """
         self.settings = settings
         self.config = settings.config
         self.started_s = now()
@@ -135,7 +155,7 @@ class App:
         self._rng = rng
         self._tasks = TaskGroupOwner(self._task_failed)
         channel = self._channel = DirectChannel(settings.encode_messages)
-        count = processors() if settings.config.workers == AUTO else int(settings.config.workers)
+        count = worker_count(settings.config)
         data = DataPlane(settings.config, now, channel.send_to_control, rng, self._tasks) if count == 1 else None
         self.data = data  # in this process
         self.control = ControlPlane(
@@ -152,7 +172,7 @@ class App:
             self.workers = OneWorker(data, self.telemetry, self._tasks, now)
         else:
             self.telemetry = self._make_telemetry(NoRequests(), app_log, own_rng)
-            self.workers = self._make_pool(count, channel, reaping, app_log)
+            self.workers = self._make_pool(count, channel, reaping, app_log, template)
         self._history = History(self.workers.revision_statistics, now)
         channel.connect_data(self.workers.apply, self.workers.execute, self.workers.write_out)
         loop = asyncio.get_running_loop()
@@ -670,12 +690,14 @@ class App:
             *(time.time, time.time_ns, self._failed, lambda: self._make_knative_metrics(hooks)),
         )
 
-    def _make_pool(self, count: int, channel: DirectChannel, reaping: Reaping, app_log: AppLog | None) -> Workers:
+    def _make_pool(
+        self, count: int, channel: DirectChannel, reaping: Reaping, app_log: AppLog | None, template: Template | None
+    ) -> Workers:
         from activator.workers.pool import WorkerPool  # only where there are several
 
         environment = {**os.environ, MARK: reaping.mark}  # so that the reaper ends them, should this process be killed
         log_level = "" if app_log is None else app_log.fixed_level or ""
         return WorkerPool(
             *(self.config, count, self._now, channel.send_to_control, self.control.tables, self._rng),
-            *(self._tasks, environment, log_level),
+            *(self._tasks, environment, log_level, template),
         )

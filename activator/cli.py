@@ -188,20 +188,30 @@ def _run(options: argparse.Namespace, command: list[str] | None) -> int:
 
 
 def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog) -> int:
+    import uvloop
+
+    from activator.app import App, Settings, load, worker_count
     from activator.control_plane.sources.process.reaping import Reaping
     from activator.runtime.service_manager import ServiceManager
     from activator.runtime.sockets import pass_on
     from activator.runtime.unix_sockets import remove_all_files
 
+    template = None
+    if worker_count(loaded[0]) > 1:
+        from activator.workers.fork_server import fork_template
+
+        load(loaded[0])
+        template = fork_template()  # when the program is loaded, and before anything else
     manager = ServiceManager(os.environ, os.getpid())
     pass_on(manager.sockets)
     reaping = Reaping.start()  # before there is an event loop or a thread
-    import uvloop
-
-    from activator.app import App, Settings
+    if template is not None:
+        reaping.born(template.process)
+        template.ended = reaping.exited
 
     async def serve() -> int:
-        return await App(Settings(*loaded, reload=reload), reaping, app_log=app_log, manager=manager).run()
+        settings = Settings(*loaded, reload=reload)
+        return await App(settings, reaping, app_log=app_log, manager=manager, template=template).run()
 
     try:
         _raise_descriptor_limit()

@@ -72,10 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_load(commands)
 
-    grants = commands.add_parser("grants", help="what a slot costs that another worker grants")
-    grants.add_argument("--replicas", action="store_true", help="between two replicas over TCP, not two workers")
-    grants.add_argument("--requests", type=_positive, default=1000, help="on each connection (default: 1,000)")
-    grants.set_defaults(handler=_grants)
+    _add_grants(commands)
     stale = commands.add_parser("stale-loads", help="workers that know each other's loads late, simulated")
     stale.add_argument("--requests", type=_positive, default=100_000, help="of each row (default: 100,000)")
     stale.set_defaults(handler=_stale_loads)
@@ -166,6 +163,17 @@ def _add_cold(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     knative.add_argument("--rounds", type=_positive, default=20, help="cold starts (default: 20)")
     knative.add_argument("--start", type=_positive, default=300, metavar="MS", help="of the program (default: 300)")
     knative.set_defaults(handler=_knative)
+
+
+def _add_grants(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    grants = commands.add_parser("grants", help="what a slot costs that another worker grants")
+    grants.add_argument("--replicas", action="store_true", help="between two replicas over TCP, not two workers")
+    grants.add_argument("--requests", type=_positive, default=1000, help="on each connection (default: 1,000)")
+    grants.set_defaults(handler=_grants)
+    costs = commands.add_parser("grant-costs", help="CPU of such a slot, by how many are granted in one turn")
+    costs.add_argument("--pods", type=_positives, default=[1, 8, 32, 128, 512], help="default: 1,8,32,128,512")
+    costs.add_argument("--rounds", type=_positive, default=10, help="of each (default: 10)")
+    costs.set_defaults(handler=_grant_costs)
 
 
 def _add_load(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -261,6 +269,12 @@ def _knative(options: argparse.Namespace) -> int:
     from bench import knative
 
     return knative.run(options.rounds, options.start, options.json)
+
+
+def _grant_costs(options: argparse.Namespace) -> int:
+    from bench import grant_costs
+
+    return grant_costs.run(options.pods, options.rounds, options.json)
 
 
 def _grants(options: argparse.Namespace) -> int:

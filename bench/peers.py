@@ -90,12 +90,15 @@ http {{
     return [path, "-p", str(folder), "-e", "stderr", "-c", str(configuration)]
 
 
-PODS: Final = 32  # addresses of the upstream
+PODS: Final = 32  # addresses of the upstream, unless more are measured
+PODS_MAX: Final = 512
 
 
 def _pod_hosts() -> list[str]:
     """Linux has all of 127.0.0.0/8."""
-    return [f"127.0.0.{number}" for number in range(1, PODS + 1)] if sys.platform == "linux" else [LOOPBACK]
+    if sys.platform != "linux":
+        return [LOOPBACK]
+    return [f"127.0.{number // 254}.{number % 254 + 1}" for number in range(PODS_MAX)]
 
 
 POD_HOSTS: Final = _pod_hosts()
@@ -292,13 +295,16 @@ PEERS = [
     # One request at a time, so that most wait: what the line costs.
     Peer("activator-cc1", None, activator(1), {"container_concurrency": 1}, only_named=True),
     # The same over many pods, so that many slots change hands in one turn of a loop.
-    Peer(
-        "activator-cc1-pods",
-        None,
-        activator(1, pods=len(POD_HOSTS)),
-        {"container_concurrency": 1, "pods": len(POD_HOSTS)},
-        only_named=True,
-    ),
+    *[
+        Peer(
+            f"activator-cc1-pods{'' if pods == PODS else pods}",
+            None,
+            activator(1, pods=pods),
+            {"container_concurrency": 1, "pods": pods},
+            only_named=True,
+        )
+        for pods in (PODS, 128, PODS_MAX)
+    ],
     Peer("activator-knative", None, _activator_for_knative, {"dialect": "knative"}, only_named=True),
     Peer(
         "activator-no-histograms",

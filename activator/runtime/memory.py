@@ -64,6 +64,11 @@ class FreedMemory:
                 looks = 0
                 library.malloc_trim(MEMORY_GIVEN_BACK_BYTES)
 
+    def give_back(self) -> None:
+        """All that is free now."""
+        if self._library is not None:
+            self._library.malloc_trim(0)
+
     def free_bytes(self) -> int:
         """Freed, and not given back to the kernel (or given back, and still the heap's); 0 where that is not known."""
         return 0 if self._library is None else int(self._library.mallinfo2().fordblks)

@@ -3,7 +3,8 @@
 Rules
   1. What is sent in one turn of the loop goes out together at its end.
   2. A frame is its length, the number of descriptors that come with it, and the bytes. Descriptors are sent with the
-     first byte of their frame (SCM_RIGHTS), and closed here when they are sent; the receiver owns those that come.
+     first byte of their frame (SCM_RIGHTS), and closed here when they are sent; the receiver owns those that come. An
+     end that takes none (`takes_descriptors`) does not look for them, and the kernel drops those that come.
   3. A turn reads READ_BYTES at most, into memory that is there already: what `received` is given is good until it
      returns. What waits to be sent is bounded: a peer that does not read loses the connection.
   4. `closed` is called once, when the other end is closed or something fails; not after `close`.
@@ -56,8 +57,10 @@ class Wire:
         closed: Callable[[], None],
         failed: Callable[[Exception], None],
         seal: FrameSeal | None = None,
+        takes_descriptors: bool = True,
     ) -> None:
         self._seal = seal
+        self._takes_descriptors = takes_descriptors and seal is None
         self._code_bytes = 0 if seal is None else CODE_BYTES
         self._backlog_bytes_max = WIRE_BACKLOG_BYTES_MAX if seal is None else SEALED_BYTES_MAX
         self._frame_bytes_max = WIRE_FRAME_BYTES_MAX if seal is None else SEALED_BYTES_MAX
@@ -136,15 +139,12 @@ class Wire:
 
     def _readable(self) -> None:
         try:
-            size, ancillary, _, _ = self._socket.recvmsg_into([_read], _ANCILLARY_BYTES)
+            size = self._read_with_descriptors() if self._takes_descriptors else self._socket.recv_into(_read)
         except (BlockingIOError, InterruptedError):
             return
         except OSError:
             self._end()
             return
-        for level, kind, data in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                self._descriptors.extend(struct.unpack(f"={len(data) // 4}i", data[: len(data) // 4 * 4]))
         if size == 0:
             self.has_ended = True
             self._end()
@@ -158,6 +158,13 @@ class Wire:
         else:
             position = self._take_frames(_view[:size])
             self._incoming += _view[position:size]
+
+    def _read_with_descriptors(self) -> int:
+        size, ancillary, _, _ = self._socket.recvmsg_into([_read], _ANCILLARY_BYTES)
+        for level, kind, data in ancillary:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self._descriptors.extend(struct.unpack(f"={len(data) // 4}i", data[: len(data) // 4 * 4]))
+        return size
 
     def _take_frames(self, incoming: memoryview) -> int:
         """How far they go."""

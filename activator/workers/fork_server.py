@@ -1,7 +1,8 @@
 """The template of all workers: a process that has loaded the program, and forks.
 
-A fork takes a few milliseconds and shares the memory of what is loaded; the parent itself must not fork, since it has a
-loop and threads. Run as `python -m activator.workers.fork_server DESCRIPTOR`.
+A fork takes a few milliseconds and shares the memory of what is loaded. The parent itself must not fork once it has a
+loop and threads, so the template is forked from it before (`fork_template`): what both have loaded by then is there
+once. One that ends is replaced by a program of its own, `python -m activator.workers.fork_server DESCRIPTOR`.
 
 Rules
   1. One thread and no event loop, so that a fork copies nothing that is in use.
@@ -19,6 +20,7 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from typing import Final
 
 REQUEST: Final = struct.Struct("=Q")  # a worker's number
@@ -32,15 +34,78 @@ IGNORED: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # sent to a gro
 
 def main() -> int:
     """Serve until the parent is gone."""
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
     parent = socket.socket(fileno=int(sys.argv[1]))
     parent.set_inheritable(False)
+    _load()
+    return _serve(parent)
+
+
+class Template:
+    """The fork server as its parent has it, where it was forked and not started as a program.
+
+    `process`: its pid, and the number of the group that it and its workers are. `ended(process)`: the number may be
+    given to others from now on.
+    """
+
+    def __init__(self, process: int, sock: socket.socket) -> None:
+        self.process = process
+        self.socket = sock
+        self.ended: Callable[[int], None] | None = None
+        self._has_ended = False
+
+    def kill(self) -> None:
+        if not self._has_ended:
+            os.kill(self.process, signal.SIGKILL)
+
+    def wait(self) -> None:
+        """Until it has ended."""
+        if not self._has_ended:
+            os.waitpid(self.process, 0)
+            self._has_ended = True
+            if self.ended is not None:
+                self.ended(self.process)
+
+
+def fork_template() -> Template:
+    """To be called while this process has one thread, no event loop, and nothing open but what it was started with."""
+    _load()
+    own, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.setsid()  # what a terminal sends to its group, the parent passes on
+            _close_all_but(others.fileno())
+            code = _serve(others)
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        finally:
+            os._exit(code)
+    others.close()
+    return Template(child, own)
+
+
+def _load() -> None:
+    from activator.runtime.memory import FreedMemory
     from activator.workers import process
 
     process.load()
     gc.collect()
-    gc.freeze()
+    gc.freeze()  # what is loaded is not looked at any more: the collector would write to each page
+    FreedMemory().give_back()  # what loading has freed: each process would fill it with something of its own
+
+
+def _close_all_but(descriptor: int) -> None:
+    """… this one, standard output and standard error."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.closerange(3, descriptor)
+    os.closerange(descriptor + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _serve(parent: socket.socket) -> int:
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
     return ForkServer(parent).run()
 
 

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from typing import Protocol
 
-from activator.workers.fork_server import EXITED, FORKED, REPLY, REQUEST
+from activator.workers.fork_server import EXITED, FORKED, REPLY, REQUEST, Template
 
 log = logging.getLogger("activator")
 
@@ -36,17 +36,23 @@ class ForkListener(Protocol):
 
 
 class Forking:
-    """`environment` of the workers' processes."""
+    """`environment` of the workers' processes; `template`: the first fork server, where it was forked already."""
 
-    def __init__(self, listener: ForkListener, environment: dict[str, str]) -> None:
+    def __init__(self, listener: ForkListener, environment: dict[str, str], template: Template | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._listener = listener
         self._environment = environment
-        self._process: subprocess.Popen[bytes] | None = None
+        self._template = template
+        self._process: subprocess.Popen[bytes] | Template | None = None
         self._socket: socket.socket | None = None
 
     def start(self) -> None:
         """Raises OSError."""
+        template, self._template = self._template, None
+        if template is not None:
+            self._process = template
+            self._connect(template.socket)
+            return
         own, others = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with others:
             self._process = subprocess.Popen(
@@ -56,9 +62,7 @@ class Forking:
                 env=self._environment,
                 start_new_session=True,  # what a terminal sends to its group, the parent passes on
             )
-        own.setblocking(False)
-        self._socket = own
-        self._loop.add_reader(own.fileno(), self._readable)
+        self._connect(own)
 
     def fork(self, number: int, sock: socket.socket) -> None:
         """One worker more, with this end of its wire. Raises OSError."""
@@ -76,6 +80,11 @@ class Forking:
         self._disconnect()
         if self._process is not None:
             await asyncio.to_thread(self._process.wait)
+
+    def _connect(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._socket = sock
+        self._loop.add_reader(sock.fileno(), self._readable)
 
     def _disconnect(self) -> None:
         if self._socket is not None:
@@ -107,7 +116,8 @@ class Forking:
         log.error("the process that starts workers has ended, and is started again")
         self._disconnect()
         assert self._process is not None
-        self._process.poll()
+        self._process.kill()  # its socket is closed already, so the next line does not wait
+        self._process.wait()
         try:
             self.start()
         except OSError as error:

@@ -11,26 +11,22 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
-from activator.data_plane.answer_messages import AnswerMessage, AskAnswer, TellAnswer
+from activator.data_plane.answer_messages import AskAnswer, TellAnswer
 from activator.data_plane.loads.messages import PodLoads
 from activator.data_plane.loads.shared_loads import SharedLoads
 from activator.data_plane.ownership.member import Member
-from activator.data_plane.ownership.messages import AnyMessage
+from activator.data_plane.ownership.messages import MemberMessage
 from activator.data_plane.proxy.answer_links import AnswerLinks
 from activator.runtime.wire import FrameSeal, Wire
+from activator.workers.frames import decode, encode, pack, unpack
 from activator.workers.trace import Recorder
 
 MEMBER_TICK_S: Final = 0.2  # how often lent slots that nothing uses are looked for
 _SLOT_BYTES: Final = 8
-
-Said = AnyMessage | PodLoads | AnswerMessage
-
-_ENCODER: Final = msgspec.msgpack.Encoder()
-_DECODER: Final = msgspec.msgpack.Decoder(list[Said])
 
 
 def first_slot(random: Callable[[int], bytes]) -> int:
@@ -38,6 +34,16 @@ def first_slot(random: Callable[[int], bytes]) -> int:
     Each has 2^40 of them, from one of 2^62 places on.
     """
     return int.from_bytes(random(_SLOT_BYTES), "big") >> 2 | 1
+
+
+class _Link:
+    """To one other data plane."""
+
+    def __init__(self, number: int, is_sealed: bool) -> None:
+        self.number = number
+        self.is_sealed = is_sealed  # it is of another replica
+        self.outgoing: list[Any] = []  # what this turn has said
+        self.wire: Wire | None = None  # None: it has ended
 
 
 class Peers:
@@ -50,16 +56,22 @@ class Peers:
         self.recorder: Recorder | None = None  # where what is said is written down
         self._unlinked = unlinked
         self._failed = failed
-        self._wires: dict[int, Wire] = {}
-        self._outgoing: dict[int, list[Said]] = {}
+        self._links: dict[int, _Link] = {}
+        self._unsent: list[_Link] = []  # that have something to say
         self._loop = asyncio.get_running_loop()
 
     def link(self, worker: int, sock: socket.socket, seal: FrameSeal | None = None) -> None:
         """There is a link to this worker, in place of a former one; with a seal where it is of another replica."""
         assert self.member is not None
         self._end(worker)
-        wire = self._wires[worker] = Wire(
-            sock, lambda data, _: self._received(worker, data), lambda: self._lost(worker, wire), self._failed, seal
+        link = self._links[worker] = _Link(worker, seal is not None)
+        link.wire = Wire(
+            sock,
+            lambda data, _: self._received(link, data),
+            lambda: self._lost(link),
+            self._failed,
+            seal,
+            takes_descriptors=False,
         )
         if self.recorder is not None:
             self.recorder.linked(worker)
@@ -69,72 +81,77 @@ class Peers:
         if self.answers is not None:
             self.answers.linked(worker)
 
-    def send(self, worker: int, message: Said) -> None:
+    def send(self, worker: int, message: Any) -> None:
         """What is said to a worker without a link is not heard: its link begins with all that there is."""
-        if worker not in self._wires:
+        link = self._links.get(worker)
+        if link is None:
             return
-        if not self._outgoing:
-            self._loop.call_soon(self._flush)
-        if self.recorder is not None and not isinstance(message, PodLoads | AskAnswer | TellAnswer):
+        if self.recorder is not None and isinstance(message, MemberMessage):
             self.recorder.sent(worker, message)
-        self._outgoing.setdefault(worker, []).append(message)
+        if not link.outgoing:
+            if not self._unsent:
+                self._loop.call_soon(self._flush)
+            self._unsent.append(link)
+        link.outgoing.append(message)
 
     def drop(self, worker: int) -> None:
         """End a link; the parent makes another one."""
-        wire = self._wires.get(worker)
-        if wire is not None:
-            self._loop.call_soon(self._lost, worker, wire)
+        link = self._links.get(worker)
+        if link is not None:
+            self._loop.call_soon(self._lost, link)
 
     def keep(self, workers: set[int]) -> None:
         """There are these workers, and no others."""
         if self.answers is not None:
             self.answers.keep(workers)
-        for worker in [worker for worker in self._wires if worker not in workers]:
+        for worker in [worker for worker in self._links if worker not in workers]:
             self._end(worker)
 
     # --- within ---
 
-    def _received(self, worker: int, data: memoryview) -> None:
-        assert self.member is not None
+    def _received(self, link: _Link, data: memoryview) -> None:
         try:
-            messages = _DECODER.decode(data)
+            messages = decode(data) if link.is_sealed else unpack(data)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             self._failed(error)
-            self.drop(worker)  # whatever it was is not passed over: the next link begins with all that there is
+            self.drop(link.number)  # whatever it was is not passed over: the next link begins with all that there is
             return
+        worker = link.number
+        member = self.member
+        assert member is not None
         for message in messages:
             try:
-                self._hear(worker, message)
+                if self.recorder is None and isinstance(message, MemberMessage):
+                    member.receive(worker, message)
+                else:
+                    self._hear(worker, message)
             except Exception as error:
                 self._failed(error)
-        if self._outgoing:
-            self._flush()  # the answers go now: whoever asked waits for them
 
-    def _hear(self, worker: int, message: Said) -> None:
-        if isinstance(message, PodLoads):
+    def _hear(self, worker: int, message: Any) -> None:
+        if isinstance(message, MemberMessage):
+            if self.recorder is not None:
+                self.recorder.heard(worker, message)
+            assert self.member is not None
+            self.member.receive(worker, message)
+        elif isinstance(message, PodLoads):
             if self.loads is not None:
                 self.loads.receive(worker, message)
-            return
-        if isinstance(message, AskAnswer | TellAnswer):
-            if self.answers is not None:
-                self.answers.receive(worker, message)
-            return
-        assert self.member is not None
-        if self.recorder is not None:
-            self.recorder.heard(worker, message)
-        self.member.receive(worker, message)
+        elif isinstance(message, AskAnswer | TellAnswer) and self.answers is not None:
+            self.answers.receive(worker, message)
 
-    def _lost(self, worker: int, wire: Wire) -> None:
-        if self._wires.get(worker) is wire:  # else there is another one meanwhile
-            self._end(worker)
-            self._unlinked(worker)
+    def _lost(self, link: _Link) -> None:
+        if self._links.get(link.number) is link:  # else there is another one meanwhile
+            self._end(link.number)
+            self._unlinked(link.number)
 
     def _end(self, worker: int) -> None:
-        wire = self._wires.pop(worker, None)
-        self._outgoing.pop(worker, None)
-        if wire is not None:
-            wire.close()
-            assert self.member is not None
+        link = self._links.pop(worker, None)
+        if link is not None:
+            assert self.member is not None and link.wire is not None
+            link.wire.close()
+            link.wire = None
+            link.outgoing.clear()
             if self.recorder is not None:
                 self.recorder.unlinked(worker)
             self.member.unlinked(worker)
@@ -144,8 +161,11 @@ class Peers:
                 self.answers.unlinked(worker)
 
     def _flush(self) -> None:
-        outgoing, self._outgoing = self._outgoing, {}
-        for worker, messages in outgoing.items():
-            wire = self._wires.get(worker)
-            if wire is not None:
-                wire.send_now(_ENCODER.encode(messages))
+        unsent = self._unsent
+        self._unsent = []
+        for link in unsent:
+            wire = link.wire
+            if wire is not None and link.outgoing:
+                said = link.outgoing
+                link.outgoing = []
+                wire.send_now(encode(said) if link.is_sealed else pack(said))

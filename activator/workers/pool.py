@@ -39,6 +39,7 @@ from activator.runtime.wire import DESCRIPTORS_AT_ONCE_MAX, Wire, pair
 from activator.telemetry.metrics.request_counts import RequestReader, WorkersRequests
 from activator.workers.fan_out import FanOut
 from activator.workers.figures import Figures
+from activator.workers.fork_server import Template
 from activator.workers.forking import Forking, ForkListener
 from activator.workers.messages import (
     Alive,
@@ -96,7 +97,7 @@ log = logging.getLogger("activator")
 
 class WorkerPool(Workers, ForkListener):
     """`receive` is the control plane's end of the messages; `tables` says what a worker that comes must know;
-    `environment` of the workers' processes.
+    `environment` of the workers' processes, and what they are forked from, where it is there already.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class WorkerPool(Workers, ForkListener):
         tasks: TaskGroupOwner,
         environment: dict[str, str],
         log_level: str,
+        template: Template | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._config = config
@@ -135,7 +137,7 @@ class WorkerPool(Workers, ForkListener):
         self._is_serving = False
         self._is_ending = False
         self._ending: dict[int, int] = {}  # places of workers that have ended, until it is known how
-        self._forking = Forking(self, environment)
+        self._forking = Forking(self, environment, template)
 
     # --- life ---
 

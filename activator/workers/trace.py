@@ -13,14 +13,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
 from activator.data_plane.ownership.member import Member
-from activator.data_plane.ownership.messages import AnyMessage, Granted
+from activator.data_plane.ownership.messages import Granted, MemberMessage
 from activator.data_plane.ownership.view import View
 from activator.runtime.clock import Now
+from activator.workers.frames import made, plain
 
 FOLDER_VARIABLE: Final = "OWNERSHIP_TRACE"
 SUFFIX: Final = ".trace"
@@ -54,12 +55,12 @@ class Unlinked(Event, frozen=True, tag=True):
 
 class Sent(Event, frozen=True, tag=True):
     peer: int
-    message: AnyMessage
+    message: MemberMessage
 
 
 class Heard(Event, frozen=True, tag=True):
     peer: int
-    message: AnyMessage
+    message: MemberMessage
 
 
 class Began(Event, frozen=True, tag=True):
@@ -90,8 +91,13 @@ class Left(Event, frozen=True, tag=True):
 
 AnyEvent = Adopted | Linked | Unlinked | Sent | Heard | Began | Ceased | Used | Left
 
-_ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(AnyEvent)
+
+def _made(kind: type, said: Any) -> Any:
+    return made(said)
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=plain)
+_DECODER = msgspec.msgpack.Decoder(AnyEvent, dec_hook=_made)
 
 
 class Recorder:
@@ -117,12 +123,12 @@ class Recorder:
         self.looked()
         self._write(Unlinked(self._now(), self._member.number, peer))
 
-    def sent(self, peer: int, message: AnyMessage) -> None:
+    def sent(self, peer: int, message: MemberMessage) -> None:
         if type(message) is Granted and message.key not in self._begun:
             self.looked()
         self._write(Sent(self._now(), self._member.number, peer, message))
 
-    def heard(self, peer: int, message: AnyMessage) -> None:
+    def heard(self, peer: int, message: MemberMessage) -> None:
         self.looked()
         self._write(Heard(self._now(), self._member.number, peer, message))
 

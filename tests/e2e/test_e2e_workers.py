@@ -226,7 +226,8 @@ def test_what_forks_workers_may_be_killed(run_activator: RunActivator) -> None:
 
 def template_of(activator: Activator) -> int:
     """The process that workers are forked from."""
-    (template,) = [pid for pid in activator.processes() if parent_of(pid) == activator.process.pid and forks(pid)]
+    parent = activator.process.pid
+    (template,) = [pid for pid in activator.processes() if parent_of(pid) == parent and forks(pid, parent)]
     return template
 
 
@@ -238,9 +239,15 @@ def parent_of(pid: int) -> int:
         return 0
 
 
-def forks(pid: int) -> bool:
+def forks(pid: int, parent: int) -> bool:
+    """It is a copy of the parent, or the program that takes the place of one that has ended."""
+    line = command_line(pid)
+    return line == command_line(parent) or b"activator.workers.fork_server" in line
+
+
+def command_line(pid: int) -> bytes:
     with open(f"/proc/{pid}/cmdline", "rb") as file:
-        return b"activator.workers.fork_server" in file.read()
+        return file.read()
 
 
 def test_nothing_is_left_when_the_parent_is_killed(run_activator: RunActivator) -> None:

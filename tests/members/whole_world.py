@@ -15,9 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from activator.data_plane.ownership.messages import AnyMessage
-from activator.data_plane.ownership.messages import decode as decode_slots
-from activator.data_plane.ownership.messages import encode as encode_slots
+from activator.data_plane.ownership.messages import MemberMessage
 from activator.data_plane.ownership.view import WORKER_BITS, MemberName, View
 from activator.members.group import Group, GroupRules, follows_on
 from activator.members.lives import Lives
@@ -32,6 +30,8 @@ from activator.members.messages import DataPlaneName, GroupMessage, GroupView, R
 from activator.members.numbers import seat_of, unmet, worker_number, worker_place
 from activator.members.plane_links import RELINK_INITIAL_S, RELINK_MAX_S
 from activator.messages import DropRevision, SetRevision
+from activator.workers.frames import decode as decode_slots
+from activator.workers.frames import encode as encode_slots
 from tests.members.streams import End, Stream, Streams
 from tests.simulation.rules import RuleError
 from tests.simulation.world import Node, Pod, Request, World, spec_of
@@ -305,7 +305,7 @@ class WholeNode(Node):
             for message in decode_slots(data):
                 self.member.receive(other, message)
 
-    def _send(self, receiver: int, message: AnyMessage) -> None:
+    def _send(self, receiver: int, message: MemberMessage) -> None:
         end = self.ends.get(receiver)
         if end is not None:
             self.world.network.sent += 1

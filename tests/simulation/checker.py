@@ -25,9 +25,9 @@ from heapq import merge
 from pathlib import Path
 
 from activator.data_plane.ownership.messages import (
-    AnyMessage,
     Cancel,
     Granted,
+    MemberMessage,
     Queued,
     Recall,
     Refused,
@@ -82,7 +82,7 @@ class Checker:
         self._members: dict[int, _Member] = {}
         self._views: dict[int, Adopted] = {}
         self._granting: dict[tuple[str, int], int] = {}
-        self._under_way: dict[tuple[int, int, int], deque[AnyMessage]] = {}  # sender, receiver, and which link
+        self._under_way: dict[tuple[int, int, int], deque[MemberMessage]] = {}  # sender, receiver, and which link
         self._in_use: dict[str, int] = {}
 
     def take(self, event: AnyEvent) -> None:

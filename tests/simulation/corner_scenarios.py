@@ -10,10 +10,10 @@ from activator.config.specs import RevisionSpec, RuleSpec
 from activator.data_plane.ownership.lending import NOTHING_YET
 from activator.data_plane.ownership.member import EARLY_MAX, UNKNOWN_KEPT_S, Member
 from activator.data_plane.ownership.messages import (
-    AnyMessage,
     Cancel,
     Granted,
     HeldSlot,
+    MemberMessage,
     Queued,
     Recall,
     Refused,
@@ -57,14 +57,14 @@ class Hand:
         self.world = World(seed, 1, {KEY: (limit, pods)})
         self.world.run(0.2)
         (self.node,) = self.world.live()
-        self.said: list[tuple[int, AnyMessage]] = []
+        self.said: list[tuple[int, MemberMessage]] = []
         self.dropped: list[int] = []
         self.me = MemberName(number, OWNER if owns else OTHERS[0])
         self.member = Member(number, self._send, self.dropped.append, self.node.now, self.node.later)
         self.node.member = self.member
         self.node.recorder = None
 
-    def _send(self, other: int, message: AnyMessage) -> None:
+    def _send(self, other: int, message: MemberMessage) -> None:
         self.said.append((other, message))
 
     @property
@@ -76,7 +76,7 @@ class Hand:
     ) -> None:
         self.member.adopt(View(epoch, (self.me, *others), frozenset(), replicas, follows))
 
-    def taken(self) -> list[AnyMessage]:
+    def taken(self) -> list[MemberMessage]:
         """What it has said since the last call."""
         said, self.said = self.said, []
         return [message for _, message in said]
@@ -848,7 +848,7 @@ def what_is_said_of_a_revision_that_is_not_here_yet_is_kept_for_a_while(seed: in
     hand.world.run(UNKNOWN_KEPT_S + 1.0)
     hand.member.tick()
     expect(not hand.dropped and not hand.member._unknown, "nobody waits for an answer")
-    asks: tuple[AnyMessage, ...] = (Want(1, NAME, WaitingRequest(4)), Register(1, NAME, (), (WaitingRequest(4),)))
+    asks: tuple[MemberMessage, ...] = (Want(1, NAME, WaitingRequest(4)), Register(1, NAME, (), (WaitingRequest(4),)))
     for number, message in enumerate(asks, 2):
         hand.member.receive(number, message)
         hand.world.run(UNKNOWN_KEPT_S - 1.0)

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from itertools import count
 
-from activator.data_plane.ownership.messages import AnyMessage, decode, encode
+from activator.data_plane.ownership.messages import MemberMessage
+from activator.workers.frames import pack, unpack
 
 
 class Timeline:
@@ -50,12 +51,12 @@ class Link:
         self.alive = True
         self._free_s = dict.fromkeys(ends, 0.0)  # by receiver: when what was sent last arrives
 
-    def send(self, receiver: int, message: AnyMessage) -> None:
+    def send(self, receiver: int, message: MemberMessage) -> None:
         """Lost where the link has ended, whether the sender knows or not."""
         if not self.alive:
             return
         self.network.sent += 1
-        data = encode([message])  # what cannot be sent through a socket is found here
+        data = pack([message])  # what cannot be sent through a socket is found here
         timeline = self.network.timeline
         sender = self.ends[0] if receiver == self.ends[1] else self.ends[1]
         stopped_s = self.network.stopped_until_s.get((sender, receiver), 0.0)
@@ -65,7 +66,7 @@ class Link:
 
     def _deliver(self, sender: int, receiver: int, data: bytes) -> None:
         if self.alive:
-            for message in decode(data):
+            for message in unpack(data):
                 self.network.delivered += 1
                 self.network.deliver(receiver, sender, message)
 
@@ -83,7 +84,7 @@ class Network:
         self.stopped_until_s: dict[tuple[int, int], float] = {}  # by sender and receiver: nothing arrives before
         self._random = random_
         self._links: dict[frozenset[int], Link] = {}
-        self.deliver: Callable[[int, int, AnyMessage], None]
+        self.deliver: Callable[[int, int, MemberMessage], None]
         self.linked: Callable[[int, int, Link], None]
         self.unlinked: Callable[[int, int], None]
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from activator.config.specs import RevisionSpec
 from activator.data_plane.ownership.member import Member
-from activator.data_plane.ownership.messages import AnyMessage, Want
+from activator.data_plane.ownership.messages import MemberMessage, Want
 from activator.data_plane.ownership.view import MemberName, View
 from activator.data_plane.rebuild import Rebuild, highest_generation
 from activator.data_plane.throttle.lease import Lease
@@ -421,12 +421,12 @@ class Node:
             self.recorder.adopted(view)
         self.member.adopt(view)
 
-    def heard(self, sender: int, message: AnyMessage) -> None:
+    def heard(self, sender: int, message: MemberMessage) -> None:
         if self.recorder is not None:
             self.recorder.heard(sender, message)
         self.member.receive(sender, message)
 
-    def _send(self, receiver: int, message: AnyMessage) -> None:
+    def _send(self, receiver: int, message: MemberMessage) -> None:
         link = self._links.get(receiver)
         if type(message) is Want and message.waiting.failed_at:
             self._lost_its_turn(message)
@@ -793,6 +793,6 @@ class World:
         node = self.nodes[member]
         node.run(lambda: node.unlinked(other))
 
-    def _deliver(self, receiver: int, sender: int, message: AnyMessage) -> None:
+    def _deliver(self, receiver: int, sender: int, message: MemberMessage) -> None:
         node = self.nodes[receiver]
         node.run(lambda: node.heard(sender, message))

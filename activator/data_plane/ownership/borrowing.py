@@ -14,13 +14,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from msgspec.structs import replace
-
 from activator.data_plane.ownership.lending import LentSlots
 from activator.data_plane.ownership.messages import (
     Cancel,
     Granted,
     HeldSlot,
+    MemberMessage,
     Queued,
     Refused,
     Register,
@@ -28,7 +27,6 @@ from activator.data_plane.ownership.messages import (
     Returned,
     Revoked,
     Suspected,
-    ToOwner,
     TrialOver,
     WaitingRequest,
     Want,
@@ -72,7 +70,7 @@ class Borrowing(SlotSource):
     def __init__(
         self,
         throttler: RevisionThrottler,
-        send: Callable[[ToOwner], None],
+        send: Callable[[MemberMessage], None],
         now: Now,
         later: Later,
         lent: LentSlots,
@@ -122,9 +120,10 @@ class Borrowing(SlotSource):
 
     def return_idle(self) -> None:
         """Slots that nothing uses go back now."""
-        idle, self.idle = self.idle, deque()
-        if idle and self.epoch:
-            self._send(Returned(self.epoch, self.key, tuple([one.slot for one in idle])))
+        if self.idle:
+            idle, self.idle = self.idle, deque()
+            if self.epoch:
+                self._send(Returned(self.epoch, self.key, tuple([one.slot for one in idle])))
 
     def retire(self) -> None:
         """The limit is gone: nothing is borrowed any more. What is in use goes on, and is nobody's slot."""
@@ -264,7 +263,8 @@ class Borrowing(SlotSource):
 
     def _want_again(self, request: int, waiter: Waiter, failed_at: str) -> None:
         if self.wanted.get(request) is waiter and self.epoch:
-            described = replace(self._described(waiter), failed_at=failed_at)
+            described = self._described(waiter)
+            described.failed_at = failed_at
             self._send(Want(self.epoch, self.key, described))
 
     def _described(self, waiter: Waiter) -> WaitingRequest:

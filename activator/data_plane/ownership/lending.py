@@ -20,12 +20,12 @@ from typing import Final
 from activator.data_plane.ownership.messages import (
     Granted,
     HeldSlot,
+    MemberMessage,
     Queued,
     Recall,
     Refused,
     Register,
     Revoked,
-    ToBorrower,
     WaitingRequest,
 )
 from activator.data_plane.throttle.lease import Lease
@@ -39,7 +39,7 @@ from lb.tracker import PodTracker
 MEMBER_SLOT_BITS: Final = 40  # of a slot's number: the number of its member stands above, or a random one
 LENDING_FREE_SHARE: Final = 0.25  # slots are lent while at least so much of the capacity is free
 
-SendTo = Callable[[int, ToBorrower], None]
+SendTo = Callable[[int, MemberMessage], None]
 
 
 def _number_between(waiters: list[Waiter], low: int, high: int) -> None:

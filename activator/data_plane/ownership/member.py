@@ -21,9 +21,9 @@ from typing import Final
 from activator.data_plane.ownership.borrowing import Borrowing, Later
 from activator.data_plane.ownership.lending import MEMBER_SLOT_BITS, NOTHING_YET, Lending, LentSlots
 from activator.data_plane.ownership.messages import (
-    AnyMessage,
     Cancel,
     Granted,
+    MemberMessage,
     Queued,
     Recall,
     Refused,
@@ -43,8 +43,6 @@ from activator.runtime.clock import Now
 EARLY_MAX: Final = 100_000  # messages of one member for a view that is not here yet; more end the link
 UNKNOWN_KEPT_S: Final = 5.0  # how long messages about a revision are kept that is not here, or has no limit here
 
-_FROM_OWNER: Final = frozenset({Queued, Granted, Refused, Recall, Revoked})
-
 
 class Peer:
     """Another member."""
@@ -55,7 +53,7 @@ class Peer:
         self.linked: bool = False
         self.begun: int = 0  # the latest epoch of what it says over this link …
         self.registered: int = 0  # … and in which it has said all that it has
-        self.early: deque[AnyMessage] = deque()  # what it says in a view that is not here yet
+        self.early: deque[MemberMessage] = deque()  # what it says in a view that is not here yet
 
 
 class BorrowedRevision:
@@ -65,7 +63,7 @@ class BorrowedRevision:
         self,
         throttler: RevisionThrottler,
         owner: int,
-        send: Callable[[int, AnyMessage], None],
+        send: Callable[[int, MemberMessage], None],
         now: Now,
         later: Later,
         lent: LentSlots,
@@ -75,7 +73,7 @@ class BorrowedRevision:
         self._send = send
         self.borrowing = Borrowing(throttler, self.send, now, later, lent)
 
-    def send(self, message: AnyMessage) -> None:
+    def send(self, message: MemberMessage) -> None:
         """To the owner."""
         self._send(self.owner, message)
 
@@ -98,7 +96,7 @@ class Member:
     def __init__(
         self,
         number: int,
-        send: Callable[[int, AnyMessage], None],
+        send: Callable[[int, MemberMessage], None],
         drop: Callable[[int], None],
         now: Now,
         later: Later,
@@ -113,7 +111,7 @@ class Member:
         self.borrowed: dict[str, BorrowedRevision] = {}
         self._retired: list[Lending] = []  # of revisions that were dropped while others had their slots
         self._gone_since_s: dict[str, float] = {}  # revisions that were dropped; nothing more is asked for there
-        self._unknown: dict[str, deque[tuple[int, AnyMessage]]] = {}  # said of revisions that are not here yet …
+        self._unknown: dict[str, deque[tuple[int, MemberMessage]]] = {}  # said of revisions that are not here yet …
         self._unknown_since_s: dict[str, float] = {}  # … and since when
         self._unknown_count: int = 0
         self._send = send
@@ -242,7 +240,7 @@ class Member:
             if one.owner == number:
                 one.borrowing.suspend()
 
-    def receive(self, number: int, message: AnyMessage) -> None:
+    def receive(self, number: int, message: MemberMessage) -> None:
         """From this member, over the present link."""
         peer = self.peers.get(number)
         if peer is None or not peer.linked:
@@ -272,29 +270,29 @@ class Member:
 
     # --- within ---
 
-    def _act(self, number: int, message: AnyMessage) -> None:
+    def _act(self, number: int, message: MemberMessage) -> None:
         peer = self.peers[number]
-        if message.key in self._unknown and type(message) not in _FROM_OWNER:
+        if isinstance(message, (Granted, Queued, Refused, Recall, Revoked)):
+            if message.epoch == self.view.epoch:
+                self._from_owner(number, message)
+        elif message.key in self._unknown:
             self._keep_unknown(number, message)
-        elif type(message) is Released:
+        elif isinstance(message, Released):
             self._lent.released(message.slot, message.latency_s, message.succeeded)
-        elif type(message) is Returned:
+        elif isinstance(message, Returned):
             for slot in message.slots:
                 self._lent.released(slot, 0.0, False, True)
-        elif type(message) is Registered:
+        elif isinstance(message, Registered):
             if message.epoch >= peer.begun:
                 peer.begun = peer.registered = message.epoch
                 for lending in self._lendings():
                     lending.registered(number, message.epoch)
                 self._complete_some()
-        elif type(message) in _FROM_OWNER:
-            if message.epoch == self.view.epoch:
-                self._from_owner(number, message)
         elif message.epoch >= peer.begun:
             peer.begun = message.epoch
             self._from_borrower(number, message)
 
-    def _from_borrower(self, number: int, message: AnyMessage) -> None:
+    def _from_borrower(self, number: int, message: MemberMessage) -> None:
         owned = self.owned.get(message.key)
         if owned is None:
             is_gone = message.key in self._gone_since_s
@@ -315,7 +313,7 @@ class Member:
         elif type(message) is Register:
             lending.register(number, message)
 
-    def _from_owner(self, number: int, message: AnyMessage) -> None:
+    def _from_owner(self, number: int, message: MemberMessage) -> None:
         one = self.borrowed.get(message.key)
         if one is None or one.owner != number:
             if type(message) is Granted:  # the revision was dropped
@@ -333,7 +331,7 @@ class Member:
         elif type(message) is Revoked:
             borrowing.revoked(message)
 
-    def _keep_unknown(self, number: int, message: AnyMessage) -> None:
+    def _keep_unknown(self, number: int, message: MemberMessage) -> None:
         """Until the revision is here."""
         if self._unknown_count >= EARLY_MAX:
             self._drop(number)
@@ -342,7 +340,7 @@ class Member:
         self._unknown_since_s.setdefault(message.key, self._now())
         self._unknown.setdefault(message.key, deque()).append((number, message))
 
-    def _taken_unknown(self, key: str) -> deque[tuple[int, AnyMessage]]:
+    def _taken_unknown(self, key: str) -> deque[tuple[int, MemberMessage]]:
         """What was said of a revision while it was not here; it is forgotten."""
         said = self._unknown.pop(key, None)
         if said is None:
@@ -453,6 +451,6 @@ class Member:
         return [*[owned.lending for owned in self.owned.values()], *self._retired]
 
 
-def _is_asking(message: AnyMessage) -> bool:
+def _is_asking(message: MemberMessage) -> bool:
     """Somebody waits for an answer to it."""
     return type(message) is Want or (type(message) is Register and bool(message.waiting))
