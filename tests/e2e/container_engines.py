@@ -135,8 +135,7 @@ class RealEngine(abc.ABC):
     def kill(self) -> None:
         """End the service at once; containers go on."""
         assert self._service is not None
-        self._service.kill()
-        self._service.wait()
+        self._kill(self._service)
         self._service = None
         self.socket.unlink(missing_ok=True)
 
@@ -162,6 +161,10 @@ class RealEngine(abc.ABC):
         """End everything of it."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _kill(self, service: subprocess.Popen[bytes]) -> None:
+        service.kill()
+        service.wait()
+
     def _daemon(self, *words: str | Path) -> subprocess.Popen[bytes]:
         with (self._folder / "log").open("ab") as log:
             return subprocess.Popen(
@@ -171,6 +174,7 @@ class RealEngine(abc.ABC):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
+                start_new_session=bool(self._account),
             )
 
     def _asked(self, target: str) -> Any:
@@ -213,8 +217,7 @@ class Podman(RealEngine):
 
     def close(self) -> None:
         if self._service is not None:
-            self._service.kill()
-            self._service.wait()
+            self._kill(self._service)
         self.run(*self.REMOVE, "-a", check=False)
         for monitor in self._monitors():  # of commands whose container has ended before them
             with contextlib.suppress(ProcessLookupError):
@@ -223,12 +226,16 @@ class Podman(RealEngine):
 
     def _monitors(self) -> list[int]:
         """What watches a container each, and outlives it by a moment."""
+        return self._processes("cmdline", b"conmon")
+
+    def _processes(self, file: str, word: bytes) -> list[int]:
+        """Those that have `word` and the folder in this file of theirs."""
         found = []
         for name in os.listdir("/proc"):
             if name.isdigit() and state_of(int(name)) != "Z":
                 with contextlib.suppress(OSError):
-                    words = Path(f"/proc/{name}/cmdline").read_bytes()
-                    if b"conmon" in words and str(self._folder).encode() in words:
+                    words = Path(f"/proc/{name}/{file}").read_bytes()
+                    if word in words and str(self._folder).encode() in words:
                         found.append(int(name))
         return found
 
@@ -268,6 +275,15 @@ class RootlessPodman(Podman):
         if not lacks and not os.stat("/dev/net/tun").st_mode & stat.S_IWOTH:
             lacks = "/dev/net/tun for everybody (chmod 666)"
         return lacks
+
+    def _monitors(self) -> list[int]:
+        """Also what keeps the namespace of the account: all of its programs have its folder in their environment."""
+        return self._processes("environ", b"")
+
+    def _kill(self, service: subprocess.Popen[bytes]) -> None:
+        """What serves is a child of it, with accounts of its own."""
+        os.killpg(service.pid, signal.SIGKILL)
+        service.wait()
 
     def _environment(self) -> dict[str, str]:
         return {**super()._environment(), "HOME": str(self._folder), "XDG_RUNTIME_DIR": str(self._folder)}
