@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
@@ -22,6 +22,7 @@ from activator.control_plane.scaling.externalscaler_pb2 import (
     IsActiveResponse,
     ScaledObjectRef,
 )
+from activator.control_plane.sources.external_scaler import service
 from activator.control_plane.sources.external_scaler.figures import ACTIVE_S
 from activator.control_plane.sources.external_scaler.service import SCALER_CONNECTIONS_MAX, SCALER_REQUEST_BYTES_MAX
 from activator.control_plane.sources.external_scaler.source import ExternalScalerSource
@@ -50,12 +51,12 @@ class Keda:
         self.seconds = 0.0
         self.channel: grpc.aio.Channel | None = None
 
-    def load(self, here: int, requests: int = 0, seconds: float = 0.0) -> None:
-        """After so many seconds with `here` requests."""
+    def load(self, here: int, requests: int = 0, seconds: float = 0.0, queued: int = 0) -> None:
+        """After so many seconds with `here` requests in pods."""
         self.clock.pass_time(seconds)
         self.requests += requests
         self.seconds += here * seconds
-        self.source.receive_load(Load(KEY, here, 0, self.requests, here, self.seconds, self.clock.now()))
+        self.source.receive_load(Load(KEY, here, queued, self.requests, here, self.seconds, self.clock.now()))
 
     async def ask(self, method: str, request: Any) -> Any:
         assert self.channel is not None
@@ -66,10 +67,10 @@ class Keda:
         )
         return await call(request, timeout=10.0)
 
-    def stream(self) -> Any:
+    def stream(self, method: str = "StreamIsActive") -> Any:
         assert self.channel is not None
         call = self.channel.unary_stream(
-            SERVICE + "StreamIsActive",
+            SERVICE + method,
             request_serializer=ScaledObjectRef.SerializeToString,
             response_deserializer=IsActiveResponse.FromString,
         )
@@ -124,11 +125,66 @@ def test_the_first_request_is_pushed() -> None:
         assert (await stream.read()).result is False
         keda.load(1, requests=1)
         assert (await stream.read()).result is True
-        keda.load(3, requests=2, seconds=0.1)
+
+    run(scenario)
+
+
+def test_that_it_is_active_is_said_again_while_requests_are_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KEDA drops a push that it cannot use: before it has made its HorizontalPodAutoscaler, or without its own API."""
+    monkeypatch.setattr(service, "STREAM_AGAIN_S", 0.05)
+
+    async def scenario(keda: Keda) -> None:
+        stream = keda.stream()
+        assert (await stream.read()).result is False
+        keda.load(0, requests=2, queued=2)
+        assert [(await stream.read()).result for _ in range(4)] == [True] * 4
+        keda.load(2)
+        said = 4
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.5):
+                while said < 10:
+                    await stream.read()
+                    said += 1
+        assert said < 10, "one may have been on its way"
+
+    run(scenario)
+
+
+def test_a_stream_waits_for_its_revision() -> None:
+    """KEDA waits twice as long after each error of a stream, up to a minute: an object may be there before its
+    revision, and a revision is away while the activator starts."""
+
+    async def scenario(keda: Keda) -> None:
         keda.source.applied([DropRevision(KEY)])
-        with pytest.raises(grpc.aio.AioRpcError) as gone:
+        stream = keda.stream()
+        first = asyncio.ensure_future(stream.read())
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await keda.ask("GetMetricSpec", reference())
+        assert refused.value.code() == grpc.StatusCode.NOT_FOUND, "its user reads this in the events of the object"
+        assert not first.done()
+        for _ in range(2):
+            keda.source.applied([SetRevision(RevisionSpec(KEY))])
+            assert (await first).result is False
+            keda.load(1, requests=1)
+            assert (await stream.read()).result is True
+            keda.source.applied([DropRevision(KEY)])
+            first = asyncio.ensure_future(stream.read())
+        first.cancel()
+
+    run(scenario)
+
+
+def test_streams_end_in_order_with_the_server() -> None:
+    """Which is all that makes KEDA forget how often it has tried."""
+
+    async def scenario(keda: Keda) -> None:
+        streams = [keda.stream() for _ in range(50)]
+        for stream in streams:
             await stream.read()
-        assert gone.value.code() == grpc.StatusCode.NOT_FOUND
+        await keda.source.close()
+        for stream in streams:
+            assert await stream.read() is grpc.aio.EOF
+            assert await stream.code() == grpc.StatusCode.OK
 
     run(scenario)
 
@@ -138,13 +194,58 @@ def test_a_stream_that_is_left_is_forgotten() -> None:
         streams = [keda.stream() for _ in range(20)]
         for stream in streams:
             await stream.read()
-        figures = keda.source._figures._figures[KEY]
-        assert len(figures.watchers) == 20
+        watchers = keda.source._figures._watchers
+        assert len(watchers[KEY]) == 20
         for stream in streams:
             stream.cancel()
         async with asyncio.timeout(10.0):
-            while figures.watchers:
+            while watchers:
                 await pause(0.01)
+
+    run(scenario)
+
+
+def test_one_connection_has_a_stream_for_each_of_many_objects() -> None:
+    """KEDA has one connection for all objects with one address; a call that finds no room in it waits for ever."""
+
+    async def scenario(keda: Keda) -> None:
+        streams = [keda.stream() for _ in range(300)]
+        for stream in streams:
+            assert (await stream.read()).result is False
+        assert len((await keda.ask("GetMetricSpec", reference())).metricSpecs) == 1
+        keda.load(1, requests=1)
+        for stream in streams:
+            assert (await stream.read()).result is True
+
+    run(scenario)
+
+
+def test_a_poll_of_keda() -> None:
+    """In its order: the specification once, whose name it prefixes with its trigger's number, and without that
+    prefix the value each time, then whether it is active; whatever else the trigger's metadata have comes along."""
+
+    async def scenario(keda: Keda) -> None:
+        trigger = reference(scalerAddress=keda.source.address, revision="app", enableTLS="false")
+        (spec,) = (await keda.ask("GetMetricSpec", trigger)).metricSpecs
+        name = f"s0-{spec.metricName}"
+        keda.load(1, requests=1)
+        for _ in range(3):
+            asked = GetMetricsRequest(scaledObjectRef=trigger, metricName=name.removeprefix("s0-"))
+            (value,) = (await keda.ask("GetMetrics", asked)).metricValues
+            assert value.metricName == spec.metricName and value.metricValueFloat >= 0
+            assert (await keda.ask("IsActive", trigger)).result
+
+    run(scenario)
+
+
+def test_a_method_that_is_not_there_says_so() -> None:
+    """StreamMetricSpec is optional: KEDA goes on without it where it is UNIMPLEMENTED, and only there."""
+
+    async def scenario(keda: Keda) -> None:
+        stream = keda.stream("StreamMetricSpec")
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await stream.read()
+        assert refused.value.code() == grpc.StatusCode.UNIMPLEMENTED
 
     run(scenario)
 

@@ -5,7 +5,8 @@ Rules
      and what came and went in between must not be missed.
   2. Its load is the greater of the averages over both windows: a rise is seen after seconds, and how fast the number of
      pods falls is decided by KEDA and its HorizontalPodAutoscaler.
-  3. There are figures only of revisions that were asked about.
+  3. There are figures only of revisions that were asked about. A revision that is not there may be watched: whoever
+     does is woken when it comes.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class _Figures:
     def __init__(self) -> None:
         self.windows: Windows | None = None  # from its first load on
         self.here = 0
+        self.queued = 0
         self.requests_total = -1
         self.busy_s: float | None = None  # when it last had a request
-        self.watchers: set[asyncio.Event] = set()  # of streams that want to know that it is active
 
 
 class ScalerFigures:
@@ -39,16 +40,18 @@ class ScalerFigures:
         self._now = now
         self._concurrency: dict[str, int] = {}  # the limits of the revisions that there are
         self._figures: dict[str, _Figures] = {}
+        self._watchers: dict[str, set[asyncio.Event]] = {}  # of streams, by the revision that they are about
 
     def set_revision(self, key: str, container_concurrency: int) -> None:
+        is_new = key not in self._concurrency
         self._concurrency[key] = container_concurrency
+        if is_new:
+            self._wake(key)
 
     def drop_revision(self, key: str) -> None:
         self._concurrency.pop(key, None)
-        dropped = self._figures.pop(key, None)
-        if dropped is not None:
-            for watcher in dropped.watchers:
-                watcher.set()
+        self._figures.pop(key, None)
+        self._wake(key)
 
     def load(self, load: Load) -> None:
         """A revision's load now."""
@@ -60,13 +63,13 @@ class ScalerFigures:
             figures.windows = Windows(STABLE_WINDOW_S, panic_s, load.at_s, load.request_seconds, load.requests_total)
         figures.windows.observe(load)
         figures.here = load.in_flight + load.queued
+        figures.queued = load.queued
         if figures.here or load.requests_total != figures.requests_total:
             now_s = self._now()
             is_new = figures.busy_s is None or now_s >= figures.busy_s + ACTIVE_S
             figures.requests_total, figures.busy_s = load.requests_total, now_s
             if is_new:
-                for watcher in figures.watchers:
-                    watcher.set()
+                self._wake(load.key)
 
     def ask(self, key: str) -> bool:
         """Whether there is such a revision; from now on there are figures of it."""
@@ -95,16 +98,29 @@ class ScalerFigures:
             return 0.0
         return max(figures.windows.averages(metric, self._now()))
 
+    def waits(self, key: str) -> bool:
+        """Whether requests are in line."""
+        figures = self._figures.get(key)
+        return figures is not None and figures.queued > 0
+
     def watch(self, key: str, watcher: asyncio.Event) -> None:
-        """Set this event whenever the revision has requests, and when it is dropped."""
-        figures = self._of(key)
-        if figures is not None:
-            figures.watchers.add(watcher)
+        """Set this event whenever the revision comes, has requests, or goes."""
+        self._watchers.setdefault(key, set()).add(watcher)
 
     def unwatch(self, key: str, watcher: asyncio.Event) -> None:
-        figures = self._figures.get(key)
-        if figures is not None:
-            figures.watchers.discard(watcher)
+        watchers = self._watchers.get(key, set())
+        watchers.discard(watcher)
+        if not watchers:
+            self._watchers.pop(key, None)
+
+    def wake_all(self) -> None:
+        """All that watch, whatever for."""
+        for key in self._watchers:
+            self._wake(key)
+
+    def _wake(self, key: str) -> None:
+        for watcher in self._watchers.get(key, ()):
+            watcher.set()
 
     def _of(self, key: str) -> _Figures | None:
         if key not in self._concurrency:

@@ -3,10 +3,14 @@
 Rules
   1. Which revision is meant stands in the metadata of the trigger: `revision` and `namespace` (by default those of the
      ScaledObject), `metric` (concurrency | rps), `target` (by default the limit of the revision, or 100; rps: 200).
-  2. `StreamIsActive` tells at once what is so, and then each change; a first request is pushed without a wait.
-  3. A revision that is not known is NOT_FOUND, metadata that make no sense are INVALID_ARGUMENT with what to change.
-  4. There are at most SCALER_CONNECTIONS_MAX connections with 100 streams each (h2's own limit), and
-     SCALER_REQUEST_BYTES_MAX for each request, which must come within SCALER_READ_TIMEOUT_S.
+  2. `StreamIsActive` tells at once what is so, and then each change; a first request is pushed without a wait. While
+     requests are in line it is said again: KEDA drops what it cannot use yet, and asks by itself each half minute only.
+  3. A revision that is not known is NOT_FOUND, metadata that make no sense are INVALID_ARGUMENT with what to change. A
+     stream waits for its revision, and ends in order with the server: after an error KEDA waits twice as long each
+     time, up to a minute, and an end in order is all that makes it forget.
+  4. There are at most SCALER_CONNECTIONS_MAX connections with SCALER_STREAMS_MAX streams each, since KEDA has one
+     connection for all objects with one address; and SCALER_REQUEST_BYTES_MAX for each request, which must come within
+     SCALER_READ_TIMEOUT_S.
 
 Source: kedacore/keda pkg/scalers/external_scaler.go, pkg/scalers/externalscaler/externalscaler.proto.
 """
@@ -21,8 +25,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 from grpclib.config import Configuration
 from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
-from grpclib.protocol import H2Protocol
+from grpclib.protocol import AbstractHandler, Connection, EventsProcessor, H2Protocol
 from grpclib.server import Server, Stream
+from h2.events import DataReceived
+from h2.settings import SettingCodes
 
 from activator.config.model.scaling import (
     METRIC_CONCURRENCY,
@@ -45,10 +51,13 @@ from activator.runtime.sockets import address_of, bind
 from activator.runtime.tasks import pause, wait_for
 from activator.runtime.units import KIB
 
-SCALER_CONNECTIONS_MAX: Final = 64  # KEDA has one for each ScaledObject's address
+SCALER_CONNECTIONS_MAX: Final = 64  # each KEDA has one
+SCALER_STREAMS_MAX: Final = 5_000  # of a connection: one for each ScaledObject, and the calls under way
 SCALER_REQUEST_BYTES_MAX: Final = 64 * KIB
 SCALER_READ_TIMEOUT_S: Final = 5.0
+SCALER_CLOSE_S: Final = 1.0  # for the streams to end in order
 STREAM_LOOK_S: Final = 60.0  # a stream looks so often whether its revision is still there and active
+STREAM_AGAIN_S: Final = 5.0  # that it is active is said again after so long while requests are in line
 METRIC_NAME: Final = "activator"
 
 _PATH: Final = "/externalscaler.ExternalScaler/"
@@ -68,6 +77,9 @@ class ExternalScaler:
 
     def __init__(self, figures: ScalerFigures) -> None:
         self._figures = figures
+        self._streams = 0
+        self._is_closing = False
+        self._all_ended = asyncio.Event()
 
     def __mapping__(self) -> dict[str, Handler]:
         return {
@@ -79,11 +91,17 @@ class ExternalScaler:
             _PATH + "GetMetrics": _unary(self._get_metrics, GetMetricsRequest, GetMetricsResponse),
         }
 
+    async def close(self) -> None:
+        """Streams end in order, those that can within SCALER_CLOSE_S."""
+        self._is_closing = True
+        self._all_ended.clear()
+        self._figures.wake_all()
+        if self._streams:
+            await wait_for(self._all_ended, SCALER_CLOSE_S)
+
     def asked(self, reference: ScaledObjectRef) -> Asked:
         """Raises GRPCError."""
-        metadata = reference.scalerMetadata
-        namespace, name = metadata.get("namespace") or reference.namespace, metadata.get("revision") or reference.name
-        key = f"{namespace}/{name}"
+        metadata, key = reference.scalerMetadata, _key(reference)
         metric = metadata.get("metric") or METRIC_CONCURRENCY
         if metric not in SCALING_METRICS:
             raise _invalid(f"metric: found {metric!r}, expected {' or '.join(SCALING_METRICS)}")
@@ -114,21 +132,28 @@ class ExternalScaler:
         return GetMetricsResponse(metricValues=[told])
 
     async def _stream_is_active(self, stream: Stream[ScaledObjectRef, IsActiveResponse]) -> None:
-        key = self.asked(await _received(stream)).key
+        key = _key(await _received(stream))
         changed = asyncio.Event()
         told: bool | None = None
         self._figures.watch(key, changed)
+        self._streams += 1
         try:
-            while self._figures.knows(key):
+            while not self._is_closing:
                 changed.clear()
                 active_for_s = self._figures.active_for_s(key)
-                if (active_for_s > 0.0) is not told:
-                    told = active_for_s > 0.0
-                    await stream.send_message(IsActiveResponse(result=told))
-                await wait_for(changed, min(active_for_s or STREAM_LOOK_S, STREAM_LOOK_S))
+                is_active = active_for_s > 0.0
+                if not self._figures.knows(key):
+                    told = None
+                elif is_active is not told or self._figures.waits(key):
+                    told = is_active
+                    await stream.send_message(IsActiveResponse(result=is_active))
+                look_s = STREAM_AGAIN_S if self._figures.waits(key) else STREAM_LOOK_S
+                await wait_for(changed, min(active_for_s or look_s, look_s))
         finally:
             self._figures.unwatch(key, changed)
-        raise GRPCError(Status.NOT_FOUND, f"the revision {key} is gone")
+            self._streams -= 1
+            if not self._streams:
+                self._all_ended.set()
 
 
 class ExternalScalerServer:
@@ -138,7 +163,8 @@ class ExternalScalerServer:
         config = Configuration(
             http2_connection_window_size=SCALER_REQUEST_BYTES_MAX, http2_stream_window_size=SCALER_REQUEST_BYTES_MAX
         )
-        self._server = _BoundedServer([ExternalScaler(figures)], config=config)
+        self._service = ExternalScaler(figures)
+        self._server = _BoundedServer([self._service], config=config)
 
     async def start(self, address: str) -> str:
         """The address as bound. Raises StartError."""
@@ -147,7 +173,8 @@ class ExternalScalerServer:
         return address_of(sock)
 
     async def close(self) -> None:
-        self._server.close()
+        await self._service.close()
+        self._server.close()  # which cancels what still runs
         for transport in list(self._server.transports):
             transport.close()
         await self._server.wait_closed()
@@ -181,17 +208,33 @@ class _BoundedProtocol(H2Protocol):
         self._server.transports.add(transport)
         if len(self._server.transports) > SCALER_CONNECTIONS_MAX:
             transport.abort()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        streams = self.processor.streams.values()
-        if self._transport is not None and any(one.data_received > SCALER_REQUEST_BYTES_MAX for one in streams):
-            self._transport.abort()
+        self.processor = _BoundedProcessor(self.handler, self.connection, transport)
+        self.connection._connection.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: SCALER_STREAMS_MAX})
+        self.connection.flush()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         if self._transport is not None:
             self._server.transports.discard(self._transport)
         super().connection_lost(exc)
+
+
+class _BoundedProcessor(EventsProcessor):
+    """What a request declares as its length is not believed."""
+
+    def __init__(self, handler: AbstractHandler, connection: Connection, transport: asyncio.Transport) -> None:
+        super().__init__(handler, connection)
+        self._transport = transport
+
+    def process_data_received(self, event: DataReceived) -> None:
+        super().process_data_received(event)
+        stream = self.streams.get(event.stream_id)
+        if stream is not None and stream.data_received > SCALER_REQUEST_BYTES_MAX:
+            self._transport.abort()
+
+
+def _key(reference: ScaledObjectRef) -> str:
+    metadata = reference.scalerMetadata
+    return f"{metadata.get('namespace') or reference.namespace}/{metadata.get('revision') or reference.name}"
 
 
 def _unary(answer: Callable[[Any], Awaitable[Any]], request: type, reply: type) -> Handler:
