@@ -160,7 +160,7 @@ class ReplicaMembers:
 Start = Callable[[WatchedLoad, int], Members]
 
 
-@pytest.fixture(params=["workers", "replicas"])
+@pytest.fixture(params=["workers", pytest.param("replicas", marks=pytest.mark.deep)])
 def start(request: pytest.FixtureRequest, run_activator: RunActivator, tmp_path: Path) -> Start:
     """`start(load, count)`: so many members of one kind, that send to the pods of the load."""
 
