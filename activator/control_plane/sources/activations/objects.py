@@ -185,6 +185,8 @@ class Terminated(KubeStruct, frozen=True, gc=False):
     exit_code: int = 0
     reason: str = ""
     message: str = ""
+    started_at: str | None = None  # RFC 3339
+    finished_at: str | None = None
 
 
 class ContainerState(KubeStruct, frozen=True, gc=False):

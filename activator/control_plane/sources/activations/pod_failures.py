@@ -4,9 +4,11 @@ Rules
   1. Only while no pod of the workload answers. One pod that may still come is enough: there is no failure then.
   2. A failure is *certain* where nothing will change without somebody's help: the image cannot be pulled, a container
      cannot be made, or it has exited so often that Kubernetes waits before it starts it again.
-  3. It is not certain where it may pass by itself: no node has room, a quota is used up. Then requests wait for the
+  3. Between two starts of a container that exits at once, a kubelet shows it as terminated for most of the time, and
+     says CrashLoopBackOff only now and then: one that ended soon after a restart is taken as such.
+  4. It is not certain where it may pass by itself: no node has room, a quota is used up. Then requests wait for the
      patience of the object first.
-  4. Of several pods, a certain failure goes before one that is not; among equals the first by name, so that two looks
+  5. Of several pods, a certain failure goes before one that is not; among equals the first by name, so that two looks
      at the same pods tell the same.
 
 Sources: Kubernetes' documentation, "Pod Lifecycle" (container states, conditions) and "Deployments" (conditions
@@ -16,11 +18,13 @@ Progressing and ReplicaFailure); pkg/kubelet/images/types.go and pkg/kubelet/con
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Final, NamedTuple
 
 from activator.control_plane.sources.activations.objects import ContainerStatus, StartingPod, Terminated
 from activator.control_plane.sources.kubernetes.objects import Condition
 
+BACK_OFF_ENDS_S: Final = 600.0  # a container that ran for so long is started again at once
 TEXT_MAX: Final = 300  # characters of another component's message that are told
 
 _IMAGE: Final = frozenset(
@@ -32,6 +36,8 @@ _NOT_MADE: Final = frozenset(
     | {"RunContainerError"}
 )
 _EXITS: Final = "CrashLoopBackOff"
+_CONTAINER: Final = "container"
+_INIT_CONTAINER: Final = "init container"
 
 
 class Failure(NamedTuple):
@@ -65,21 +71,23 @@ def _of_pod(pod: StartingPod) -> Failure | None:
         if one.type == "PodScheduled" and one.status == "False":
             return _made(one.reason or "Unschedulable", "no node takes its pod", one.message, False)
     for container in status.init_container_statuses or []:
-        failure = _of_container(container, "init container")
+        failure = _of_container(container, _INIT_CONTAINER)
         if failure is not None:
             return failure
     for container in status.container_statuses or []:
-        failure = _of_container(container, "container")
+        failure = _of_container(container, _CONTAINER)
         if failure is not None:
             return failure
     return None
 
 
 def _of_container(container: ContainerStatus, kind: str) -> Failure | None:
-    waiting = container.state.waiting
+    waiting, ended = container.state.waiting, container.state.terminated
+    name = f"its {kind} {container.name}"
+    if ended is not None and container.restart_count and _is_started_again(ended, kind):
+        return _made(_EXITS, f"{name} exits again and again{_how(ended)}", ended.message, True)
     if waiting is None:
         return None
-    name = f"its {kind} {container.name}"
     if waiting.reason in _IMAGE or waiting.reason in _IMAGE_AT_FIRST:
         said = f"the image of {name} cannot be pulled"
         return _made(waiting.reason, said, waiting.message, waiting.reason in _IMAGE)
@@ -89,6 +97,17 @@ def _of_container(container: ContainerStatus, kind: str) -> Failure | None:
         last = container.last_state.terminated
         return _made(_EXITS, f"{name} exits again and again{_how(last)}", last.message if last else "", True)
     return None
+
+
+def _is_started_again(ended: Terminated, kind: str) -> bool:
+    """After a pause: not an init container that has done its work, nor one that ran for long."""
+    if kind != _CONTAINER and ended.exit_code == 0:
+        return False
+    try:
+        ran = datetime.fromisoformat(ended.finished_at or "") - datetime.fromisoformat(ended.started_at or "")
+    except ValueError:
+        return True
+    return ran.total_seconds() < BACK_OFF_ENDS_S
 
 
 def _how(last: Terminated | None) -> str:

@@ -18,6 +18,12 @@ UNSCHEDULABLE = {
 }
 
 
+def ended(restarts: int = 1, **how: Any) -> dict[str, Any]:
+    """As a kubelet shows a container between its end and its next start."""
+    times = {"startedAt": "2026-01-01T00:59:58Z", "finishedAt": "2026-01-01T01:00:00Z"}
+    return {"name": "main", "state": {"terminated": {**times, **how}}, "restartCount": restarts}
+
+
 def one(**status: Any) -> Failure | None:
     return failure_of([pod(**status)], [])
 
@@ -69,6 +75,21 @@ def one(**status: Any) -> Failure | None:
             {"phase": "Failed", "reason": "Evicted", "message": "low on memory"},
             Failure("Evicted", "its pod has failed: low on memory", True),
         ),
+        (
+            {"containerStatuses": [ended(exitCode=3, reason="Error", message="no model\n")]},
+            Failure("CrashLoopBackOff", "its container main exits again and again (exit code 3): no model", True),
+        ),
+        (
+            {"containerStatuses": [ended(exitCode=0, reason="Completed")]},
+            Failure("CrashLoopBackOff", "its container main exits again and again (exit code 0, Completed)", True),
+        ),
+        (
+            {"initContainerStatuses": [ended(exitCode=1)]},
+            Failure("CrashLoopBackOff", "its init container main exits again and again (exit code 1)", True),
+        ),
+        ({"initContainerStatuses": [ended(exitCode=0)]}, None),
+        ({"containerStatuses": [ended(restarts=0, exitCode=1)]}, None),
+        ({"containerStatuses": [ended(exitCode=1, startedAt="2026-01-01T00:00:00Z")]}, None),
         ({"containerStatuses": [waiting("ContainerCreating")]}, None),
         ({"initContainerStatuses": [waiting("PodInitializing")]}, None),
         ({"containerStatuses": [{"name": "main", "state": {"running": {}}}]}, None),

@@ -196,9 +196,12 @@ def _failed(pod: Json, failure: Failure, crash: tuple[int, str]) -> Json:
         said = f'Back-off pulling image "{image}": ErrImagePull: not found'
         state: Json = {"state": {"waiting": {"reason": failure.value, "message": said}}, "restartCount": 0}
     else:
-        ended = {"exitCode": code, "reason": "Error", "message": message, "finishedAt": STARTED}
-        waits = {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}
-        state = {"state": {"waiting": waits}, "lastState": {"terminated": ended}, "restartCount": 3}
+        times = {"startedAt": STARTED, "finishedAt": STARTED}
+        ended = {"terminated": {"exitCode": code, "reason": "Error", "message": message, **times}}
+        waits = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s restarting failed container"}}
+        # A kubelet of 1.36 shows `waits` for a moment only, at the end of each pause.
+        now = ended if failure is Failure.CRASH_LOOP else waits
+        state = {"state": now, "lastState": ended, "restartCount": 1}
     init = failure is Failure.INIT_CONTAINER
     named = {"name": "init" if init else pod["spec"]["containers"][0]["name"], "ready": False, **state}
     return {

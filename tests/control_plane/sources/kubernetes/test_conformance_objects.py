@@ -519,9 +519,9 @@ async def test_pods_that_cannot_start_say_why(failure: Failure) -> None:
 
     words = {
         Failure.IMAGE_PULL: ("'ImagePullBackOff'", "Back-off pulling image"),
-        Failure.CRASH_LOOP: ("'CrashLoopBackOff'", "'exitCode': 3", "no such file"),
+        Failure.CRASH_LOOP: ("'state': {'terminated'", "'exitCode': 3", "no such file"),
         Failure.UNSCHEDULABLE: ("'Unschedulable'", "0/3 nodes are available"),
-        Failure.INIT_CONTAINER: ("initContainerStatuses", "'exitCode': 3"),
+        Failure.INIT_CONTAINER: ("initContainerStatuses", "'CrashLoopBackOff'", "'exitCode': 3"),
         Failure.NOT_READY: ("'ready': False", "'running'"),
     }
     await until(lambda: all(word in shown() for word in words[failure]))
