@@ -22,9 +22,12 @@ from activator.control_plane.scaling.externalscaler_pb2 import (
     IsActiveResponse,
     ScaledObjectRef,
 )
-from activator.control_plane.sources.external_scaler import service
 from activator.control_plane.sources.external_scaler.figures import ACTIVE_S
-from activator.control_plane.sources.external_scaler.service import SCALER_CONNECTIONS_MAX, SCALER_REQUEST_BYTES_MAX
+from activator.control_plane.sources.external_scaler.service import (
+    SCALER_CONNECTIONS_MAX,
+    SCALER_REQUEST_BYTES_MAX,
+    STREAM_AGAIN_S,
+)
 from activator.control_plane.sources.external_scaler.source import ExternalScalerSource
 from activator.messages import DropRevision, Load, SetRevision
 from activator.runtime.tasks import pause
@@ -43,9 +46,9 @@ REPLIES: dict[str, Any] = {
 class Keda:
     """The source, and a client of gRPC that asks it as KEDA does."""
 
-    def __init__(self) -> None:
+    def __init__(self, again_s: float) -> None:
         self.clock = ManualClock()
-        self.source = ExternalScalerSource("127.0.0.1:0", self.clock.now)
+        self.source = ExternalScalerSource("127.0.0.1:0", self.clock.now, again_s)
         self.source.applied([SetRevision(RevisionSpec(KEY, container_concurrency=7))])
         self.requests = 0
         self.seconds = 0.0
@@ -82,8 +85,8 @@ def reference(**metadata: str) -> ScaledObjectRef:
 
 
 @asynccontextmanager
-async def running() -> AsyncIterator[Keda]:
-    keda = Keda()
+async def running(again_s: float) -> AsyncIterator[Keda]:
+    keda = Keda(again_s)
     await keda.source.start()
     try:
         async with grpc.aio.insecure_channel(keda.source.address) as keda.channel:
@@ -92,9 +95,9 @@ async def running() -> AsyncIterator[Keda]:
         await keda.source.close()
 
 
-def run(scenario: Callable[[Keda], Awaitable[None]]) -> None:
+def run(scenario: Callable[[Keda], Awaitable[None]], again_s: float = STREAM_AGAIN_S) -> None:
     async def main() -> None:
-        async with running() as keda:
+        async with running(again_s) as keda:
             await scenario(keda)
 
     asyncio.run(main())
@@ -129,9 +132,8 @@ def test_the_first_request_is_pushed() -> None:
     run(scenario)
 
 
-def test_that_it_is_active_is_said_again_while_requests_are_in_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_that_it_is_active_is_said_again_while_requests_are_in_line() -> None:
     """KEDA drops a push that it cannot use: before it has made its HorizontalPodAutoscaler, or without its own API."""
-    monkeypatch.setattr(service, "STREAM_AGAIN_S", 0.05)
 
     async def scenario(keda: Keda) -> None:
         stream = keda.stream()
@@ -147,7 +149,7 @@ def test_that_it_is_active_is_said_again_while_requests_are_in_line(monkeypatch:
                     said += 1
         assert said < 10, "one may have been on its way"
 
-    run(scenario)
+    run(scenario, again_s=0.05)
 
 
 def test_a_stream_waits_for_its_revision() -> None:

@@ -45,13 +45,22 @@ def shared(world: ClaimWorld, number: int, kind: type[SharedStarter], group: str
     return starter
 
 
+async def removed_at_last(starter: SharedStarter, uids: set[str]) -> int:
+    while True:
+        try:
+            return await starter.remove_gone(uids)
+        except ClaimFailedError:
+            await asyncio.sleep(0.5)
+
+
 @ON_EACH_SERVER
 @on_a_loop
 async def test_eighteen_writers_that_apply_their_own_row_while_rows_are_removed(
     tmp_path: Path, make_world: MakeWorld
 ) -> None:
     """The clique has members that are gone, and shares the object with another clique. Three members clean up while all
-    eighteen write: their update meets newer versions, is read anew with a pause, and ends within its bound."""
+    eighteen write: their update meets newer versions, is read anew with a pause, and ends within its bound. On a busy
+    server that bound is reached while the others still write; whoever cleans up tries again then."""
     async with make_world(tmp_path) as world:
         gone = [shared(world, number, ApplyByMemberStarter, "clique-1", "cliques") for number in range(100, 106)]
         other = [shared(world, number, ApplyByMemberStarter, "clique-2", "cliques") for number in range(200, 203)]
@@ -60,7 +69,7 @@ async def test_eighteen_writers_that_apply_their_own_row_while_rows_are_removed(
         uids = {one.holder.uid for one in [*gone, *other]}  # more than may be removed: the others' are not ours
         starters = [shared(world, number, ApplyByMemberStarter, "clique-1", "cliques") for number in range(CLIQUE)]
         claims = [asyncio.create_task(one.claim()) for one in starters]
-        removed = await asyncio.gather(*(starter.remove_gone(uids) for starter in starters[:3]))
+        removed = await asyncio.gather(*(removed_at_last(starter, uids) for starter in starters[:3]))
         indexes = await asyncio.gather(*claims)
         assert sum(removed) == len(gone)
         left = await rows(world, "cliques")

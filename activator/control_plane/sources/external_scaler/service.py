@@ -75,8 +75,9 @@ class Asked(NamedTuple):
 class ExternalScaler:
     """The service; grpclib finds the methods by `__mapping__`."""
 
-    def __init__(self, figures: ScalerFigures) -> None:
+    def __init__(self, figures: ScalerFigures, again_s: float = STREAM_AGAIN_S) -> None:
         self._figures = figures
+        self._again_s = again_s
         self._streams = 0
         self._is_closing = False
         self._all_ended = asyncio.Event()
@@ -147,7 +148,7 @@ class ExternalScaler:
                 elif is_active is not told or self._figures.waits(key):
                     told = is_active
                     await stream.send_message(IsActiveResponse(result=is_active))
-                look_s = STREAM_AGAIN_S if self._figures.waits(key) else STREAM_LOOK_S
+                look_s = self._again_s if self._figures.waits(key) else STREAM_LOOK_S
                 await wait_for(changed, min(active_for_s or look_s, look_s))
         finally:
             self._figures.unwatch(key, changed)
@@ -159,11 +160,11 @@ class ExternalScaler:
 class ExternalScalerServer:
     """The port."""
 
-    def __init__(self, figures: ScalerFigures) -> None:
+    def __init__(self, figures: ScalerFigures, again_s: float = STREAM_AGAIN_S) -> None:
         config = Configuration(
             http2_connection_window_size=SCALER_REQUEST_BYTES_MAX, http2_stream_window_size=SCALER_REQUEST_BYTES_MAX
         )
-        self._service = ExternalScaler(figures)
+        self._service = ExternalScaler(figures, again_s)
         self._server = _BoundedServer([self._service], config=config)
 
     async def start(self, address: str) -> str:

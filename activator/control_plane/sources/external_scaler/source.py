@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from activator.control_plane.sources.external_scaler.figures import ScalerFigures
-from activator.control_plane.sources.external_scaler.service import ExternalScalerServer
+from activator.control_plane.sources.external_scaler.service import STREAM_AGAIN_S, ExternalScalerServer
 from activator.control_plane.sources.source import Source
 from activator.messages import DropRevision, Effect, Load, RebuildRevision, SetRevision
 from activator.runtime.clock import Now
@@ -14,16 +14,17 @@ log = logging.getLogger("activator.scaling")
 
 
 class ExternalScalerSource(Source):
-    """`listen`: the host and port for KEDA."""
+    """`listen`: the host and port for KEDA; `again_s`: how often it is told again while requests are in line."""
 
-    def __init__(self, listen: str, now: Now) -> None:
+    def __init__(self, listen: str, now: Now, again_s: float = STREAM_AGAIN_S) -> None:
         self._listen = listen
+        self._again_s = again_s
         self._figures = ScalerFigures(now)
         self._server: ExternalScalerServer | None = None
         self.address = ""  # as bound
 
     async def start(self) -> None:
-        server = ExternalScalerServer(self._figures)
+        server = ExternalScalerServer(self._figures, self._again_s)
         self.address = await server.start(self._listen)
         self._server = server
         log.info("KEDA may ask for loads on %s", self.address)
