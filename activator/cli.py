@@ -196,6 +196,7 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
     from activator.runtime.sockets import pass_on
     from activator.runtime.unix_sockets import remove_all_files
 
+    _raise_descriptor_limit()  # before there are workers, which inherit it
     template = None
     if worker_count(loaded[0]) > 1:
         from activator.workers.fork_server import fork_template
@@ -214,7 +215,6 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
         return await App(settings, reaping, app_log=app_log, manager=manager, template=template).run()
 
     try:
-        _raise_descriptor_limit()
         return uvloop.run(serve())
     finally:
         remove_all_files()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import resource
 import signal
 import threading
 import time
@@ -322,6 +323,17 @@ def test_two_programs_do_not_share_a_port(run_activator: RunActivator) -> None:
         configuration = {**configured([limited(pods.addresses, 1)], workers=2), "listen": first.address}
         with pytest.raises(AssertionError, match="the port is in use"):
             run_activator(configuration)
+
+
+def test_workers_may_have_as_many_descriptors_as_the_system_allows(run_activator: RunActivator) -> None:
+    """The parent raises its limit: before it forks what they are forked from."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard // 2, hard))
+    try:
+        activator = run_activator(configured([process_revision(SERVING)], workers=2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert {resource.prlimit(pid, resource.RLIMIT_NOFILE) for pid in pids(activator)} == {(hard, hard)}
 
 
 def test_each_worker_can_be_looked_at(run_activator: RunActivator) -> None:
