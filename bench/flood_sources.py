@@ -23,10 +23,11 @@ from activator.control_plane.sources.activations.declared_pods import SOURCE, De
 from activator.control_plane.sources.activations.objects import ContainerStatus
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.errors import KubeError
-from activator.control_plane.sources.kubernetes.object_store import Key, ObjectStore
+from activator.control_plane.sources.kubernetes.object_store import ObjectStore
 from activator.control_plane.sources.kubernetes.objects import (
     Condition,
     EndpointSlice,
+    Key,
     KubeObject,
     KubeStruct,
     Object,

@@ -118,7 +118,7 @@ def _filled(source: ScaleSource, objects: int) -> Reflector[Activation]:
     for number in range(objects):
         text = json.dumps(_slice(number))
         marks.changed(None, msgspec.json.decode(text, type=EndpointSlice))
-    reflector.contents.replace(things)
+    reflector.contents.replace(_by_key(things))
     return reflector
 
 

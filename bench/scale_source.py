@@ -25,9 +25,9 @@ from activator.control_plane.reconcile.desired import (
     StatusSeen,
     TargetReference,
 )
-from activator.control_plane.sources.kubernetes.object_store import Key
 from activator.control_plane.sources.kubernetes.objects import (
     EndpointSlice,
+    Key,
     KubeObject,
     KubeStruct,
     Metadata,

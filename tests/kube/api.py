@@ -53,6 +53,17 @@ class Api:
         except ValueError:
             return response.status, {}
 
+    async def encoding(self, path: str, accepted: str) -> str:
+        """How the answer to a GET is encoded, where a client takes this."""
+        library = await self.client._lane("tests")
+        headers = {"Accept": "application/json", "Accept-Encoding": accepted}
+        await library.update_params_for_auth(headers, [], ["BearerToken"])
+        url = library.configuration.host + path
+        async with library.rest_client.pool_manager.request("GET", url, headers=headers) as response:
+            assert response.status == 200, await response.text()
+            await response.read()
+        return str(response.headers.get("Content-Encoding", "identity"))
+
     async def until(self, path: str, holds: Callable[[int, Json], object], timeout_s: float = CALL_TIMEOUT_S) -> Json:
         """GET again and again, until status and body are so; the body."""
         async with asyncio.timeout(timeout_s):

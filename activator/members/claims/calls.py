@@ -48,7 +48,7 @@ class CountedCalls:
     async def list(self, selection: Selection[Object], decoding: Decoding[Object]) -> list[Object]:
         """A consistent list: at least as new as any answer before."""
         items, _ = await self._counted("list", list_all(self._client, selection, decoding, pause))
-        return items
+        return list(items.values())
 
     async def create(self, collection: str, thing: Mapping[str, Any]) -> bytes:
         return await self._counted("create", self._client.create(collection, thing, FIELD_MANAGER))

@@ -20,8 +20,7 @@ from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.decoding import Decoding
 from activator.control_plane.sources.kubernetes.errors import KubeError, RefusedError
 from activator.control_plane.sources.kubernetes.listing import Pause
-from activator.control_plane.sources.kubernetes.object_store import Key
-from activator.control_plane.sources.kubernetes.objects import Lease, Pod
+from activator.control_plane.sources.kubernetes.objects import Key, Lease, Pod
 from activator.control_plane.sources.kubernetes.resources import LEASES, PODS
 from activator.control_plane.sources.kubernetes.watches import KubeWatches
 from activator.members.claims.calls import CONFLICT, CountedCalls, is_refusal

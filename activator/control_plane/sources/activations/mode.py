@@ -54,8 +54,8 @@ from activator.control_plane.sources.activations.replicas import OtherReplicas, 
 from activator.control_plane.sources.activations.source import ActivationSource
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.credentials import Credentials
-from activator.control_plane.sources.kubernetes.object_store import Handler, Key
-from activator.control_plane.sources.kubernetes.objects import Object
+from activator.control_plane.sources.kubernetes.object_store import Handler
+from activator.control_plane.sources.kubernetes.objects import Key, Object
 from activator.control_plane.sources.kubernetes.reflector import Reflector
 from activator.control_plane.sources.kubernetes.relister import Relister
 from activator.control_plane.sources.kubernetes.resources import ENDPOINT_SLICES, Resource, Scope, Selection

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from activator.control_plane.reconcile.desired import ACTIVATION_LABEL
-from activator.control_plane.sources.kubernetes.object_store import Key
-from activator.control_plane.sources.kubernetes.objects import KubeObject
+from activator.control_plane.sources.kubernetes.objects import Key, KubeObject
 
 
 class ObjectHandler:

@@ -43,8 +43,7 @@ from activator.control_plane.sources.activations.revision import (
     replicas_of,
 )
 from activator.control_plane.sources.activations.routes import RouteHosts
-from activator.control_plane.sources.kubernetes.object_store import Key
-from activator.control_plane.sources.kubernetes.objects import EndpointSlice, KubeObject
+from activator.control_plane.sources.kubernetes.objects import EndpointSlice, Key, KubeObject
 from activator.control_plane.sources.kubernetes.passes import Passes
 from activator.control_plane.sources.pod_answers import PodAnswers
 from activator.messages import Change, Effect, RevisionGone

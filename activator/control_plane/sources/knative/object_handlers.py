@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from activator.control_plane.sources.knative.revision_backends import RevisionBackends
 from activator.control_plane.sources.knative.service_backends import ServiceBackends
-from activator.control_plane.sources.kubernetes.object_store import Key
 from activator.control_plane.sources.kubernetes.objects import (
     ConfigMap,
     Endpoints,
     EndpointSlice,
+    Key,
     KubeObject,
     Revision,
     Service,

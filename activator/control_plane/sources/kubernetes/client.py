@@ -13,8 +13,9 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -31,8 +32,10 @@ from activator.control_plane.sources.kubernetes.errors import (
     RefusedError,
     TooLargeError,
     UnreachableError,
+    UnreadableError,
 )
 from activator.control_plane.sources.kubernetes.watch_stream import WatchStream
+from activator.runtime.tasks import pause
 from activator.runtime.units import MIB
 
 if TYPE_CHECKING:
@@ -44,16 +47,23 @@ KUBE_BODY_BYTES_MAX: Final = 64 * MIB  # of one answer, one page of a list
 KUBE_LISTS_AT_ONCE_MAX: Final = 4  # so that relists after an outage neither crowd out each other nor the other calls
 KUBE_WRITES_AT_ONCE_MAX: Final = 16  # writes have a budget of their own: a wake-up never waits for a list
 KUBE_LINE_BYTES_MAX: Final = 8 * MIB  # of one watch event; etcd takes objects of 1.5 MiB
+KUBE_INFLATED_PER_TURN_MAX: Final = MIB  # of an answer that came compressed, in 3 ms
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"  # JSON is YAML
 JSON_PATCH: Final = "application/json-patch+json"
 WHOLE_OBJECT: Final = "application/json"
 
+WHOLE_OBJECTS: Final = "application/json"  # what is accepted as an answer …
+ONLY_METADATA: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"  # if it can
+
 WRITES: Final = frozenset({"create", "update", "patch", "delete"})  # Kubernetes' verbs, as in its rules of access
 
 Query = Mapping[str, str]
 _NO_BUDGET: Final = nullcontext()
+_GZIP: Final = "gzip"
+_AS_IT_IS: Final = "identity"  # a watch: each event is to be read when it comes
+_GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 _CONNECT_TIMEOUT: Final = aiohttp.ClientTimeout(sock_connect=KUBE_CONNECT_TIMEOUT_S)  # the rest of a call: _bounded
 
 
@@ -83,9 +93,9 @@ class KubeClient:
         """One object. Raises KubeError."""
         return await self._whole("get", "GET", path, query)
 
-    async def list_page(self, path: str, query: Query) -> bytes:
+    async def list_page(self, path: str, query: Query, accept: str = WHOLE_OBJECTS) -> bytes:
         """One page of a list. Raises KubeError."""
-        return await self._whole("list", "GET", path, query)
+        return await self._whole("list", "GET", path, query, accept=accept)
 
     async def merge_patch(self, path: str, patch: Mapping[str, Any], field_manager: str) -> bytes:
         """RFC 7386; the object as it is afterwards. Raises KubeError (409 if `patch` names an old resourceVersion)."""
@@ -131,6 +141,9 @@ class KubeClient:
         """A running watch; close it. Raises KubeError."""
         async with self._bounded("watch"):
             response = await self._answered("watch", "GET", path, {**query, "watch": "true"})
+            if _encoding(response) != _AS_IT_IS:
+                response.close()
+                raise UnreadableError(f"a watch in the encoding {_encoding(response)!r}, which was not asked for")
         return WatchStream(response, self._line_bytes_max)
 
     async def close(self) -> None:
@@ -140,10 +153,17 @@ class KubeClient:
             await lane.close()
 
     async def _whole(
-        self, verb: str, method: str, path: str, query: Query, body: Any = None, content_type: str = ""
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        query: Query,
+        body: Any = None,
+        content_type: str = "",
+        accept: str = WHOLE_OBJECTS,
     ) -> bytes:
         async with self._bounded(verb), self._budgets.get(verb, _NO_BUDGET):
-            response = await self._answered(verb, method, path, query, body, content_type)
+            response = await self._answered(verb, method, path, query, body, content_type, accept)
             try:
                 return await self._read(response)
             finally:
@@ -168,12 +188,19 @@ class KubeClient:
             raise
 
     async def _answered(
-        self, verb: str, method: str, path: str, query: Query, body: Any = None, content_type: str = ""
+        self,
+        verb: str,
+        method: str,
+        path: str,
+        query: Query,
+        body: Any = None,
+        content_type: str = "",
+        accept: str = WHOLE_OBJECTS,
     ) -> aiohttp.ClientResponse:
         """An answer with a good status, its body not read. Raises RefusedError for any other."""
-        response = await self._send(verb, method, path, query, body, content_type)
+        response = await self._send(verb, method, path, query, body, content_type, accept)
         if response.status == UNAUTHORIZED and await self._renewed(verb, response):
-            response = await self._send(verb, method, path, query, body, content_type)
+            response = await self._send(verb, method, path, query, body, content_type, accept)
         self.requests_total[verb, str(response.status)] += 1
         if 200 <= response.status <= 299:
             return response
@@ -196,10 +223,11 @@ class KubeClient:
         return renewed
 
     async def _send(
-        self, verb: str, method: str, path: str, query: Query, body: Any, content_type: str
+        self, verb: str, method: str, path: str, query: Query, body: Any, content_type: str, accept: str
     ) -> aiohttp.ClientResponse:
         client = await self._lane("writes" if verb in WRITES else "reads")
-        headers = {**client.default_headers, "Accept": "application/json"}
+        encoding = _AS_IT_IS if verb == "watch" else _GZIP
+        headers = {**client.default_headers, "Accept": accept, "Accept-Encoding": encoding}
         if content_type:
             headers["Content-Type"] = content_type
         await client.update_params_for_auth(headers, [], ["BearerToken"])
@@ -217,15 +245,58 @@ class KubeClient:
             return client
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:
-        pieces: list[bytes] = []
+        """The whole body. What is compressed is inflated here: aiohttp does it for each small piece of a list."""
+        encoding = _encoding(response)
+        if encoding not in (_GZIP, _AS_IT_IS):
+            response.close()
+            raise UnreadableError(f"an answer in the encoding {encoding!r}, which was not asked for")
+        inflating = _Inflating() if encoding == _GZIP else None
+        read: list[bytes] = []
         size = 0
         async for piece in response.content.iter_any():
-            size += len(piece)
-            if size > self._body_bytes_max:
-                response.close()
-                raise TooLargeError(f"an answer of more than {self._body_bytes_max} bytes")
-            pieces.append(piece)
-        return b"".join(pieces)
+            for part in (piece,) if inflating is None else inflating.parts(piece):
+                size += len(part)
+                if size > self._body_bytes_max:
+                    response.close()
+                    raise TooLargeError(f"an answer of more than {self._body_bytes_max} bytes")
+                read.append(part)
+                if len(part) >= KUBE_INFLATED_PER_TURN_MAX:
+                    await pause(0)
+        if inflating is not None and read:
+            inflating.end()
+        return b"".join(read)
+
+
+class _Inflating:
+    """One gzip stream (RFC 1952)."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(_GZIP_WINDOW)
+
+    def parts(self, piece: bytes) -> Iterator[bytes]:
+        """What this piece of the stream holds, KUBE_INFLATED_PER_TURN_MAX bytes at a time. Raises UnreadableError."""
+        stream = self._stream
+        is_full = True
+        while is_full and not stream.eof:
+            try:
+                part = stream.decompress(piece, KUBE_INFLATED_PER_TURN_MAX)
+            except zlib.error as error:
+                raise UnreadableError(f"a compressed answer that cannot be read: {error}") from error
+            yield part
+            is_full = len(part) == KUBE_INFLATED_PER_TURN_MAX
+            piece = stream.unconsumed_tail
+        if stream.unused_data or (stream.eof and piece):
+            raise UnreadableError("something behind the end of a compressed answer")
+
+    def end(self) -> None:
+        """Nothing more comes. Raises UnreadableError."""
+        if not self._stream.eof:
+            raise UnreadableError("a compressed answer that ends early")
+
+
+def _encoding(response: aiohttp.ClientResponse) -> str:
+    """Content-Encoding (RFC 9110 section 8.4)."""
+    return response.headers.get("Content-Encoding", _AS_IT_IS).strip().lower()
 
 
 async def _request(
@@ -246,7 +317,7 @@ async def _request(
     if query:
         url = f"{url}?{urlencode(query)}"
     response: aiohttp.ClientResponse = await rest.pool_manager.request(
-        method, url, headers=headers, data=body, timeout=_CONNECT_TIMEOUT, **more
+        method, url, headers=headers, data=body, timeout=_CONNECT_TIMEOUT, auto_decompress=False, **more
     )
     return response
 

@@ -80,7 +80,7 @@ class WatchStalledError(KubeError):
 
 
 class UnreadableError(KubeError):
-    """Not the JSON of a list or of a watch event."""
+    """Not the JSON of a list or of a watch event, or in an encoding that cannot be read."""
 
     kind = "unreadable"
 

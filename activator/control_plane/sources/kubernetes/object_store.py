@@ -16,15 +16,14 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
-from activator.control_plane.sources.kubernetes.objects import KubeObject, Metadata, Object, unchanged
+from activator.control_plane.sources.kubernetes.objects import Key, KubeObject, Metadata, Object, VersionOnly, unchanged
 from activator.control_plane.sources.kubernetes.resources import Scope
 
 log = logging.getLogger("activator.kubernetes")
 
-Key = tuple[str, str]  # namespace (empty for what has none), name
 Told_contra = TypeVar("Told_contra", bound=KubeObject, contravariant=True)
 
 
@@ -65,9 +64,8 @@ class ObjectStore(Generic[Object]):
 
     # --- lists ------------------------------------------------------------------------------------------------------
 
-    def replace(self, items: Iterable[Object]) -> None:
+    def replace(self, listed: Mapping[Key, Object]) -> None:
         """A full list: what is not in it is gone."""
-        listed = {item.key: item for item in items}
         self._tombstones.clear()
         for key in [key for key in self.objects if key not in listed]:
             self._remove(key)
@@ -89,12 +87,24 @@ class ObjectStore(Generic[Object]):
         """However it ended."""
         self._touched = None
 
-    def compare(self, items: Iterable[Object], version: str, scope: Scope | None) -> Counter[str]:
+    def differing(self, listed: Mapping[Key, VersionOnly]) -> list[Key]:
+        """Of what a list of all of them says that it is there in another version, or is or is not there at all."""
+        found = [key for key in self.objects if key not in listed]
+        for key, item in listed.items():
+            old = self.objects.get(key)
+            if old is None:
+                found.append(key)
+                continue
+            was, now = old.metadata, item.metadata
+            if was.resource_version != now.resource_version or was.uid != now.uid:
+                found.append(key)
+        return found
+
+    def compare(self, listed: Mapping[Key, Object], version: str, scope: Scope | None) -> Counter[str]:
         """Repair what events have missed, by a list that is at `version`; how often which kind of miss was found.
 
         The list was read from the source itself after `begin_comparison`, so it is no older than what was known then.
         """
-        listed = {item.key: item for item in items}
         touched = self._touched or set()
         number = version_number(version)
         repairs: Counter[str] = Counter()

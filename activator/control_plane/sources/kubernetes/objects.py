@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Final, Generic, TypeVar
 
 import msgspec
 
+Key = tuple[str, str]  # namespace (empty for what has none), name
+
 _EMPTY: Final[dict[str, str]] = {}
 
 
@@ -46,7 +48,7 @@ class KubeObject(KubeStruct, frozen=True, gc=False):
     metadata: Metadata = Metadata()
 
     @property
-    def key(self) -> tuple[str, str]:
+    def key(self) -> Key:
         return (self.metadata.namespace, self.metadata.name)
 
 
@@ -251,6 +253,21 @@ class ListMetadata(KubeStruct, frozen=True, gc=False):
 class ObjectList(msgspec.Struct, Generic[Object], frozen=True, rename="camel"):
     metadata: ListMetadata = ListMetadata()
     items: list[Object] | None = None
+
+
+class Version(KubeStruct, frozen=True, gc=False):
+    """What tells an object's states apart."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+
+class VersionOnly(KubeObject, frozen=True, gc=False):
+    """Any object, of which no more is read (a PartialObjectMetadata)."""
+
+    metadata: Version = Version()  # type: ignore[assignment]
 
 
 class WatchEvent(msgspec.Struct, Generic[Object], frozen=True):

@@ -34,8 +34,8 @@ from activator.control_plane.sources.kubernetes.listing import (
     Pause,
     list_all,
 )
-from activator.control_plane.sources.kubernetes.object_store import Handler, Key, ObjectStore
-from activator.control_plane.sources.kubernetes.objects import BareObject, Object
+from activator.control_plane.sources.kubernetes.object_store import Handler, ObjectStore
+from activator.control_plane.sources.kubernetes.objects import BareObject, Key, Object
 from activator.control_plane.sources.kubernetes.resources import Selection
 from activator.control_plane.sources.kubernetes.watch_stream import WatchStream
 from activator.runtime.clock import NEVER, Now

@@ -6,8 +6,10 @@ for (a revision without a pod, whose requests are held) every `hurry_s`.
 
 Rules
   1. The watch stays the first source: a comparison never stops it, and reverts nothing that came by it meanwhile.
-  2. The event of a difference may still come. The difference is repaired at once and counted; its event is stale then.
-  3. While there is no whole list to compare with there is nothing to repair, and no round.
+  2. A whole round asks for the metadata of all, and then for those objects themselves whose version is not the one that
+     is known: one by one, or all of them where they are many.
+  3. The event of a difference may still come. The difference is repaired at once and counted; its event is stale then.
+  4. While there is no whole list to compare with there is nothing to repair, and no round.
 """
 
 from __future__ import annotations
@@ -17,19 +19,21 @@ from collections import Counter
 from typing import Final, Generic
 
 from activator.control_plane.sources.kubernetes.backoff import Backoff
-from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.client import ONLY_METADATA, KubeClient
+from activator.control_plane.sources.kubernetes.decoding import Decoding
 from activator.control_plane.sources.kubernetes.errors import KubeError
 from activator.control_plane.sources.kubernetes.listing import KUBE_PAGE_OBJECTS, Pause, list_all
 from activator.control_plane.sources.kubernetes.object_store import version_number
-from activator.control_plane.sources.kubernetes.objects import Object
+from activator.control_plane.sources.kubernetes.objects import Object, VersionOnly
 from activator.control_plane.sources.kubernetes.reflector import Reflector
-from activator.control_plane.sources.kubernetes.resources import Scope, Selection
+from activator.control_plane.sources.kubernetes.resources import Scope
 from activator.runtime.clock import NEVER, Now
 from activator.runtime.tasks import pause
 from lb.rng import Rng
 
 KUBE_RECONCILE_INTERVAL_S: Final = 30.0  # how often a list is compared with what came by the watch
 KUBE_RECONCILE_HURRY_S: Final = 1.0  # … for what requests wait for
+KUBE_COMPARED_SINGLY_MAX: Final = 10  # objects whose version differs that are asked for one by one
 KUBE_HURRIED_MAX: Final = 100  # scopes that are hurried at the same time …
 KUBE_HURRIED_PER_ROUND_MAX: Final = 10  # … of which so many have their turn each time: not all at once
 
@@ -60,6 +64,7 @@ class Relister(Generic[Object]):
         self._pause = pause
         self._backoff = Backoff(rng)
         self._page_objects = page_objects
+        self._versions = Decoding(VersionOnly)
         self.interval_s = interval_s  # may change live
         self.hurry_s = hurry_s
         self._next_s = -NEVER  # the next whole round is due
@@ -123,35 +128,66 @@ class Relister(Generic[Object]):
     async def reconcile(self, scope: Scope | None = None) -> int:
         """One round: all of it, or a part; how many repairs it took. Raises KubeError."""
         reflector = self._reflector
-        selection = reflector.selection if scope is None else scope.narrowed(reflector.selection)
         async with reflector.list_lock:
-            try:
-                repairs = await self._compare(selection, scope)
-            finally:
-                reflector.contents.end_comparison()
+            began_s = self._now()
+            repairs = await self._compare_all() if scope is None else await self._compare(scope)
+            if repairs is None:
+                return 0
+            ended_s = self._now()
+            self.rounds_total["whole" if scope is None else "hurried"] += 1
+            self.spent_s += ended_s - began_s
+            if scope is None:
+                self.compared_s = ended_s
         missed = repairs.total() - repairs["version_only"]
         if missed:
             log.info("%s: %d differences repaired: %s", reflector.name, missed, dict(repairs))
         return missed
 
-    async def _compare(self, selection: Selection[Object], scope: Scope | None) -> Counter[str]:
+    async def _compare_all(self) -> Counter[str] | None:
+        """By their versions. None: there is nothing to compare with."""
         reflector = self._reflector
         version_before = reflector.version
-        began_s = self._now()
-        reflector.contents.begin_comparison()
-        items, version = await list_all(self._client, selection, reflector.decoding, self._pause, self._page_objects)
-        reflector.answered()
-        if _went_back(version_before, version):
-            reflector.relist(f"the API is at version {version}, the watch was at {version_before} before")
-            return Counter()
-        repairs = reflector.contents.compare(items, version, scope)
-        self.repairs_total += repairs
-        self.rounds_total["whole" if scope is None else "hurried"] += 1
-        ended_s = self._now()
-        self.spent_s += ended_s - began_s
-        if scope is None:
-            self.compared_s = ended_s
+        versions, version = await list_all(
+            self._client, reflector.selection, self._versions, self._pause, self._page_objects, ONLY_METADATA
+        )
+        if not self._goes_on(version_before, version):
+            return None
+        differing = reflector.contents.differing(versions)
+        if len(differing) > KUBE_COMPARED_SINGLY_MAX:
+            return await self._compare(None)
+        repairs: Counter[str] = Counter()
+        for namespace, name in differing:
+            found = await self._compare(Scope(namespace, name=name))
+            if found is None:
+                return None
+            repairs += found
         return repairs
+
+    async def _compare(self, scope: Scope | None) -> Counter[str] | None:
+        """By the objects themselves."""
+        reflector = self._reflector
+        selection = reflector.selection if scope is None else scope.narrowed(reflector.selection)
+        version_before = reflector.version
+        reflector.contents.begin_comparison()
+        try:
+            items, version = await list_all(
+                self._client, selection, reflector.decoding, self._pause, self._page_objects
+            )
+            if not self._goes_on(version_before, version):
+                return None
+            repairs = reflector.contents.compare(items, version, scope)
+        finally:
+            reflector.contents.end_comparison()
+        self.repairs_total += repairs
+        return repairs
+
+    def _goes_on(self, version_before: str, version: str) -> bool:
+        """Whether the list is of a later time than what is known; if not, all is listed anew."""
+        self._reflector.answered()
+        if not _went_back(version_before, version):
+            return True
+        self._reflector.relist(f"the API is at version {version}, the watch was at {version_before} before")
+        return False
 
     def _failed(self, now_s: float, error: Exception) -> None:
         self.failed_rounds_total += 1

@@ -21,11 +21,12 @@ from activator.control_plane.sources.fixed_pods.resolver import (
 )
 from tests.control_plane.sources.fixed_pods.name_server import NameServer
 
-TIMEOUT_S = 0.6
+TIMEOUT_S = 0.6  # where no answer comes
+PATIENCE_S = 60.0  # where one does: the bytes of a large answer take half a second of a busy machine
 
 
 def ask(server: NameServer, name: str, srv: bool = False, hosts: Path | None = None) -> Resolved:
-    resolver = NameResolver([server.address], TIMEOUT_S, hosts_file=str(hosts or "/nowhere"))
+    resolver = NameResolver([server.address], PATIENCE_S, hosts_file=str(hosts or "/nowhere"))
 
     async def scenario() -> Resolved:
         return await (resolver.services(name) if srv else resolver.addresses(name))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 import json
 import ssl
 import time
@@ -32,6 +33,10 @@ from tests.control_plane.sources.kubernetes.fake_rights import check_rights
 from tests.control_plane.sources.kubernetes.fake_scale import scale_of, scaled
 from tests.control_plane.sources.kubernetes.fake_selectors import fields_match, labels_match
 
+COMPRESSED_FROM_BYTES = (
+    128 * 1024
+)  # of an answer to a GET: k8s.io/apiserver, endpoints/handlers/responsewriters/writers.go
+ONLY_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 WRITING = frozenset({"create", "update", "patch", "delete"})  # verbs
 
 
@@ -239,7 +244,18 @@ class FakeApiServer:
             code, answer = refusal.code, refusal.status()
             headers = {} if refusal.retry_after_s is None else {"Retry-After": str(refusal.retry_after_s)}
             return web.json_response(answer, status=code, headers=headers)
-        return web.json_response(answer, status=code)
+        if verb == "list" and ONLY_METADATA in request.headers.get("Accept", ""):
+            answer = only_metadata(answer)
+        return self._written_as(request, code, answer)
+
+    def _written_as(self, request: web.Request, code: int, answer: Json) -> web.Response:
+        body = json.dumps(answer, separators=(",", ":")).encode()
+        headers = {}
+        takes_gzip = "gzip" in request.headers.get("Accept-Encoding", "")
+        if request.method == "GET" and takes_gzip and len(body) > COMPRESSED_FROM_BYTES:
+            body = gzip.compress(body, 1)
+            headers = {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+        return web.Response(body=body, status=code, headers=headers, content_type="application/json")
 
     def _fault(self, verb: str) -> Fault | None:
         for number, (broken, fault) in enumerate(self.faults):
@@ -464,6 +480,13 @@ class FakeApiServer:
         for watcher in self.watchers:
             if watcher.collection is collection:
                 watcher.tell(event)
+
+
+def only_metadata(found: Json) -> Json:
+    """A list of metadata: what a client gets that takes it."""
+    kind = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1"}
+    items = [{**kind, "metadata": thing["metadata"]} for thing in found["items"] or []]
+    return {**kind, "kind": "PartialObjectMetadataList", "metadata": found["metadata"], "items": items or None}
 
 
 def cut(request: web.Request) -> web.Response:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from activator.control_plane.sources.kubernetes.object_store import Key
-from activator.control_plane.sources.kubernetes.objects import KubeObject, unchanged
+from activator.control_plane.sources.kubernetes.objects import Key, KubeObject, Object, unchanged
 
 Json = dict[str, Any]
 
 
 def config_map(name: str, labels: dict[str, str] | None = None, **data: str) -> Json:
     return {"metadata": {"name": name, "labels": labels or {}}, "data": data}
+
+
+def by_key(*things: Object) -> dict[Key, Object]:
+    """As a list has them."""
+    return {thing.key: thing for thing in things}
 
 
 def endpoint(number: int, ready: bool = True, family: int = 4) -> Json:

@@ -7,6 +7,7 @@ that is deleted afterwards; the few cases that need the server's history to be f
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -14,7 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from activator.control_plane.sources.kubernetes.client import KUBE_CALL_TIMEOUT_S, KubeClient
+from activator.control_plane.sources.kubernetes.client import (
+    KUBE_CALL_TIMEOUT_S,
+    ONLY_METADATA,
+    WHOLE_OBJECTS,
+    KubeClient,
+)
 from activator.control_plane.sources.kubernetes.credentials import Credentials
 from activator.control_plane.sources.kubernetes.errors import RefusedError, UnreachableError
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, LEASES
@@ -167,6 +173,50 @@ def test_pages_of_a_list_are_of_one_version(on: On) -> None:
             names += [one["metadata"]["name"] for one in page["items"]]
         assert names == ["m0", "m1", "m2", "m3", "m4"]
         assert (await api.call("GET", api.maps, query={"limit": "2", "continue": "nonsense"}))[0] == 400
+
+    on(story)
+
+
+def test_long_answers_are_compressed_where_the_client_takes_it(on: On) -> None:
+    """And what our own client makes of them is what was written."""
+
+    async def story(api: Api) -> None:
+        text = "".join(f"line {number} of a long text\n" for number in range(8_000))
+        await api.create(config_map("short", x="1"))
+        assert await api.encoding(api.maps, "gzip") == "identity"
+        await api.create(config_map("long", x=text))
+        assert await api.encoding(api.maps, "gzip") == "gzip"
+        assert await api.encoding(f"{api.maps}/long", "gzip") == "gzip"
+        assert await api.encoding(f"{api.maps}/short", "gzip") == "identity"
+        assert await api.encoding(api.maps, "identity") == "identity"
+        assert json.loads(await api.client.get(f"{api.maps}/long"))["data"] == {"x": text}
+        listed = json.loads(await api.client.list_page(api.maps, {}))["items"]
+        assert text in [one["data"].get("x") for one in listed]
+
+    on(story)
+
+
+@pytest.mark.parametrize("accept", [ONLY_METADATA, WHOLE_OBJECTS])
+def test_a_list_of_metadata(on: On, accept: str) -> None:
+    """Pages, selectors and versions as in a list of whole objects."""
+
+    async def story(api: Api) -> None:
+        made = [await api.create(config_map(name, {"l": name[0]}, x="1")) for name in ("a1", "a2", "a3", "b1")]
+        query = {"limit": "2", "labelSelector": "l=a"}
+        first = json.loads(await api.client.list_page(api.maps, query, accept))
+        query["continue"] = first["metadata"]["continue"]
+        second = json.loads(await api.client.list_page(api.maps, query, accept))
+        assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
+        assert not second["metadata"].get("continue")
+        items = [*first["items"], *second["items"]]
+        expected = [(one["metadata"]["uid"], one["metadata"]["resourceVersion"]) for one in made[:3]]
+        assert [(one["metadata"]["uid"], one["metadata"]["resourceVersion"]) for one in items] == expected
+        assert all(one["metadata"]["labels"] == {"l": "a"} for one in items)
+        is_whole = accept == WHOLE_OBJECTS
+        assert first["kind"] == ("ConfigMapList" if is_whole else "PartialObjectMetadataList")
+        assert ["data" in one for one in items] == [is_whole] * 3
+        none = json.loads(await api.client.list_page(api.maps, {"labelSelector": "l=c"}, accept))
+        assert none["items"] == ([] if is_whole else None)
 
     on(story)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gzip
 import json
 import socket
 from collections.abc import Awaitable, Callable
@@ -12,9 +14,11 @@ from typing import Self
 import pytest
 
 from activator.control_plane.sources.kubernetes.client import (
+    KUBE_INFLATED_PER_TURN_MAX,
     KUBE_LISTS_AT_ONCE_MAX,
     KUBE_WRITES_AT_ONCE_MAX,
     KubeClient,
+    _Inflating,
 )
 from activator.control_plane.sources.kubernetes.credentials import Credentials
 from activator.control_plane.sources.kubernetes.errors import (
@@ -24,11 +28,13 @@ from activator.control_plane.sources.kubernetes.errors import (
     RefusedError,
     TooLargeError,
     UnreachableError,
+    UnreadableError,
     WatchCutError,
     WatchStalledError,
 )
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, SERVICES, Resource
 from activator.control_plane.sources.kubernetes.watch_lines import LineCutter
+from activator.runtime.units import MIB
 from tests.control_plane.sources.kubernetes.fake_cluster import fake_cluster, on_a_loop, until, write_config
 from tests.control_plane.sources.kubernetes.fake_objects import RefusalError
 from tests.control_plane.sources.kubernetes.kube_samples import config_map
@@ -191,6 +197,102 @@ async def test_an_answer_beyond_its_bound(tmp_path: Path) -> None:
         with pytest.raises(TooLargeError):
             await cluster.client.get(CONFIG_MAPS.one("default", "a"))
         assert cluster.client.requests_total["get", "too_large"] == 1
+
+
+class RawServer:
+    """Answers each request with these bytes, a few at a time, and ends the connection."""
+
+    def __init__(self, head: str, body: bytes, step: int = 1 << 20) -> None:
+        self._answer = f"HTTP/1.1 200 OK\r\n{head}Connection: close\r\n\r\n".encode() + body
+        self._step = step
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        with contextlib.suppress(ConnectionError):  # a client that has had enough
+            for start in range(0, len(self._answer), self._step):
+                writer.write(self._answer[start : start + self._step])
+                await writer.drain()
+                await asyncio.sleep(0)
+            writer.close()
+            await writer.wait_closed()
+
+    async def __aenter__(self) -> str:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    async def __aexit__(self, *failure: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+
+GZIP = "Content-Encoding: gzip\r\n"
+TEXT = "".join(f"line {number}\n" for number in range(400_000)).encode()  # 4.7 MB, so inflated in several turns
+
+
+@pytest.mark.parametrize("step", [1, 1000, 1 << 20])
+@pytest.mark.parametrize("text", [b"", b"{}", TEXT, bytes(3 * KUBE_INFLATED_PER_TURN_MAX)])
+@on_a_loop
+async def test_a_compressed_answer(tmp_path: Path, text: bytes, step: int) -> None:
+    body = gzip.compress(text, 1)
+    if step == 1 and len(body) > 5_000:
+        body = gzip.compress(text[:10_000], 1)
+        text = text[:10_000]
+    async with RawServer(GZIP, body, step) as url:
+        client = client_to(tmp_path, url)
+        assert await client.get("/api/v1/x") == text
+        await client.close()
+
+
+@pytest.mark.parametrize(
+    ("head", "body", "told"),
+    [
+        (GZIP, gzip.compress(TEXT, 1)[:-1], "ends early"),
+        (GZIP, gzip.compress(TEXT, 1)[:1000], "ends early"),
+        (GZIP, gzip.compress(b"{}")[:5], "ends early"),
+        (GZIP, gzip.compress(b"{}") + b"x", "behind the end"),
+        (GZIP, gzip.compress(b"{}") + gzip.compress(b"{}"), "behind the end"),
+        (GZIP, b"{}", "cannot be read"),
+        (GZIP, gzip.compress(TEXT, 1)[:-8] + bytes(8), "cannot be read"),
+        ("Content-Encoding: br\r\n", b"{}", "encoding 'br'"),
+    ],
+    ids=["no trailer", "half", "half a head", "one byte more", "two of them", "plain", "wrong sum", "another encoding"],
+)
+@pytest.mark.parametrize("step", [1, 1 << 20])
+@on_a_loop
+async def test_a_compressed_answer_that_is_none(tmp_path: Path, head: str, body: bytes, told: str, step: int) -> None:
+    if step == 1 and len(body) > 5_000:
+        return
+    async with RawServer(head, body, step) as url:
+        client = client_to(tmp_path, url)
+        with pytest.raises(UnreadableError, match=told):
+            await client.get("/api/v1/x")
+        assert client.requests_total["get", "unreadable"] == 1
+        await client.close()
+
+
+@on_a_loop
+async def test_a_small_answer_that_inflates_beyond_its_bound(tmp_path: Path) -> None:
+    """A thousand times its size: no turn of the loop inflates more than its part, and the rest is never made."""
+    body = gzip.compress(bytes(200 * MIB), 9)
+    assert len(body) < MIB
+    stream = _Inflating()
+    sizes = [len(part) for part in stream.parts(body)]
+    stream.end()
+    assert max(sizes) == KUBE_INFLATED_PER_TURN_MAX and sum(sizes) == 200 * MIB
+    async with RawServer(GZIP, body) as url:
+        client = client_to(tmp_path, url, body_bytes_max=10 * MIB)
+        with pytest.raises(TooLargeError):
+            await client.get("/api/v1/x")
+        await client.close()
+
+
+@on_a_loop
+async def test_a_watch_is_not_asked_for_compressed(tmp_path: Path) -> None:
+    async with RawServer(GZIP, gzip.compress(b'{"type": "ADDED"}\n')) as url:
+        client = client_to(tmp_path, url)
+        with pytest.raises(UnreadableError, match="a watch in the encoding 'gzip'"):
+            await client.watch("/api/v1/x", {})
+        await client.close()
 
 
 @on_a_loop

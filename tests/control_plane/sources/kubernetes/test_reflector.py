@@ -36,7 +36,7 @@ async def test_lists_and_then_follows(tmp_path: Path) -> None:
             assert (reflector.lists_total, reflector.watches_total) == (1, 1)
             assert reflector.version == str(cluster.server.objects.version)
         verb, path, query = cluster.server.requests[0]
-        assert (verb, path, query) == ("list", "/api/v1/configmaps", {"limit": "250"})
+        assert (verb, path, query) == ("list", "/api/v1/configmaps", {"limit": "500"})
         assert cluster.client.requests_total == {("list", "200"): 1, ("watch", "200"): 1}
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from activator.control_plane.sources.kubernetes.backoff import KUBE_BACKOFF_INITIAL_S, KUBE_BACKOFF_MAX_S
-from activator.control_plane.sources.kubernetes.object_store import Key
-from activator.control_plane.sources.kubernetes.objects import ConfigMap, EndpointSlice, KubeObject
+from activator.control_plane.sources.kubernetes.objects import ConfigMap, EndpointSlice, Key, KubeObject
 from activator.control_plane.sources.kubernetes.reflector import (
     KUBE_GO_ON_MAX_S,
     KUBE_INACTIVITY_S,

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from activator.control_plane.sources.kubernetes.errors import RefusedError
 from activator.control_plane.sources.kubernetes.object_store import ObjectStore
 from activator.control_plane.sources.kubernetes.objects import ConfigMap, EndpointSlice, Metadata, Object
 from activator.control_plane.sources.kubernetes.reflector import Reflector
-from activator.control_plane.sources.kubernetes.relister import KUBE_HURRIED_MAX, KUBE_HURRIED_PER_ROUND_MAX, Relister
+from activator.control_plane.sources.kubernetes.relister import (
+    KUBE_COMPARED_SINGLY_MAX,
+    KUBE_HURRIED_MAX,
+    KUBE_HURRIED_PER_ROUND_MAX,
+    Relister,
+)
 from activator.control_plane.sources.kubernetes.resources import CONFIG_MAPS, ENDPOINT_SLICES, Scope, Selection
 from lb.rng import Rng
 from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
@@ -23,7 +32,7 @@ from tests.control_plane.sources.kubernetes.fake_cluster import (
     watching,
 )
 from tests.control_plane.sources.kubernetes.fake_objects import Event, RefusalError
-from tests.control_plane.sources.kubernetes.kube_samples import Recorder, config_map, endpoint_slice
+from tests.control_plane.sources.kubernetes.kube_samples import Recorder, by_key, config_map, endpoint_slice
 
 MAPS = Selection(CONFIG_MAPS)
 SLICES = Selection(ENDPOINT_SLICES, labels="networking.internal.knative.dev/serviceType=Private")
@@ -84,6 +93,127 @@ async def test_every_kind_of_miss_is_repaired_and_counted(tmp_path: Path) -> Non
             server.bookmark()
             await until(lambda: reflector.contents.tombstones == 0)
             assert (reflector.lists_total, reflector.watches_total) == (1, 1)
+
+
+def lists(server: FakeApiServer) -> list[str]:
+    """What was asked for since the last call: all, or one by its name."""
+    asked = [query.get("fieldSelector", "all") for verb, _, query in server.requests if verb == "list"]
+    del server.requests[:]
+    return asked
+
+
+@on_a_loop
+async def test_objects_themselves_are_asked_for_where_versions_differ(tmp_path: Path) -> None:
+    async with fake_cluster(tmp_path) as cluster:
+        server = cluster.server
+        names = [f"m{number:02}" for number in range(30)]
+        for name in names:
+            server.create("configmaps", config_map(name, x="1"))
+        async with comparing(cluster, MAPS, page_objects=10) as (relister, reflector, _):
+            lists(server)
+            assert await relister.reconcile() == 0 and lists(server) == ["all"] * 3
+            server.create("secrets", {"metadata": {"name": "s"}})  # the list is of another version
+            assert await relister.reconcile() == 0 and lists(server) == ["all"] * 3
+            drop(server)
+            for name in ("m03", "m07"):
+                server.update("configmaps", name, {"data": {"x": "2"}})
+            server.delete("configmaps", "m05")
+            assert await relister.reconcile() == 3
+            asked = lists(server)
+            assert asked[:3] == ["all"] * 3
+            assert sorted(asked[3:]) == [f"metadata.name=m0{number}" for number in (3, 5, 7)]
+            for name in names[10 : 11 + KUBE_COMPARED_SINGLY_MAX]:
+                server.update("configmaps", name, {"data": {"x": "3"}})
+            assert await relister.reconcile() == KUBE_COMPARED_SINGLY_MAX + 1
+            assert lists(server) == ["all"] * 6  # of 29 objects: their versions, then all themselves
+            assert relister.rounds_total == {"whole": 4}
+            assert {thing.data["x"] for thing in reflector.store.values()} == {"1", "2", "3"}
+
+
+@on_a_loop
+async def test_a_store_that_is_wrong_without_any_event_is_repaired(tmp_path: Path) -> None:
+    async with fake_cluster(tmp_path) as cluster:
+        for name in ("a", "b", "c"):
+            cluster.server.create("configmaps", config_map(name, x="1"))
+        async with comparing(cluster, MAPS) as (relister, reflector, handler):
+            there = reflector.store["default", "b"]
+            reflector.contents.deleted(there.metadata)  # nobody sent that
+            assert handler.take() == [("-", "b")]
+            assert await relister.reconcile() == 1
+            assert handler.take() == [("+", "b")] and reflector.store["default", "b"] == there
+
+
+@on_a_loop
+async def test_an_object_that_cannot_be_read_is_counted_each_time(tmp_path: Path) -> None:
+    async with fake_cluster(tmp_path) as cluster:
+        cluster.server.create("configmaps", config_map("good", x="1"))
+        cluster.server.create("configmaps", {**config_map("bad"), "data": {"x": 1}})
+        async with comparing(cluster, MAPS) as (relister, reflector, _):
+            before = reflector.decoding.failures_total
+            for number in (1, 2, 3):
+                assert await relister.reconcile() == 0
+                assert reflector.decoding.failures_total == before + number
+
+
+@on_a_loop
+async def test_a_round_that_fails_midway_repairs_the_next_time(tmp_path: Path) -> None:
+    async with fake_cluster(tmp_path) as cluster:
+        server = cluster.server
+        for name in ("a", "b"):
+            server.create("configmaps", config_map(name, x="1"))
+        async with comparing(cluster, MAPS) as (relister, reflector, _):
+            drop(server)
+            for name in ("a", "b"):
+                server.update("configmaps", name, {"data": {"x": "2"}})
+            asked = 0
+
+            def refused(verb: str, path: str) -> RefusalError | None:
+                nonlocal asked
+                asked += 1
+                return RefusalError(500, "InternalError", "no") if asked == 3 else None
+
+            server.refused = refused
+            with pytest.raises(RefusedError):
+                await relister.reconcile()
+            assert sorted(thing.data["x"] for thing in reflector.store.values()) == ["1", "2"]
+            assert relister.rounds_total == {} and relister.repairs_total == {"missed_change": 1}
+            assert await relister.reconcile() == 1
+            assert {thing.data["x"] for thing in reflector.store.values()} == {"2"}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_lost_the_store_is_the_cluster_after_a_comparison(tmp_path: Path, seed: int) -> None:
+    """Events are dropped by chance, objects come, change, go and are replaced, and the store itself loses some."""
+
+    @on_a_loop
+    async def story() -> None:
+        chance = random.Random(seed)
+        async with fake_cluster(tmp_path) as cluster:
+            server = cluster.server
+            names = [f"m{number:02}" for number in range(30)]
+            there = {name for name in names if chance.random() < 0.7}
+            for name in sorted(there):
+                server.create("configmaps", config_map(name, x="0"))
+            async with comparing(cluster, MAPS, page_objects=4) as (relister, reflector, _):
+                for step in range(40):
+                    is_lost = chance.random() < 0.5
+                    server.dropped = lambda _: is_lost  # noqa: B023 - asked within this step
+                    for name in chance.sample(names, chance.choice([0, 1, 3, 20])):
+                        if name not in there:
+                            server.create("configmaps", config_map(name, x=str(step)))
+                            there.add(name)
+                        elif chance.random() < 0.5:
+                            server.update("configmaps", name, {"data": {"x": str(step)}})
+                        else:
+                            server.delete("configmaps", name)
+                            there.remove(name)
+                    if reflector.store and chance.random() < 0.2:
+                        reflector.contents.deleted(chance.choice(list(reflector.store.values())).metadata)
+                    await relister.reconcile()
+                    listed = await cluster.client.list_page(CONFIG_MAPS.collection(), {})
+                    assert reflector.store == {one.key: one for one in reflector.decoding.list(listed).items or ()}
+
+    story()
 
 
 @on_a_loop
@@ -257,11 +387,11 @@ def test_versions_that_are_no_numbers() -> None:
     """Then the last telling counts, except for what an event told while the list was under way."""
     handler = Recorder()
     contents = contents_of(handler)
-    contents.replace([a_map("a", "v-x", "1"), a_map("b", "v-x", "1"), a_map("c", "v-x", "1")])
+    contents.replace(by_key(a_map("a", "v-x", "1"), a_map("b", "v-x", "1"), a_map("c", "v-x", "1")))
     handler.take()
     contents.begin_comparison()
     contents.added_or_modified(a_map("a", "v-z", "2"))
-    repairs = contents.compare([a_map("a", "v-y", "1"), a_map("b", "v-y", "3")], "v-y", None)
+    repairs = contents.compare(by_key(a_map("a", "v-y", "1"), a_map("b", "v-y", "3")), "v-y", None)
     assert handler.take() == [("~", "a"), ("-", "c"), ("~", "b")]
     assert repairs == {"missed_delete": 1, "missed_change": 1}
     contents.added_or_modified(a_map("b", "v-a", "4"))
