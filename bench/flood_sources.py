@@ -35,6 +35,7 @@ from activator.control_plane.sources.kubernetes.objects import (
 from activator.control_plane.sources.kubernetes.reflector import Reflector
 from activator.control_plane.sources.kubernetes.relister import Relister
 from activator.control_plane.sources.kubernetes.resources import ENDPOINT_SLICES, Resource, Selection
+from activator.control_plane.sources.kubernetes.watches import KUBE_CHECK_INTERVAL_S
 from activator.messages import Change, PodGone, PodSeen, PodStatus
 from lb.rng import Rng
 
@@ -230,7 +231,7 @@ class FloodSource:
     def runs(self) -> list[Coroutine[Any, Any, None]]:
         found = [self.reflector.run()]
         if self.way.compares:
-            found.append(self.relister.run())
+            found += [self.relister.run(), self._check()]
         if self.way.hears == "births":
             found.append(self._pull())
         return found
@@ -240,6 +241,11 @@ class FloodSource:
         """Events of objects."""
         events = self.reflector.events_total
         return events["ADDED"] + events["MODIFIED"] + events["DELETED"]
+
+    async def _check(self) -> None:
+        while True:
+            await asyncio.sleep(min(KUBE_CHECK_INTERVAL_S, self.relister.interval_s))
+            self.relister.check()
 
     async def _pull(self) -> None:
         """Ask for each pod that is awaited, one after the other, until it is ready."""

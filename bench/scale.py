@@ -145,7 +145,9 @@ def _measured(options: Options, variant: Variant, kubeconfig: str, read_cpu: Rea
 
 async def _phases(options: Options, variant: Variant, kubeconfig: str, read_cpu: ReadCpu) -> list[Phase]:
     steady_s = options.steady_s if variant is VARIANTS[0] else min(options.steady_s, SHORT_STEADY_S)
-    size = Size(options.activations, options.pods // options.activations, options.concurrency, steady_s)
+    is_settled = bool(options.kubeconfig) and steady_s == options.steady_s
+    pods_each = options.pods // options.activations
+    size = Size(options.activations, pods_each, options.concurrency, steady_s, is_settled)
     user = User(kubeconfig, options.namespace)
     try:
         await user.prepare()

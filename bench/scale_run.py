@@ -32,6 +32,7 @@ from bench.scale_user import User
 from lb.rng import Rng
 
 PHASE_TIMEOUT_S = 600.0
+SETTLE_S = 30.0  # after the last pod is ready, for whoever else still has work from that and would share the core
 POLL_S = 0.05  # between two looks whether a phase is over, which count as own CPU
 WRITES = frozenset({"create", "update", "patch", "delete"})
 PHASES = ("deploy", "pods-ready", "steady", "half", "back", "delete")
@@ -61,6 +62,7 @@ class Size(msgspec.Struct, frozen=True):
     pods_each: int
     concurrency: int
     steady_s: float
+    is_settled: bool = False  # before the steady state, of a real cluster
 
 
 class CountingApi:
@@ -140,6 +142,8 @@ class Run:
         await self._until(lambda: self.watches.synced)
         await self._phase("deploy", lambda: user.deploy(names, each), self._all_written)
         await self._phase("pods-ready", _nothing, lambda: self._all_at(each))
+        if self._size.is_settled:
+            await asyncio.sleep(SETTLE_S)
         await self._phase("steady", self._steady, lambda: True)
         half = max(each // 2, 1)
         await self._phase("half", lambda: user.scale(names, half), lambda: self._all_at(half))

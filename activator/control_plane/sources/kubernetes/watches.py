@@ -16,7 +16,7 @@ from activator.runtime.clock import Now
 from activator.runtime.tasks import OnTaskError, TaskGroupOwner, pause
 from lb.rng import Rng
 
-KUBE_CHECK_INTERVAL_S: Final = 1.0  # how often watches are looked at
+KUBE_CHECK_INTERVAL_S: Final = 1.0  # how often watches are looked at, and whether a comparison is due
 
 
 class KubeWatches:
@@ -81,6 +81,7 @@ class KubeWatches:
 
     async def _check(self) -> None:
         while True:
-            await self._pause(KUBE_CHECK_INTERVAL_S)
-            for one in self.reflectors:
-                one.check()
+            await self._pause(min([KUBE_CHECK_INTERVAL_S, *[one.interval_s for one in self.relisters]]))
+            for reflector, relister in zip(self.reflectors, self.relisters):
+                reflector.check()
+                relister.check()

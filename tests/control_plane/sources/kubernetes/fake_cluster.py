@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, Protocol
 
 import yaml
 
@@ -16,7 +16,6 @@ from activator.control_plane.sources.kubernetes.credentials import Credentials
 from activator.control_plane.sources.kubernetes.object_store import Handler
 from activator.control_plane.sources.kubernetes.objects import Object
 from activator.control_plane.sources.kubernetes.reflector import Reflector
-from activator.control_plane.sources.kubernetes.relister import Relister
 from activator.control_plane.sources.kubernetes.resources import Selection
 from lb.rng import Rng
 from tests.control_plane.sources.kubernetes.fake_api_server import FakeApiServer
@@ -99,10 +98,14 @@ class Cluster:
         return Reflector(self.client, selection, handler, self.clock.now, Rng(1), self.pauses, **settings)
 
 
+class Life(Protocol):
+    async def run(self) -> None: ...
+
+
 @asynccontextmanager
-async def running(reflector: Reflector[Any] | Relister[Any]) -> AsyncIterator[None]:
+async def running(one: Life) -> AsyncIterator[None]:
     """Its life, until the test leaves; a life that ended by itself fails the test."""
-    task = asyncio.create_task(reflector.run())
+    task = asyncio.create_task(one.run())
     try:
         yield
         assert not task.done(), task

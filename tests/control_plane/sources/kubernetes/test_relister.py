@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -311,6 +312,36 @@ async def test_what_somebody_waits_for_is_compared_more_often(tmp_path: Path) ->
 
 
 @on_a_loop
+async def test_it_is_woken_when_something_is_due_and_not_else(tmp_path: Path) -> None:
+    async with (
+        fake_cluster(tmp_path) as cluster,
+        comparing(cluster, MAPS) as (relister, reflector, _),
+        running(relister),
+    ):
+        server, clock = cluster.server, cluster.clock
+
+        async def passed(seconds: int) -> list[str]:
+            """What was asked for meanwhile."""
+            lists(server)
+            for _ in range(seconds):
+                clock.pass_time(1.0)
+                relister.check()
+                for _ in range(20):
+                    await asyncio.sleep(0)
+                await until(lambda: not reflector.list_lock.locked())
+            return lists(server)
+
+        assert await passed(14) == [], "the first comes after half of the interval at the earliest"
+        assert await passed(16) == ["all"]
+        assert await passed(60) == ["all"] * 2
+        scope = Scope("default", name="a")
+        assert relister.hurry(scope)
+        assert [one for one in await passed(5) if one != "all"] == ["metadata.name=a"] * 5
+        relister.relax(scope)
+        assert [one for one in await passed(5) if one != "all"] == []
+
+
+@on_a_loop
 async def test_an_object_by_name(tmp_path: Path) -> None:
     async with fake_cluster(tmp_path) as cluster:
         cluster.server.create("configmaps", config_map("a"))
@@ -412,7 +443,14 @@ async def test_the_task_goes_round_by_itself(tmp_path: Path) -> None:
         handler = Recorder()
         reflector = cluster.reflector(SLICES, handler)
         relister: Relister[EndpointSlice] = relister_of(cluster, reflector)
-        async with running(reflector), running(relister):
+
+        class Checks:
+            async def run(self) -> None:
+                while True:
+                    await cluster.pauses(1.0)
+                    relister.check()
+
+        async with running(reflector), running(relister), running(Checks()):
             await until(lambda: cluster.server.watchers)
             drop(cluster.server)
             cluster.server.create("endpointslices", endpoint_slice("h", [1]))
