@@ -19,7 +19,15 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Generic, Protocol, TypeVar
 
-from activator.control_plane.sources.kubernetes.objects import Key, KubeObject, Metadata, Object, VersionOnly, unchanged
+from activator.control_plane.sources.kubernetes.objects import (
+    Key,
+    KubeObject,
+    Metadata,
+    Object,
+    Version,
+    VersionOnly,
+    unchanged,
+)
 from activator.control_plane.sources.kubernetes.resources import Scope
 
 log = logging.getLogger("activator.kubernetes")
@@ -87,18 +95,13 @@ class ObjectStore(Generic[Object]):
         """However it ended."""
         self._touched = None
 
-    def differing(self, listed: Mapping[Key, VersionOnly]) -> list[Key]:
-        """Of what a list of all of them says that it is there in another version, or is or is not there at all."""
+    def differing(self, listed: Mapping[Key, VersionOnly], version: str) -> list[Key]:
+        """What `compare` would have to look at, by a list of versions alone; for the list the same holds."""
+        touched = self._touched or set()
+        number = version_number(version)
         found = [key for key in self.objects if key not in listed]
-        for key, item in listed.items():
-            old = self.objects.get(key)
-            if old is None:
-                found.append(key)
-                continue
-            was, now = old.metadata, item.metadata
-            if was.resource_version != now.resource_version or was.uid != now.uid:
-                found.append(key)
-        return found
+        found = [key for key in found if not _newer(self.objects[key], number, key in touched)]
+        return found + [key for key, item in listed.items() if self._is_behind(key, item.metadata, key in touched)]
 
     def compare(self, listed: Mapping[Key, Object], version: str, scope: Scope | None) -> Counter[str]:
         """Repair what events have missed, by a list that is at `version`; how often which kind of miss was found.
@@ -125,18 +128,25 @@ class ObjectStore(Generic[Object]):
 
     def _missed(self, item: Object, touched: bool) -> str:
         """The kind of miss that a listed object shows; empty: none."""
+        if not self._is_behind(item.key, item.metadata, touched):
+            return ""
         old = self.objects.get(item.key)
         if old is None:
-            return "" if touched else "missed_add"  # touched: deleted while the list was under way
-        if item.metadata.resource_version == old.metadata.resource_version:
-            return ""
-        before = version_number(old.metadata.resource_version)
-        now = version_number(item.metadata.resource_version)
-        if (now <= before) if now is not None and before is not None else touched:
-            return ""
+            return "missed_add"
         if old.metadata.uid != item.metadata.uid:
             return "missed_recreate"
         return "version_only" if unchanged(old, item) else "missed_change"
+
+    def _is_behind(self, key: Key, listed: Metadata | Version, touched: bool) -> bool:
+        """Whether what is known of an object is older than what a list says."""
+        old = self.objects.get(key)
+        if old is None:
+            return not touched  # touched: deleted while the list was under way
+        known = old.metadata.resource_version
+        if listed.resource_version == known:
+            return False
+        before, now = version_number(known), version_number(listed.resource_version)
+        return now > before if now is not None and before is not None else not touched
 
     # --- events -----------------------------------------------------------------------------------------------------
 

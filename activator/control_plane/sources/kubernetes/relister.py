@@ -159,12 +159,16 @@ class Relister(Generic[Object]):
         """By their versions. None: there is nothing to compare with."""
         reflector = self._reflector
         version_before = reflector.version
-        versions, version = await list_all(
-            self._client, reflector.selection, self._versions, self._pause, self._page_objects, ONLY_METADATA
-        )
-        if not self._goes_on(version_before, version):
-            return None
-        differing = reflector.contents.differing(versions)
+        reflector.contents.begin_comparison()
+        try:
+            versions, version = await list_all(
+                self._client, reflector.selection, self._versions, self._pause, self._page_objects, ONLY_METADATA
+            )
+            if not self._goes_on(version_before, version):
+                return None
+            differing = reflector.contents.differing(versions, version)
+        finally:
+            reflector.contents.end_comparison()
         if len(differing) > KUBE_COMPARED_SINGLY_MAX:
             return await self._compare(None)
         repairs: Counter[str] = Counter()
