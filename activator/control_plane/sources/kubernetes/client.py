@@ -17,7 +17,7 @@ import zlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 import aiohttp
@@ -67,6 +67,18 @@ _GZIP_WINDOW: Final = 16 + zlib.MAX_WBITS
 _CONNECT_TIMEOUT: Final = aiohttp.ClientTimeout(sock_connect=KUBE_CONNECT_TIMEOUT_S)  # the rest of a call: _bounded
 
 
+class _Call(NamedTuple):
+    """`verb`: Kubernetes'; `accept`: what may be answered."""
+
+    verb: str
+    method: str
+    path: str
+    query: Query
+    body: Any = None
+    content_type: str = ""
+    accept: str = WHOLE_OBJECTS
+
+
 class KubeClient:
     """One cluster's API. `user_agent` is what its audit log shows."""
 
@@ -91,16 +103,16 @@ class KubeClient:
 
     async def get(self, path: str, query: Query = {}) -> bytes:  # noqa: B006 - read only
         """One object. Raises KubeError."""
-        return await self._whole("get", "GET", path, query)
+        return await self._whole(_Call("get", "GET", path, query))
 
     async def list_page(self, path: str, query: Query, accept: str = WHOLE_OBJECTS) -> bytes:
         """One page of a list. Raises KubeError."""
-        return await self._whole("list", "GET", path, query, accept=accept)
+        return await self._whole(_Call("list", "GET", path, query, accept=accept))
 
     async def merge_patch(self, path: str, patch: Mapping[str, Any], field_manager: str) -> bytes:
         """RFC 7386; the object as it is afterwards. Raises KubeError (409 if `patch` names an old resourceVersion)."""
         query = {"fieldManager": field_manager}
-        return await self._whole("patch", "PATCH", path, query, dict(patch), MERGE_PATCH)
+        return await self._whole(_Call("patch", "PATCH", path, query, dict(patch), MERGE_PATCH))
 
     async def apply(self, path: str, wanted: Mapping[str, Any], field_manager: str, force: bool = False) -> bytes:
         """Server-side apply; `wanted` is what `field_manager` owns, with apiVersion, kind and name.
@@ -108,17 +120,19 @@ class KubeClient:
         Raises KubeError (409 if another manager owns one of the fields and `force` is not set).
         """
         query = {"fieldManager": field_manager, "force": "true" if force else "false"}
-        return await self._whole("patch", "PATCH", path, query, dict(wanted), APPLY_PATCH)
+        return await self._whole(_Call("patch", "PATCH", path, query, dict(wanted), APPLY_PATCH))
 
     async def create(self, collection: str, thing: Mapping[str, Any], field_manager: str) -> bytes:
         """POST; the object as it was made. Raises KubeError (409 AlreadyExists if its name is taken)."""
         return await self._whole(
-            "create", "POST", collection, {"fieldManager": field_manager}, dict(thing), WHOLE_OBJECT
+            _Call("create", "POST", collection, {"fieldManager": field_manager}, dict(thing), WHOLE_OBJECT)
         )
 
     async def update(self, path: str, thing: Mapping[str, Any], field_manager: str) -> bytes:
         """PUT; the object as it is afterwards. Raises KubeError (409 Conflict if `thing` has an old version)."""
-        return await self._whole("update", "PUT", path, {"fieldManager": field_manager}, dict(thing), WHOLE_OBJECT)
+        return await self._whole(
+            _Call("update", "PUT", path, {"fieldManager": field_manager}, dict(thing), WHOLE_OBJECT)
+        )
 
     async def delete(self, path: str, uid: str, resource_version: str = "") -> bytes:
         """Delete this very object, in this version if one is given.
@@ -127,7 +141,7 @@ class KubeClient:
         """
         preconditions = {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": preconditions}
-        return await self._whole("delete", "DELETE", path, {}, body, WHOLE_OBJECT)
+        return await self._whole(_Call("delete", "DELETE", path, {}, body, WHOLE_OBJECT))
 
     async def json_patch(self, path: str, operations: Sequence[Mapping[str, Any]], field_manager: str) -> bytes:
         """RFC 6902, all operations or none; the object as it is afterwards.
@@ -135,12 +149,12 @@ class KubeClient:
         Raises KubeError (422 Invalid if one of the operations, a `test` for example, fails).
         """
         body = [dict(operation) for operation in operations]
-        return await self._whole("patch", "PATCH", path, {"fieldManager": field_manager}, body, JSON_PATCH)
+        return await self._whole(_Call("patch", "PATCH", path, {"fieldManager": field_manager}, body, JSON_PATCH))
 
     async def watch(self, path: str, query: Query) -> WatchStream:
         """A running watch; close it. Raises KubeError."""
         async with self._bounded("watch"):
-            response = await self._answered("watch", "GET", path, {**query, "watch": "true"})
+            response = await self._answered(_Call("watch", "GET", path, {**query, "watch": "true"}))
             if _encoding(response) != _AS_IT_IS:
                 response.close()
                 raise UnreadableError(f"a watch in the encoding {_encoding(response)!r}, which was not asked for")
@@ -152,18 +166,9 @@ class KubeClient:
         for lane in lanes.values():
             await lane.close()
 
-    async def _whole(
-        self,
-        verb: str,
-        method: str,
-        path: str,
-        query: Query,
-        body: Any = None,
-        content_type: str = "",
-        accept: str = WHOLE_OBJECTS,
-    ) -> bytes:
-        async with self._bounded(verb), self._budgets.get(verb, _NO_BUDGET):
-            response = await self._answered(verb, method, path, query, body, content_type, accept)
+    async def _whole(self, call: _Call) -> bytes:
+        async with self._bounded(call.verb), self._budgets.get(call.verb, _NO_BUDGET):
+            response = await self._answered(call)
             try:
                 return await self._read(response)
             finally:
@@ -187,21 +192,12 @@ class KubeClient:
             self.requests_total[verb, error.kind] += 1
             raise
 
-    async def _answered(
-        self,
-        verb: str,
-        method: str,
-        path: str,
-        query: Query,
-        body: Any = None,
-        content_type: str = "",
-        accept: str = WHOLE_OBJECTS,
-    ) -> aiohttp.ClientResponse:
+    async def _answered(self, call: _Call) -> aiohttp.ClientResponse:
         """An answer with a good status, its body not read. Raises RefusedError for any other."""
-        response = await self._send(verb, method, path, query, body, content_type, accept)
-        if response.status == UNAUTHORIZED and await self._renewed(verb, response):
-            response = await self._send(verb, method, path, query, body, content_type, accept)
-        self.requests_total[verb, str(response.status)] += 1
+        response = await self._send(call)
+        if response.status == UNAUTHORIZED and await self._renewed(call.verb, response):
+            response = await self._send(call)
+        self.requests_total[call.verb, str(response.status)] += 1
         if 200 <= response.status <= 299:
             return response
         try:
@@ -222,16 +218,15 @@ class KubeClient:
             response.release()
         return renewed
 
-    async def _send(
-        self, verb: str, method: str, path: str, query: Query, body: Any, content_type: str, accept: str
-    ) -> aiohttp.ClientResponse:
-        client = await self._lane("writes" if verb in WRITES else "reads")
-        encoding = _AS_IT_IS if verb == "watch" else _GZIP
-        headers = {**client.default_headers, "Accept": accept, "Accept-Encoding": encoding}
-        if content_type:
-            headers["Content-Type"] = content_type
+    async def _send(self, call: _Call) -> aiohttp.ClientResponse:
+        client = await self._lane("writes" if call.verb in WRITES else "reads")
+        encoding = _AS_IT_IS if call.verb == "watch" else _GZIP
+        headers = {**client.default_headers, "Accept": call.accept, "Accept-Encoding": encoding}
+        if call.content_type:
+            headers["Content-Type"] = call.content_type
         await client.update_params_for_auth(headers, [], ["BearerToken"])
-        return await _request(client, method, path, query, headers, None if body is None else msgspec.json.encode(body))
+        body = None if call.body is None else msgspec.json.encode(call.body)
+        return await _request(client, call.method, call.path, call.query, headers, body)
 
     async def _lane(self, lane: str) -> ApiClient:
         await self._credentials.refresh()
