@@ -218,17 +218,32 @@ def test_when_there_is_no_answer_it_says_so(serving: Activator, page: Page) -> N
     expect(page.get_by_role("status")).to_have_text("no answer: status 503")
 
 
+def test_an_answer_that_does_not_come_stops_nothing(serving: Activator, page: Page) -> None:
+    """It is given up (here after half a second in the place of ten), and the page asks again."""
+    page.add_init_script("""const whole = AbortSignal.timeout.bind(AbortSignal);
+        AbortSignal.timeout = wait_ms => whole(wait_ms / 20);""")
+    opened(page, serving)
+    page.route("**/debug/overview", lambda route: None)
+    expect(page.get_by_role("status")).to_contain_text("no answer: signal timed out")
+    page.unroute("**/debug/overview")
+    expect(page.get_by_role("status")).to_contain_text("3 revisions")
+
+
 def test_a_refresh_writes_what_has_changed_and_nothing_else(run_activator: RunActivator, page: Page) -> None:
-    """Of 500 rows: so a refresh costs the browser next to nothing."""
+    """Of 500 rows: so a refresh costs the browser next to nothing, and all of them are made in a few layouts."""
     many = [
         {"name": f"r{number}", "hosts": [f"r{number}.test"], "process": {"command": PROGRAM}} for number in range(MANY)
     ]
     activator = run_activator(configured(many))
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable")
     opened(page, activator)
     expect(page.locator("tbody")).to_have_count(MANY)
     for _ in range(2):  # the first rates
         with page.expect_response("**/debug/overview"):
             pass
+    found = {one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]}
+    assert 0 < found["LayoutCount"] < MANY / 5, "the table is laid out anew for each row"
     page.evaluate("""() => { window.written = [];
         new MutationObserver(list => written.push(...list.map(one => one.target.closest?.('tbody')?.textContent ?? '')))
             .observe(document.querySelector('table'), {subtree: true, childList: true, characterData: true}); }""")

@@ -1,6 +1,7 @@
 
 'use strict';
-const ROWS_OFTEN = 500, OFTEN_MS = 1000, SELDOM_MS = 5000, CURVES_MS = 10000, CURVES_MAX = 60, SPARK_POINTS = 60;
+const ROWS_OFTEN = 500, OFTEN_MS = 1000, SELDOM_MS = 5000, CURVES_MS = 10000, ANSWER_MS = 10000;
+const CURVES_MAX = 60, SPARK_POINTS = 60;
 const SLOTS_SHOWN = 2000, REASONS_SHOWN = 10, LINES_SHOWN = 500, UNLIMITED = 2 ** 30;
 const STATES = ['failed', 'degraded', 'waiting', 'starting', 'serving', 'ready', 'asleep'];
 const COLUMNS = [
@@ -49,10 +50,14 @@ function seconds(value) {
   return value < 1 ? Number((value * 1000).toPrecision(3)) + ' ms' : Number(value.toPrecision(3)) + ' s';
 }
 function rate(value) { return value === undefined ? '' : value < 10 ? value.toFixed(1) : value.toFixed(0); }
-function selects(node) {
+function ask(path) { return fetch(path, {cache: 'no-store', signal: AbortSignal.timeout(ANSWER_MS)}); }
+// Kept by the event: the browser lays out the whole table before it says what is selected, 3 s in all for 500 new rows.
+let selected = null;
+document.addEventListener('selectionchange', () => {
   const selection = document.getSelection();
-  return !selection.isCollapsed && node.contains(selection.anchorNode);
-}
+  selected = selection.isCollapsed ? null : selection.anchorNode;
+});
+function selects(node) { return selected !== null && node.contains(selected); }
 
 // --- the table -----------------------------------------------------------------------------------------------------
 
@@ -177,7 +182,7 @@ function opened(row) {
 async function details() {
   const row = rows.get(open);
   if (!row || !row.details) return;
-  const answer = await fetch('/debug/revisions?revision=' + encodeURIComponent(row.key), {cache: 'no-store'});
+  const answer = await ask('/debug/revisions?revision=' + encodeURIComponent(row.key));
   const [revision] = answer.ok ? (await answer.json()).revisions : [];
   if (!revision || !row.details) return;
   const {facts, problems, slots, scaling, cold} = row.parts;
@@ -237,7 +242,7 @@ function draw_cold(box, phases) {
   box.append(element('h2', '', 'Starts from zero, by phase'), shown);
 }
 async function output(row) {
-  const answer = await fetch('/logs/' + row.key + '?after=' + row.after, {cache: 'no-store'});
+  const answer = await ask('/logs/' + row.key + '?after=' + row.after);
   if (!answer.ok || !row.log) return;
   const got = await answer.json(), box = row.log, follows = box.scrollTop + box.clientHeight >= box.scrollHeight - 4;
   for (const one of got.lines) box.append(element('div', one.stream === 'stderr' ? 'busy' : '', one.process + ' | ' + one.text));
@@ -262,7 +267,7 @@ async function look_back() {
   if (open && rows.get(open) && !seen.includes(rows.get(open))) seen.push(rows.get(open));
   if (!seen.length) return;
   const query = seen.map(row => 'revision=' + encodeURIComponent(row.key)).join('&');
-  const answer = await fetch('/debug/history?' + query, {cache: 'no-store'});
+  const answer = await ask('/debug/history?' + query);
   if (!answer.ok) return;
   const curves = (await answer.json()).revisions;
   for (const row of seen) draw_curves(row, curves[row.key]);
@@ -373,7 +378,7 @@ document.addEventListener('keydown', event => {
 
 async function look() {
   const began_ms = performance.now();
-  const answer = await fetch('/debug/overview', {cache: 'no-store'});
+  const answer = await ask('/debug/overview');
   if (!answer.ok) throw new Error('status ' + answer.status);
   const all = await answer.json(), since_s = last === null ? 0 : (began_ms - last) / 1000, keys = new Set();
   for (const now of all.revisions) {
