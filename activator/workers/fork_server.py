@@ -43,8 +43,8 @@ def main() -> int:
 class Template:
     """The fork server as its parent has it, where it was forked and not started as a program.
 
-    `process`: its pid, and the number of the group that it and its workers are. `ended(process)`: the number may be
-    given to others from now on.
+    `process`: its pid, and the number of the group that it and its workers are. `ended(process)`: all of the group have
+    ended, so the number may be given to others from now on.
     """
 
     def __init__(self, process: int, sock: socket.socket) -> None:
@@ -62,8 +62,19 @@ class Template:
         if not self._has_ended:
             os.waitpid(self.process, 0)
             self._has_ended = True
+
+    def has_ended(self) -> bool:
+        """With all that it has forked. `ended` is called the first time that it is so."""
+        if not self._has_ended:
+            return False
+        try:
+            os.killpg(self.process, 0)
+        except ProcessLookupError:
             if self.ended is not None:
                 self.ended(self.process)
+                self.ended = None
+            return True
+        return False
 
 
 def fork_template() -> Template:

@@ -10,11 +10,13 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import Protocol
+from typing import Final, Protocol
 
 from activator.workers.fork_server import EXITED, FORKED, REPLY, REQUEST, Template
 
 log = logging.getLogger("activator")
+
+GROUP_LOOK_S: Final = 5.0  # between two looks for workers of a template that has ended
 
 
 class ForkListener(Protocol):
@@ -80,6 +82,8 @@ class Forking:
         self._disconnect()
         if self._process is not None:
             await asyncio.to_thread(self._process.wait)
+        if isinstance(self._process, Template):
+            self._process.has_ended()
 
     def _connect(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -118,12 +122,19 @@ class Forking:
         assert self._process is not None
         self._process.kill()  # its socket is closed already, so the next line does not wait
         self._process.wait()
+        if isinstance(self._process, Template):
+            self._look_for_group(self._process)
         try:
             self.start()
         except OSError as error:
             log.error("it cannot be started, and is tried again: %s", error)
             self._loop.call_later(1.0, self._start_again)
         self._listener.forks_lost()
+
+    def _look_for_group(self, template: Template) -> None:
+        """While one of its workers lives, the group is the only mark by which that could be found and ended."""
+        if not template.has_ended():
+            self._loop.call_later(GROUP_LOOK_S, self._look_for_group, template)
 
     def _start_again(self) -> None:
         if self._socket is None:

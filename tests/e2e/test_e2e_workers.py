@@ -251,9 +251,16 @@ def command_line(pid: int) -> bytes:
         return file.read()
 
 
-def test_nothing_is_left_when_the_parent_is_killed(run_activator: RunActivator) -> None:
+@pytest.mark.parametrize("template_dies", [False, True])
+def test_nothing_is_left_when_the_parent_is_killed(run_activator: RunActivator, template_dies: bool) -> None:
     with CountingPods(1, 0.0) as pods:
         activator = run_activator(configured([limited(pods.addresses, 5)], workers=2))
+        if template_dies:
+            activator.may_log_errors = True
+            os.kill(template_of(activator), signal.SIGKILL)
+            activator.wait_log("the process that starts workers has ended")
+            os.kill(pids(activator)[1], signal.SIGKILL)  # and its place is taken by one of another template
+            eventually(lambda: workers(activator)[1]["restarts"] == 1)
         os.kill(pids(activator)[0], signal.SIGSTOP)  # one that cannot notice
         activator.signal(signal.SIGKILL)
         activator.wait_nothing_left(6.0)
