@@ -12,6 +12,11 @@ from typing import Final
 
 import pytest
 
+import lb
+from tests.conftest import DEEP
+
+pytestmark = pytest.mark.skipif(lb.COMPILED and not DEEP, reason="the model is no Python: once is enough")
+
 MODEL: Final = Path(__file__).with_name("handover.pml")
 BOUNDS: Final = (  # each in a few seconds
     ("EPOCHS=2", "KILLS=1", "JOINS=1"),

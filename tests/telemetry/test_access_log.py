@@ -208,7 +208,8 @@ def test_a_request_that_another_revision_took_names_both() -> None:
 
 
 def test_lines_are_written_in_batches() -> None:
-    logged = Logged("{method}")
+    rest = "x" * 4_096  # so that a batch has few lines
+    logged = Logged("{method}" + rest)
     world = logged.world
     world.pod(limit=10)
     for _ in range(3):
@@ -217,10 +218,10 @@ def test_lines_are_written_in_batches() -> None:
     world.clock.turn()
     assert logged.writer.batches == []
     world.clock.pass_time(ACCESS_LOG_BATCH_S)
-    assert logged.writer.batches == [b"GET\nGET\nGET\n"]
+    assert logged.writer.batches == [3 * f"GET{rest}\n".encode()]
     world.clock.pass_time(1.0)
     assert len(logged.writer.batches) == 1
-    for _ in range(ACCESS_LOG_BATCH_BYTES // 3 + 1):
+    for _ in range(ACCESS_LOG_BATCH_BYTES // len(rest) + 1):
         exchange, _ = world.begin()
         world.answer(exchange)
     assert len(logged.writer.batches) == 2, "a batch that is large enough does not wait"
