@@ -123,14 +123,14 @@ site: $(VENV)/.packages  ## the documentation as a site in build/site; a dead li
 # In the plain world: compiled code has no lines to count.
 QUICK := tests/codec tests/data_plane tests/simulation
 MEASURED := ACTIVATOR_COMPILE=0 ACTIVATOR_EXPECT_COMPILED=0 COVERAGE_FILE=build/coverage
-COVERAGE := $(MEASURED) $(PY) -m pytest -q --cov=activator --cov=lb --cov-report=
+COVERAGE := $(MEASURED) $(PY) -m pytest -q --cov-report=
 
 coverage: $(VENV)/.packages  ## the lines that the tests reach, each folder with its floor (ten minutes)
-	$(COVERAGE) tests/lb tests/codec tests/data_plane tests/control_plane tests/simulation $(PYTEST_ARGS)
+	$(COVERAGE) --cov=activator --cov=lb tests/lb tests/codec tests/data_plane tests/control_plane tests/simulation $(PYTEST_ARGS)
 	$(MEASURED) $(PY) -m tests.coverage_floors
 
 coverage-quick: $(VENV)/.packages  ## the same of codec and data plane alone (some minutes)
-	$(COVERAGE) $(QUICK) $(PYTEST_ARGS)
+	$(COVERAGE) --cov=activator/codec --cov=activator/data_plane $(QUICK) $(PYTEST_ARGS)
 	$(MEASURED) $(PY) -m tests.coverage_floors quick
 
 chart: $(VENV)/.packages build  ## lints and renders the chart, and checks its rules and its dashboard
