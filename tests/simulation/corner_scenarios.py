@@ -332,6 +332,58 @@ def requests_that_wait_are_served_when_the_limit_goes(seed: int) -> None:
     expect(hand.throttler.line.length == 0, "the other member's request waits here for ever")
 
 
+def a_limit_that_went_at_the_owner_alone(seed: int) -> None:
+    """The other member has had it all the time, and says again what it has when the limit is back."""
+    world, owner, borrower = two(seed, 1, 1)
+    holder = world.ask(borrower, KEY, 0.5)
+    world.run(0.1)
+    waiting = world.ask(borrower, KEY)
+    world.run(0.1)
+    expect(holder.pod is not None and waiting.pod is None, "the borrower has the only slot")
+    owner.set_limit(KEY, 0)
+    owner.set_limit(KEY, 1)
+    other = world.ask(owner, KEY)
+    world.run(0.05)
+    world.connect_all()
+    world.run(0.1)
+    expect(other.pod is None, "the slot that the borrower has is not counted")
+    world.run(3.0)
+    expect([one.end for one in (holder, waiting, other)] == 3 * ["served"], "a request is forgotten")
+    calm(world)
+
+    def limit_went(is_granted: bool = True) -> Hand:
+        hand = owning(seed)
+        if not is_granted:
+            hand.world.ask(hand.node, KEY, 0.1)
+        hand.member.receive(2, Want(1, NAME, WaitingRequest(5)))
+        hand.member.limit_removed(NAME)
+        expect(not hand.dropped, "the limit is not back")
+        return hand
+
+    hand = limit_went(is_granted=False)
+    hand.member.revision_set(hand.throttler)
+    expect(hand.dropped == [2], "a request that waits is forgotten")
+    hand = limit_went()
+    hand.member.revision_set(hand.throttler)
+    expect(hand.dropped == [2] and not hand.member.owned[NAME].complete, "it grants without what the other has")
+    hand.member.limit_removed(NAME)
+    hand.member.revision_set(hand.throttler)
+    expect(hand.dropped == [2], "nothing was known this time")
+    hand = limit_went()
+    hand.view(2, MemberName(2, OTHERS[0]))
+    hand.member.revision_set(hand.throttler)
+    expect(not hand.dropped, "all is said anew in another view")
+    hand = limit_went()
+    hand.member.unlinked(2)
+    hand.member.linked(2)
+    hand.member.revision_set(hand.throttler)
+    expect(not hand.dropped, "all is said anew over another link")
+    hand = limit_went()
+    hand.member.revision_dropped(NAME)
+    hand.member.revision_set(hand.throttler)
+    expect(not hand.dropped, "that was another revision")
+
+
 def a_grant_that_comes_after_the_limit_went_and_came_back_is_counted(seed: int) -> None:
     """It was under way when the borrower registered anew in the same view: it may be used, so the owner counts it."""
     world, owner, borrower = two(seed, 4, 1)
@@ -1242,6 +1294,7 @@ CORNERS: list[Callable[[int], None]] = [
     a_slot_that_is_taken_back_is_not_used,
     a_limit_that_goes_returns_all_slots,
     requests_that_wait_are_served_when_the_limit_goes,
+    a_limit_that_went_at_the_owner_alone,
     a_grant_that_comes_after_the_limit_went_and_came_back_is_counted,
     an_exempt_request_goes_to_the_owner,
     who_waits_alone_asks_for_pods,

@@ -300,6 +300,10 @@ class Lending(LineObserver):
             for slot in list(borrower.slots):
                 self._take_back(borrower, slot)
 
+    def members(self) -> set[int]:
+        """Those that have slots, or requests in line."""
+        return {number for number, borrower in self.borrowers.items() if borrower.slots or borrower.waiters}
+
     def is_lending(self) -> bool:
         """Other members have slots."""
         return any(borrower.slots for borrower in self.borrowers.values())

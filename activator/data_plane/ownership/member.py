@@ -8,7 +8,9 @@ Rules
      former owner, since each acts on no grant of an epoch but its own.
   3. Whoever goes on owning a revision goes on granting: it counts what each member has, and does not forget it for a
      change of the view. But for a member that may have been left out of a view (`View.follows`): it begins anew.
-  4. A link that ends loses what was under way. The borrower registers again on the next one; the owner keeps its slots
+  4. A limit that goes at the owner ends what the owner knew of the others. When it comes back in the same view, the
+     links to those that had something then are ended, since one to which it never went says nothing by itself.
+  5. A link that ends loses what was under way. The borrower registers again on the next one; the owner keeps its slots
      counted until then.
 """
 
@@ -114,6 +116,7 @@ class Member:
         self._unknown: dict[str, deque[tuple[int, MemberMessage]]] = {}  # said of revisions that are not here yet …
         self._unknown_since_s: dict[str, float] = {}  # … and since when
         self._unknown_count: int = 0
+        self._forgotten: dict[str, set[int]] = {}  # members with slots or requests when a limit went, in this view
         self._send = send
         self._drop = drop
         self._now = now
@@ -136,6 +139,9 @@ class Member:
             self._own(throttler)
             for member, message in self._taken_unknown(key):
                 self._act(member, message)
+            for number in self._forgotten.pop(key, set()):
+                self.peers[number].registered = 0
+                self._drop(number)  # it says all that it has on its next link
             self._complete_some()  # behind that: it may be a registration
         else:
             self._taken_unknown(key)  # said in a view in which this member owned it; all is said anew to its owner
@@ -156,6 +162,7 @@ class Member:
             borrowed.borrowing.return_idle()
             self._forget_returned(key, borrowed)
         self._taken_unknown(key)
+        self._forgotten.pop(key, None)
         self._gone_since_s[key] = self._now()
 
     def limit_removed(self, key: str) -> None:
@@ -169,6 +176,7 @@ class Member:
         elif owned is not None:
             throttler = owned.lending.throttler
             throttler.source = throttler.lending = None
+            self._forgotten[key] = owned.lending.members()
             owned.lending.hand_over()
             throttler.pump()
         elif borrowed is not None:
@@ -190,6 +198,7 @@ class Member:
         if view.epoch <= self.view.epoch:
             return
         self.view = view
+        self._forgotten.clear()  # all is said anew
         for member in view.members:
             if member.number != self.number and member.number not in self.peers:
                 self.peers[member.number] = Peer(member.number)
@@ -232,6 +241,8 @@ class Member:
         peer.begun = peer.registered = 0
         peer.early.clear()
         self._forget_unknown(number)
+        for numbers in self._forgotten.values():
+            numbers.discard(number)
         for lending in self._lendings():
             lending.unlinked(number)
         for lending in self._retired:
