@@ -110,7 +110,7 @@ def server(
     else:
         need_program(name)
     with SERVERS[name](tmp_path_factory.mktemp(name)) as running:
-        yield name, Target(HOST, running.port, pid=running.pid)
+        yield name, Target(HOST, running.port, pid=running.pid, is_reference=True)
 
 
 @pytest.mark.e2e
