@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from activator.data_plane.apply import RevisionTables
+from activator.data_plane.ownership.borrowing import Borrowing
 from activator.data_plane.ownership.lending import NOTHING_YET
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.pool import PodPool
@@ -99,6 +100,7 @@ def waits_for(throttler: RevisionThrottler) -> str:
         return ""
     if throttler.table.capacity == 0:
         return "a pod to become ready"
-    if throttler.source is NOTHING_YET:
+    source = throttler.source
+    if source is NOTHING_YET or (isinstance(source, Borrowing) and source.epoch == 0):
         return "the other members of the group"
     return "a slot to come free"

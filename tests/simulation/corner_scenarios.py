@@ -28,6 +28,7 @@ from activator.data_plane.ownership.messages import (
     Want,
 )
 from activator.data_plane.ownership.view import WORKER_BITS, MemberName, View
+from activator.data_plane.snapshot import waits_for
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.errors import Reason
@@ -35,7 +36,7 @@ from activator.runtime.rendezvous import hash_of, score
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
-from lb.tracker import NOT_READY, READY, RECOVERING, PodTracker
+from lb.tracker import NOT_READY, READY, RECOVERING, UNLIMITED, PodTracker
 from tests.simulation.rules import expect
 from tests.simulation.scenarios import KEY, NAME, calm, two
 from tests.simulation.world import Node, Pod, Request, Wants, World
@@ -1281,6 +1282,44 @@ def who_hands_over_grants_no_more(seed: int) -> None:
     expect(hand.throttler.lending is hand.member.owned[NAME].lending, "it lends")
 
 
+def a_view_without_members_is_nobodys(seed: int) -> None:
+    """All have ended at once, and one that has just begun is told so: requests wait, and nothing is forgotten."""
+    hand = Hand(seed, True)
+    hand.member.revision_set(hand.throttler)  # before the first view
+    asked = hand.world.ask(hand.node, KEY)
+    nobody = View(1, ())
+    for view in (nobody, View(2, ())):
+        hand.member.adopt(view)
+        hand.member.revision_set(hand.throttler)
+        expect(asked.pod is None and waits_for(hand.throttler) == "the other members of the group", "it is granted")
+    hand.view(3)
+    expect(asked.pod is not None and hand.grants(), "it is not granted by the only member")
+    last = hand.world.ask(hand.node, KEY)
+    expect(waits_for(hand.throttler) == "a slot to come free", "it waits for something else")
+    hand.member.adopt(View(4, ()))
+    hand.world.watch(KEY, UNLIMITED)
+    hand.node.set_limit(KEY, 0)
+    expect(last.pod is not None, "without a limit nobody is asked")
+    hand = owning(seed)
+    hand.member.receive(2, Want(1, NAME, WaitingRequest(1)))
+    asked = hand.world.ask(hand.node, KEY)
+    hand.member.adopt(View(2, (), frozenset({2})))
+    expect(asked.pod is None and not hand.taken()[1:], "it goes on granting")
+    hand.view(3, MemberName(2, OTHERS[0]))
+    hand.member.receive(2, Register(3, NAME, (), ()))
+    hand.member.receive(2, Registered(3, ""))
+    expect(asked.pod is not None, "what waits is forgotten")
+    hand = borrowing(seed)
+    asked = hand.world.ask(hand.node, KEY)
+    hand.taken()
+    hand.member.adopt(View(2, (), frozenset({2})))
+    later = hand.world.ask(hand.node, KEY)
+    expect(not hand.taken(), "something is said to nobody")
+    hand.view(3, MemberName(2, OWNER))
+    (registered,) = [one for one in hand.taken() if isinstance(one, Register)]
+    expect(len(registered.waiting) == 2 and not asked.end and not later.end, "a request is forgotten")
+
+
 CORNERS: list[Callable[[int], None]] = [
     an_idle_slot_of_a_pod_that_leaves_is_not_used,
     an_idle_slot_of_a_pod_that_is_not_ready_is_not_used,
@@ -1349,4 +1388,5 @@ CORNERS: list[Callable[[int], None]] = [
     who_loses_its_owner_keeps_what_ends_meanwhile_for_its_registration,
     nobody_else_is_listened_to_as_an_owner,
     who_hands_over_grants_no_more,
+    a_view_without_members_is_nobodys,
 ]

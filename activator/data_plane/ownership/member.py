@@ -38,7 +38,7 @@ from activator.data_plane.ownership.messages import (
     TrialOver,
     Want,
 )
-from activator.data_plane.ownership.view import WORKER_BITS, View
+from activator.data_plane.ownership.view import NOBODY, WORKER_BITS, View
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Now
 
@@ -59,7 +59,7 @@ class Peer:
 
 
 class BorrowedRevision:
-    """A revision whose slots another member grants: `owner`. `send(member, message)`."""
+    """A revision whose slots another member grants: `owner`, or NOBODY. `send(member, message)`."""
 
     def __init__(
         self,
@@ -107,7 +107,6 @@ class Member:
         self.number = number
         self.view = View(0, ())
         self.may_grant = True
-        self._without_view: dict[str, RevisionThrottler] = {}  # revisions from before the first view
         self.peers: dict[int, Peer] = {}
         self.owned: dict[str, OwnedRevision] = {}
         self.borrowed: dict[str, BorrowedRevision] = {}
@@ -126,12 +125,8 @@ class Member:
     # --- revisions ---
 
     def revision_set(self, throttler: RevisionThrottler) -> None:
-        """A revision has a limit, whether it is new here or had none before. Without a view it grants nothing."""
+        """A revision has a limit, whether it is new here or had none before. Before the first view NOBODY owns it."""
         key = throttler.common_name
-        if not self.view.members:
-            throttler.source = NOTHING_YET
-            self._without_view[key] = throttler
-            return
         if key in self.owned or key in self.borrowed:
             return  # only something else of it has changed
         owner = self.view.owner_of(key)
@@ -147,12 +142,11 @@ class Member:
             self._taken_unknown(key)  # said in a view in which this member owned it; all is said anew to its owner
             self._borrow(throttler, owner)
             self.borrowed[key].borrowing.begin(False)
-            if self.peers[owner].linked:  # it has registered there, without this revision
+            if owner != NOBODY and self.peers[owner].linked:  # it has registered there, without this revision
                 self.borrowed[key].borrowing.register(self.view.epoch, True)
 
     def revision_dropped(self, key: str) -> None:
         """It is gone here, by its `common_name`. Its leases end in their own time; the owner counts them until then."""
-        self._without_view.pop(key, None)
         owned = self.owned.pop(key, None)
         if owned is not None and owned.lending.is_lending():
             self._retired.append(owned.lending)
@@ -167,13 +161,9 @@ class Member:
 
     def limit_removed(self, key: str) -> None:
         """The revision has no limit any more: every member serves its requests by itself."""
-        unowned = self._without_view.pop(key, None)
         owned = self.owned.pop(key, None)
         borrowed = self.borrowed.pop(key, None)
-        if unowned is not None:
-            unowned.source = None
-            unowned.pump()
-        elif owned is not None:
+        if owned is not None:
             throttler = owned.lending.throttler
             throttler.source = throttler.lending = None
             self._forgotten[key] = owned.lending.members()
@@ -212,9 +202,6 @@ class Member:
         self._retired.clear()
         for key in [*self.owned, *self.borrowed]:
             self._settle(key)
-        unowned, self._without_view = self._without_view, {}
-        for throttler in unowned.values():
-            self.revision_set(throttler)
         for peer in list(self.peers.values()):
             if peer.linked and view.has(peer.number):
                 self._register_with(peer.number)

@@ -8,6 +8,8 @@ Rules
      revisions and no others.
   4. A member that drains owns nothing, from the first view that says so: it goes on as a borrower, and the next owner
      grants as soon as all have registered. Where all members drain, they own what they would own otherwise.
+  5. A view may have no members, when all have ended at once: a member that has just begun may be told of it. Then
+     NOBODY owns a revision, and its requests wait.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import Final, NamedTuple, final
 
 from activator.runtime.rendezvous import hash_of, score
 
+NOBODY: Final = 0  # no member has this number
 WORKER_BITS: Final = 12  # of the number of a member of a group: the number of its replica stands above
 
 
@@ -53,11 +56,11 @@ class View:
         return self.has(number) or number in self.unproven or number >> WORKER_BITS in self.unproven_replicas
 
     def owner_of(self, key: str) -> int:
-        """The number of the member that owns this revision. Raises ValueError where there is no member."""
+        """The number of the member that owns this revision, or NOBODY."""
         hashed = hash_of(key)
         owners = [member for member in self.members if member.owns] or self.members
         scores = [(score(hashed, member.place), member.number) for member in owners]
-        return max(scores)[1]
+        return max(scores)[1] if scores else NOBODY
 
     def has(self, number: int) -> bool:
         """Whether this member is in it."""
