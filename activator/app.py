@@ -117,6 +117,7 @@ def load(config: Config) -> None:
     loaded later goes into pages that both have, and each of these is then there twice.
     """
     importlib.import_module("activator.workers.pool")
+    importlib.import_module("encodings.idna")  # of every name that is looked up
     if config.admin:
         for name in ("server", "snapshot", "overview"):
             importlib.import_module(f"activator.admin.{name}")

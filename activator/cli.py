@@ -197,15 +197,15 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
     from activator.runtime.unix_sockets import remove_all_files
 
     _raise_descriptor_limit()  # before there are workers, which inherit it
+    manager = ServiceManager(os.environ, os.getpid())
+    pass_on(manager.sockets)
+    reaping = Reaping.start()  # before there is an event loop or a thread
     template = None
     if worker_count(loaded[0]) > 1:
         from activator.workers.fork_server import fork_template
 
         load(loaded[0])
         template = fork_template()  # when the program is loaded, and before anything else
-    manager = ServiceManager(os.environ, os.getpid())
-    pass_on(manager.sockets)
-    reaping = Reaping.start()  # before there is an event loop or a thread
     if template is not None:
         reaping.born(template.process)
         template.ended = reaping.exited
