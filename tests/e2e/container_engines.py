@@ -170,6 +170,7 @@ class RealEngine(abc.ABC):
             return subprocess.Popen(
                 words,
                 **self._account,
+                cwd=self._folder,  # conmon leaves a file `oom` where it runs, when a container had too little memory
                 env=self._environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
