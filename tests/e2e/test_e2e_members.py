@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import signal
 import socket
@@ -18,6 +19,7 @@ from tests.e2e.counting_pods import CountingPods
 from tests.e2e.http_client import Client, ask, request
 from tests.e2e.load import Tally, limited
 from tests.e2e.running import Activator, cli, configured, eventually
+from tests.e2e.test_e2e_workers import pids
 
 START_S = 90.0  # beside replicas that take all of the machine
 
@@ -341,3 +343,16 @@ def test_a_replica_that_drains_hands_over_what_it_owns_at_once(
         assert pods.most == 1
         for client in (first, second, *waiting):
             client.close()
+
+
+def test_all_workers_of_a_group_end_at_once(run_activator: RunActivator, tmp_path: Path) -> None:
+    """A new one may be told that the group has no members, before it is told of itself. It grants all the same."""
+    with CountingPods(1, 0.0) as pods:
+        replicas = Replicas(run_activator, tmp_path, 1, [limited(pods.addresses, 1)], workers=2)
+        (activator,) = replicas.start_all()
+        for _ in range(4):  # with more, those that end at once again are started later and later
+            killed = set(pids(activator))
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+            eventually(lambda killed=killed: not killed & set(pids(activator)), "others serve")  # type: ignore[misc]
+            assert [ask(activator.address, request()).status for _ in range(8)] == [200] * 8
