@@ -1282,6 +1282,24 @@ def who_hands_over_grants_no_more(seed: int) -> None:
     expect(hand.throttler.lending is hand.member.owned[NAME].lending, "it lends")
 
 
+def a_limit_that_goes_grants_nothing_to_others(seed: int) -> None:
+    """What one member had comes back while another one still waits in the line: its own member grants it now."""
+    hand = Hand(seed, True)
+    hand.view(1, MemberName(2, OTHERS[0]), MemberName(3, OTHERS[1]))
+    hand.member.revision_set(hand.throttler)
+    for other in (2, 3):
+        hand.member.linked(other)
+        hand.member.receive(other, Registered(1, ""))
+        hand.member.receive(other, Want(1, NAME, WaitingRequest(1)))
+    own = hand.world.ask(hand.node, KEY)
+    granted = [to for to, message in hand.said if isinstance(message, Granted)]
+    expect(granted == [2], f"{granted} have the slot")
+    hand.taken()
+    hand.member.limit_removed(NAME)
+    expect(not hand.taken(), "another member is granted a slot")
+    expect(own.pod is not None and hand.throttler.source is None, "its own request still waits")
+
+
 def a_view_without_members_is_nobodys(seed: int) -> None:
     """All have ended at once, and one that has just begun is told so: requests wait, and nothing is forgotten."""
     hand = Hand(seed, True)
@@ -1389,4 +1407,5 @@ CORNERS: list[Callable[[int], None]] = [
     nobody_else_is_listened_to_as_an_owner,
     who_hands_over_grants_no_more,
     a_view_without_members_is_nobodys,
+    a_limit_that_goes_grants_nothing_to_others,
 ]

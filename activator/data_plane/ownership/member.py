@@ -165,9 +165,11 @@ class Member:
         borrowed = self.borrowed.pop(key, None)
         if owned is not None:
             throttler = owned.lending.throttler
-            throttler.source = throttler.lending = None
+            throttler.lending = None
+            throttler.source = NOTHING_YET  # first: what comes back now is granted to no other member
             self._forgotten[key] = owned.lending.members()
             owned.lending.hand_over()
+            throttler.source = None
             throttler.pump()
         elif borrowed is not None:
             throttler = borrowed.borrowing.throttler
