@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from activator.config.specs import RevisionSpec, RuleSpec
+from activator.data_plane.ownership.borrowing import UNKNOWN_POD_RETRY_S
 from activator.data_plane.ownership.lending import NOTHING_YET
 from activator.data_plane.ownership.member import EARLY_MAX, UNKNOWN_KEPT_S, Member
 from activator.data_plane.ownership.messages import (
@@ -222,6 +223,13 @@ def a_pod_that_the_owner_knows_first_is_asked_for_again(seed: int) -> None:
             borrower.add_pod(KEY, pod)
         world.run(0.3)
         expect(asked.end == "served", f"{way}: {asked.end}")
+    hand = borrowing(seed)
+    hand.world.ask(hand.node, KEY)
+    (first,) = [one.waiting for one in hand.taken() if isinstance(one, Want)]
+    hand.member.receive(2, Granted(1, NAME, first.request, 5, 73, "pod-77", "10.0.0.77:80", False, False))
+    hand.world.run(2.0 * UNKNOWN_POD_RETRY_S)
+    (again,) = [one.waiting for one in hand.taken() if isinstance(one, Want)]
+    expect((again.request, again.number, again.failed_at) == (first.request, 5, "pod-77"), f"it wants {again}")
 
 
 def a_table_that_is_made_anew_gives_idle_slots_back(seed: int) -> None:
