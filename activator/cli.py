@@ -199,13 +199,13 @@ def _serve(loaded: Loaded, reload: Callable[[], Loaded] | None, app_log: AppLog)
     _raise_descriptor_limit()  # before there are workers, which inherit it
     manager = ServiceManager(os.environ, os.getpid())
     pass_on(manager.sockets)
-    reaping = Reaping.start()  # before there is an event loop or a thread
+    reaping = Reaping.start()  # before the template, which shares what this has loaded, and has none of its descriptors
     template = None
     if worker_count(loaded[0]) > 1:
         from activator.workers.fork_server import fork_template
 
         load(loaded[0])
-        template = fork_template()  # when the program is loaded, and before anything else
+        template = fork_template()  # when the program is loaded, and before there is an event loop or a thread
     if template is not None:
         reaping.born(template.process)
         template.ended = reaping.exited
