@@ -22,10 +22,16 @@ from tests.e2e.running import Activator, cli, configured, eventually
 from tests.e2e.test_e2e_workers import pids
 
 START_S = 90.0  # beside replicas that take all of the machine
+PORTS = (12_000, 32_000)
 
 
 def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    """Below those that the kernel gives to whoever asks for any: nobody else gets them before they are listened on."""
+    chance = random.SystemRandom()  # tests in other processes have the same seed
+    sockets: list[socket.socket] = []
+    while len(sockets) < count:
+        with contextlib.suppress(OSError):
+            sockets.append(socket.create_server(("127.0.0.1", chance.randrange(*PORTS))))
     ports = [sock.getsockname()[1] for sock in sockets]
     for sock in sockets:
         sock.close()
