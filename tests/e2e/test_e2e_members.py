@@ -26,7 +26,7 @@ PORTS = (12_000, 32_000)
 
 
 def free_ports(count: int) -> list[int]:
-    """Below those that the kernel gives to whoever asks for any: nobody else gets them before they are listened on."""
+    """Below those that the kernel gives to whoever asks for any, so that it gives them to nobody meanwhile."""
     chance = random.SystemRandom()  # tests in other processes have the same seed
     sockets: list[socket.socket] = []
     while len(sockets) < count:
@@ -352,7 +352,7 @@ def test_a_replica_that_drains_hands_over_what_it_owns_at_once(
 
 
 def test_all_workers_of_a_group_end_at_once(run_activator: RunActivator, tmp_path: Path) -> None:
-    """A new one may be told that the group has no members, before it is told of itself. It grants all the same."""
+    """Those that take their places grant again."""
     with CountingPods(1, 0.0) as pods:
         replicas = Replicas(run_activator, tmp_path, 1, [limited(pods.addresses, 1)], workers=2)
         (activator,) = replicas.start_all()

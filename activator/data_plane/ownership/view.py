@@ -8,8 +8,8 @@ Rules
      revisions and no others.
   4. A member that drains owns nothing, from the first view that says so: it goes on as a borrower, and the next owner
      grants as soon as all have registered. Where all members drain, they own what they would own otherwise.
-  5. A view may have no members, when all have ended at once: a member that has just begun may be told of it. Then
-     NOBODY owns a revision, and its requests wait.
+  5. A view may have no members, where all that do not leave have ended; whoever is told of it is not in it. Then NOBODY
+     owns a revision, and its requests wait.
 """
 
 from __future__ import annotations
