@@ -23,6 +23,7 @@ class CountingPod(asyncio.Protocol):
         self._port = port
         self._data = b""
         self._transport: asyncio.Transport | None = None
+        self._answers: list[asyncio.TimerHandle] = []  # one for each request that is there
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -37,12 +38,19 @@ class CountingPod(asyncio.Protocol):
         while b"\r\n\r\n" in self._data:
             _, _, self._data = self._data.partition(b"\r\n\r\n")
             self._pods.began(self._port, self)
-            asyncio.get_running_loop().call_later(self._pods.takes_s, self._answer)
+            self._answers.append(asyncio.get_running_loop().call_later(self._pods.takes_s, self._answer))
 
     def connection_lost(self, error: Exception | None) -> None:
         self._pods.ended(self._port, self)
         self._pods.connections.discard(self)
         self._transport = None
+        while self._answers:
+            self._answers.pop().cancel()
+
+    def answer_now(self) -> None:
+        """All requests that are there, however long they were to take."""
+        while self._answers:
+            self._answer()
 
     def has_ended(self) -> bool:
         """Its other side has closed, whether or not that was noticed here."""
@@ -60,6 +68,7 @@ class CountingPod(asyncio.Protocol):
             peeked.close()
 
     def _answer(self) -> None:
+        self._answers.pop(0).cancel()
         if self._transport is not None:
             self._pods.ended(self._port, self)
             self._pods.answered += 1
@@ -88,6 +97,19 @@ class CountingPods:
     def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10.0)
+
+    def in_flight(self) -> int:
+        """What has come to all pods and is not answered."""
+        return sum(len(there) for there in self._open.values())
+
+    def answer_now(self) -> None:
+        """All requests that are at a pod now, however long they were to take."""
+
+        def answer() -> None:
+            for connection in list(self.connections):
+                connection.answer_now()
+
+        self._loop.call_soon_threadsafe(answer)
 
     def began(self, port: int, connection: CountingPod) -> None:
         there = self._open[port]

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -424,30 +425,38 @@ def test_policies_see_what_other_workers_have(run_activator: RunActivator, polic
     """Of two pods one is slow, and 4 requests of one worker are there. Of 8 of the other worker it gets 2, so that both
     pods have 6, as with one worker. Without reports it would get 4.
     """
-    with CountingPods(1, 0.0) as slow, CountingPods(1, 0.0) as fast:
+    with CountingPods(1, 0.0) as slow, CountingPods(1, 0.0) as fast, ExitStack() as stack:
         revision = limited([*slow.addresses, *fast.addresses], 0, policy=policy)
         activator = run_activator(configured([revision], workers=2))
         clients: tuple[list[Client], list[Client]] = ([], [])
         while min(len(clients[0]), len(clients[1])) < 8:
-            client = Client(activator.address)
+            client = stack.enter_context(Client(activator.address))
             before = requests_of(activator)
             client.send(request())
             assert client.answer().status == 200
             clients[requests_of(activator)[1] > before[1]].append(client)
-        slow.takes_s, fast.takes_s = 30.0, 0.5
+        nothing_is_left(activator)
+        slow.takes_s = fast.takes_s = 30.0
         for client in clients[0][:8]:
             client.send(request())
+        eventually(lambda: loads_seen(activator, 0) == [(4, 0), (4, 0)])
+        eventually(lambda: fast.in_flight() == 4, "all have come to it")
+        fast.answer_now()
         eventually(lambda: loads_seen(activator, 0) == [(4, 0), (0, 0)], "the fast one has answered")
         eventually(lambda: loads_seen(activator, 1) == [(0, 4), (0, 0)], "the other worker knows")
-        fast.takes_s = 30.0
         for client in clients[1][:8]:
             client.send(request())
         eventually(lambda: loads_seen(activator, 1) == [(2, 4), (6, 0)])
         eventually(lambda: loads_seen(activator, 0) == [(4, 2), (0, 6)])
         for client in (*clients[0], *clients[1]):
             client.close()
-        for worker in (0, 1):
-            eventually(lambda: loads_seen(activator, worker) == [(0, 0), (0, 0)], "nothing is left")  # noqa: B023
+        nothing_is_left(activator)
+
+
+def nothing_is_left(activator: Activator) -> None:
+    """Each worker knows that: what it has been told of the others is up to one report old."""
+    for worker in (0, 1):
+        eventually(lambda: loads_seen(activator, worker) == [(0, 0), (0, 0)], "nothing is left")  # noqa: B023
 
 
 def requests_of(activator: Activator) -> list[int]:
