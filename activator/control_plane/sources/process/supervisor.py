@@ -106,7 +106,7 @@ class ProcessSupervisor(Keeper):
     def grant(self, key: str, count: int, may_sleep: bool = True) -> None:
         """From now on, keep so many processes; what is too many is put to sleep where it can be and may be."""
         fleet = self._fleets.get(key)
-        if fleet is not None and not self._closed:
+        if fleet is not None:
             fleet.wanted, fleet.may_sleep = count, may_sleep
             self._reconcile(fleet)
 
@@ -126,7 +126,7 @@ class ProcessSupervisor(Keeper):
         """Others in the place of those that there are, at once; these finish the requests that they have."""
         self.stop_all(key)
         fleet = self._fleets.get(key)
-        if fleet is not None and not self._closed:
+        if fleet is not None:
             self._reconcile(fleet)
 
     def move(self, key: str, home: str, anew: bool) -> None:
@@ -225,6 +225,9 @@ class ProcessSupervisor(Keeper):
     # --- towards it ---
 
     def _reconcile(self, fleet: Fleet) -> None:
+        """Nothing is started of a revision that was dropped, or while everything is being stopped."""
+        if self._closed or self._fleets.get(fleet.key) is not fleet:
+            return
         try:
             self._move_towards(fleet)
         except Exception as error:  # no free port, say: while the load stays the same nothing else would look again
@@ -339,7 +342,7 @@ class ProcessSupervisor(Keeper):
                 self.released(process.key)
             else:
                 self._crashed(fleet, process, cause)
-        self._reconcile_if_known(fleet)
+        self._reconcile(fleet)
         self.changed(process.key, process.home)
 
     async def _until_gone(self, process: LocalProcess) -> None:
@@ -365,13 +368,13 @@ class ProcessSupervisor(Keeper):
 
     def was_spent(self, fleet: Fleet, process: LocalProcess) -> None:
         self._submit(PodGone(process.key, SOURCE, process.identity))  # the data plane then says all that it knows
-        self._reconcile_if_known(fleet)  # the next one may be started
+        self._reconcile(fleet)  # the next one may be started
         self.changed(process.key, process.home)
 
     def fell_asleep(self, fleet: Fleet, process: LocalProcess) -> None:
         if process.home != fleet.home:
             self.stop(process)  # it was begun in another group
-        self._reconcile_if_known(fleet)  # one may be wanted again
+        self._reconcile(fleet)  # one may be wanted again
         self.changed(process.key, process.home)
 
     def became_ready(self, fleet: Fleet, process: LocalProcess) -> None:
@@ -397,7 +400,7 @@ class ProcessSupervisor(Keeper):
         if self.gpus.give_back(process.identity):
             for other in list(self._fleets.values()):
                 if other is not fleet and other.wants_gpus():
-                    self._reconcile_if_known(other)
+                    self._reconcile(other)
         if not process.stopping:
             self._submit(PodGone(fleet.key, SOURCE, process.identity))
             self._count_ready(process)
@@ -406,7 +409,7 @@ class ProcessSupervisor(Keeper):
         if process.unit.claim:
             for other in list(self._fleets.values()):
                 if other is not fleet and self._units.may_claim(other.revision, process.unit.claim):
-                    self._reconcile_if_known(other)  # it waited for the port
+                    self._reconcile(other)  # it waited for the port
 
     def _crashed(self, fleet: Fleet, process: LocalProcess, cause: str) -> None:
         log.warning("%s: %s", process.identity, cause)
@@ -426,12 +429,8 @@ class ProcessSupervisor(Keeper):
         if fleet.failure:
             fleet.failure = ""
             self._submit(RevisionRecovered(fleet.key))  # the next request may try again
-        self._reconcile_if_known(fleet)
+        self._reconcile(fleet)
         self.changed(fleet.key, fleet.home)
-
-    def _reconcile_if_known(self, fleet: Fleet) -> None:
-        if self._fleets.get(fleet.key) is fleet and not self._closed:
-            self._reconcile(fleet)
 
     def _is_being_left(self, claim: str) -> bool:
         """Whether a program of ours that is about to end has what only one can have; its end reconciles again."""
