@@ -22,9 +22,9 @@ RunActivator = Callable[..., Activator]
 
 one_worker = pytest.mark.skipif(WORKERS > 1, reason="it is about what each worker has for itself")
 
-# Of 127.0.0.0/8, one for each cluster: those of three processes of pytest-xdist beside each other.
-NETS_OF_A_PROCESS = 75
-_NETS = itertools.count(20 + NETS_OF_A_PROCESS * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")))
+# Of 127.0.0.0/8, one for each cluster, by turns: processes of pytest-xdist beside each other never have the same one.
+_PROCESS = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_NETS = itertools.cycle(range(20 + _PROCESS, 255, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
