@@ -229,6 +229,20 @@ def test_an_answer_that_does_not_come_stops_nothing(serving: Activator, page: Pa
     expect(page.get_by_role("status")).to_contain_text("3 revisions")
 
 
+def test_a_change_without_an_answer_is_given_up(serving: Activator, page: Page) -> None:
+    """Its time runs a hundred times as fast here."""
+    page.add_init_script("const real = AbortSignal.timeout; AbortSignal.timeout = ms => real(ms === 30000 ? 300 : ms)")
+    opened(page, serving)
+    page.route("**/reload", lambda route: None)
+    button = page.get_by_role("button", name="Reload the file")
+    button.click()
+    expect(page.get_by_role("status")).to_contain_text("Reload: no answer within 30 s; it may be done all the same")
+    expect(button).to_be_enabled()
+    page.unroute("**/reload")
+    button.click()
+    expect(page.get_by_role("status")).to_contain_text("Reload: done")
+
+
 def test_a_refresh_writes_what_has_changed_and_nothing_else(run_activator: RunActivator, page: Page) -> None:
     """Of 500 rows: so a refresh costs the browser next to nothing, and all of them are made in a few layouts."""
     many = [

@@ -1,6 +1,6 @@
 
 'use strict';
-const ROWS_OFTEN = 500, OFTEN_MS = 1000, SELDOM_MS = 5000, CURVES_MS = 10000, ANSWER_MS = 10000;
+const ROWS_OFTEN = 500, OFTEN_MS = 1000, SELDOM_MS = 5000, CURVES_MS = 10000, ANSWER_MS = 10000, CHANGE_MS = 30000;
 const CURVES_MAX = 60, SPARK_POINTS = 60;
 const SLOTS_SHOWN = 2000, REASONS_SHOWN = 10, LINES_SHOWN = 500, UNLIMITED = 2 ** 30;
 const STATES = ['failed', 'degraded', 'waiting', 'starting', 'serving', 'ready', 'asleep'];
@@ -335,14 +335,15 @@ function draw_groups(groups) {
 async function change(path, button, what) {
   button.disabled = true;
   try {
-    const answer = await fetch(path, {method: 'POST', headers: {'Activator-Admin': '1'}});
+    const answer = await fetch(path, {method: 'POST', headers: {'Activator-Admin': '1'}, signal: AbortSignal.timeout(CHANGE_MS)});
     const said = await answer.json(), problems = said.problems || [], restart = said.needs_restart || [];
     told.textContent = what + ': ' + (problems.length ? problems.join('; ') :
       restart.length ? 'done; only a new start applies ' + restart.join(', ') : 'done');
     mark(told, problems.length || restart.length ? 'bad' : 'good');
     last = null;  // it stays for a moment
   } catch (error) {
-    told.textContent = what + ': ' + error.message;
+    told.textContent = what + ': ' + (error.name === 'TimeoutError' ?
+      'no answer within ' + CHANGE_MS / 1000 + ' s; it may be done all the same' : error.message);
     mark(told, 'bad');
   }
   button.disabled = false;
