@@ -12,10 +12,9 @@ from typing import Final
 
 import pytest
 
-import lb
-from tests.conftest import DEEP
+from tests.conftest import once_for_both_worlds
 
-pytestmark = pytest.mark.skipif(lb.COMPILED and not DEEP, reason="the model is no Python: once is enough")
+pytestmark = once_for_both_worlds  # the model is no Python
 
 MODEL: Final = Path(__file__).with_name("handover.pml")
 BOUNDS: Final = (  # each in a few seconds

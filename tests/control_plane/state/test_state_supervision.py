@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 import pytest
 
-import lb
 from activator.control_plane.state.model import Model, Reduction
 from activator.control_plane.state.reduce import reduce
 from activator.control_plane.state.supervision import (
@@ -39,6 +38,7 @@ from activator.messages import (
 )
 from lb.rng import Rng
 from lb.tracker import PodTracker
+from tests.conftest import once_for_both_worlds
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, Pool, seen
 from tests.data_plane.throttle.throttle_fakes import Request
 from tests.manual_clock import ManualClock
@@ -395,7 +395,7 @@ def test_whoever_waits_for_a_parked_change_hears_in_the_end() -> None:
     assert asyncio.run(scenario()) == [Outcome.SET_ASIDE, Outcome.SUPERSEDED, Outcome.APPLIED]
 
 
-@pytest.mark.skipif(lb.COMPILED, reason="it runs in plain Python in either world: once is enough")
+@once_for_both_worlds
 def test_an_exception_at_any_line_of_the_worker_and_of_apply_disturbs_nobody() -> None:
     """In a process of its own and in plain Python, where a tracer sees every line."""
     done = subprocess.run(
