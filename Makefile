@@ -50,7 +50,7 @@ test: $(VENV)/.packages build  ## the tests, in both worlds: compiled and plain 
 
 # Each takes a core of its own, and what the second says is shown when the first is done. Each knows that the other is
 # there: what is the same in both runs in one of them.
-test-both: export ACTIVATOR_BOTH_WORLDS := 1
+test-both: export BOTH_WORLDS_TESTED := 1
 test-both: $(VENV)/.packages build
 	@mkdir -p build; echo "make: the plain world runs beside the compiled one (build/plain.log)"
 	@$(MAKE) --no-print-directory test-plain >build/plain.log 2>&1 & plain=$$!; \

@@ -26,7 +26,7 @@ from tests.shuffled_loop import ShuffledLoop
 
 DEEP = os.environ.get("ACTIVATOR_DEEP") == "1"
 CI = os.environ.get("ACTIVATOR_CI") == "1"
-BOTH_WORLDS = os.environ.get("ACTIVATOR_BOTH_WORLDS") == "1"  # they are tested beside each other (`make test`)
+BOTH_WORLDS = os.environ.get("BOTH_WORLDS_TESTED") == "1"  # they are tested beside each other (`make test`)
 
 # Of what is the same in both worlds. Where they are tested beside each other, the compiled one is done first.
 once_for_both_worlds = pytest.mark.skipif(

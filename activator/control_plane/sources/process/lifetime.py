@@ -94,7 +94,7 @@ class Lifetime:
         ready: asyncio.Task[str] = self._tasks.start("readiness", unit.ready(timeout_s))
         try:
             await asyncio.wait({exited, asked, ready}, return_when=asyncio.FIRST_COMPLETED)
-            # `asked` is done some turns after the event: what was said with `stopping` holds from that moment.
+            # `asked` is done some turns of the loop after its event; `stopping` says it at once.
             if ready.done() and not exited.done() and not process.stopping:
                 if cause := ready.result():
                     self._keeper.failed_for_good(fleet)  # requests have waited as long as agreed
