@@ -33,10 +33,9 @@ class Told(Unit):
         self.address = address
         self.is_ready = asyncio.Event()
         self.has_ended = asyncio.Event()
-        self.has_started = False
 
     async def start(self, stop_asked: asyncio.Event) -> None:
-        self.has_started = True
+        pass
 
     async def ready(self, timeout_s: float) -> str:
         await self.is_ready.wait()
