@@ -13,6 +13,7 @@ from typing import Final
 from activator.config.model.kubernetes import ACTIVATIONS, KNATIVE, KUBERNETES_MODES, SHARING_KNATIVE, SHARINGS
 from activator.config.model.listeners import ALPN_PROTOCOLS, FORWARDED_HEADERS, TLS_VERSIONS
 from activator.config.model.pods import POD_PROTOCOLS, PROBE_GRPC, PROXY_VERSIONS
+from activator.config.model.queueing import CANCEL_CLOSE, CANCEL_MODES, CANCEL_WAIT
 from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 from activator.runtime.unix_address import is_unix
@@ -149,6 +150,7 @@ class EdgeChecker:
         self._check_each(item, values, f"{path}.upgrades", _is_token, "a protocol such as websocket")
         self._check_protocol(item, values, path)
         self._check_introduction(item, values, path)
+        self._check_cancel(item, values, path)
         tls = values.get("tls")
         if tls is not None and tls is not UNREADABLE:
             self._check_pod_tls(item_at(item, "tls"), tls, f"{path}.tls", program_key(item, values))
@@ -189,6 +191,18 @@ class EdgeChecker:
         sleep = program.get("sleep") if isinstance(program, dict) else None
         if isinstance(sleep, dict) and sleep.get("http_post"):
             self._reader.advise(where, at, "`sleep.http_post` is sent without it: use `sleep.command` or `signal`")
+
+    def _check_cancel(self, item: Item, values: Values, path: str) -> None:
+        """What happens at the pod to a request that is given up."""
+        mode, timeout = values.get("on_cancel", CANCEL_CLOSE), values.get("cancel_timeout")
+        if mode is not UNREADABLE and mode not in CANCEL_MODES:
+            self._reader.found(item_at(item, "on_cancel"), f"{path}.on_cancel", "one of " + ", ".join(CANCEL_MODES))
+        elif timeout not in (None, UNREADABLE):
+            where, at = item_at(item, "cancel_timeout"), f"{path}.cancel_timeout"
+            if mode == CANCEL_CLOSE:
+                self._reader.advise(where, at, f"`cancel_timeout` requires `on_cancel: {CANCEL_WAIT}`")
+            elif timeout <= 0:
+                self._reader.found(where, at, "more than 0")
 
     def _check_each(self, item: Item, values: Values, path: str, fits: Callable[[str], bool], expected: str) -> None:
         """A list of texts, which stands under the last word of `path`."""

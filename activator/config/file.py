@@ -30,7 +30,7 @@ from activator.config.model.pods import (
     RevisionHealth,
 )
 from activator.config.model.programs import Readiness
-from activator.config.model.queueing import Queue
+from activator.config.model.queueing import CANCEL_WAIT, Queue
 from activator.config.model.revision import Revision
 from activator.config.model.routing import HashOn, Match
 from activator.config.model.waiting import COUNTS_TRAFFIC
@@ -203,6 +203,7 @@ def resolve_revision(
         idle_timeout_s=float(revision.timeouts.idle),
         total_timeout_s=float(revision.timeouts.total),
         tunnel_idle_timeout_s=float(revision.timeouts.tunnel_idle),
+        cancel_wait_s=float(revision.cancel_timeout) if revision.on_cancel == CANCEL_WAIT else 0.0,
         buffer_request_bytes=buffer_request,
         buffer_response_bytes=buffer_response,
         buffer_file_bytes=buffer_file,

@@ -161,6 +161,7 @@ class RevisionSpec(msgspec.Struct, frozen=True):
     idle_timeout_s: float = float(_TIMEOUTS.idle)
     total_timeout_s: float = float(_TIMEOUTS.total)
     tunnel_idle_timeout_s: float = float(_TIMEOUTS.tunnel_idle)
+    cancel_wait_s: float = 0.0  # how long a pod may finish a request that was given up; 0.0: its connection is closed
     times_from_arrival: bool = False  # the total and first-byte timeouts count the wait for a pod too, as Knative's do
     buffer_request_bytes: int = 0  # of a body, that is received before its request asks for a slot
     buffer_response_bytes: int = 0  # that is kept for a slow client, so that the slot is free when the pod has finished

@@ -113,6 +113,15 @@ class PodStream:
         """The answer is not wanted any more; the connection to the pod is closed."""
         raise NotImplementedError
 
+    def cancel(self, successor: Exchange, waits: bool) -> bool:
+        """Give up the request, and call `successor` in the place of its exchange from now on.
+
+        `waits`: let the pod finish; otherwise ask it to stop. Return False if the pod has stopped already, as far as
+        that can be known: then `successor` is not called.
+        """
+        self.abort()
+        return False
+
     def half_closes(self) -> bool:
         """As the client's."""
         raise NotImplementedError

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from activator.runtime.clock import Defer
-from activator.runtime.transport import Transport, cut, reset
+from activator.runtime.transport import Transport, cut, reset, shut
 from activator.runtime.turn_queue import TurnQueue
 from activator.runtime.units import KIB
 
@@ -102,6 +102,18 @@ class BufferedWriter:
         self.flush()
         self._transport.write_eof()
 
+    def write_eof_now(self) -> None:
+        """Close for writing; what is pending is never sent."""
+        self._drop_pending()
+        if not self._transport.is_closing():
+            self._transport.write_eof()
+
+    def shut(self) -> None:
+        """Close the socket at once in both directions, if all that was written is in the kernel."""
+        self.flush()
+        if self._transport.get_write_buffer_size() == 0:
+            shut(self._transport)
+
     def close(self) -> None:
         """Close when all is sent."""
         self.flush()
@@ -118,9 +130,12 @@ class BufferedWriter:
 
     def cut(self) -> None:
         """Close at once; what is pending is never sent."""
+        self._drop_pending()
+        cut(self._transport)
+
+    def _drop_pending(self) -> None:
         self._pending.clear()
         self._size = 0
-        cut(self._transport)
 
     def _send(self, data: bytes) -> None:
         if not self._transport.is_closing():

@@ -150,6 +150,13 @@ def cut(transport: Transport) -> None:
     reset(transport)  # the peer was faster, or it is no TCP socket
 
 
+def shut(transport: Transport) -> None:
+    """Shut the socket down before this returns: the peer is sent the end, whenever the event loop closes the socket."""
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.fileno() >= 0:
+        _LIBC.shutdown(sock.fileno(), socket.SHUT_RDWR)
+
+
 def watch(transport: Transport) -> None:
     """From now on, notice within some seconds where the peer is gone and no end of the connection has come from it.
 

@@ -69,3 +69,22 @@ def test_a_connection_has_at_least_one_stream() -> None:
     assert problems("limits: {streams: 0}\n" + revision("max_scale: 1")) == [
         'f:1: limits.streams: found "0", expected a whole number of at least 1'
     ]
+
+
+def test_what_happens_to_a_request_that_is_given_up() -> None:
+    def wait_s(keys: str) -> float:
+        (spec,) = resolve(parse(revision(keys), "f", {}), lambda _: "random")
+        return spec.cancel_wait_s
+
+    assert wait_s("max_scale: 1") == wait_s("on_cancel: close") == 0.0
+    assert wait_s("on_cancel: wait") == 30.0
+    assert wait_s("on_cancel: wait, cancel_timeout: 2m") == 120.0
+    assert problems(revision("on_cancel: kill")) == [
+        'f:2: revisions[0].on_cancel: found "kill", expected one of close, wait'
+    ]
+    assert problems(revision("cancel_timeout: 2m")) == [
+        "f:2: revisions[0].cancel_timeout: `cancel_timeout` requires `on_cancel: wait`"
+    ]
+    assert problems(revision("on_cancel: wait, cancel_timeout: 0")) == [
+        "f:2: revisions[0].cancel_timeout: found "0", expected more than 0"
+    ]

@@ -17,6 +17,9 @@ BUFFERED_CONCURRENCY_MAX: Final = 10  # up to this limit a slow client is a good
 BUFFER_REQUEST_BYTES: Final = 64 * KIB  # … by default so much of its request …
 BUFFER_RESPONSE_BYTES: Final = MIB  # … and of its response
 ADMISSIONS: Final = ("off", "predictive")
+CANCEL_CLOSE: Final = "close"
+CANCEL_WAIT: Final = "wait"
+CANCEL_MODES: Final = (CANCEL_CLOSE, CANCEL_WAIT)
 DISCIPLINES: Final = ("fifo", "priority", "fair")
 Level = Annotated[int, msgspec.Meta(ge=0, le=PRIORITY_LEVELS - 1)]
 Charge = Annotated[int, msgspec.Meta(ge=1, le=CHARGE_MAX)]

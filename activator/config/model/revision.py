@@ -10,7 +10,7 @@ from activator.config.model.containers import Container
 from activator.config.model.kinds import Count, Duration, Share, Size, Weight, doc
 from activator.config.model.pods import POD_PROTOCOLS, PROXY_VERSIONS, Pod, PodTls, Probe, RevisionHealth
 from activator.config.model.programs import Process
-from activator.config.model.queueing import Buffer, Queue, Timeouts
+from activator.config.model.queueing import CANCEL_CLOSE, CANCEL_MODES, CANCEL_WAIT, Buffer, Queue, Timeouts
 from activator.config.model.routing import HASH_ON_CLIENT_IP, HashOn, Match
 from activator.config.model.scaling import Scaling
 from activator.config.model.waiting import Activity, Fallback, NoWake, Progress, RespondAsync, WaitingPage
@@ -91,6 +91,21 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ] = None
     queue: Annotated[Queue, doc("The queue of waiting requests.")] = Queue()
     timeouts: Annotated[Timeouts, doc("The times that a request and a start may take.")] = Timeouts()
+    on_cancel: Annotated[
+        str,
+        doc(
+            "What happens at the pod when a client leaves, or a time limit is reached, before the response is "
+            "complete. `close`: the connection is closed (over HTTP/2 the stream is reset) and the slot is free. "
+            "`wait`: the slot is taken until the pod has answered or closed, at most `cancel_timeout`, so that a "
+            "program that computes on gets no other request.",
+            CANCEL_WAIT,
+            words=CANCEL_MODES,
+        ),
+    ] = CANCEL_CLOSE
+    cancel_timeout: Annotated[
+        Duration,
+        doc("With `on_cancel: wait`: the time that the pod may take; then the connection is closed.", "2m"),
+    ] = Duration(30.0)
     buffer: Annotated[Buffer, doc("What is kept for slow clients, so that they hold no slot.")] = Buffer()
     health: Annotated[
         RevisionHealth, doc("Health checks: passive ones where they differ from `health`, and active ones.")

@@ -40,6 +40,7 @@ from activator.data_plane.proxy.accounting import Accounting
 from activator.data_plane.proxy.activity import ActivityWatch
 from activator.data_plane.proxy.answer_store import ANSWERS_PATH, AnswerStore, path_of
 from activator.data_plane.proxy.buffering import is_request_streamed, is_response_streamed
+from activator.data_plane.proxy.cancelled import CancelledRequest, outlives_request
 from activator.data_plane.proxy.falling_back import forget_revision, may_fall_back
 from activator.data_plane.proxy.kept_answer import KeptAnswer
 from activator.data_plane.proxy.own_answers import send_refusal, send_whole
@@ -157,6 +158,7 @@ class ProxiedExchange(RequestRecord):
         self._role: i64 = ORDINARY
         self._progress: ProgressStream | None = None  # between it and its client
         self._watch: ActivityWatch | None = None  # looks whether it carries anything
+        self._is_revoked: bool = False  # the lease is to be released at once
 
     def _enter(self, phase: i64) -> bool:
         """Go on to `phase`. False: there is no such step from here, an error for which the request has ended."""
@@ -840,15 +842,14 @@ class ProxiedExchange(RequestRecord):
             return
         throttler.delivering += 1
         buffer.ended()
-        if pod is not None:
-            self.pod = None
-            pod.abort()
         if self._body is not None:
             self._body.discard()
         self._arm(throttler)
+        self.pod = None
         if lease is not None:
-            self.lease = None
-            throttler.release(lease, self._time() - self.granted_s, succeeded)
+            self._give_back(throttler, lease, pod, self._time() - self.granted_s, succeeded)
+        elif pod is not None:
+            pod.abort()
 
     def client_blocked(self) -> None:
         if self.over:
@@ -955,6 +956,7 @@ class ProxiedExchange(RequestRecord):
         self._fail(reason, detail)
 
     def revoked(self, reason: Reason, detail: str) -> None:
+        self._is_revoked = True
         self._fail(reason, detail)
 
     def expired(self, now_s: float) -> None:
@@ -1024,14 +1026,27 @@ class ProxiedExchange(RequestRecord):
             throttler.gathering -= 1
         if self._body is not None:
             self._body.pod_failed()
-        if pod is not None:
-            self.pod = None
-            pod.abort()
+        self.pod = None
         if lease is not None:
-            self.lease = None
             if self.phase == CONNECTING:
                 _forget(lease, self)
-            throttler.release(lease, self._proxy.now() - self.granted_s, False)
+            self._give_back(throttler, lease, pod, self._proxy.now() - self.granted_s, False)
+        elif pod is not None:
+            pod.abort()
+
+    def _give_back(
+        self, throttler: RevisionThrottler, lease: Lease, pod: PodStream | None, latency_s: float, succeeded: bool
+    ) -> None:
+        """Release the lease; if `pod` still works on the request, when it has stopped (cancelled.py)."""
+        self.lease = None
+        if pod is not None:
+            if not self._is_revoked and outlives_request(throttler.spec):
+                proxy = self._proxy
+                cancelled = CancelledRequest(self.head, throttler, lease, latency_s, proxy.wheel)
+                cancelled.begin_at(pod, proxy.now(), self.status == 101)
+                return
+            pod.abort()
+        throttler.release(lease, latency_s, succeeded)
 
     def _take_to(self, throttler: RevisionThrottler) -> None:
         """Another revision than the first is asked for a slot."""
@@ -1116,11 +1131,11 @@ class ProxiedExchange(RequestRecord):
         if self._response is not None:
             self._response.drop()
             self._response = None
-        pod = self.pod
-        if pod is not None:
-            self.pod = None
-            pod.abort()
+        pod, self.pod = self.pod, None
+        lease = self.lease
         throttler = self.throttler
+        if pod is not None and (lease is None or throttler is None):
+            pod.abort()
         if throttler is not None:
             if self.in_line:
                 throttler.cancel(self)
@@ -1128,13 +1143,12 @@ class ProxiedExchange(RequestRecord):
                 throttler.gathering -= 1
             elif phase == DELIVERING:
                 throttler.delivering -= 1
-            lease = self.lease
             if lease is not None:
-                self.lease = None
                 if phase == CONNECTING:
                     _forget(lease, self)
                 # The duration of a tunnel says nothing about the speed of its pod.
-                throttler.release(lease, 0.0 if phase >= TUNNEL else self.done_s - self.granted_s, succeeded)
+                latency_s = 0.0 if phase >= TUNNEL else self.done_s - self.granted_s
+                self._give_back(throttler, lease, pod, latency_s, succeeded)
             if self._role != HANDED_OVER:
                 proxy.add_to_traffic(self, throttler)
         if is_request:

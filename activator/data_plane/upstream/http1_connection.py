@@ -132,11 +132,28 @@ class Http1PodConnection(PodStream, PooledConnection):
             if self._writer is not None:
                 self._writer.cut()
 
+    def cancel(self, successor: Exchange, waits: bool) -> bool:
+        writer = self._writer
+        if self.is_closed or writer is None:
+            self.abort()
+            return False
+        self._exchange = successor
+        if not (waits and self._request_ended):
+            self._last = True
+            if self.half_closes():
+                writer.write_eof_now()
+            else:
+                writer.close()  # over TLS the pod answers with its own end, and `connection_lost` follows
+        self.resume_response()
+        return True
+
     def half_closes(self) -> bool:
         return self._transport is not None and self._transport.can_write_eof()
 
     def finish(self) -> None:
         self._exchange = None
+        if self._writer is not None and self.half_closes():
+            self._writer.shut()
         self.close()
 
     def pause_response(self) -> None:

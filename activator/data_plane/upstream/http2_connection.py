@@ -94,6 +94,20 @@ class Http2PodStream(PodStream):
         elif stream is not None and not stream.is_closed:
             self.connection.reset(stream)
 
+    def cancel(self, successor: Exchange, waits: bool) -> bool:
+        stream = self.stream
+        if self.has_place or stream is None or stream.is_closed:
+            self.abort()
+            return False
+        if waits and (stream.local_ended or stream.end_wanted) and not self.tunnel:
+            self.exchange = successor
+            self.connection.codec.pause(stream, False)
+            return True
+        self.exchange = None
+        self.connection.reset(stream)
+        self.connection.turn.defer(_ResetSent(self.connection, successor).check)
+        return True
+
     def half_closes(self) -> bool:
         return True
 
@@ -197,6 +211,10 @@ class Http2PodConnection(PooledConnection):
         self.codec.reset(stream, CANCEL)
         if self._writer is not None:
             self._writer.flush()
+
+    def has_unsent(self) -> bool:
+        """True if something that was written has not been accepted by the kernel."""
+        return self._transport is not None and self._transport.get_write_buffer_size() > 0
 
     def refuse_soon(self, stream: Http2PodStream) -> None:
         """The connection cannot take it any more: another one is to, but not within the hand-over."""
@@ -381,6 +399,19 @@ class Http2PodConnection(PooledConnection):
         """One has ended: there is room for another, or the connection may close."""
         if not self.is_closed:
             self._owner.finished(self, not self.codec.going_away)
+
+
+class _ResetSent:
+    """Reports the end of a cancelled request in the next turn: by then the loop has sent the RST_STREAM."""
+
+    def __init__(self, connection: Http2PodConnection, cancelled: Exchange) -> None:
+        self._connection = connection
+        self._cancelled = cancelled
+
+    def check(self) -> None:
+        """If the pod reads nothing, so that the reset is still here, the deadline of the request ends it."""
+        if not self._connection.has_unsent():
+            self._cancelled.pod_failed(Reason.POD_CLOSED, "", False)
 
 
 class _NoWebSockets:

@@ -1,0 +1,123 @@
+"""The slot of a request that was given up while its pod worked on it.
+
+A client has left, or a time limit was reached. The pod learns of it, or may finish; until then the request still takes
+up the pod, and its slot must not be granted to another one.
+
+Rules
+  1. `on_cancel: close`: the connection to the pod is closed for writing, and the slot is released when the pod has
+     closed its side. Most servers count a request until they have handled the end of its connection, which an event
+     loop does after it has read a request that arrived later on another connection. A pod that has not closed within
+     CLOSE_PATIENCE_S gets a reset, and the slot is released.
+  2. `on_cancel: wait`: the pod is not told. The slot is released when it has answered or closed the connection, or
+     after the revision's `cancel_timeout`.
+  3. A lease that is revoked is released before `revoked` returns, as for any other request.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from activator.codec.message import Headers, RequestHead, ResponseHead
+from activator.config.specs import RevisionSpec
+from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.throttle.lease import Lease
+from activator.data_plane.throttle.revision import RevisionThrottler
+from activator.runtime.clock import TimingWheel
+from activator.runtime.errors import Reason
+
+CLOSE_PATIENCE_S: Final = 0.05  # the time a pod may take to close a connection that was closed for writing
+
+
+def outlives_request(spec: RevisionSpec) -> bool:
+    """True if the slot of a request that is given up is released only when its pod has stopped."""
+    return spec.container_concurrency > 0 or spec.cancel_wait_s > 0.0
+
+
+@final
+class CancelledRequest(Exchange):
+    """Takes the place of a request at its pod, and releases the lease when the pod has stopped working on it."""
+
+    def __init__(
+        self, head: RequestHead, throttler: RevisionThrottler, lease: Lease, latency_s: float, wheel: TimingWheel
+    ) -> None:
+        """`latency_s` is passed to the policy when the lease is released; 0.0 says nothing."""
+        super().__init__(head)
+        self._throttler = throttler
+        self._lease: Lease | None = lease
+        self._latency_s = latency_s
+        self._wheel = wheel
+        self._pod: PodStream | None = None
+        self._is_tunnel = False
+
+    def begin_at(self, pod: PodStream, now_s: float, is_tunnel: bool) -> None:
+        """Cancel the request at `pod`."""
+        lease = self._lease
+        assert lease is not None
+        lease.holder = self
+        wait_s = 0.0 if is_tunnel else self._throttler.spec.cancel_wait_s
+        self._is_tunnel = is_tunnel
+        self._pod = pod
+        if not pod.cancel(self, wait_s > 0.0):
+            self._release()
+        elif self._lease is not None:
+            self._wheel.arm(self, now_s + (wait_s if wait_s > 0.0 else CLOSE_PATIENCE_S))
+
+    def is_served(self, lease: Lease) -> bool:
+        return lease is self._lease
+
+    def revoked(self, reason: Reason, detail: str) -> None:
+        self._stop()
+
+    def expired(self, now_s: float) -> None:
+        self._stop()
+
+    # --- from the pod ---
+
+    def response_interim(self, head: ResponseHead) -> None:
+        pass
+
+    def response_head(self, head: ResponseHead) -> None:
+        pass
+
+    def response_body(self, data: bytes) -> None:
+        pass
+
+    def response_flush(self) -> None:
+        self.read_s = 0.0
+
+    def response_end(self, trailers: Headers) -> None:
+        if self._is_tunnel:
+            self._stop()
+        else:
+            self._release()
+
+    def pod_failed(self, reason: Reason, detail: str, untouched: bool) -> None:
+        self._release()
+
+    def pod_refused(self, reason: Reason, detail: str) -> None:
+        self._release()
+
+    def pod_blocked(self) -> None:
+        pass
+
+    def pod_drained(self) -> None:
+        pass
+
+    # --- within ---
+
+    def _stop(self) -> None:
+        """Cut the connection, or reset the stream, and release the lease."""
+        pod = self._pod
+        if pod is not None:
+            self._pod = None
+            pod.abort()
+        self._release()
+
+    def _release(self) -> None:
+        self._pod = None
+        lease = self._lease
+        if lease is not None:
+            self._lease = None
+            self.over = True
+            self._wheel.cancel(self)
+            self._throttler.release(lease, self._latency_s, False)
