@@ -85,7 +85,7 @@ class Http2Client(Http2Connection):
     def drop(self, stream: Stream) -> None:
         """The pod has said that it has not processed it, and will not: nothing more is said of it."""
         self._forget(stream)
-        self._remember_reset(stream.id)
+        self._remember_reset(stream.id, stream.receive_window)
 
     def send_request(self, stream: Stream, head: RequestHead, authority: bytes, secure: bool) -> None:
         """`authority`: the pod's, where the request has none. A body follows where the head has one, or an upgrade."""
@@ -109,7 +109,7 @@ class Http2Client(Http2Connection):
         return 0  # of the streams that the pod has opened, which it may not
 
     def _section_without_stream(self, stream_id: i64, fields: list[Field], whole: bool, ends: bool) -> None:
-        self._is_over(stream_id, "HEADERS")
+        self._is_over(stream_id, "HEADERS", 0)
 
     def _head(self, stream: Stream, fields: list[Field], whole: bool, ends: bool) -> None:
         if not whole:

@@ -212,20 +212,15 @@ class Http2Connection(Http2Sender):
             return begin
         stream = self.streams.get(stream_id)
         if stream is None:
-            if not self._is_over(stream_id, "DATA"):
+            if not self._is_over(stream_id, "DATA", length):
                 return begin
-        elif stream.remote_ended:
-            self._stream_error(stream, STREAM_CLOSED, "DATA behind the end of the stream")
-            stream = None
-        elif not stream.has_head:
-            self._stream_error(stream, PROTOCOL_ERROR, "DATA before the head")
-            stream = None
         else:
             stream = self._count_data(stream, length, body, flags & END_STREAM != 0)
-        if body > 0 and stream is not None:
+        if stream is not None and body > 0:
             self.budgets.useful(FRAMES_PER_DATA)
-        elif flags & END_STREAM == 0:
-            self._spend(1)
+            stream.advanced()
+        elif stream is not None and flags & END_STREAM == 0:
+            self._spend_of(stream)
         if length > body:
             self._owe(length - body)
             if stream is not None:
@@ -237,7 +232,13 @@ class Http2Connection(Http2Sender):
         return begin
 
     def _count_data(self, stream: Stream, length: i64, body: i64, ends: bool) -> Stream | None:
-        """Hold the frame against the stream's window and the length that was announced; None: it is ignored."""
+        """Judge the frame by the stream's state, window and announced length; None: it is ignored."""
+        if stream.remote_ended:
+            self._stream_error(stream, STREAM_CLOSED, "DATA behind the end of the stream")
+            return None
+        if not stream.has_head:
+            self._stream_error(stream, PROTOCOL_ERROR, "DATA before the head")
+            return None
         stream.receive_window -= length
         if stream.receive_window < 0:
             self._stream_error(stream, FLOW_CONTROL_ERROR, "more DATA than the stream's window allows")
@@ -443,12 +444,13 @@ class Http2Connection(Http2Sender):
         if end - begin != 4:
             self.fail(FRAME_SIZE_ERROR, "WINDOW_UPDATE is not 4 bytes long")
             return
-        self._spend(1)
         count = _id_at(data, begin)
         if stream_id == 0:
             if count == 0:
                 self.fail(PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
                 return
+            if not self.budgets.returned(count):
+                self._spend(1)
             self._send_window += count
             if self._send_window > WINDOW_MAX:
                 self.fail(FLOW_CONTROL_ERROR, "the connection's window is too large")
@@ -459,10 +461,16 @@ class Http2Connection(Http2Sender):
         if stream is None:
             if self._is_idle(stream_id):
                 self.fail(PROTOCOL_ERROR, "WINDOW_UPDATE on a stream that is idle")
+            elif not self.budgets.returned_of_stream(count) and not self.budgets.late(0):
+                self._spend(1)
             return
         if count == 0:
             self._stream_error(stream, PROTOCOL_ERROR, "WINDOW_UPDATE by 0")
             return
+        if not self.budgets.returned_of_stream(count):
+            self._spend_of(stream)
+            if stream.is_closed:
+                return
         stream.send_window += count
         if stream.send_window > WINDOW_MAX:
             self._stream_error(stream, FLOW_CONTROL_ERROR, "the stream's window is too large")
@@ -551,7 +559,7 @@ class Http2Connection(Http2Sender):
         if stream is None:
             if stream_id == 0 or self._is_idle(stream_id):
                 self.fail(PROTOCOL_ERROR, "RST_STREAM on a stream that is idle")
-            else:
+            elif not self.budgets.late(0):
                 self._spend(1)
             return
         code = int.from_bytes(data[begin:end], "big")
@@ -611,16 +619,23 @@ class Http2Connection(Http2Sender):
 
     # --- within ---
 
-    def _is_over(self, stream_id: i64, what: str) -> bool:
-        """Of a frame for a stream that is not in the table: True where it may be ignored; else the connection fails."""
+    def _is_over(self, stream_id: i64, what: str, count: i64) -> bool:
+        """Judge a frame, with `count` bytes of DATA, for a stream that is not in the table.
+
+        True if it is ignored, because it was under way when we reset the stream; otherwise the connection fails.
+        """
         if self._is_idle(stream_id):
             self.fail(PROTOCOL_ERROR, f"{what} on a stream that is idle")
-        elif stream_id in self._reset_by_us:
-            self._spend(1)  # on its way when we have reset it
-            return self.error is None
+        elif self._is_reset_by_us(stream_id):
+            if not self.budgets.late(count):
+                self._spend(1)
         else:
             self.fail(STREAM_CLOSED, f"{what} on a stream that is closed")
-        return False
+        return self.error is None
+
+    def _is_reset_by_us(self, stream_id: i64) -> bool:
+        """True if we have reset the stream, or may have, so long ago that its number is forgotten."""
+        return stream_id in self._reset_by_us or stream_id <= self._reset_before
 
     def _stream_error(self, stream: Stream, code: i64, words: str) -> None:
         if stream.is_closed:
@@ -636,7 +651,16 @@ class Http2Connection(Http2Sender):
         if budgets.frames < 0:
             self.fail(ENHANCE_YOUR_CALM, "too many frames that bring nothing forward")
 
+    def _spend_of(self, stream: Stream) -> None:
+        """Charge a frame that does not advance its stream to the stream, which ends if that is too much."""
+        stream.spare_frames -= 1
+        if stream.spare_frames < 0:
+            self._stream_error(stream, ENHANCE_YOUR_CALM, "too many frames that bring nothing forward")
+
     def _spend_reset(self) -> None:
+        """Charge a client for a stream that it has reset, or that ended by its error. A pod is charged nothing."""
+        if not self._is_server():
+            return
         budgets = self.budgets
         budgets.resets -= 1
         if budgets.resets < 0:

@@ -105,7 +105,7 @@ class RequestReader:
         self._block = b""
         self._method = self._scheme = self._path = self._authority = self._protocol = b""
         self._host: bytes | None = None
-        self._cookie: bytes = b""
+        self._crumbs: list[bytes] = []  # of a cookie
         self._length: int = UNKNOWN_LENGTH
         self._claims: list[bytes] | None = None
         self._traceparent: bytes = b""
@@ -145,8 +145,9 @@ class RequestReader:
         self._judge_path(self._method, self._path)
         self._judge_authority(seen & (1 << AUTHORITY) != 0)
         lines[0] = self._known_line
-        if self._cookie:
-            lines.append(b"\r\ncookie: %b" % self._cookie)
+        crumbs = self._crumbs
+        if crumbs:
+            lines.append(b"\r\ncookie: %b" % (crumbs[0] if len(crumbs) == 1 else b"; ".join(crumbs)))
         if self._te:
             lines.append(b"\r\nTE: trailers\r\nConnection: TE")
         if upgrades:
@@ -193,7 +194,8 @@ class RequestReader:
 
     def _special(self, kind: i64, field: Field) -> None:
         if kind == COOKIE:
-            self._cookie = b"%b; %b" % (self._cookie, field.value) if self._cookie else field.value
+            if field.value:
+                self._crumbs.append(field.value)
         elif kind == LENGTH:
             if self._length >= 0:
                 raise WireError(_BAD, "Content-Length more than once")

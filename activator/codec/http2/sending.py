@@ -16,7 +16,7 @@ from typing import Final
 from mypy_extensions import i64, mypyc_attr
 
 from activator.codec.http2 import frames
-from activator.codec.http2.budgets import FRAMES_PER_DATA, PeerBudgets
+from activator.codec.http2.budgets import PeerBudgets
 from activator.codec.http2.events import NOBODY, ConnectionEvents, Http2Error
 from activator.codec.http2.frames import (
     FIRST_WINDOW,
@@ -37,7 +37,7 @@ GATHER_BYTES: Final = 16 * KIB  # of a stream: so much is sent before the turn e
 UNSENT_HIGH_BYTES: Final = 64 * KIB  # of a stream: above it, its user is told to wait …
 UNSENT_LOW_BYTES: Final = 16 * KIB  # … until no more than this is left
 SENT_PER_TURN_BYTES: Final = 1 * MIB  # of all streams that have waited
-RESET_REMEMBERED: Final = 1024  # streams that we have reset: what is on its way for them is ignored
+RESET_REMEMBERED: Final = 1024  # streams that we have reset, by number; of older ones only the highest number is known
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -54,6 +54,7 @@ class Http2Sender:
         self.needs_turn: bool = False
         self.last_id: i64 = 0  # the highest stream that the peer has opened; as a client, that we have
         self._reset_by_us: dict[int, None] = {}  # of late
+        self._reset_before: i64 = 0  # streams up to this one may have been among them
         self._send_window: i64 = FIRST_WINDOW
         self._first_send_window: i64 = FIRST_WINDOW  # of new streams, as the peer wants it
         self._held: bool = False  # the transport takes nothing for now
@@ -178,6 +179,7 @@ class Http2Sender:
         if self._send_single(stream, room):
             return stream.sent_bytes - before
         sent: i64 = 0
+        frames_sent: i64 = 0
         out: list[bytes] = []
         while stream.unsent_bytes > 0 and sent < room:
             count: i64 = room - sent  # (min of three arguments is not native)
@@ -190,13 +192,14 @@ class Http2Sender:
             out.append(stream.id_bytes)
             stream.move(count, out)
             sent += count
+            frames_sent += 1
             if last:
                 stream.local_ended = True
         if sent > 0:
             stream.send_window -= sent
             self._send_window -= sent
             stream.sent_bytes += sent
-            self.budgets.useful(FRAMES_PER_DATA)
+            self.budgets.sent(sent, frames_sent)
             self._events.write(b"%b%b%b" % (out[0], out[1], out[2]) if len(out) == 3 else b"".join(out))
         return sent
 
@@ -212,7 +215,7 @@ class Http2Sender:
         stream.send_window -= size
         self._send_window -= size
         stream.sent_bytes += size
-        self.budgets.useful(FRAMES_PER_DATA)
+        self.budgets.sent(size, 1)
         return True
 
     def _wait(self, stream: Stream, waits: bool) -> None:
@@ -257,14 +260,19 @@ class Http2Sender:
 
     def _reset(self, stream: Stream, code: i64) -> None:
         self._forget(stream)
-        self._remember_reset(stream.id)
+        self._remember_reset(stream.id, 0 if stream.remote_ended else stream.receive_window)
         self._events.write(frames.reset_stream(stream.id, code))
 
-    def _remember_reset(self, stream_id: i64) -> None:
+    def _remember_reset(self, stream_id: i64, window_bytes: i64) -> None:
+        """Ignore what arrives for it from now on; the peer may have `window_bytes` under way."""
+        self.budgets.stream_reset(window_bytes)
         reset = self._reset_by_us
         reset[stream_id] = None
         if len(reset) > RESET_REMEMBERED:
-            del reset[next(iter(reset))]
+            oldest = next(iter(reset))
+            del reset[oldest]
+            if oldest > self._reset_before:
+                self._reset_before = oldest
 
     def _forget(self, stream: Stream) -> None:
         """Take it out of the table."""

@@ -129,15 +129,18 @@ class Http2Server(Http2Connection):
             self.fail(PROTOCOL_ERROR, "a client's stream with an even number")
             return
         if stream_id <= self.last_id:
-            self._is_over(stream_id, "HEADERS")
+            if stream_id < self.last_id and not self._is_reset_by_us(stream_id):
+                self.fail(PROTOCOL_ERROR, "HEADERS on a stream below the last one")  # RFC 9113 5.1.1
+            else:
+                self._is_over(stream_id, "HEADERS", 0)
             return
         self.last_id = stream_id
         if stream_id > self._final_id:
-            self._remember_reset(stream_id)  # on its way when the last stream was named
+            self._remember_reset(stream_id, FIRST_WINDOW)  # on its way when the last stream was named
             return
         if len(self.streams) >= self._streams_max:
             self._server_events.stream_refused()
-            self._remember_reset(stream_id)
+            self._remember_reset(stream_id, FIRST_WINDOW)
             self._spend_reset()
             if self.error is None:
                 self._events.write(frames.reset_stream(stream_id, REFUSED_STREAM))

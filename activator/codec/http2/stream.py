@@ -15,6 +15,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
+from activator.codec.http2.budgets import FRAMES_PER_DATA, STREAM_FRAMES_BURST
 from activator.codec.message import UNKNOWN_LENGTH, Headers
 
 _NO_TRAILERS: Final[Headers] = []
@@ -40,6 +41,7 @@ class Stream:
         self.is_refused: bool = False  # its body is too large, which was said
         self.has_body: bool = True  # DATA with something in it may come
         self.head_request: bool = False  # it is a HEAD, whose answer has no body; as a server, of refused ones only
+        self.spare_frames: i64 = STREAM_FRAMES_BURST  # that it may still bring without advancing (budgets.py)
         self.interims: i64 = 0  # as a client: 1xx responses that have come
         # sent
         self.send_window: i64 = send_window
@@ -54,6 +56,10 @@ class Stream:
         self.wants_no_more: bool = False  # when all is sent, what the peer has not sent yet is not wanted (8.1)
         self.is_waiting: bool = False  # among those that the connection sends for
         self.is_full: bool = False  # its user was told that it takes no more for now
+
+    def advanced(self) -> None:
+        """Note that it has brought DATA with something in it."""
+        self.spare_frames = min(self.spare_frames + FRAMES_PER_DATA, STREAM_FRAMES_BURST)
 
     def queue(self, data: bytes) -> None:
         """To be sent when its turn comes."""

@@ -20,7 +20,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from activator.codec.http2.field import LINE_OVERHEAD, OVERHEAD, Field, name_kind
+from activator.codec.http2.field import COOKIE, LINE_OVERHEAD, ORDINARY, OVERHEAD, PSEUDO_MAX, Field, name_kind
 from activator.codec.http2.hpack import huffman, static_table
 from activator.codec.http2.hpack.errors import HpackError
 
@@ -110,8 +110,9 @@ class HpackDecoder:
     def decode(self, data: bytes, start: i64, end: i64, fields: list[Field], bytes_max: i64, fields_max: i64) -> bool:
         """Decode the block data[start:end], which is whole, and append its fields to `fields`.
 
-        False where it has more than `fields_max` fields, or more than `bytes_max` bytes as lines of HTTP/1.1 (name and
-        value, and 4 for each field): then `fields` has those that came before the limit was passed.
+        Return False if it has more than `fields_max` fields, or more than `bytes_max` bytes as lines of HTTP/1.1 (name
+        and value, and 4 for each field): then `fields` has those that came before the limit was passed. The fields that
+        a client has cut its cookie into count as one (RFC 9113 8.2.3), pseudo-header fields do not count.
 
         Raises HpackError: the block is not well-formed, or refers to what is in no table.
         """
@@ -121,6 +122,7 @@ class HpackDecoder:
         left = bytes_max
         room = fields_max
         is_whole = True
+        has_cookie = False
         while pos < end:
             byte: i64 = data[pos]
             if byte >= _INDEXED:
@@ -142,7 +144,13 @@ class HpackDecoder:
                 field = self._literal(data, pos, end, left)
                 pos = self._pos
             left -= field.size - _LINE_BYTES
-            room -= 1
+            kind = field.kind
+            if kind == COOKIE:
+                if not has_cookie:
+                    has_cookie = True
+                    room -= 1
+            elif kind == ORDINARY or kind > PSEUDO_MAX:
+                room -= 1
             if left >= 0 and room >= 0:
                 fields.append(field)
             else:
