@@ -89,11 +89,13 @@ class PodStream:
     """The pod's half: where the request goes.
 
     `reused`: it has been idle, so that the pod may be closing it just now. `may_refuse`: the pod can say that it has
-    not processed a request that it was sent (`pod_refused`).
+    not processed a request that it was sent (`pod_refused`). `was_reset`: the connection was lost by an error, such as
+    that of a write, and not closed in order.
     """
 
     reused: bool
     may_refuse: bool = False
+    was_reset: bool = False
 
     def protocol(self) -> str:
         """What is spoken with the pod, with its version."""

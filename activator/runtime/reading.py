@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from activator.runtime.clock import Defer
+from activator.runtime.last_reads import keep_last_reads
 from activator.runtime.transport import Transport
 
 READ_FULL_BYTES: Final = 250_000  # a read of so much has filled the loop's buffer, nearly: more is there …
@@ -46,6 +47,10 @@ class Reading:
         over. If the bare one is paused nothing is read, the end neither, and what was read has been handed over.
         """
         self._transport = transport
+
+    def keep_last_reads(self) -> None:
+        """Over TLS: deliver what the kernel holds when a write fails."""
+        keep_last_reads(self._transport)
 
     def stop(self) -> None:
         """It is gone."""

@@ -86,5 +86,5 @@ def test_what_happens_to_a_request_that_is_given_up() -> None:
         "f:2: revisions[0].cancel_timeout: `cancel_timeout` requires `on_cancel: wait`"
     ]
     assert problems(revision("on_cancel: wait, cancel_timeout: 0")) == [
-        "f:2: revisions[0].cancel_timeout: found "0", expected more than 0"
+        'f:2: revisions[0].cancel_timeout: found "0", expected more than 0'
     ]

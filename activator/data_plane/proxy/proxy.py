@@ -159,6 +159,8 @@ class ProxiedExchange(RequestRecord):
         self._progress: ProgressStream | None = None  # between it and its client
         self._watch: ActivityWatch | None = None  # looks whether it carries anything
         self._is_revoked: bool = False  # the lease is to be released at once
+        self._client_ended: bool = False  # its direction of a tunnel
+        self._upload_failed: bool = False  # the pod closed while its request was being written
 
     def _enter(self, phase: i64) -> bool:
         """Go on to `phase`. False: there is no such step from here, an error for which the request has ended."""
@@ -225,7 +227,7 @@ class ProxiedExchange(RequestRecord):
         if answer is not None:
             self._answer(answer[0], answer[1])
             return
-        body = self._body
+        body = None if self.head.upgrade else self._body
         if not selection.begin(body, self.request_done):
             self._selected(selection)
         elif self._enter(SCANNING):
@@ -518,7 +520,7 @@ class ProxiedExchange(RequestRecord):
         if self.grpc_timeout_s > 0.0 and self.connected_s - self.arrived_s >= TOLD_LATE_S:
             grpc.tell_rest(head, self.grpc_timeout_s - (self.connected_s - self.arrived_s))
         body = self._body
-        if body is None:
+        if body is None or head.upgrade:
             pod.send_request(head, _NO_BODY)
         elif body.start(pod, head, head.method in _IDEMPOTENT):
             self._go_on_soon()
@@ -563,6 +565,11 @@ class ProxiedExchange(RequestRecord):
         self.request_bytes += len(data)
         body = self._body
         pod = self.pod
+        is_early = bool(self.head.upgrade) and self.phase < ANSWERING  # of a tunnel that the pod has not agreed to
+        if body is None and is_early:
+            body = self._body = RequestBody(self._proxy.bodies, self._client)
+            if self.throttler is not None:
+                body.assign(self.throttler.held)  # nothing is held yet: the budget has room for that
         if body is None or self.phase == DELIVERING:  # after an early answer nothing more of the request is wanted
             return
         if self.phase >= TUNNEL:
@@ -571,7 +578,7 @@ class ProxiedExchange(RequestRecord):
             if self._watch is not None:
                 self._watch.sent(data)
             pod.send_body(data)
-        elif pod is not None:
+        elif pod is not None and not is_early:
             body.send(pod, data)
         elif not body.hold(data):
             self._no_place_for(data, body)
@@ -599,9 +606,10 @@ class ProxiedExchange(RequestRecord):
         pod = self.pod
         if self.phase >= TUNNEL:
             assert pod is not None
+            self._client_ended = True
             if self._tunnel_goes_on(after_end_of_client(self.phase), pod):
                 pod.send_end(trailers)
-        elif body is not None and self.phase != DELIVERING:
+        elif body is not None and self.phase != DELIVERING and not self.head.upgrade:
             body.end(trailers)
             if self._selection is not None:
                 self._selection.finish()
@@ -754,7 +762,7 @@ class ProxiedExchange(RequestRecord):
         self.first_byte_s = self.progress_s = self._time()
         self._response_head = head
         body = self._body
-        if body is not None:
+        if body is not None and phase < TUNNEL:
             body.answered()
         throttler = self.throttler
         assert throttler is not None
@@ -774,7 +782,8 @@ class ProxiedExchange(RequestRecord):
             self.request_done = False  # the client's stream begins now
             if body is None:
                 self._body = body = RequestBody(self._proxy.bodies, self._client)
-            body.tunnels(self.pod)
+            if self.pod is not None:
+                body.tunnels(self.pod)
             self._proxy.count_tunnel(throttler)
             self._arm(throttler)
         if self._client_full and (phase >= TUNNEL or not self._keeps_response(throttler)):
@@ -907,7 +916,10 @@ class ProxiedExchange(RequestRecord):
     def pod_failed(self, reason: Reason, detail: str, untouched: bool) -> None:
         if self.over:
             return
-        self.pod = None
+        pod, self.pod = self.pod, None
+        body = self._body
+        if body is not None and pod is not None and (pod.was_reset or not body.is_sent()):
+            self._upload_failed = True
         if self.phase == POD_ENDED:
             client = self._client  # the pod had sent everything: the client is to get it
             self._end(True, True)
@@ -1037,13 +1049,19 @@ class ProxiedExchange(RequestRecord):
     def _give_back(
         self, throttler: RevisionThrottler, lease: Lease, pod: PodStream | None, latency_s: float, succeeded: bool
     ) -> None:
-        """Release the lease; if `pod` still works on the request, when it has stopped (cancelled.py)."""
+        """Release the lease; if `pod` still works on the request, when it has stopped (cancelled.py).
+
+        A tunnel is cut, so that the pod does not take what it got for the whole; but if the client had ended its
+        direction, the pod gets what the client sent last.
+        """
         self.lease = None
         if pod is not None:
-            if not self._is_revoked and outlives_request(throttler.spec):
+            is_tunnel = self.status == 101
+            outlives = self._client_ended if is_tunnel else outlives_request(throttler.spec)
+            if outlives and not self._is_revoked:
                 proxy = self._proxy
                 cancelled = CancelledRequest(self.head, throttler, lease, latency_s, proxy.wheel)
-                cancelled.begin_at(pod, proxy.now(), self.status == 101)
+                cancelled.begin_at(pod, proxy.now(), is_tunnel)
                 return
             pod.abort()
         throttler.release(lease, latency_s, succeeded)
@@ -1083,7 +1101,9 @@ class ProxiedExchange(RequestRecord):
         else:
             proxy.count_failed(throttler, reason)
             lease = self.lease
-            if lease is not None and pod_had_its_time(self, reason, throttler.spec, self._time()):
+            # A server that answers and closes before it has read a body makes the write fail: no fault of its own.
+            is_about_pod = reason is not Reason.POD_CLOSED or not self._upload_failed
+            if lease is not None and is_about_pod and pod_had_its_time(self, reason, throttler.spec, self._time()):
                 throttler.pod_failed(lease, reason)
             if status_of(reason) == 503:
                 retry_after_s = throttler.retry_after_s()

@@ -210,17 +210,26 @@ class RequestBody:
         elif self._pod is not None:
             self._pod.send_end(trailers)
 
-    def tunnels(self, pod: PodStream | None) -> None:
-        """From here on this is the client's stream in a tunnel."""
+    def tunnels(self, pod: PodStream) -> None:
+        """Carry the client's direction of a tunnel from now on; what it sent ahead goes first."""
         self._pod = pod
         self._done = False
+        for data in self.pieces():
+            pod.send_body(data)
+        self._drop_held()
+        if self._paused:
+            self._resume()
 
     def pod_failed(self) -> None:
         """The pod did nothing with it: another one is tried."""
         self._pod = None
 
+    def is_sent(self) -> bool:
+        """True if the pod has been sent all of it, as far as that is known here."""
+        return self._done and self._more is None and not self._pod_full
+
     def is_repeatable(self) -> bool:
-        """What has been sent is here still."""
+        """True if what has been sent is still here, so that it can be sent again."""
         return self._held is not None and self._more is None
 
     def pod_blocked(self) -> None:

@@ -34,6 +34,7 @@ from activator.data_plane.server.http2_connection import Http2ClientConnection
 from activator.data_plane.server.registry import TCP_CLOSE, ConnectionRegistry
 from activator.runtime.buffered_writer import BufferedWriter
 from activator.runtime.errors import Reason, WireError, status_of
+from activator.runtime.last_reads import last_reads
 from activator.runtime.reading import SLOW_READER, UNPARSED
 from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
 
@@ -70,6 +71,7 @@ class Http1Connection(StreamOwner):
         self._body_read: int = 0  # … and how much of it has come
         # behind its last request
         self._half_closed: bool = False  # the client has ended its side behind a whole request …
+        self._eof_read: bool = False  # … and all that it sent before has been read
         self._probe_due_s: float = 0.0  # … and is sent something at that time
 
     # --- asyncio protocol ---
@@ -139,6 +141,7 @@ class Http1Connection(StreamOwner):
             if not tunnel.exchange.over:
                 return True  # the other direction goes on until it ends too
         if self._awaits_answers():
+            self._eof_read = True
             self._half_close(self._registry.now())
             return True
         self._client_gone()
@@ -146,6 +149,14 @@ class Http1Connection(StreamOwner):
         return None  # the transport closes, and `connection_lost` follows
 
     def connection_lost(self, error: Exception | None) -> None:
+        tunnel = self._tunnel
+        if error is not None and tunnel is not None and self._phase == OPEN:
+            has_data = False
+            for data in last_reads(self._transport if self.half_closes() else None):
+                has_data = True
+                tunnel.exchange.request_body(data)
+            if has_data:
+                tunnel.exchange.request_end([])
         self._client_gone()
         self._forget()
 
@@ -317,6 +328,12 @@ class Http1Connection(StreamOwner):
         if data:
             stream.exchange.request_body(data)
         self._update_reading()
+        if not self.half_closes():
+            self._reading.keep_last_reads()
+        if self._eof_read:  # before the pod agreed: that was the end of the client's direction
+            self._half_closed = False
+            stream.request_ended = True
+            stream.exchange.request_end([])
 
     def end_tunnel(self, stream: Http1Stream) -> None:
         writer = self._writer

@@ -25,6 +25,7 @@ from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Deadline, TimingWheel
 from activator.runtime.errors import Reason
 from activator.runtime.handshake import Handshake
+from activator.runtime.last_reads import keep_last_reads
 from activator.runtime.sockets import join_address
 from activator.runtime.tasks import pause
 from activator.runtime.transport import Transport
@@ -252,6 +253,7 @@ class Dial(Deadline):
         else:
             address.told = False
             transport.set_protocol(self.connection)
+            keep_last_reads(handshake.bare)
             self.connection.bare = handshake.bare
             self.connection.connection_made(transport)
 

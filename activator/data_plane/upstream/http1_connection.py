@@ -24,6 +24,7 @@ from activator.data_plane.upstream.pooled_connection import ConnectionOwner, Poo
 from activator.runtime.buffered_writer import BufferedWriter, WriteBatcher
 from activator.runtime.clock import Now
 from activator.runtime.errors import Reason, WireError
+from activator.runtime.last_reads import last_reads
 from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
 from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport, watch
 
@@ -140,7 +141,9 @@ class Http1PodConnection(PodStream, PooledConnection):
         self._exchange = successor
         if not (waits and self._request_ended):
             self._last = True
-            if self.half_closes():
+            if self.half_closes() and self._parser.tunnelling:
+                writer.write_eof()  # behind what the client has sent
+            elif self.half_closes():
                 writer.write_eof_now()
             else:
                 writer.close()  # over TLS the pod answers with its own end, and `connection_lost` follows
@@ -235,6 +238,8 @@ class Http1PodConnection(PodStream, PooledConnection):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._parse_all()
+        if error is not None and not self.is_closed and self._exchange is not None:
+            self._read_last()
         if self.is_closed:
             self._forget()
             return
@@ -246,6 +251,20 @@ class Http1PodConnection(PodStream, PooledConnection):
         self._writer = None
         self._ended(error is None)
         self._forget()
+
+    def _read_last(self) -> None:
+        """Deliver what the pod sent before a write failed; of a tunnel, the end of its direction behind it."""
+        self.was_reset = True
+        has_data = False
+        for data in last_reads(self._transport):
+            has_data = True
+            self.data_received(data)
+            self._parse_all()
+        exchange = self._exchange
+        if has_data and exchange is not None and self._parser.tunnelling:
+            self._exchange = None
+            self._gone()
+            exchange.response_end([])
 
     def _ended(self, orderly: bool) -> None:
         """The pod sends no more."""

@@ -26,6 +26,7 @@ from activator.data_plane.upstream.websockets import accept_of
 from activator.runtime.buffered_writer import GatheringWriter, WriteBatcher
 from activator.runtime.clock import Now
 from activator.runtime.errors import Reason, WireError
+from activator.runtime.last_reads import last_reads
 from activator.runtime.reading import UNPARSED, Reading
 from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport, watch
 
@@ -99,7 +100,7 @@ class Http2PodStream(PodStream):
         if self.has_place or stream is None or stream.is_closed:
             self.abort()
             return False
-        if waits and (stream.local_ended or stream.end_wanted) and not self.tunnel:
+        if (waits or self.tunnel) and (stream.local_ended or stream.end_wanted):
             self.exchange = successor
             self.connection.codec.pause(stream, False)
             return True
@@ -297,6 +298,13 @@ class Http2PodConnection(PooledConnection):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._parse_all()
+        if error is not None and not self.is_closed:
+            for data in last_reads(self._transport):
+                self.data_received(data)
+                self._parse_all()
+            for stream in self.codec.streams.values():
+                if isinstance(stream.user, Http2PodStream):
+                    stream.user.was_reset = True
         if not self.is_closed:
             self._ended()
         self._forget()
