@@ -372,6 +372,7 @@ class RevisionTables:
                 self._hooks.pod_unplaced(pod.key, pod.identity)
             elif tracker.attachment is None:
                 self._hooks.pod_placed(tracker, rebuild.spec)
+                rebuild.placed.append(tracker)
 
     def _finish_rebuild(self, rebuild: Rebuild) -> RevisionThrottler:
         throttler = rebuild.throttler
@@ -403,10 +404,13 @@ class RevisionTables:
         return throttler
 
     def _give_up(self, key: str) -> None:
-        """A table that is not complete: another one will be made."""
+        """Drop a table that is not complete, with the pools made for it: another one will be made."""
         rebuild = self._rebuilds.pop(key, None)
         if rebuild is not None:
             self._generation = max(self._generation, rebuild.table.generation)
+            for tracker in rebuild.placed:
+                if tracker.attachment is not None:
+                    self._hooks.pod_withdrawn(tracker.attachment)
 
     def _dispose(self) -> None:
         """Drop slots of tables that are not in use any more."""

@@ -416,8 +416,9 @@ class _Hooks(TableHooks):
                 if not isinstance(pool, PodPool):
                     continue
                 if before is not None and (before[0], before[3]) != (spec.protocol, spec.proxy_protocol):
-                    tracker.attachment = self._pool_of(tracker, spec)
-                    pool.close()
+                    successor = self._pool_of(tracker, spec)
+                    tracker.attachment = successor
+                    pool.hand_over(successor)
                 else:
                     pool.move(self._address_of(tracker, spec))
 

@@ -53,6 +53,7 @@ class Rebuild:
         self.spec = spec
         self.failure = failure  # why the revision cannot start, once the table is in use
         self.parts: int = 0  # that have come
+        self.placed: list[PodTracker] = []  # slots of pods that the old table does not have
         self.progressed: bool = True  # something of it has come since the auditor looked last
         self._old = throttler.table
         # New slots by the old ones of the same pods, where these are easily found; their names are compared again.

@@ -482,6 +482,7 @@ class ProxiedExchange(RequestRecord):
             return
         pool = lease.attachment
         assert isinstance(pool, PodPool)
+        pool = pool.in_use()
         self.lease = self.last_lease = lease
         self.granted_s = lease.granted_s
         if pool.is_closed():  # the pod has left since

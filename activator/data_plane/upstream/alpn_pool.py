@@ -59,8 +59,8 @@ class AlpnPool(Http2Pool):
         self._waiting = {}
         now_s = self._now()
         pool.adopt(transport, dial.bare)
-        for exchange in waiting:
-            pod = pool.checkout(exchange, NEVER, now_s)
+        for exchange, fresh in waiting.items():
+            pod = pool.checkout(exchange, 0.0 if fresh else NEVER, now_s)
             if pod is not None:
                 exchange.connected(pod)
 
@@ -72,8 +72,8 @@ class AlpnPool(Http2Pool):
     def move(self, address: PodAddress) -> None:
         http1, self._http1 = self._http1, None
         super().move(address)
-        if http1 is not None:  # another pod's place: it is asked anew
-            http1.close()
+        if http1 is not None:  # what the pod agreed on is asked for again
+            http1.hand_over(self)
 
     def close(self) -> None:
         if self._http1 is not None:

@@ -56,6 +56,7 @@ class Http1PodConnection(PodStream, PooledConnection):
         self.reused = False
         self.last_read_s: float = 0.0  # when it last read something, or was opened: idle since then
         self.is_closed: bool = False
+        self.retiring: bool = False
         # per request
         self._chunked: bool = False
         self._last: bool = False  # the connection is not to carry another request
@@ -296,11 +297,15 @@ class Http1PodConnection(PodStream, PooledConnection):
         self._trailers = []
         if self._request_ended and not self._blocked:
             self._reading.resume(SLOW_READER)  # the client of this answer was slow; that of the next one need not be
-            self._owner.finished(self, self._parser.keep_alive and not self._last and self.is_usable())
+            self._owner.finished(self, self._may_be_reused())
         else:
             self.abort()
         if exchange is not None:
             exchange.response_end(trailers)
+
+    def _may_be_reused(self) -> bool:
+        """True if the connection may carry another request."""
+        return self._parser.keep_alive and not self._last and not self.retiring and self.is_usable()
 
     @property
     def keep_alive_s(self) -> float:

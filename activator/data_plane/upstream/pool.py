@@ -67,12 +67,43 @@ class PodPool(ConnectionOwner):
         self._aging = _Aging(self)
         self._sweep = _Sweep(self)
         self._closed: bool = False
+        self._successor: PodPool | None = None  # the pool that has taken the pod over
         context.pools[self] = None
 
     def move(self, address: PodAddress) -> None:
-        """Dial this address from now on; connections that are there go on, idle ones end."""
+        """Dial this address from now on; idle connections end at once, busy ones with what they carry.
+
+        Another address has other settings of TLS, perhaps: no request goes out on a connection that was made before.
+        """
         self._address = address
+        for connection in self._open:
+            connection.retiring = True
+        for dial in list(self._dials.values()):
+            self._end_dial(dial)
+            dial.abandon()
+        for identity_check in list(self._identifying.values()):
+            self._end_identity_check(identity_check)
         self._close_idle()
+        self._fill()
+
+    def hand_over(self, successor: PodPool) -> None:
+        """Close the pool, and let `successor` serve the exchanges that wait here: their pod is the same."""
+        self._successor = successor
+        waiting = self._waiting
+        self._waiting = {}
+        self.close()
+        now_s = self._now()
+        for exchange, fresh in waiting.items():
+            pod = successor.checkout(exchange, 0.0 if fresh else NEVER, now_s)
+            if pod is not None:
+                exchange.connected(pod)
+
+    def in_use(self) -> PodPool:
+        """Return the pool that serves the pod now: this one, unless it has been handed over."""
+        pool = self
+        while pool._successor is not None:
+            pool = pool._successor
+        return pool
 
     def is_closed(self) -> bool:
         """The pod has left: there is no connection to be had."""
@@ -91,6 +122,8 @@ class PodPool(ConnectionOwner):
         """The exchange waits no longer."""
         self._waiting.pop(exchange, None)
         self._refused.pop(exchange, None)
+        if self._successor is not None:
+            self._successor.forget(exchange)
 
     def close(self) -> None:
         """The pod has left: idle connections are closed now, busy ones when their response is complete."""

@@ -13,13 +13,14 @@ class PooledConnection:
     """A connection, as its pool sees it; an asyncio protocol by its other methods.
 
     `bare`: over TLS the connection beneath it, until `connection_made`. `fresh`: no byte of an answer has ever come.
-    `last_read_s`: when it last read something, or was opened.
+    `last_read_s`: when it last read something, or was opened. `retiring`: it takes no more exchanges.
     """
 
     bare: Transport | None
     fresh: bool
     last_read_s: float
     is_closed: bool
+    retiring: bool
 
     def connection_made(self, transport: Transport) -> None:
         raise NotImplementedError

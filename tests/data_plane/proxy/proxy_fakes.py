@@ -16,6 +16,7 @@ from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.upstream.http1_pool import Http1Pool
+from activator.data_plane.upstream.pool import PodPool
 from activator.runtime.clock import TimingWheel
 from activator.runtime.transitions import IllegalTransitionError
 from lb.registry import create
@@ -163,6 +164,9 @@ class Pool(Http1Pool):
 
     def is_closed(self) -> bool:
         return False
+
+    def in_use(self) -> PodPool:
+        return self
 
     def checkout(self, exchange: Exchange, idle_max_s: float, now_s: float) -> PodStream | None:
         self.idle_max_s = idle_max_s
