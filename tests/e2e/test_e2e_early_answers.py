@@ -1,4 +1,4 @@
-"""Pods that answer before they have read a request, and close: their answer reaches the client, whatever fails first."""
+"""Pods that answer and close before they have read a request: the answer reaches the client, whatever fails first."""
 
 from __future__ import annotations
 

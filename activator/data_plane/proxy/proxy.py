@@ -74,6 +74,7 @@ from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.starting import server_timing
 from activator.data_plane.upstream.pool import PodPool
+from activator.data_plane.upstream.websockets import is_accepted
 from activator.runtime.clock import NEVER, Now, TimingWheel
 from activator.runtime.errors import Reason, status_of
 
@@ -144,7 +145,7 @@ class ProxiedExchange(RequestRecord):
         super().__init__(head, proxy.now())
         self._proxy = proxy
         self._client = client
-        self._for_pods: bytes = b""  # of a dialect: the fields for any pod
+        self._address_lines: bytes = b""  # of a dialect: what stands in front of all fields, and depends on the pod
         self._body: RequestBody | None = RequestBody(proxy.bodies, client) if head.has_body else None
         self._selection: Selection | None = None  # where more than the host decides on the revision
         # the answer, where its client is slow
@@ -201,7 +202,10 @@ class ProxiedExchange(RequestRecord):
                 self._end(False, False)
                 send_whole(client, self.head, answer.head(), answer.body)
                 return
-            self._for_pods = seen.for_pods
+            # From here on edits of the head hold for every pod; only its first lines are each pod's own.
+            self._address_lines = seen.host_line
+            self.head.headers.block = seen.host_line + seen.for_pods
+            self.head.named += seen.taken
             key = seen.key()
             throttler = proxy.router.named(key) if key else proxy.router.by_host(self.head.authority)
             if key and throttler is None:
@@ -415,7 +419,7 @@ class ProxiedExchange(RequestRecord):
         other.request_bytes = self.request_bytes
         other.request_done = True
         other.trace, self.trace = self.trace, None
-        other._for_pods = self._for_pods
+        other._address_lines = self._address_lines
         other._body = body = self._body
         if body is not None:
             body.hand_over(kept)
@@ -472,7 +476,7 @@ class ProxiedExchange(RequestRecord):
             self.queued_s = self._time()
         if self.start is None:
             self.start = throttler.start
-        self._proxy.wheel.arm(self, self.asked_for_slot_s + throttler.wait_limit_s(self))
+        self._proxy.wheel.arm(self, self.asked_for_slot_s + self.paused_s + throttler.wait_limit_s(self))
 
     def granted(self, lease: Lease) -> None:
         throttler = self.throttler
@@ -516,7 +520,9 @@ class ProxiedExchange(RequestRecord):
         dialect = self._proxy.dialect
         lease = self.lease
         if dialect is not None and lease is not None:
-            head.headers.block = dialect.addressed(self._for_pods, lease.address, throttler.key)
+            lines = dialect.address_lines(lease.address, throttler.key)
+            head.headers.block = lines + head.headers.block[len(self._address_lines) :]
+            self._address_lines = lines
             head.pod_host = dialect.host_at(lease.address, throttler.key)
         if self.grpc_timeout_s > 0.0 and self.connected_s - self.arrived_s >= TOLD_LATE_S:
             grpc.tell_rest(head, self.grpc_timeout_s - (self.connected_s - self.arrived_s))
@@ -756,6 +762,9 @@ class ProxiedExchange(RequestRecord):
         if head.status == 101:
             pod = self.pod
             assert pod is not None
+            if self._client.protocol() == "HTTP/2" and not is_accepted(self.head, head):
+                self._fail(Reason.BAD_RESPONSE, "the pod's Sec-WebSocket-Accept does not fit the key (RFC 6455 4.1)")
+                return
             phase = tunnel_phase(self._client, pod)
         if not self._enter(phase):
             return
@@ -993,6 +1002,13 @@ class ProxiedExchange(RequestRecord):
             self._arm(throttler)
         else:
             self._fail(reason, "")
+
+    def loop_paused(self, pause_s: float) -> None:
+        self.paused_s += pause_s
+        if self.progress_s > 0.0:
+            self.progress_s += pause_s
+        if self.blocked_s > 0.0:
+            self.blocked_s += pause_s
 
     def _see_what_client_took(self, now_s: float) -> None:
         taken_bytes = self._client.taken_bytes()

@@ -37,6 +37,7 @@ class RequestRecord(Exchange):
         self.is_client_slow: bool = False  # the pod is not read, until the client has taken what is there
         self.blocked_s: float = 0.0  # the client has taken nothing of its answer since then; 0.0: it is not waited for
         self.progress_s: float = 0.0  # something came from the pod; through a tunnel, from either side
+        self.paused_s: float = 0.0  # the event loop did not run for so long since its arrival: that counts for no limit
         self.grpc_timeout_s: float = 0.0  # the client's deadline, from its arrival; 0.0: it has none
         self.start: Start | None = None  # the start from zero that it has waited for
         # how much

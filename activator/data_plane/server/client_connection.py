@@ -171,6 +171,10 @@ class ClientConnection(RegisteredConnection):
         else:
             self._open_timer_expired(now_s)
 
+    def loop_paused(self, pause_s: float) -> None:
+        """The event loop did not run for so long: the client had no chance to do anything that was seen."""
+        self._quiet_since_s += pause_s
+
     def abort(self, cut_body: bool) -> None:
         writer = self._writer
         if writer is not None:
@@ -308,3 +312,7 @@ class _ConnectionTimer(Deadline):
     def expired(self, now_s: float) -> None:
         if self.connection is not None:
             self.connection.timer_expired(now_s)
+
+    def loop_paused(self, pause_s: float) -> None:
+        if self.connection is not None:
+            self.connection.loop_paused(pause_s)
