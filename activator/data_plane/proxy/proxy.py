@@ -875,10 +875,13 @@ class ProxiedExchange(RequestRecord):
             return
         throttler = self.throttler
         self._client_full = True  # perhaps with the answers before this one: `response_head` sees to it then
+        now_s = self._proxy.now()
+        if self.phase >= ANSWERING and not self._proxy.bodies.stalled.begin(self, self._client.unsent_bytes(), now_s):
+            return
         if self.phase >= TUNNEL:
             self._pause_pod()
             return
-        self.blocked_s = self._proxy.now()
+        self.blocked_s = now_s
         self._taken_bytes = self._client.taken_bytes()
         if throttler is None:  # it has no revision yet, and has another time limit
             return
@@ -892,6 +895,8 @@ class ProxiedExchange(RequestRecord):
             return
         self._client_full = False
         self.blocked_s = 0.0
+        if self.stalled_bytes > 0:
+            self._proxy.bodies.stalled.end(self)
         if self._response is not None:
             self._send_on(False)
         elif self.is_client_slow:
@@ -1009,6 +1014,9 @@ class ProxiedExchange(RequestRecord):
             self.progress_s += pause_s
         if self.blocked_s > 0.0:
             self.blocked_s += pause_s
+
+    def shed(self) -> None:
+        self._fail(Reason.SEND_TIMEOUT, "")
 
     def _see_what_client_took(self, now_s: float) -> None:
         taken_bytes = self._client.taken_bytes()
@@ -1157,7 +1165,7 @@ class ProxiedExchange(RequestRecord):
         client = self._client
         self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
         self._selection = None
-        if self._progress is not None or self._watch is not None:
+        if self._progress is not None or self._watch is not None or self.stalled_bytes > 0:
             self._stop_companions()
         proxy = self._proxy
         proxy.count_end(phase)
@@ -1192,6 +1200,7 @@ class ProxiedExchange(RequestRecord):
             proxy.notify_observers(self, client)
 
     def _stop_companions(self) -> None:
+        self._proxy.bodies.stalled.end(self)
         if self._progress is not None:
             self._progress.stop()
             self._progress = None

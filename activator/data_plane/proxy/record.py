@@ -43,6 +43,7 @@ class RequestRecord(Exchange):
         # how much
         self.request_bytes: i64 = 0  # of the body as far as it has come; of a tunnel, what the client sent
         self.response_bytes: i64 = 0
+        self.stalled_bytes: int = 0  # counted while its client takes nothing of the answer (stalled.py)
         self.request_done: bool = not head.has_body  # all of the request is here; of a tunnel, of the client's stream
         # where
         self.throttler: RevisionThrottler | None = None  # its revision's; None: none was found, so far
@@ -60,6 +61,10 @@ class RequestRecord(Exchange):
         self.is_grpc: bool = False
         self.grpc_status: i64 = NO_STATUS  # of the call, however it ended
         self.trace: TraceContext | None = None  # it is traced
+
+    def shed(self) -> None:
+        """Cut the answer, since its client takes nothing of it and the memory is needed."""
+        raise NotImplementedError
 
     def revision_key(self) -> str:
         """namespace/name; empty where no revision was found."""
