@@ -36,6 +36,7 @@ from activator.messages import (
     FromData,
     RevisionEnded,
     SetHealth,
+    SetPending,
     SpeakKnative,
 )
 from activator.runtime.clock import Now
@@ -183,6 +184,7 @@ class App:
         self._drained: asyncio.Future[bool] = loop.create_future()
         self._serving = False
         self._health = SetHealth()
+        self._is_pending = False  # a source has yet to list its revisions
         self._push: PushSource | None = None
         self._knative: KnativeMode | None = None
         self._activations: ActivationsMode | None = None
@@ -206,6 +208,7 @@ class App:
         self.control.configure(self.config, self.settings.specs)
         await self.control.settle()  # before that, requests to what the file names would be answered "no route"
         await self._start_sources()
+        self._report_pending()
         if self.config.admin:
             await self._start_admin()
             log.info("admin port on %s", self.admin_address)  # port 0 in the file: here stands what it became
@@ -213,8 +216,7 @@ class App:
         await workers.serve()
         self._serving = True
         self._report_health()
-        if self._knative is not None:
-            self._tasks.start("health", self._watch_health())
+        self._tasks.start("health", self._watch_health())
 
     async def run(self) -> int:
         """Serve until a signal or `stop` says otherwise; the exit code."""
@@ -301,6 +303,7 @@ class App:
         self.control.configure(config, specs)
         if self._cluster is not None:
             self._cluster.configure(config)
+        self._report_pending()
         self.config, self.needs_restart = config, fixed
         if fixed:
             log.warning("reloaded, but for a change of %s the program must be started anew", ", ".join(fixed))
@@ -577,6 +580,17 @@ class App:
         while True:
             await pause(HEALTH_REPORT_INTERVAL_S)
             self._report_health()
+            self._report_pending()
+
+    def _report_pending(self) -> None:
+        """Notify the data plane of the first source that has yet to list its revisions, and of the last that has.
+
+        The second comes behind the effects of what was listed, on the same channel.
+        """
+        is_pending = not self.control.is_listed() if self._is_pending else bool(self.control.pending())
+        if is_pending is not self._is_pending:
+            self._is_pending = is_pending
+            self._channel.send_command(SetPending(is_pending))
 
     def _cluster_settled(self, settings: ClusterSettings) -> None:
         """The cluster's ConfigMaps say something new."""

@@ -188,8 +188,12 @@ class ControlPlane:
         await source.start()
 
     def pending(self) -> list[str]:
-        """What the sources have to receive before the program is ready to serve."""
+        """Return what the sources have to receive before the program is ready to serve."""
         return [reason for source in self._sources for reason in source.pending()]
+
+    def is_listed(self) -> bool:
+        """True if every source has listed its revisions once, and the data plane has received them."""
+        return not self.pending() and self.worker.is_settled()
 
     # --- messages ---
 
