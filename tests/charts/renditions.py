@@ -93,6 +93,10 @@ RENDITIONS: Final[dict[str, tuple[Values, tuple[str, ...]]]] = {
         {**SEVERAL, "networkPolicy": {"enabled": True}},
         ("deployment.yaml", "configmap.yaml", "rbac.yaml", "networkpolicy.yaml", "pdb.yaml"),
     ),
+    "external-scaler": (
+        {**CLUSTER, "kubernetes": {"externalScaler": {"enabled": True}}, "networkPolicy": {"enabled": True}},
+        ("configmap.yaml", "deployment.yaml", "keda-service.yaml", "networkpolicy.yaml"),
+    ),
     "knative-beside": (BESIDE, ()),
     "everything": (EVERYTHING, ("deployment.yaml", "service.yaml", "configmap.yaml", "serviceaccount.yaml")),
     "autoscaling": ({**REVISIONS, "autoscaling": {"enabled": True, "minReplicas": 2}}, ("hpa.yaml", "pdb.yaml")),

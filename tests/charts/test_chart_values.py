@@ -75,6 +75,10 @@ def test_the_schema_refuses(values: Values, message: str) -> None:
     ("values", "message"),
     [
         (
+            {"kubernetes": {"externalScaler": {"enabled": True}}},
+            "kubernetes.externalScaler.enabled: only with profile=kubernetes",
+        ),
+        (
             {"terminationGracePeriodSeconds": 50},
             "terminationGracePeriodSeconds is 50, but shutdown.delaySeconds and shutdown.timeoutSeconds need 55",
         ),
