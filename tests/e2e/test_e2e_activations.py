@@ -46,13 +46,16 @@ def test_from_zero_to_zero_and_again(cluster: StoryCluster, activator: Activator
 
 def test_what_was_there_before_is_taken_over_as_it_is(cluster: StoryCluster) -> None:
     cluster.deploy(replicas=2)
-    cluster.wait_pods(2)
+    cluster.edit("deployments", "hello", {"spec": {"replicas": 3}}, "kubectl-client-side-apply")
+    cluster.wait_pods(3)
     cluster.declare(scaling={"scaleToZeroGrace": "2s"})
     activator = cluster.activator()
-    activator.wait_ready_pods("hello", 2)
+    activator.wait_ready_pods("hello", 3)
     assert ask(activator)[0] == 200
     assert cluster.replicas() >= 1, "a start of the activator takes nobody's pods away"
     cluster.wait_replicas(0)
+    cluster.wait_condition("ScaledToZero", "AtZero")
+    assert cluster.condition("Degraded")["status"] == "False", "to take replicas over is no contest"
     activator.close()
 
 
