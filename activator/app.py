@@ -119,7 +119,7 @@ def load(config: Config) -> None:
     """
     importlib.import_module("activator.workers.pool")
     importlib.import_module("encodings.idna")  # of every name that is looked up
-    if config.admin:
+    if config.admin_address:
         for name in ("server", "snapshot", "overview"):
             importlib.import_module(f"activator.admin.{name}")
         importlib.import_module("activator.telemetry.metrics.exposition")
@@ -163,6 +163,7 @@ class App:
         self.control = ControlPlane(
             now, channel.send_effects, channel.flush, rng, self._tasks, reaping, time.time, settings.config.dns
         )
+        self.control.own_ports.addresses = self._own_addresses
         channel.connect_control(self._receive)
         self.control.processes.output.send = channel.send_command
         self.workers: Workers
@@ -209,7 +210,7 @@ class App:
         await self.control.settle()  # before that, requests to what the file names would be answered "no route"
         await self._start_sources()
         self._report_pending()
-        if self.config.admin:
+        if self.config.admin_address:
             await self._start_admin()
             log.info("admin port on %s", self.admin_address)  # port 0 in the file: here stands what it became
         self._report_health()  # whoever asks the first worker that listens is told why the program is not ready
@@ -227,7 +228,7 @@ class App:
         self._tasks.start("freed memory", FreedMemory().watch())
         await self.start()
         self._tasks.start("judge", self._judge())
-        if self.config.admin:
+        if self.config.admin_address:
             self._tasks.start("history", self._history.run())
         _calm_the_collector()
         self._tell_ready()
@@ -485,7 +486,7 @@ class App:
         """Raises StartError."""
         from activator.members.joining import join  # only where there are members
 
-        if self.config.admin:
+        if self.config.admin_address:
             importlib.import_module("activator.admin.server")  # now: it takes 0.3 s, in which the others hear nothing
         kubernetes = self.config.kubernetes
         may_be_alone = kubernetes is None or kubernetes.mode != ACTIVATIONS
@@ -502,7 +503,17 @@ class App:
         from activator.control_plane.sources.push.source import PushSource  # aiohttp: only where pods report themselves
 
         worker = self.control.worker
-        return PushSource(self.config.push, worker.submit_with_outcome, worker.model)
+        return PushSource(self.config.push, worker.submit_with_outcome, worker.model, self.control.own_ports.is_own)
+
+    def _own_addresses(self) -> list[str]:
+        """Return what the program listens on: what the configuration says, and what ports 0 became."""
+        config, kubernetes = self.config, self.config.kubernetes
+        said = [*map(address_of_listener, _listeners(config)), config.admin_address]
+        said += [config.push.listen, config.members.listen]
+        if kubernetes is not None:
+            said.append(kubernetes.external_scaler.listen)
+        push = "" if self._push is None else self._push.address
+        return [one for one in (*said, *self.addresses, self.admin_address, push) if one]
 
     @property
     def _cluster(self) -> KnativeMode | ActivationsMode | None:
@@ -662,9 +673,10 @@ class App:
 
     async def _start_admin(self) -> None:
         from activator.admin.server import AdminServer  # aiohttp: only where there is an admin port
+        from activator.admin.token import AdminToken
 
-        admin = AdminServer(self, self._now)
         wanted = self.config.admin
+        admin = AdminServer(self, self._now, AdminToken(wanted.token if isinstance(wanted, AdminListener) else ""))
         access = wanted.access(UNIX_ADMIN_MODE) if isinstance(wanted, AdminListener) else SocketAccess(UNIX_ADMIN_MODE)
         self.admin_address = await admin.start(self.config.admin_address, access)
         self._admin = admin

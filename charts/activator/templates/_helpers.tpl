@@ -169,7 +169,7 @@ serving.knative.dev/controller: "true"
 {{- $drain := printf "%ss" (include "activator.drain" .) }}
 {{- $shutdown := dict "delay" (printf "%ss" (include "activator.delay" .)) "timeout" $drain "tunnels" $drain }}
 {{- $admin := printf "%s:%s" .Values.bindHost (include "activator.metricsPort" .) }}
-{{- $file := dict "listen" $listen "admin" $admin "shutdown" $shutdown }}
+{{- $file := dict "listen" $listen "admin" (dict "listen" $admin "token" "file:/etc/activator/admin/token") "shutdown" $shutdown }}
 {{- if include "activator.isCluster" . }}
 {{- $cluster := dict "mode" "activations" "reconcile_interval" .Values.kubernetes.reconcileInterval "service" (printf "%s/%s" .Release.Namespace (include "activator.serviceName" .)) }}
 {{- with .Values.kubernetes.namespace }}{{ $_ := set $cluster "namespace" . }}{{ end }}
@@ -232,6 +232,11 @@ serving.knative.dev/controller: "true"
 {{- if and (include "activator.isAutoscaled" .) (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
 {{- fail "autoscaling.minReplicas is greater than autoscaling.maxReplicas" }}
 {{- end }}
+{{- end }}
+
+{{/* The Secret with the token of the admin port. */}}
+{{- define "activator.adminSecret" -}}
+{{- .Values.admin.tokenSecret | default (printf "%s-admin" (include "activator.name" .)) }}
 {{- end }}
 
 {{/* The Secret with the key of the members. */}}
