@@ -36,6 +36,7 @@ from activator.messages import (
     FromData,
     RevisionEnded,
     SetHealth,
+    SetPending,
     SpeakKnative,
 )
 from activator.runtime.clock import Now
@@ -118,7 +119,7 @@ def load(config: Config) -> None:
     """
     importlib.import_module("activator.workers.pool")
     importlib.import_module("encodings.idna")  # of every name that is looked up
-    if config.admin:
+    if config.admin_address:
         for name in ("server", "snapshot", "overview"):
             importlib.import_module(f"activator.admin.{name}")
         importlib.import_module("activator.telemetry.metrics.exposition")
@@ -162,6 +163,7 @@ class App:
         self.control = ControlPlane(
             now, channel.send_effects, channel.flush, rng, self._tasks, reaping, time.time, settings.config.dns
         )
+        self.control.own_ports.addresses = self._own_addresses
         channel.connect_control(self._receive)
         self.control.processes.output.send = channel.send_command
         self.workers: Workers
@@ -183,6 +185,7 @@ class App:
         self._drained: asyncio.Future[bool] = loop.create_future()
         self._serving = False
         self._health = SetHealth()
+        self._is_pending = False  # a source has yet to list its revisions
         self._push: PushSource | None = None
         self._knative: KnativeMode | None = None
         self._activations: ActivationsMode | None = None
@@ -206,15 +209,15 @@ class App:
         self.control.configure(self.config, self.settings.specs)
         await self.control.settle()  # before that, requests to what the file names would be answered "no route"
         await self._start_sources()
-        if self.config.admin:
+        self._report_pending()
+        if self.config.admin_address:
             await self._start_admin()
             log.info("admin port on %s", self.admin_address)  # port 0 in the file: here stands what it became
         self._report_health()  # whoever asks the first worker that listens is told why the program is not ready
         await workers.serve()
         self._serving = True
         self._report_health()
-        if self._knative is not None:
-            self._tasks.start("health", self._watch_health())
+        self._tasks.start("health", self._watch_health())
 
     async def run(self) -> int:
         """Serve until a signal or `stop` says otherwise; the exit code."""
@@ -225,7 +228,7 @@ class App:
         self._tasks.start("freed memory", FreedMemory().watch())
         await self.start()
         self._tasks.start("judge", self._judge())
-        if self.config.admin:
+        if self.config.admin_address:
             self._tasks.start("history", self._history.run())
         _calm_the_collector()
         self._tell_ready()
@@ -301,6 +304,7 @@ class App:
         self.control.configure(config, specs)
         if self._cluster is not None:
             self._cluster.configure(config)
+        self._report_pending()
         self.config, self.needs_restart = config, fixed
         if fixed:
             log.warning("reloaded, but for a change of %s the program must be started anew", ", ".join(fixed))
@@ -482,7 +486,7 @@ class App:
         """Raises StartError."""
         from activator.members.joining import join  # only where there are members
 
-        if self.config.admin:
+        if self.config.admin_address:
             importlib.import_module("activator.admin.server")  # now: it takes 0.3 s, in which the others hear nothing
         kubernetes = self.config.kubernetes
         may_be_alone = kubernetes is None or kubernetes.mode != ACTIVATIONS
@@ -499,7 +503,17 @@ class App:
         from activator.control_plane.sources.push.source import PushSource  # aiohttp: only where pods report themselves
 
         worker = self.control.worker
-        return PushSource(self.config.push, worker.submit_with_outcome, worker.model)
+        return PushSource(self.config.push, worker.submit_with_outcome, worker.model, self.control.own_ports.is_own)
+
+    def _own_addresses(self) -> list[str]:
+        """Return what the program listens on: what the configuration says, and what ports 0 became."""
+        config, kubernetes = self.config, self.config.kubernetes
+        said = [*map(address_of_listener, _listeners(config)), config.admin_address]
+        said += [config.push.listen, config.members.listen]
+        if kubernetes is not None:
+            said.append(kubernetes.external_scaler.listen)
+        push = "" if self._push is None else self._push.address
+        return [one for one in (*said, *self.addresses, self.admin_address, push) if one]
 
     @property
     def _cluster(self) -> KnativeMode | ActivationsMode | None:
@@ -577,6 +591,17 @@ class App:
         while True:
             await pause(HEALTH_REPORT_INTERVAL_S)
             self._report_health()
+            self._report_pending()
+
+    def _report_pending(self) -> None:
+        """Notify the data plane of the first source that has yet to list its revisions, and of the last that has.
+
+        The second comes behind the effects of what was listed, on the same channel.
+        """
+        is_pending = not self.control.is_listed() if self._is_pending else bool(self.control.pending())
+        if is_pending is not self._is_pending:
+            self._is_pending = is_pending
+            self._channel.send_command(SetPending(is_pending))
 
     def _cluster_settled(self, settings: ClusterSettings) -> None:
         """The cluster's ConfigMaps say something new."""
@@ -648,9 +673,10 @@ class App:
 
     async def _start_admin(self) -> None:
         from activator.admin.server import AdminServer  # aiohttp: only where there is an admin port
+        from activator.admin.token import AdminToken
 
-        admin = AdminServer(self, self._now)
         wanted = self.config.admin
+        admin = AdminServer(self, self._now, AdminToken(wanted.token if isinstance(wanted, AdminListener) else ""))
         access = wanted.access(UNIX_ADMIN_MODE) if isinstance(wanted, AdminListener) else SocketAccess(UNIX_ADMIN_MODE)
         self.admin_address = await admin.start(self.config.admin_address, access)
         self._admin = admin

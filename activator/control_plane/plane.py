@@ -15,6 +15,7 @@ from activator.config.model.pods import Dns
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.groups.shown import shown, waits_of
+from activator.control_plane.own_ports import OwnPorts
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.probes.tcp_probe import TcpProber
 from activator.control_plane.scaling.autoscaler import Shown
@@ -78,6 +79,7 @@ class ControlPlane:
         self._now = now
         self._send = send
         self._tasks = tasks
+        self.own_ports = OwnPorts()
         self.prober = Prober(tasks, self.submit, rng, now, TcpProber(now).ask)
         self.worker = StateWorker(now, self._apply, self.prober.order, self._resubmit, rng=rng, before_batch=write_out)
         self.health_checks = HealthChecks(tasks, self.submit, self.worker.model, now)
@@ -188,14 +190,18 @@ class ControlPlane:
         await source.start()
 
     def pending(self) -> list[str]:
-        """What the sources have to receive before the program is ready to serve."""
+        """Return what the sources have to receive before the program is ready to serve."""
         return [reason for source in self._sources for reason in source.pending()]
+
+    def is_listed(self) -> bool:
+        """True if every source has listed its revisions once, and the data plane has received them."""
+        return not self.pending() and self.worker.is_settled()
 
     # --- messages ---
 
     def submit(self, change: Change) -> None:
-        """A change, for the state worker."""
-        self.worker.submit(change)
+        """Hand a change to the state worker, without pods at ports of this program."""
+        self.worker.submit(self.own_ports.without_own(change))
 
     def receive(self, message: ToControl) -> None:
         """From the data plane, no request of which ends for an error of ours."""

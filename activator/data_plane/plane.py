@@ -66,6 +66,7 @@ from activator.messages import (
     RevisionEnded,
     RevisionStatistics,
     SetHealth,
+    SetPending,
     ShowOutput,
     SlotDrained,
     SpeakKnative,
@@ -213,6 +214,8 @@ class DataPlane:
         """A command of the control plane."""
         if isinstance(command, SetHealth):
             self._health = command
+        elif isinstance(command, SetPending):
+            self.proxy.is_pending = command.is_pending
         elif isinstance(command, SpeakKnative):
             self._speak_knative(command)
         elif isinstance(command, ShowOutput):

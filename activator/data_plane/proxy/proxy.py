@@ -79,6 +79,7 @@ from activator.runtime.clock import NEVER, Now, TimingWheel
 from activator.runtime.errors import Reason, status_of
 
 FALLBACK_HEADER: Final = b"Activator-Fallback"  # of an answer: the revision that has given it, not the one asked for
+PENDING_RETRY_AFTER_S: Final = 1  # for requests that no revision serves while a source has yet to list its own
 TOLD_LATE_S: Final = 0.001  # a wait so long is taken off the deadline that the pod of a gRPC request is told
 RISKY_IDLE_S: Final = 1.0  # what is not idempotent goes out on connections that were idle for less
 
@@ -119,6 +120,7 @@ class Proxy(Accounting):
         self.on_error = on_error
         self.send_timeout_s = send_timeout_s  # for which a client may take nothing of an answer; 0.0: no limit
         self.sampler: Sampler | None = None  # decides which requests are traced, if any are
+        self.is_pending: bool = False  # a source has yet to list its revisions
         self.dialect: KnativeDialect | None = None  # where Knative's parts are the peers
         self.answers: AnswerStore | None = None  # that are kept for clients who do not wait …
         self.open_status: Callable[[RequestHead, ClientStream], Exchange] | None = None  # … and who asks for them
@@ -249,7 +251,10 @@ class ProxiedExchange(RequestRecord):
             self._routed(throttler)
 
     def _unrouted(self, reason: Reason, detail: str) -> None:
+        """Refuse a request that no revision serves; not for good while a source has yet to list its revisions."""
         self._proxy.unrouted_total += 1
+        if reason is Reason.NO_ROUTE and self._proxy.is_pending:
+            reason = Reason.SOURCES_PENDING
         self._fail(reason, detail)
 
     def _scanned(self, selection: Selection) -> None:
@@ -1123,6 +1128,8 @@ class ProxiedExchange(RequestRecord):
         retry_after_s = 0
         if throttler is None:
             proxy.count_refused(reason)
+            if reason is Reason.SOURCES_PENDING:
+                retry_after_s = PENDING_RETRY_AFTER_S
         else:
             proxy.count_failed(throttler, reason)
             lease = self.lease

@@ -54,6 +54,7 @@ class ContainerSource(Source):
         self._watcher: Watcher | None = None
         self._task: Any = None
         self._engine: Engine | None = None
+        self._has_listed = False  # the engine that is watched, its containers with labels
 
     async def close(self) -> None:
         self._stop()
@@ -69,6 +70,7 @@ class ContainerSource(Source):
         """What holds from now on; the revisions of the file are known to the others already."""
         self._config = config
         self._file = {f"{one.namespace}/{one.name}": one for one in config.revisions}
+        self._has_listed = self._has_listed and config.containers.discover
         wanted = config.containers.discover or bool(self._named())
         if not wanted:
             self._stop()
@@ -78,6 +80,7 @@ class ContainerSource(Source):
         if engine is not self._engine:
             self._stop()
             self._engine = engine
+            self._has_listed = False
         if self._watcher is None:
             self._watcher = Watcher(engine, self._tasks, self._look)
             self._task = self._tasks.start("discovery of containers", self._watcher.run())
@@ -89,6 +92,11 @@ class ContainerSource(Source):
     def resubmit(self, key: str) -> None:
         self._submit(self._sets[key])
         self._programs.resubmit(key)
+
+    def pending(self) -> list[str]:
+        if self._config.containers.discover and not self._has_listed:
+            return ["the first list of containers"]
+        return []
 
     def _stop(self) -> None:
         if self._task is not None:
@@ -113,6 +121,7 @@ class ContainerSource(Source):
             query = {"all": "true", "filters": json.dumps({"label": [f"{ENABLE}=true"]})}
             listed = await engine.call("GET", "/containers/json", query)
             self._apply(discovered(listed, self._file, set(names())))
+            self._has_listed = True
         else:
             self._apply(Discovered({}, {}))
         running = {one.name for one in self._found.values() if one.is_running}

@@ -50,7 +50,7 @@ class Credentials:
 
     def __init__(self, environ: Mapping[str, str], now: Now) -> None:
         self._environ = environ
-        self._now = now
+        self.now = self._now = now
         self._lock = asyncio.Lock()
         self._configuration: Configuration | None = None
         self._loader: Any = None  # kubernetes-asyncio's, of a file
