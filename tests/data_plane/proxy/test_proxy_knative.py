@@ -9,8 +9,6 @@ from activator.data_plane.headers.knative import KnativeDialect
 from activator.runtime.errors import Reason
 from tests.data_plane.proxy.proxy_fakes import World, request_head
 
-EVENTS = {"Accept": "text/event-stream", "Accept_Encoding": "gzip"}
-
 
 def world_of(passes_through: bool, **spec: object) -> World:
     world = World(**spec)  # type: ignore[arg-type]
@@ -27,9 +25,13 @@ def test_edits_that_were_made_after_routing_reach_every_pod(passes_through: bool
     world = world_of(passes_through, progress=ProgressSpec(1.0, 1.0))
     first = world.pod("p1", connects=False)
     second = world.pod("p2")
-    exchange, client = world.begin(
-        request_head(**EVENTS, Knative_Serving_Revision="app", Knative_Serving_Namespace="ns")
+    sent = request_head(
+        Accept="text/event-stream",
+        Accept_Encoding="gzip",
+        Knative_Serving_Revision="app",
+        Knative_Serving_Namespace="ns",
     )
+    exchange, client = world.begin(sent)
     head = exchange.head
     assert hosts(head.headers.block) == [b"app.test"], "the client's, until a pod is chosen"
     exchange.connect_failed(Reason.CONNECT_FAILED)
