@@ -277,7 +277,7 @@ def test_a_kept_connection_is_noticed_when_it_comes_back(cluster: TransparentClu
     cluster.awake()
     visitors = Visitors(cluster, fresh=0, kept=1, pause_s=0.05)
     eventually(lambda: visitors.answers["200"] > 3, "its connection leads to the pod")
-    cluster.take(transparent={"afterMistake": "1h"}, scaling={"scaleToZeroGrace": "500ms"})
+    cluster.take(transparent={"afterMistake": "1h", "lookInterval": "4s"}, scaling={"scaleToZeroGrace": "500ms"})
     eventually(lambda: len(cluster.seen) == 2, "it was taken for idle, and came back")
     cluster.wait_condition("InPath", "KeptConnections")
     reached = visitors.answers["200"]

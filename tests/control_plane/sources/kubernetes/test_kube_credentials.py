@@ -202,7 +202,7 @@ async def test_a_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert await client.configuration.get_api_key_with_prefix("BearerToken") == "Bearer second"
     assert not await credentials.renew()
     assert credentials.renewals_total == 1
-    assert not credentials.transport_changed, "the same authority: connections stay"
+    assert [credentials.transport_changed] == [False], "the same authority: connections stay"
     (tmp_path / "token").write_text("third")
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.crt"))
     clock.pass_time(KUBE_CREDENTIALS_AGE_S)
