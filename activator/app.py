@@ -193,6 +193,7 @@ class App:
         self._cluster_domain = ""
         self._asked_by_cluster: list[Listener] = []  # listeners that no file names …
         self._entries: list[str] = []  # … and those of single revisions
+        self._unbound_entries: set[str] = set()  # of these, those that cannot be bound and are logged
 
     async def start(self) -> None:
         """Bind, begin to serve. Raises StartError."""
@@ -621,19 +622,23 @@ class App:
         except StartError as error:
             log.error("%s", error)
 
-    def _serve_entries(self, ports: frozenset[int]) -> None:
-        """Serve on these ports, each for one revision, and on no others of theirs. One that is taken is told."""
+    def _serve_entries(self, ports: frozenset[int]) -> frozenset[int]:
+        """Serve on these ports, each for one revision, and on no other entries. Return those that cannot be bound."""
         host = self._entry_host()
         fixed = [*_listeners(self.config), *self._asked_by_cluster]
         wanted = [join_address(host, port) for port in sorted(ports)]
         try:
             self.workers.change(self.workers.plan([*fixed, *wanted]))
             self._entries = wanted
+            self._unbound_entries.clear()
+            return frozenset()
         except StartError:
             self._entries = [one for one in self._entries if one in wanted]
             for address in wanted:
                 if address not in self._entries:
                     self._serve_entry(address)
+            self._unbound_entries &= {*wanted}
+            return frozenset(port for port in ports if join_address(host, port) not in self._entries)
 
     def _entry_host(self) -> str:
         """Where ports of single revisions are opened: where the first port for all of them is."""
@@ -651,7 +656,9 @@ class App:
         try:
             self.workers.change(self.workers.plan(wanted))
         except StartError as error:
-            log.error("%s: requests of one Service cannot come here", error)
+            if address not in self._unbound_entries:  # it is tried again each second
+                self._unbound_entries.add(address)
+                log.error("%s: requests of one Service cannot come here; another port is taken for it", error)
             return
         self._entries.append(address)
 

@@ -90,7 +90,7 @@ class ActivationsMode(Source):
         tasks: TaskGroupOwner,
         controllers: Controllers,
         panicked: Callable[[str, object, object, float], float],
-        listen: Callable[[frozenset[int]], None],
+        listen: Callable[[frozenset[int]], frozenset[int]],
         listened: Callable[[], frozenset[str]],
     ) -> None:
         kubernetes = config.kubernetes or Kubernetes()

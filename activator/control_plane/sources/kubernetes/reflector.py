@@ -52,6 +52,7 @@ KUBE_DECODE_LOG_INTERVAL_S: Final = 60.0  # objects that cannot be read are logg
 
 log = logging.getLogger("activator.kubernetes")
 
+_NO_SUCH_KIND: Final = "404"
 _GO_ON_STATUS = frozenset({401, 403, 404, 408, 429})  # refusals of a watch after which its version is still good
 
 
@@ -191,7 +192,8 @@ class Reflector(Generic[Object]):
     def _note(self, kind: str, error: Exception) -> None:
         self.errors_total[kind] += 1
         self.last_error = f"{kind}: {error}"
-        if self._backoff.failures in {0, 5}:  # the first of a row, and once more when it does not end
+        # The first of a row, and once more when it does not end; a kind that the cluster does not have may never come.
+        if self._backoff.failures == 0 or (self._backoff.failures == 5 and kind != _NO_SUCH_KIND):
             log.warning("%s: %s (%s)", self.name, error, kind)
 
     # --- list -------------------------------------------------------------------------------------------------------
