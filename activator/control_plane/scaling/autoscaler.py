@@ -125,6 +125,8 @@ class Autoscaler:
             return
         if revision.is_released:
             if not load.queued:
+                if load.in_flight or load.requests_total != revision.requests_total:
+                    revision.busy_s = self._now()
                 revision.requests_total = load.requests_total
                 if revision.queued:
                     self._come_to_rest(revision)
@@ -205,11 +207,10 @@ class Autoscaler:
         return True
 
     def release(self, key: str) -> None:
-        """An operator wants no pod any more: what nobody has a request for is not waited for.
+        """Unload the revision: only a request that waits calls for a pod from now on.
 
-        Requests in flight end with the pods that leave, and loads that tell of them call for no other pod. A request
-        that waits does: it came later, or there was no pod for it. One that waited when it was last heard of may have
-        been served since: the next load tells.
+        Requests in flight end with the pods that leave, and the loads that report them call for no other pod. A waiting
+        request of the last load may have been served since, so the next load decides.
         """
         revision = self._revisions.get(key)
         if revision is not None:
@@ -220,11 +221,9 @@ class Autoscaler:
             self._decide(key, revision)
 
     def _come_to_rest(self, revision: _Revision) -> None:
-        """As if it had been idle for long."""
+        """Count the requests in flight no more: the pods that leave finish them."""
         revision.in_flight = revision.queued = 0
-        revision.busy_s = self._now() - revision.rule.scale_to_zero_grace_s
-        zero_s = revision.busy_s - revision.rule.last_pod_retention_s
-        revision.state = revision.state._replace(zero_s=zero_s, delayed=(), is_initialized=True)
+        revision.state = revision.state._replace(is_initialized=True)
 
     def minimum(self, key: str) -> int | None:
         """The least that it has at this hour, without load; None: there is no such revision."""
@@ -310,6 +309,8 @@ class Autoscaler:
             idle_s = max(idle_s, rule.scale_to_zero_grace_s)  # whatever the rounding: it is due
         if revision.busy:
             idle_s = 0.0
+        # The pods that report work leave as well, when an operator wants none.
+        busy = 0 if revision.is_released else revision.busy
         held = 1 if now_s < revision.held_until_s else 0
         return Observation(
             now_s,
@@ -322,7 +323,8 @@ class Autoscaler:
             idle_s,
             scheduled,
             held,
-            revision.busy,
+            busy,
+            revision.is_released,
         )
 
     def _plan(self, key: str, revision: _Revision, decision: Decision, scheduled: int) -> None:

@@ -5,7 +5,8 @@ Rules
      the next decision starts from is part of the decision.
   2. In this order: what the averages ask for, within the rates; panic; what is here at this moment, where the rule says
      so (`burst`); zero, once there was no request for the grace; the scale-down delay; the last pod; minimum and
-     maximum. The reason is the last step that changed the number.
+     maximum. The reason is the last step that changed the number. An operator's unload takes the place of all steps
+     before minimum and maximum.
   3. Never to zero while a request is in flight or waits.
   4. Without a request a revision at zero stays there, whatever the averages of its past are.
 
@@ -78,8 +79,12 @@ class _Course(NamedTuple):
 
 def decide(rule: ScalingRule, seen: Observation, state: ScalingState) -> Decision:
     """What is wanted from now on."""
-    course = by_load(rule, seen, state)
-    wanted, reason, zero_s = _last_pod(rule, seen, state, course)
+    if seen.is_unloaded and not seen.carried:
+        course = _Course(0, ScalingReason.UNLOADED)
+        wanted, reason, zero_s = 0, course.reason, None
+    else:
+        course = by_load(rule, seen, state)
+        wanted, reason, zero_s = _last_pod(rule, seen, state, course)
     is_initialized = (
         state.is_initialized or seen.ready >= rule.initial_scale or seen.now_s - state.begun_s >= INITIAL_SCALE_MAX_S
     )

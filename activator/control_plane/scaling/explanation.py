@@ -27,6 +27,7 @@ class ScalingReason(Enum):
     REQUESTS_IN_FLIGHT = "requests_in_flight"
     SCALE_DOWN_DELAY = "scale_down_delay"
     IDLE_TO_ZERO = "idle_to_zero"
+    UNLOADED = "unloaded"
     GRACE = "grace"
     RETENTION = "retention"
     ASLEEP = "asleep"
@@ -110,6 +111,9 @@ _SENTENCES: Final[dict[ScalingReason, Callable[[Figures], str]]] = {
     ),
     ScalingReason.IDLE_TO_ZERO: lambda of: (
         f"{of.idle}, and the grace is {of.rule.scale_to_zero_grace_s:g} s: {of.pods}."
+    ),
+    ScalingReason.UNLOADED: lambda of: (
+        f"An operator has unloaded the revision, or stopped its container: {of.pods} until a request waits."
     ),
     ScalingReason.GRACE: lambda of: (
         f"{of.idle}; the last pod stays until that is {of.rule.scale_to_zero_grace_s:g} s (grace)."

@@ -18,7 +18,8 @@ class Observation(NamedTuple):
     idle_s: float = 0.0  # since the last request; 0 while there is one
     scheduled: int = 0  # the minimum that the schedule demands now
     held: int = 0  # what an operator has asked for, for some time
-    busy: int = 0  # pods that say that they work without a request
+    busy: int = 0  # pods that report work without a request
+    is_unloaded: bool = False  # an operator wants no pod, and no request has waited since
 
     @property
     def carried(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import given, settings
 
@@ -17,6 +18,7 @@ from activator.control_plane.scaling.decision import Decision
 from activator.control_plane.scaling.explanation import ScalingReason
 from activator.control_plane.scaling.rule import ScalingRule, process_rule
 from activator.messages import Load
+from activator.runtime.clock import NEVER
 from tests.manual_clock import ManualClock
 
 KEY = "default/app"
@@ -120,6 +122,36 @@ def test_what_an_operator_unloads_is_not_asked_for_by_requests_that_its_pods_fin
     scaled.load(0)
     scaled.tick(70.0)
     assert scaled.asked == [1, 0, 1, 0], "and is seen when it is in flight, as any other"
+
+
+def test_an_unload_is_explained_as_what_it_is() -> None:
+    """The revision was in use a moment ago, so no idle time explains it. Reported work ends with its pod."""
+    scaled = Scaled(processes(idle_s=30.0))
+    scaled.load(1)
+    scaled.tick(5.0)
+    scaled.scaler.busy(KEY, 1)
+    scaled.scaler.release(KEY)
+    decision = scaled.decisions[-1]
+    assert (decision.before, decision.wanted, decision.reason) == (1, 0, ScalingReason.UNLOADED)
+    assert decision.seen.idle_s < 1.0
+    assert "unloaded the revision" in decision.explanation
+    scaled.load(1)
+    scaled.tick(3.0)
+    scaled.load(0)
+    scaled.tick(60.0)
+    assert (scaled.asked, scaled.reason) == ([1, 0], ScalingReason.UNLOADED)
+    scaled.load(0, 1)
+    assert scaled.reason is ScalingReason.WAITING_REQUESTS
+
+
+def test_an_unload_stops_what_a_delay_or_a_retention_would_keep() -> None:
+    kept = msgspec.structs.replace(processes(), scale_down_delay_s=300.0, last_pod_retention_s=NEVER)
+    scaled = Scaled(kept)
+    scaled.load(1)
+    scaled.tick(5.0)
+    scaled.scaler.release(KEY)
+    scaled.tick(5.0)
+    assert scaled.asked == [1, 0]
 
 
 def test_a_request_that_nobody_knew_of_yet_does_not_undo_an_unload() -> None:

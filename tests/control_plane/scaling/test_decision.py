@@ -382,6 +382,7 @@ def _one_of_each() -> list[Decision]:
         decide(ScalingRule(target=10.0, scale_down_delay_s=60.0), busy, two._replace(delayed=((999.0, 9),))),
         decide(plain, idle._replace(idle_s=60.0), two),
         decide(plain, idle._replace(ready=1), two),
+        decide(plain, idle._replace(is_unloaded=True), two),
         decide(ScalingRule(last_pod_retention_s=9.0), idle._replace(idle_s=60.0), two),
         decide(plain, idle, ScalingState(0, is_initialized=True)),
         decide(ScalingRule(min=4), idle, two),
