@@ -90,7 +90,7 @@ class ControlPlane:
         self.processes = ProcessSource(tasks, self.submit, now, wall_clock, units, self.worker.supervision.panicked)
         unreachable = UnreachableRevisions(self.submit, self.prober, self.worker.model, now)
         resolver = NameResolver(dns.servers, float(dns.timeout))
-        fixed_pods = FixedPods(tasks, self.submit, unreachable.pods_changed, now, resolver)
+        fixed_pods = FixedPods(tasks, self.submit, unreachable.pods_changed, now, resolver, wall_clock)
         unreachable.no_pods = fixed_pods.cause_of
         self.file = FileSource(self.submit, self.processes, fixed_pods, unreachable)
         self.containers = ContainerSource(tasks, self.submit, self.processes, containers)

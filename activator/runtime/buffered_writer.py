@@ -108,6 +108,11 @@ class BufferedWriter:
         if not self._transport.is_closing():
             self._transport.write_eof()
 
+    def close_now(self) -> None:
+        """Close in order; what is pending is never sent."""
+        self._drop_pending()
+        self._transport.close()
+
     def shut(self) -> None:
         """Close the socket at once in both directions, if all that was written is in the kernel."""
         self.flush()

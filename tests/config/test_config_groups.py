@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from activator.config.file import parse
 from activator.control_plane.groups.resolve import resolve_groups
-from activator.control_plane.groups.rule import MemberRule
+from activator.control_plane.groups.rule import GroupRule, MemberRule
 from activator.control_plane.scaling.rule import process_rule
 from activator.runtime.errors import ConfigError
 from activator.runtime.units import GIB
@@ -128,18 +129,23 @@ def test_a_mistake_is_one_line(text: str, problem: str) -> None:
     assert all("\n" not in one for one in caught.value.problems)
 
 
+def unbounded(rule: GroupRule) -> dict[str, MemberRule]:
+    """Return the members without `most`, whose default depends on the processors of this machine."""
+    return {key: msgspec.structs.replace(member, most=0) for key, member in rule.members.items()}
+
+
 def test_a_group_is_resolved() -> None:
     text = file(
-        revision("a", "gpus: 1, sleep: {http_post: /s, wake: /w, needs: {mem: 2GiB}}"),
-        revision("b", "gpus: 1, min_scale: 1, sleep: {signal: SIGSTOP}", "needs: {mem: 4GiB}"),
+        revision("a", "gpus: 1, max_scale: 1, sleep: {http_post: /s, wake: /w, needs: {mem: 2GiB}}"),
+        revision("b", "gpus: 1, min_scale: 1, max_scale: 3, sleep: {signal: SIGSTOP}", "needs: {mem: 4GiB}"),
         group="members: [a, default/b], budget: {mem: 24GiB, gpus: 2}, discipline: fifo, grace: 5s",
         top="gpus: [0, 1]",
     )
     (rule,) = resolve_groups(parse(text, "a", {}))
     assert (rule.name, rule.resources, rule.budget, rule.discipline) == ("g", ("mem", "gpus"), (24 * GIB, 2), "fifo")
     assert rule.members == {
-        "default/a": MemberRule((10 * GIB, 1), (2 * GIB, 1)),
-        "default/b": MemberRule((4 * GIB, 1), (4 * GIB, 1), 1),
+        "default/a": MemberRule((10 * GIB, 1), (2 * GIB, 1), most=1),
+        "default/b": MemberRule((4 * GIB, 1), (4 * GIB, 1), 1, most=3),
     }
 
 
@@ -155,7 +161,7 @@ def test_revisions_with_gpus_share_those_that_no_group_has() -> None:
     named, rest = resolve_groups(parse(text, "a", {}))
     assert named.members.keys() == {"default/a"}
     assert (rest.name, rest.budget) == ("gpus", (3,))
-    assert rest.members == {"default/b": MemberRule((2,)), "default/c": MemberRule((1,), pinned=True)}
+    assert unbounded(rest) == {"default/b": MemberRule((2,)), "default/c": MemberRule((1,), pinned=True)}
 
 
 def test_preload_and_pinned_are_part_of_the_rule_of_scaling() -> None:
@@ -170,6 +176,6 @@ def test_the_examples_of_the_page_are_files() -> None:
     blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     rules = [resolve_groups(parse(block, "groups.md", {})) for block in blocks]
     assert [[rule.name for rule in found] for found in rules] == [["gpu0"], ["gpu0"], ["gpus"]]
-    assert rules[0][0].members == {"default/llama": MemberRule((10 * GIB,)), "default/qwen": MemberRule((20 * GIB,))}
-    assert rules[1][0].members == {"default/vllm": MemberRule((20 * GIB, 40 * GIB), (0, 40 * GIB))}
-    assert rules[2][0].members == {"default/small": MemberRule((1,)), "default/large": MemberRule((2,))}
+    assert unbounded(rules[0][0]) == {"default/llama": MemberRule((10 * GIB,)), "default/qwen": MemberRule((20 * GIB,))}
+    assert unbounded(rules[1][0]) == {"default/vllm": MemberRule((20 * GIB, 40 * GIB), (0, 40 * GIB))}
+    assert unbounded(rules[2][0]) == {"default/small": MemberRule((1,)), "default/large": MemberRule((2,))}

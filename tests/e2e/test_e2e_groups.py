@@ -64,6 +64,13 @@ def three(gpu: Gpu, group_more: dict[str, Any] | None = None, **process: Any) ->
     return configured([gpu.revision(name, **process) for name in MODELS], groups=[group(**group_more or {})])
 
 
+def lone(gpu: Gpu, **process: Any) -> dict[str, Any]:
+    """llama without a budget: it needs nothing."""
+    revision = gpu.revision("llama", **process)
+    del revision["needs"]
+    return revision
+
+
 def completion(activator: Activator, model: str, seconds: float = 0.0) -> Answer:
     body = json.dumps({"model": model, "seconds": seconds}).encode()
     return ask(activator.address, request("/v1/chat/completions", "POST", body=body))
@@ -206,6 +213,73 @@ def test_an_operator_loads_unloads_and_is_shown(run_activator: RunActivator, gpu
     assert activator.command("/wake/qwen?for=never")[0] == 400
     assert activator.command("/wake/qwen")[0] == 200
     activator.wait_ready_pods("qwen")
+    assert gpu.lines("violations") == []
+
+
+ALONE = {"name": "gpu0", "exclusive": True, "members": ["llama"]}
+
+
+@pytest.mark.parametrize("groups", [[], [ALONE]], ids=["alone", "exclusive"])
+def test_a_request_wakes_the_program_that_falls_asleep(
+    run_activator: RunActivator, gpu: Gpu, groups: list[dict[str, Any]]
+) -> None:
+    """With `max_scale: 1` there is one copy, whatever it does at the moment."""
+    activator = run_activator(configured([lone(gpu, idle="100ms", sleep=SLEEP)], groups=groups))
+    Path(f"{gpu.path}.llama.slow").write_text("1")
+    pids = set()
+    for _ in range(2):
+        answer = completion(activator, "llama")
+        assert name_of(answer) == "llama"
+        pids.add(json.loads(answer.body)["pid"])
+        eventually(lambda: activator.revision("llama")["processes"]["wanted"] == 0, "it falls asleep")
+    assert name_of(completion(activator, "llama")) == "llama"
+    assert len(pids) == 1
+    assert activator.revision("llama")["processes"]["processes"] == 1
+    assert gpu.lines("violations") == []
+
+
+def test_an_exclusive_program_waits_for_the_copy_that_stops(run_activator: RunActivator, gpu: Gpu) -> None:
+    activator = run_activator(configured([lone(gpu, idle="100ms")], groups=[ALONE]))
+    Path(f"{gpu.path}.llama.slow").write_text("1")
+    for _ in range(2):
+        assert name_of(completion(activator, "llama")) == "llama"
+        eventually(lambda: activator.revision("llama")["processes"]["wanted"] == 0, "it stops")
+    assert gpu.lines("violations") == []
+    assert gpu.lines("loads") == ["llama", "llama"]
+
+
+@pytest.mark.parametrize("groups", [[], [ALONE]], ids=["alone", "exclusive"])
+def test_an_unload_stops_what_could_sleep(run_activator: RunActivator, gpu: Gpu, groups: list[dict[str, Any]]) -> None:
+    """Whether it is ready, falls asleep, or sleeps; and a load after it starts one copy."""
+    activator = run_activator(configured([lone(gpu, idle="10m", sleep=SLEEP)], groups=groups))
+
+    def processes() -> dict[str, Any]:
+        figures: dict[str, Any] = activator.revision("llama")["processes"]
+        return figures
+
+    assert name_of(completion(activator, "llama")) == "llama"
+    assert activator.command("/unload/llama")[0] == 200
+    eventually(lambda: processes()["processes"] == 0, "it has gone")
+    assert not activator.logged("sleeps")
+    assert activator.command("/load/llama?for=10m")[0] == 200
+    activator.wait_ready_pods("llama")
+    assert activator.command("/unload/llama")[0] == 200
+    assert activator.command("/load/llama?for=10m")[0] == 200  # at once
+    eventually(lambda: processes()["processes"] == 1 and processes()["starting"] == 0, "one copy")
+    assert name_of(completion(activator, "llama")) == "llama"
+    assert activator.revision("llama")["failed"] == {}
+
+
+def test_a_budget_that_comes_free_loads_nothing_without_a_request(run_activator: RunActivator, gpu: Gpu) -> None:
+    """llama was evicted, and its idle time is not over."""
+    activator = run_activator(three(gpu, idle="10m"))
+    assert name_of(completion(activator, "llama")) == "llama"
+    assert name_of(completion(activator, "qwen")) == "qwen"
+    assert activator.command("/unload/qwen")[0] == 200
+    eventually(lambda: activator.revision("qwen")["processes"]["processes"] == 0, "it has gone")
+    assert name_of(completion(activator, "phi")) == "phi"
+    assert gpu.lines("loads") == ["llama", "qwen", "phi"]
+    assert name_of(completion(activator, "llama")) == "llama"
     assert gpu.lines("violations") == []
 
 

@@ -13,7 +13,8 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pytest
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Answer, Client, ask, burst, failures, request
-from tests.e2e.running import CLI, SERVING, cli, configured, eventually, figures, process_revision
+from tests.e2e.running import CLI, SERVING, Activator, cli, configured, eventually, figures, process_revision
 
 
 def free_port() -> int:
@@ -187,6 +188,146 @@ def test_a_program_that_does_not_end_is_killed_after_its_grace(run_activator: Ru
     eventually(lambda: figures(activator)["processes"] == 0, "killed", timeout_s=8.0)
     assert time.monotonic() - asked_s > 0.2
     assert got.read_text().split() == ["SIGUSR1"]
+
+
+# Ends some time after its signal, and notes that. With a fourth argument its process group is not that of its parent.
+FINISHING = """
+import os, signal, socket, sys, time
+if sys.argv[3:]:
+    os.setsid()
+def finish(number, frame):
+    time.sleep(0.7)
+    with open(sys.argv[2], "a") as file:
+        file.write("finished\\n")
+    os._exit(0)
+signal.signal(signal.SIGTERM, finish)
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+while True:
+    connection, _ = listener.accept()
+    while connection.recv(65536):
+        connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n")
+    connection.close()
+"""
+
+
+@pytest.mark.parametrize(
+    "wrapper",
+    ['"$@"; true', '"$@" & wait', 'set -m; "$@" & wait', '"$@" own & trap "exit 0" TERM; wait'],
+    ids=["shell", "background", "job control", "own session"],
+)
+@pytest.mark.parametrize("end", ["idle", "activator"])
+def test_a_wrapped_program_has_its_grace(run_activator: RunActivator, tmp_path: Path, wrapper: str, end: str) -> None:
+    """The wrapper ends at once with the signal; the program in it does what it has to do first."""
+    noted = tmp_path / "noted"
+    program = [sys.executable, "-I", "-S", "-c", FINISHING, "{port}", str(noted)]
+    idle = "100ms" if end == "idle" else "300s"
+    activator = run_activator(configured([process_revision(["sh", "-c", wrapper, "sh", *program], idle=idle)]))
+    assert ask(activator.address, request()).status == 200
+    if end == "idle":
+        eventually(lambda: figures(activator)["processes"] == 0, "it is stopped")
+    else:
+        activator.signal(signal.SIGTERM)
+        activator.wait_end()
+    assert noted.read_text() == "finished\n"
+    assert not running(activator, str(noted))
+
+
+def running(activator: Activator, word: str) -> list[int]:
+    """The processes that came of the activator and have this in their command line."""
+    found = []
+    for pid in activator.processes():
+        with suppress(OSError):
+            if word in Path(f"/proc/{pid}/cmdline").read_bytes().decode():
+                found.append(pid)
+    return found
+
+
+def is_another(activator: Activator, body: bytes) -> bool:
+    answer = ask(activator.address, request())
+    return answer.status == 200 and answer.body != body
+
+
+@pytest.mark.parametrize("restart", ["stopped", "crashed"])
+def test_helpers_that_left_the_process_group_end_with_their_program(run_activator: RunActivator, restart: str) -> None:
+    """A helper with a session of its own that takes no signal, for each start of the program."""
+    helper = 'setsid sh -c "trap true TERM; while true; do sleep 0.1; done" left-behind & '
+    command = ["sh", "-c", helper + 'exec "$@"', "sh", *SERVING]
+    stop = {"grace": "200ms"}
+    idle = "100ms" if restart == "stopped" else "300s"
+    activator = run_activator(configured([process_revision(command, idle=idle, stop=stop)]))
+    for _ in range(4):
+        answer = ask(activator.address, request())
+        assert answer.status == 200
+        if restart == "stopped":
+            eventually(lambda: figures(activator)["processes"] == 0, "it is stopped")
+        else:
+            os.kill(int(answer.body), signal.SIGKILL)
+            eventually(partial(is_another, activator, answer.body), "another one")
+    assert len(running(activator, "left-behind")) == (0 if restart == "stopped" else 1), (
+        "one for each program that there is"
+    )
+
+
+# Becomes a daemon as the books have it, and serves as one.
+DAEMON = """
+import os, sys
+if os.fork():
+    os._exit(0)
+os.setsid()
+if os.fork():
+    os._exit(0)
+null = os.open(os.devnull, os.O_RDWR)
+for number in (0, 1, 2):
+    os.dup2(null, number)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+
+
+@pytest.mark.parametrize("is_fixed", [True, False], ids=["its own port", "any port"])
+def test_a_program_that_goes_into_the_background_is_told_to_stay(
+    run_activator: RunActivator, tmp_path: Path, is_fixed: bool
+) -> None:
+    port = free_port() if is_fixed else 0
+    serving = serving_on(port) if is_fixed else SERVING
+    command = [sys.executable, "-I", "-S", "-c", DAEMON, *serving[1:]]
+    more: dict[str, Any] = {"port": port} if is_fixed else {}
+    activator = run_activator(configured([process_revision(command, **more)]))
+    answer = ask(activator.address, request())
+    assert (answer.status, answer.reason) == (503, "revision_failed")
+    assert b"put itself into the background" in answer.body
+    assert b"run it in the foreground" in answer.body
+    activator.wait_log("run it in the foreground")
+    eventually(lambda: not running(activator, "serving.py"), "nothing of it serves any more")
+    (tmp_path / "activator0.yaml").write_text(json.dumps(configured([process_revision(serving, **more)])))
+    activator.signal(signal.SIGHUP)
+    activator.wait_log(" reloaded")
+    eventually(lambda: ask(activator.address, request()).status == 200, "the port is free")
+
+
+# --- what a program is given ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("user", ["", "nobody"])
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_program_opens_its_output_by_name(run_activator: RunActivator, user: str, stream: str) -> None:
+    """As nginx does with `error_log /dev/stderr`, and every shell."""
+    if user and os.geteuid() != 0:
+        pytest.skip("only root may start a program as another user")
+    command = ["sh", "-c", f'echo "error: written by name" > /dev/{stream} && exit 3']
+    activator = run_activator(configured([process_revision(command, **({"user": user} if user else {}))]))
+    assert b"exited with code 3: error: written by name" in ask(activator.address, request()).body
+
+
+@pytest.mark.parametrize("limited", [False, True], ids=["plain", "with the launcher"])
+def test_a_program_gets_three_descriptors_and_no_socket(run_activator: RunActivator, limited: bool) -> None:
+    activator = run_activator(configured([process_revision(SERVING, **({"nice": 1} if limited else {}))]))
+    with Client(activator.address) as client:
+        client.send(request())
+        pid = int(client.answer().body)
+        kinds = {name: os.readlink(f"/proc/{pid}/fd/{name}").split(":")[0] for name in os.listdir(f"/proc/{pid}/fd")}
+    others = [kind for name, kind in kinds.items() if int(name) > 2]
+    assert (kinds["0"], kinds["1"], kinds["2"]) == ("/dev/null", "pipe", "pipe")
+    assert others == ["socket", "socket"], "it listens, and has a connection"
 
 
 # --- directory and variables ----------------------------------------------------------------------------------------
@@ -415,14 +556,40 @@ def test_a_command_that_never_says_so_fails_the_start(run_activator: RunActivato
 
 def test_a_command_ends_the_program(run_activator: RunActivator, tmp_path: Path) -> None:
     """In the place of the signal; what it leaves running is killed after the grace."""
-    told = tmp_path / "told"
-    stop = {"command": ["sh", "-c", 'echo "$PORT {port}" >> "$0"; exit 3', str(told)], "grace": "300ms"}
-    activator = run_activator(configured([process_revision(SERVING, idle="100ms", stop=stop)]))
+    told, got = tmp_path / "told", tmp_path / "signals"
+    stop = {"command": ["sh", "-c", 'echo "$PORT {port}" >> "$0"', str(told)], "grace": "300ms"}
+    activator = run_activator(configured([process_revision(signalled(got, "SIGTERM"), idle="100ms", stop=stop)]))
     assert ask(activator.address, request()).status == 200
     eventually(lambda: figures(activator)["processes"] == 0, "it is ended")
     one, other = told.read_text().split()
     assert one == other
-    activator.wait_log(r"sh \(`stop.command`\) ended with 3")
+    assert not got.exists(), "no signal that it could have seen"
+
+
+@pytest.mark.parametrize(
+    ("command", "how"),
+    [
+        (["sh", "-c", "exit 3"], "ended with exit code 3"),
+        (["sleep", "1000"], "did not run to its end"),
+        (["./no-such-program"], "did not run to its end"),
+    ],
+    ids=["fails", "hangs", "missing"],
+)
+def test_where_its_command_fails_the_program_gets_the_signal_and_the_grace(
+    run_activator: RunActivator, tmp_path: Path, command: list[str], how: str
+) -> None:
+    got, gate = tmp_path / "signals", tmp_path / "no-such-program"
+    if "/" in command[0]:  # `check` has seen it, and somebody has removed it
+        gate.write_text("#!/bin/sh\n")
+        gate.chmod(0o755)
+    stop = {"command": command, "grace": "500ms"}
+    program = signalled(got, "SIGTERM")
+    activator = run_activator(configured([process_revision(program, idle="100ms", directory=str(tmp_path), stop=stop)]))
+    assert ask(activator.address, request()).status == 200
+    gate.unlink(missing_ok=True)
+    eventually(lambda: figures(activator)["processes"] == 0, "it is ended")
+    assert got.read_text().split() == ["SIGTERM"]
+    activator.wait_log(rf"\(`stop.command`\) {how}: the program gets SIGTERM")
 
 
 # --- restart --------------------------------------------------------------------------------------------------------

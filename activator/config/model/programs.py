@@ -74,17 +74,19 @@ class Stop(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     signal: Annotated[
         str,
-        doc("The name of the signal that its process group gets first.", "SIGINT"),
+        doc("The name of the signal that its processes get first.", "SIGINT"),
     ] = "SIGTERM"
     command: Annotated[
         list[str],
         doc(
-            "A command that is run in the place of the signal, as the program is, with `{port}` replaced. Empty: none.",
+            "A command that is run in the place of the signal, as the program is, with `{port}` replaced. If it fails, "
+            "or takes longer than `grace`, the signal is sent after all. Empty: none.",
             ["nginx", "-s", "quit"],
         ),
     ] = []
     grace: Annotated[
-        Duration, doc("The time that it has to end then. Longer: its process group gets SIGKILL.", "20s")
+        Duration,
+        doc("The time that all its processes have to end then. What is left of them gets SIGKILL.", "20s"),
     ] = Duration(10.0)
 
 

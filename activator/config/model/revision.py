@@ -148,7 +148,8 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pods_file: Annotated[
         str,
         doc(
-            "A file with more fixed pods: a list as in `pods`, in JSON or YAML. It is read again when it changes.",
+            "A file with more fixed pods: a list as in `pods`, in JSON or YAML. It is read again when it changes: "
+            "JSON, and YAML that ends with a line `...`, at once; other YAML when it has not changed for 3 s.",
             "pods.json",
         ),
     ] = ""

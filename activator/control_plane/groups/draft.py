@@ -35,6 +35,12 @@ class Draft:
         """When the request came, or comes, that it would serve next."""
         return min(self.member.since_s, now_s)
 
+    def exceeds_scale(self) -> bool:
+        """True if a grant of this plan makes more programs than `max_scale` exist, with those that are leaving."""
+        member = self.member
+        living = self.grant + member.leaving + member.stopping_asleep
+        return self.grant > member.granted and 0 < member.most < living
+
     def keep_asleep(self) -> None:
         """What sleeps, and is granted again by now, is woken: it is not stopped."""
         woken = max(self.grant - self.member.granted, 0)
@@ -66,7 +72,9 @@ class Drafts:
                 one.grant > 0 or one.member.granted > 0 or one.member.leaving > 0 or one.member.stopping_asleep > 0
                 for one in self.all
             )
-            return holders + (1 if view.former and any(view.former) else 0) <= 1
+            if holders + (1 if view.former and any(view.former) else 0) > 1:
+                return False
+            return not any(one.exceeds_scale() for one in self.all)
         for place in self._places:
             used = view.former[place] if view.former else 0
             for one in self.all:

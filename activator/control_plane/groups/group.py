@@ -50,11 +50,12 @@ class Programs(Protocol):
 class MemberState:
     """What is known of one member."""
 
-    __slots__ = ("asked_s", "busy", "granted", "in_flight", "queued", "rule", "since_s", "used_s", "wait", "waited_from_s", "wanted")  # fmt: skip  # noqa: E501
+    __slots__ = ("asked_s", "busy", "granted", "in_flight", "kept", "queued", "rule", "since_s", "used_s", "wait", "waited_from_s", "wanted")  # fmt: skip  # noqa: E501
 
     def __init__(self, rule: MemberRule) -> None:
         self.rule = rule
         self.wanted = 0
+        self.kept = 0  # programs that are wanted without a request
         self.granted = 0
         self.in_flight = 0
         self.busy = 0  # programs that work without a request
@@ -133,6 +134,11 @@ class Group:
         self.members[key].wanted = count
         self.plan()
 
+    def keep(self, key: str, count: int) -> None:
+        """Set how many programs a minimum, a schedule, a preload or an operator calls for, without a request."""
+        self.members[key].kept = count
+        self.plan()
+
     def ask(self, key: str) -> None:
         """An operator wants it loaded: that counts like a request which came now."""
         state = self.members[key]
@@ -141,12 +147,11 @@ class Group:
         self.plan()
 
     def unload(self, key: str) -> None:
-        """An operator wants its programs stopped. Where requests wait for it, it claims a program anew."""
+        """Take back what it was granted: an operator has stopped its programs; queued requests claim one again."""
         state = self.members[key]
         state.asked_s = NEVER
         state.granted = 0
         self._programs.grant(key, 0, False)
-        self._programs.stop_asleep(key, self._programs.counts(key, self.rule.name).sleeping)
         self.plan()
 
     def has_claims(self) -> bool:
@@ -222,6 +227,8 @@ class Group:
             counts.stopping_asleep,
             state.wanted if state.asked_s == NEVER else max(state.wanted, 1),
             floor,
+            state.kept,
+            rule.most,
             state.in_flight > 0 or state.busy > 0,
             min(state.since_s, state.asked_s),
             state.used_s,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from activator.control_plane.groups.group import Group, MemberState, Programs
-from activator.control_plane.groups.rule import GroupRule
+from activator.control_plane.groups.rule import GroupRule, MemberRule
 from activator.messages import Load
 from activator.runtime.clock import Now
 
@@ -30,6 +30,7 @@ class Groups:
         self.groups: dict[str, Group] = {}
         self._of: dict[str, Group] = {}  # by key of the revision
         self._wanted: dict[str, int] = {}
+        self._kept: dict[str, int] = {}
         # Groups that the file does not have any more, while programs are left that were begun there.
         self._dissolved: dict[str, Group] = {}
 
@@ -53,8 +54,9 @@ class Groups:
                 state = states.get(key)
                 anew = was != rule.name and was in names
                 if state is None or anew:
-                    state = MemberState(member)
+                    state = _begun(member, state)
                     state.wanted = self._wanted.get(key, 0)
+                    state.kept = self._kept.get(key, 0)
                 if was != rule.name:
                     moved.append((key, rule.name, anew))
                 members[key] = state
@@ -81,6 +83,7 @@ class Groups:
     def drop_revision(self, key: str) -> None:
         """The revision is gone; its programs count until they have gone as well."""
         self._wanted.pop(key, None)
+        self._kept.pop(key, None)
 
     # --- what happens ---
 
@@ -92,6 +95,13 @@ class Groups:
             self._programs.grant(key, count, True)
         else:
             group.wanted(key, count)
+
+    def keep(self, key: str, count: int) -> None:
+        """Set how many programs a minimum, a schedule, a preload or an operator calls for, without a request."""
+        self._kept[key] = count
+        group = self._of.get(key)
+        if group is not None:
+            group.keep(key, count)
 
     def load(self, load: Load) -> None:
         group = self._of.get(load.key)
@@ -110,13 +120,11 @@ class Groups:
         if group is not None:
             group.ask(key)
 
-    def unload(self, key: str) -> bool:
-        """An operator wants its programs stopped, those that sleep as well; False: it is in no group."""
+    def unload(self, key: str) -> None:
+        """Take back what the revision was granted: an operator has stopped all its programs."""
         group = self._of.get(key)
-        if group is None:
-            return False
-        group.unload(key)
-        return True
+        if group is not None:
+            group.unload(key)
 
     def programs_changed(self, key: str, home: str) -> None:
         """A program of the revision, that counts in this group, was started, is ready, sleeps, or has gone."""
@@ -134,3 +142,12 @@ class Groups:
 
     def of(self, key: str) -> Group | None:
         return self._of.get(key)
+
+
+def _begun(rule: MemberRule, before: MemberState | None) -> MemberState:
+    """Return the state of a member that is begun in a group; requests that waited in another group still wait."""
+    state = MemberState(rule)
+    if before is not None:
+        state.in_flight, state.queued = before.in_flight, before.queued
+        state.since_s, state.asked_s, state.used_s = before.since_s, before.asked_s, before.used_s
+    return state

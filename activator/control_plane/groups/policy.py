@@ -45,6 +45,8 @@ class Member(NamedTuple):
     stopping_asleep: int = 0  # that slept and are being stopped
     wanted: int = 0  # programs that its load, its minimum or its schedule calls for
     floor: int = 0  # programs that are not taken away for others
+    kept: int = 0  # programs that a minimum, a schedule, a preload or an operator calls for, without a request
+    most: int = 0  # `max_scale`; 0: no bound
     busy: bool = False  # has a request at a pod
     since_s: float = NEVER  # when the next request in its line came; NEVER: none waits
     used_s: float = 0.0  # when it last had a request

@@ -65,7 +65,8 @@ def _member(revision: Revision, resources: tuple[str, ...]) -> MemberRule:
             process.gpus if resource == GPUS else int(process.sleep.needs.get(resource, most))
             for resource, most in zip(resources, kept)
         )
-    return MemberRule(needs, asleep, process_rule(revision).min, process.pinned)
+    rule = process_rule(revision)
+    return MemberRule(needs, asleep, rule.min, process.pinned, rule.max)
 
 
 def amounts_of(revision: Revision, resources: tuple[str, ...]) -> Amounts:

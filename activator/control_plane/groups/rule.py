@@ -19,6 +19,7 @@ class MemberRule(msgspec.Struct, frozen=True):
     asleep: Amounts | None = None  # None: its programs cannot sleep
     min: int = 0  # programs that it has whatever happens
     pinned: bool = False  # what is loaded stays
+    most: int = 0  # programs that it has at the most (`max_scale`); 0: no bound
 
 
 class GroupRule(msgspec.Struct, frozen=True):

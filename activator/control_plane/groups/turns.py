@@ -10,8 +10,10 @@ Rules
   3. What a claim needs is reserved as soon as enough is on its way out. Until then what is free may go to claims that
      came later, by no more than the patience.
   4. A load that was begun is not given up for others.
-  5. More programs of a revision that has one, and programs that only a schedule, a preload or an operator wants, get
-     what is free when nobody's claim is open. They evict nobody.
+  5. More programs of a revision that has one and work, and programs that only a schedule, a preload or an operator
+     calls for, get what is free when no claim is open. They evict no other program.
+  6. Nothing else starts a program: one that was evicted stays away until a request arrives, even if its load of the
+     last minutes still calls for it.
 """
 
 from __future__ import annotations
@@ -124,8 +126,9 @@ def _grant_one(drafts: Drafts, draft: Draft) -> bool:
 def _add_spare(drafts: Drafts) -> None:
     for draft in drafts.all:
         member = draft.member
+        most = member.wanted if member.busy or draft.has_line else min(member.kept, member.wanted)
         # Not in the plan that takes one away: it would come back.
-        while member.may_start and draft.eviction is None and 0 < draft.grant < member.wanted:
+        while member.may_start and draft.eviction is None and 0 < draft.grant < most:
             if not _grant_one(drafts, draft):
                 break
 
@@ -134,7 +137,7 @@ def _add_kept(drafts: Drafts) -> None:
     for draft in drafts.all:
         member = draft.member
         is_open = draft.grant == 0 and draft.reserved == 0 and draft.eviction is None
-        if is_open and member.wanted > 0 and member.may_start:
+        if is_open and member.kept > 0 and member.may_start:
             _grant_one(drafts, draft)
 
 

@@ -47,7 +47,8 @@ class _Revision:
 
     __slots__ = (
         "burst_over", "busy", "busy_s", "changed", "decision", "due_s", "held_for_s", "held_until_s", "in_flight",
-        "is_fresh", "is_released", "look_wall_s", "queued", "ready", "requests_total", "rule", "state", "windows",
+        "is_fresh", "is_released", "kept", "look_wall_s", "queued", "ready", "requests_total", "rule", "state",
+        "windows",
     )  # fmt: skip
 
     def __init__(self, rule: ScalingRule, state: ScalingState, ready: int) -> None:
@@ -67,6 +68,7 @@ class _Revision:
         self.held_until_s = 0.0  # … and until when that holds
         self.is_released = False  # an operator's wish: what is in flight ends with the pods that it is in
         self.is_fresh = True  # neither a load nor a number of pods has come
+        self.kept = 0  # pods that the last decision wants without a request
         self.decision: Decision | None = None
         self.changed: Decision | None = None
 
@@ -87,6 +89,7 @@ class Autoscaler:
         self._now = now
         self._wall_clock = wall_clock
         self._scale = scale
+        self.kept_changed: Callable[[str, int], None] = _nothing  # how many are wanted without a request
         self._revisions: dict[str, _Revision] = {}
         self._awake: dict[str, _Revision] = {}
         self._looks: list[tuple[float, str]] = []  # a heap: at which wall clock time whose schedule may change
@@ -293,6 +296,9 @@ class Autoscaler:
         revision.state = decision.state
         self.decision_totals[decision.reason] += 1
         self._plan(key, revision, decision, scheduled)
+        if decision.kept != revision.kept:
+            revision.kept = decision.kept
+            self.kept_changed(key, decision.kept)
         if decision.wanted != decision.before:
             revision.changed = decision
             self._scale(key, decision)
@@ -384,3 +390,7 @@ class Autoscaler:
             if revision is not None and revision.look_wall_s == look_s:
                 self._schedule_look(key, revision)
                 self._decide(key, revision)
+
+
+def _nothing(key: str, count: int) -> None:
+    pass

@@ -61,6 +61,12 @@ class Decision(NamedTuple):
     state: ScalingState
 
     @property
+    def kept(self) -> int:
+        """Return how many pods are wanted whatever the load is: for a minimum, a schedule, an operator or a new one."""
+        initial = 0 if self.state.is_initialized else self.rule.initial_scale
+        return min(max(self.rule.min, self.seen.scheduled, self.seen.held, initial), self.wanted)
+
+    @property
     def explanation(self) -> str:
         """One sentence with the numbers."""
         return explain(self.reason, self.wanted, self.needed, self.rule, self.seen)

@@ -147,7 +147,7 @@ class Http1PodConnection(PodStream, PooledConnection):
             elif self.half_closes():
                 writer.write_eof_now()
             else:
-                writer.close()  # over TLS the pod answers with its own end, and `connection_lost` follows
+                writer.close_now()  # over TLS the pod answers with its own end, and `connection_lost` follows
         self.resume_response()
         return True
 

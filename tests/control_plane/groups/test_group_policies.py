@@ -128,9 +128,30 @@ def test_what_cannot_start_now_does_not_keep_others_waiting() -> None:
 
 
 def test_what_only_a_schedule_wants_evicts_nobody() -> None:
-    kept = Member("a", (1,), wanted=1)
+    kept = Member("a", (1,), wanted=1, kept=1)
     assert Affinity(PATIENCE_S).plan(view(kept, loaded("b"))).grants == {}
     assert Affinity(PATIENCE_S).plan(view(kept, Member("b", (1,)))).grants == {"a": 1}
+
+
+def test_a_free_budget_loads_nothing_without_a_request() -> None:
+    """The load of the last minutes calls for a program of one that was evicted, and for a second one of another."""
+    evicted, idle = Member("a", (1,), wanted=1), loaded("b", wanted=2)
+    assert Affinity(PATIENCE_S).plan(view(evicted, budget=4)).grants == {}
+    assert Affinity(PATIENCE_S).plan(view(evicted, idle, budget=4)).grants == {}
+    assert Affinity(PATIENCE_S).plan(view(evicted, idle._replace(busy=True), budget=4)).grants == {"b": 2}
+    asked = evicted._replace(since_s=NOW_S)
+    assert Affinity(PATIENCE_S).plan(view(asked, idle, budget=4)).grants == {"a": 1}
+
+
+@pytest.mark.parametrize("policy", [Affinity(PATIENCE_S), Fifo()])
+def test_an_exclusive_revision_has_no_copy_beyond_its_scale_beside_one_that_leaves(policy: GroupPolicy) -> None:
+    stopping = waiting("a", leaving=1, most=1)._replace(needs=())
+    plan = policy.plan(View(NOW_S, (), (stopping,), exclusive=True))
+    assert (plan.grants, plan.waits["a"].what) == ({}, WaitsFor.LEAVING)
+    roomy = policy.plan(View(NOW_S, (), (stopping._replace(most=2),), exclusive=True))
+    assert roomy.grants == {"a": 1}
+    gone = policy.plan(View(NOW_S, (), (stopping._replace(leaving=0),), exclusive=True))
+    assert gone.grants == {"a": 1}
 
 
 def test_nobody_waits_without_a_request() -> None:

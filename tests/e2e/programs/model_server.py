@@ -4,12 +4,14 @@ The GPU is a file with a lock that the kernel takes back however the program end
 `GPU.violations`, and ends. Each load and wake is a line of `GPU.loads`.
 
 POST /v1/chat/completions   the name of the model, after `seconds` of the JSON body
-POST /sleep, /wake_up       gives the GPU back, and takes it again; with `GPU.NAME.sick` there, /wake_up fails
+POST /sleep, /wake_up       gives the GPU back, and takes it again; with `GPU.NAME.sick` there, /wake_up fails; with
+                            `GPU.NAME.slow` there, /sleep and an end by SIGTERM take the seconds that it contains
 """
 
 import fcntl
 import json
 import os
+import signal
 import sys
 import threading
 import time
@@ -46,6 +48,18 @@ def append(what: str, line: str) -> None:
         file.write(line + "\n")
 
 
+def slowly() -> None:
+    if os.path.exists(f"{GPU}.{NAME}.slow"):
+        with open(f"{GPU}.{NAME}.slow") as file:
+            time.sleep(float(file.read()))
+
+
+def leave(number: int, frame: object) -> None:
+    slowly()
+    os._exit(0)
+
+
+signal.signal(signal.SIGTERM, leave)
 gpu = Gpu()
 
 
@@ -58,6 +72,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         if self.path == "/sleep":
+            slowly()
             gpu.give_back()
             self.answer(200, {})
         elif self.path == "/wake_up":

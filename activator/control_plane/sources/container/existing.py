@@ -19,7 +19,11 @@ class ExistingContainer(ContainerUnit):
     _is_started = False  # by us
 
     async def _bring_up(self, stop_asked: asyncio.Event) -> None:
-        name = self.settings.existing
+        await self._patiently(self._run, stop_asked)
+
+    async def _run(self) -> None:
+        """Start or resume the container if that is needed; to be repeated as a whole."""
+        name = self.id or self.settings.existing
         shown = await self.engine.inspect("containers", name)
         if shown is None:
             raise NotStartedError(f"there is no container {name}: make it, or correct `existing`")

@@ -17,6 +17,8 @@ _READ_BYTES: Final = 64 * 1024
 
 log = logging.getLogger("activator.container")
 
+_Failure = NotStartedError | EngineAwayError | None  # of a pull
+
 
 class Images:
     """Those of one engine."""
@@ -24,30 +26,30 @@ class Images:
     def __init__(self, engine: Engine, tasks: TaskGroupOwner) -> None:
         self._engine = engine
         self._tasks = tasks
-        self._pulls: dict[str, asyncio.Task[str]] = {}
+        self._pulls: dict[str, asyncio.Task[_Failure]] = {}
 
     async def provide(self, name: str, pull: str, timeout_s: float) -> dict[str, object]:
         """The image, inspected. Raises NotStartedError, EngineAwayError."""
         found = None if pull == "always" else await self._engine.inspect("images", name)
         if found is None and pull != "never":
-            problem = await self._pulled(name, timeout_s)
-            if problem:
-                raise NotStartedError(f"the image {name} cannot be pulled: {problem}")
+            failure = await self._pulled(name, timeout_s)
+            if failure is not None:
+                raise failure
             found = await self._engine.inspect("images", name)
         if found is None:
             tool = "podman" if self._engine.is_podman else "docker"
             raise NotStartedError(f"there is no image {name}: {tool} pull {name}, or correct `image`")
         return found
 
-    async def _pulled(self, name: str, timeout_s: float) -> str:
-        """Why that did not succeed. The pull goes on for others if this start is given up."""
+    async def _pulled(self, name: str, timeout_s: float) -> _Failure:
+        """Return why the pull failed. It continues for others if this start is given up."""
         task = self._pulls.get(name)
         if task is None:
             task = self._pulls[name] = self._tasks.start(f"pull of {name}", self._pull(name, timeout_s))
             task.add_done_callback(lambda _: self._pulls.pop(name, None))
         return await asyncio.shield(task)
 
-    async def _pull(self, name: str, timeout_s: float) -> str:
+    async def _pull(self, name: str, timeout_s: float) -> _Failure:
         log.info("pulling the image %s", name)
         try:
             async with asyncio.timeout(timeout_s):
@@ -56,11 +58,14 @@ class Images:
             problem = f"it took longer than {timeout_s:g} s (`containers.pull_timeout`)"
         except EngineError as error:
             problem = error.message
-        except (EngineAwayError, NoStreamError) as error:
+        except EngineAwayError as error:
+            return EngineAwayError(f"the image {name} cannot be pulled: {error}")
+        except NoStreamError as error:
             problem = str(error)
-        if not problem:
-            log.info("pulled the image %s", name)
-        return problem
+        if problem:
+            return NotStartedError(f"the image {name} cannot be pulled: {problem}")
+        log.info("pulled the image %s", name)
+        return None
 
     async def _follow(self, name: str) -> str:
         lines = JsonLines()

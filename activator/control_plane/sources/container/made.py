@@ -17,12 +17,13 @@ from activator.control_plane.sources.container.creation import (
     creation_of,
     port_of,
 )
-from activator.control_plane.sources.container.engine import EngineError
+from activator.control_plane.sources.container.engine import EngineAwayError, EngineError
 from activator.control_plane.sources.container.images import Images
 from activator.control_plane.sources.container.sweeper import Sweeper
 from activator.control_plane.sources.container.unit import (
     ContainerUnit,
     Surroundings,
+    found_by_label,
     removed,
     removed_by_label,
     way_of,
@@ -66,8 +67,9 @@ class MadeContainer(ContainerUnit):
     async def _bring_up(self, stop_asked: asyncio.Event) -> None:
         settings = self.settings
         await self._sweeper.first_done(self.around.patience_s)  # what is left of an earlier run may have its name
-        work = self._images.provide(settings.image, settings.pull, self._pull_timeout_s)
-        image = await self._or_stopped(work, stop_asked)
+        image = await self._patiently(
+            lambda: self._images.provide(settings.image, settings.pull, self._pull_timeout_s), stop_asked
+        )
         if image is None or stop_asked.is_set():
             return
         self.port = port_of(settings, image)
@@ -79,8 +81,28 @@ class MadeContainer(ContainerUnit):
             *(self.engine.is_podman, os.environ),
         )
         self._sweeper.expect(self.identity)
+        await self._patiently(lambda: self._create(body, stop_asked), stop_asked, is_cancelled=False)
+        if self.id and not stop_asked.is_set():
+            start = f"/containers/{self.id}/start"
+            await self._patiently(lambda: self.engine.call("POST", start), stop_asked)
+
+    async def _create(self, body: dict[str, Any], stop_asked: asyncio.Event) -> None:
+        """Have the container made, with `id` set; not a second time if a broken connection has cut the answer."""
+        is_repeated = self._is_unheard
+        if is_repeated and await self._or_stopped(self._is_found(), stop_asked):
+            return
         self._is_unheard = True
-        made = await self._created(body, stop_asked)
+        try:
+            made = await self._created(body, stop_asked)
+        except EngineError as error:
+            if is_repeated and await self._or_stopped(
+                self._is_found(), stop_asked
+            ):  # it was being made when it was looked for
+                return
+            if is_repeated and error.status == 409:
+                raise EngineAwayError(error.message) from None  # its name is reserved: it may still be being made
+            self._is_unheard = is_repeated
+            raise
         if made is None:
             return
         found = made.get("Id") if isinstance(made, dict) else None
@@ -88,11 +110,20 @@ class MadeContainer(ContainerUnit):
             raise EngineError(200, "the engine does not name the container that it made")
         self.id, self._is_unheard = found, False
         self._tell_warnings(made.get("Warnings"))
-        if not stop_asked.is_set():
-            await self._or_stopped(self.engine.call("POST", f"/containers/{self.id}/start"), stop_asked)
+
+    async def _is_found(self) -> bool:
+        """True if the container has been made, though the engine has not answered."""
+        found = await found_by_label(self.engine, self._labels())
+        if found:
+            self.id, self._is_unheard = found[0], False
+        return bool(found)
+
+    def _labels(self) -> list[str]:
+        instance = self._sweeper.labels[INSTANCE_LABEL]
+        return [f"{IDENTITY_LABEL}={self.identity}", f"{INSTANCE_LABEL}={instance}"]
 
     async def _created(self, body: dict[str, Any], stop_asked: asyncio.Event) -> Any:
-        """What the engine says; it has a moment more for that when the container is not wanted any more."""
+        """Return the engine's answer; None if the container is not wanted any more and none comes in UNHEARD_S."""
         call = self.engine.call("POST", "/containers/create", {"name": self._name}, body)
         task = asyncio.ensure_future(call)  # noqa: TID251 - awaited or cancelled below
         asked = asyncio.ensure_future(stop_asked.wait())  # noqa: TID251 - cancelled below
@@ -100,9 +131,6 @@ class MadeContainer(ContainerUnit):
             await asyncio.wait({task, asked}, return_when=asyncio.FIRST_COMPLETED)
             await asyncio.wait({task}, timeout=UNHEARD_S)
             return task.result() if task.done() else None
-        except EngineError:
-            self._is_unheard = False  # it refused
-            raise
         finally:
             asked.cancel()
             task.cancel()
@@ -119,12 +147,8 @@ class MadeContainer(ContainerUnit):
     async def gone(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
         try:
             if self._is_unheard:
-                labels = [
-                    f"{IDENTITY_LABEL}={self.identity}",
-                    f"{INSTANCE_LABEL}={self._sweeper.labels[INSTANCE_LABEL]}",
-                ]
                 await removed_by_label(
-                    self.engine, labels, self.identity, is_closing, CLOSE_PATIENCE_S, self.around.now
+                    self.engine, self._labels(), self.identity, is_closing, CLOSE_PATIENCE_S, self.around.now
                 )
             elif self.id:
                 await removed(self.engine, self.id, self.identity, is_closing, CLOSE_PATIENCE_S, self.around.now)

@@ -1,7 +1,8 @@
 """The output of a container, read for as long as it runs, at the pace at which that of processes is read.
 
-What the engine has written down is read, not the container's own pipe: a container is never held up by us, and one
-that writes faster than we read is read later. After a break the reading goes on where it ended, by time.
+The engine's log is read, not the container's own pipe: a container is never held up by us, and one that writes faster
+than we read is read later. After a break reading resumes behind the last message that was read (`LogPosition`), also if
+the container has ended while the engine was away.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 from typing import Final
 
 from activator.control_plane.sources.container.engine import Engine, EngineAwayError, EngineError
-from activator.control_plane.sources.container.streams import Demultiplexer, NoStreamError
+from activator.control_plane.sources.container.streams import Demultiplexer, LogPosition, NoStreamError, TerminalLines
 from activator.control_plane.sources.process.output import LINES_KEPT, READ_BYTES, Output, Pace
 from activator.runtime.clock import Now
 from activator.runtime.tasks import pause, wait_for
@@ -22,7 +23,7 @@ log = logging.getLogger("activator.container")
 
 
 class OutputReader:
-    """Of one container; `ended` is set when it has ended."""
+    """The reader of one container's output; `ended` is set when the container has ended."""
 
     def __init__(
         self,
@@ -41,17 +42,22 @@ class OutputReader:
         self._ended = ended
         self._now = now
         self._wall_clock = wall_clock
+        self._position = LogPosition()
 
     async def run(self, since_s: float | None) -> None:
-        """Until the container has ended. `since_s`: Unix seconds; None: from its first line on."""
+        """Read until the container has ended. `since_s`: Unix seconds; None: from its first line on."""
         try:
             while True:
                 try:
                     await self._read(since_s)
+                    is_cut = False
                 except EngineAwayError:
-                    pass  # the one who watches the container tells it
-                since_s = self._wall_clock()
-                if await wait_for(self._ended, AGAIN_S):
+                    is_cut = True  # the task that watches the container logs it
+                since_s = self._position.since_s() or self._wall_clock()
+                self._position.resume()
+                if is_cut and self._ended.is_set():
+                    await pause(AGAIN_S)  # its last lines are still in the log; `end` of the container bounds the wait
+                elif await wait_for(self._ended, AGAIN_S) and not is_cut:
                     return
         except EngineError as error:
             if error.status != 404 and not self._ended.is_set():
@@ -63,32 +69,34 @@ class OutputReader:
                 self._output.end(stream)
 
     async def last_lines(self) -> list[str]:
-        """Of a container that has ended, of whose output much is not read yet."""
+        """Return the end of the log of a container that has ended, of whose output much has not been read."""
         last = Output()
         query = {"stdout": "1", "stderr": "1", "tail": str(LINES_KEPT)}
-        frames = Demultiplexer()
+        messages = self._messages()
         try:
             async with (
                 asyncio.timeout(AGAIN_S),
                 self._engine.streamed("GET", f"/containers/{self._container}/logs", query) as content,
             ):
                 while data := await content.read(READ_BYTES):
-                    for stream, piece in [("stdout", data)] if self._is_terminal else frames.feed(data):
-                        last.feed(stream, piece)
+                    for piece in messages.feed(data):
+                        last.feed(piece.stream, piece.data)
         except (TimeoutError, EngineAwayError, EngineError, NoStreamError) as error:
             log.debug("the last lines of the container %s: %s", self._container[:12], error)
         return last.lines()
 
+    def _messages(self) -> Demultiplexer | TerminalLines:
+        return TerminalLines() if self._is_terminal else Demultiplexer()
+
     async def _read(self, since_s: float | None) -> None:
-        query = {"follow": "1", "stdout": "1", "stderr": "1"}
+        query = {"follow": "1", "stdout": "1", "stderr": "1", "timestamps": "1"}
         if since_s is not None:
             query["since"] = f"{since_s:.6f}"
-        frames = Demultiplexer()
+        messages = self._messages()
         pace = Pace(self._now)
         async with self._engine.streamed("GET", f"/containers/{self._container}/logs", query) as content:
             while data := await content.read(READ_BYTES):
                 lines = 0
-                pieces = [("stdout", data)] if self._is_terminal else frames.feed(data)
-                for stream, piece in pieces:
-                    lines += self._output.feed(stream, piece)
+                for piece in messages.feed(data):
+                    lines += self._output.feed(piece.stream, self._position.take(piece))
                 await pause(pace.wait_s(len(data), lines))

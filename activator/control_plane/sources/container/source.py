@@ -54,7 +54,8 @@ class ContainerSource(Source):
         self._watcher: Watcher | None = None
         self._task: Any = None
         self._engine: Engine | None = None
-        self._has_listed = False  # the engine that is watched, its containers with labels
+        self._is_configured = False
+        self._is_list_awaited = False  # the program has started with discovery, and nothing has been listed yet
 
     async def close(self) -> None:
         self._stop()
@@ -67,20 +68,23 @@ class ContainerSource(Source):
             self._found.pop(key)
 
     def configure(self, config: Config) -> None:
-        """What holds from now on; the revisions of the file are known to the others already."""
+        """Apply a configuration; the revisions of the file are known to the others already."""
         self._config = config
+        # A reload does not make a program that serves unready: its other revisions do not depend on the engine.
+        self._is_list_awaited = config.containers.discover and (self._is_list_awaited or not self._is_configured)
+        self._is_configured = True
         self._file = {f"{one.namespace}/{one.name}": one for one in config.revisions}
-        self._has_listed = self._has_listed and config.containers.discover
         wanted = config.containers.discover or bool(self._named())
         if not wanted:
             self._stop()
             self._apply(Discovered({}, {}))
             return
+        for key, one in self._found.items():
+            self._declare(key, one)  # with what now holds for all revisions
         engine = self._units.engine()
         if engine is not self._engine:
             self._stop()
             self._engine = engine
-            self._has_listed = False
         if self._watcher is None:
             self._watcher = Watcher(engine, self._tasks, self._look)
             self._task = self._tasks.start("discovery of containers", self._watcher.run())
@@ -89,14 +93,15 @@ class ContainerSource(Source):
     def declares(self, key: str) -> bool:
         return key in self._sets
 
+    def pending(self) -> list[str]:
+        if not self._is_list_awaited:
+            return []
+        problem = "" if self._watcher is None else self._watcher.problem
+        return ["the first list of containers" + (f": {problem}" if problem else "")]
+
     def resubmit(self, key: str) -> None:
         self._submit(self._sets[key])
         self._programs.resubmit(key)
-
-    def pending(self) -> list[str]:
-        if self._config.containers.discover and not self._has_listed:
-            return ["the first list of containers"]
-        return []
 
     def _stop(self) -> None:
         if self._task is not None:
@@ -121,7 +126,7 @@ class ContainerSource(Source):
             query = {"all": "true", "filters": json.dumps({"label": [f"{ENABLE}=true"]})}
             listed = await engine.call("GET", "/containers/json", query)
             self._apply(discovered(listed, self._file, set(names())))
-            self._has_listed = True
+            self._is_list_awaited = False
         else:
             self._apply(Discovered({}, {}))
         running = {one.name for one in self._found.values() if one.is_running}
@@ -166,10 +171,14 @@ class ContainerSource(Source):
         except ConfigError as error:  # a page that cannot be read
             log.warning("container %s: %s", one.name, error.problems[0])
             return
-        log.info("the container %s is the revision %s for %s", one.name, key, ", ".join(revision.hosts))
         # Behind all of the file: where both could mean a request, the file's is asked first.
-        made = self._sets[key] = RevisionSet(msgspec.structs.replace(spec, order=len(self._file) + 1))
-        self._submit(made)
+        made = RevisionSet(msgspec.structs.replace(spec, order=len(self._file) + 1))
+        known = self._sets.get(key)
+        if known is None:
+            log.info("the container %s is the revision %s for %s", one.name, key, ", ".join(revision.hosts))
+        self._sets[key] = made
+        if made != known:
+            self._submit(made)
         self._programs.add_revision(key, revision)
 
     def _drop(self, key: str) -> None:

@@ -1,11 +1,13 @@
-"""Bytes of an engine's streams into what they carry: output, and lines of JSON. No I/O, and memory with a bound."""
+"""Parsers for the streams of an engine: the output of containers and lines of JSON. No I/O, and memory with a bound."""
 
 from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterator
-from typing import Any, Final
+from datetime import datetime
+from typing import Any, Final, NamedTuple
 
 from activator.runtime.units import MIB
 
@@ -13,29 +15,48 @@ LINE_BYTES_MAX: Final = MIB  # of an event, or of a step of a pull
 
 _HEADER_BYTES: Final = 8
 _STREAMS: Final = {0: "stdout", 1: "stdout", 2: "stderr"}
+_LINES: Final = re.compile(rb"[^\n]*\n|[^\n]+")
+_TIME: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
+_TIME_BYTES_MAX: Final = 35  # with nanoseconds and a zone
+_SECOND_NS: Final = 1_000_000_000
+_WHOLE: Final = 1 << 62  # more bytes than a message has
 
 
 class NoStreamError(Exception):
     """The bytes are not what they should be."""
 
 
+class Piece(NamedTuple):
+    """A part of one message of the output; `begins` and `ends` say whether it has the message's first and last byte."""
+
+    stream: str
+    data: bytes
+    begins: bool
+    ends: bool
+
+
 class Demultiplexer:
-    """Output of a container without a terminal: both streams in frames, each with a header of 8 bytes."""
+    """Parser for the output of a container without a terminal: frames of both streams, each with a header of 8 bytes.
+
+    A frame is a message: the engines write one for each entry of their log.
+    """
 
     def __init__(self) -> None:
         self._header = b""
         self._stream = ""
         self._left = 0  # bytes of the frame
+        self._begins = False  # no byte of the frame has been read
 
-    def feed(self, data: bytes) -> Iterator[tuple[str, bytes]]:
-        """The pieces that `data` holds, and whose they are. Raises NoStreamError."""
+    def feed(self, data: bytes) -> Iterator[Piece]:
+        """Yield the pieces that `data` holds. Raises NoStreamError."""
         place = 0
         while place < len(data):
             if self._left:
                 piece = data[place : place + self._left]
                 place += len(piece)
                 self._left -= len(piece)
-                yield self._stream, piece
+                begins, self._begins = self._begins, False
+                yield Piece(self._stream, piece, begins, not self._left)
                 continue
             taken = data[place : place + _HEADER_BYTES - len(self._header)]
             place += len(taken)
@@ -50,6 +71,127 @@ class Demultiplexer:
             raise NoStreamError("output that is not in frames")
         self._stream = stream
         self._left = int.from_bytes(header[4:], "big")
+        self._begins = True
+
+
+class TerminalLines:
+    """Parser for the output of a container with a terminal: one stream without frames, in which a line is a message."""
+
+    def __init__(self) -> None:
+        self._begins = True
+
+    def feed(self, data: bytes) -> Iterator[Piece]:
+        """Yield the pieces that `data` holds."""
+        for line in _LINES.findall(data):
+            begins, self._begins = self._begins, line.endswith(b"\n")
+            yield Piece("stdout", line, begins, self._begins)
+
+
+class LogPosition:
+    """How far the output of one container has been read, so that reading can resume where a connection broke.
+
+    Engines put the time in front of each message (`timestamps=1`), some of them in whole seconds: a position is the
+    time of the last message of each stream, and the number of messages that had this time. What an engine sends again
+    up to there is dropped. A message without a time always passes.
+    """
+
+    def __init__(self) -> None:
+        self._streams: dict[str, _StreamPosition] = {}
+        self._latest_ns = 0  # the time of the newest message of both streams
+
+    def since_s(self) -> float | None:
+        """Return the Unix time from which to read again; None: no message had a time."""
+        # Messages of the two streams may be out of order by a moment, and a time may be a whole second.
+        return self._latest_ns // _SECOND_NS - 1.0 if self._latest_ns else None
+
+    def resume(self) -> None:
+        """Expect messages from `since_s` on, those that are known among them."""
+        for position in self._streams.values():
+            position.resume()
+
+    def take(self, piece: Piece) -> bytes:
+        """Return the output in a piece that has not been read before, without times."""
+        position = self._streams.get(piece.stream)
+        if position is None:
+            position = self._streams[piece.stream] = _StreamPosition()
+        data = position.take(piece)
+        self._latest_ns = position.read_ns or self._latest_ns
+        return data
+
+
+class _StreamPosition:
+    """The position in one of the two streams."""
+
+    def __init__(self) -> None:
+        self.read_ns = 0  # the time of the message that was read last, for the first time or again
+        self._last_ns = 0  # the time of the last message …
+        self._count = 0  # … and how many messages had it
+        self._prefix: bytes | None = None  # the beginning of a message whose time is not complete
+        self._offset = -1  # in the message that is being read; -1: none is
+        self._read_bytes = -1  # of the last message, if a break cut it; -1: it is complete
+        self._skipped_bytes = 0  # still to be dropped of the message that is being read
+        self._is_replay = False  # messages may come that were read before the break …
+        self._replayed = 0  # … and so many came that had the time of the last one
+
+    def resume(self) -> None:
+        if self._skipped_bytes != _WHOLE:
+            self._read_bytes = max(self._read_bytes, self._offset)
+        self._prefix, self._offset, self._skipped_bytes = None, -1, 0
+        self._is_replay, self._replayed = self._last_ns > 0, 0
+
+    def take(self, piece: Piece) -> bytes:
+        data = piece.data
+        if piece.begins:
+            self._prefix = b""
+        if self._prefix is not None:
+            data = self._prefix + data
+            place = data.find(b" ", 0, _TIME_BYTES_MAX + 1)
+            if place < 0 and len(data) <= _TIME_BYTES_MAX and not piece.ends:
+                self._prefix = data
+                return b""
+            self._prefix, self._offset = None, 0
+            time_ns = nanoseconds_of(data[: max(place, 0)])
+            if time_ns:
+                data = data[place + 1 :]
+            self._begin(time_ns)
+        self._offset += len(data)
+        dropped = min(self._skipped_bytes, len(data))
+        if self._skipped_bytes != _WHOLE:
+            self._skipped_bytes -= dropped
+        if piece.ends:
+            if self._skipped_bytes != _WHOLE:
+                self._read_bytes = -1
+            self._offset, self._skipped_bytes = -1, 0
+        return data[dropped:]
+
+    def _begin(self, time_ns: int) -> None:
+        """A message with this time; 0: it has none."""
+        self.read_ns = time_ns
+        if self._is_replay and time_ns:
+            if time_ns < self._last_ns:
+                self._skipped_bytes = _WHOLE
+                return
+            if time_ns == self._last_ns and self._replayed < self._count:
+                self._replayed += 1
+                is_last = self._replayed == self._count
+                self._skipped_bytes = self._read_bytes if is_last and self._read_bytes >= 0 else _WHOLE
+                return
+        self._is_replay, self._read_bytes = False, -1
+        if time_ns:
+            self._count = self._count + 1 if time_ns == self._last_ns else 1
+            self._last_ns = time_ns
+
+
+def nanoseconds_of(time: bytes) -> int:
+    """Return the Unix time of RFC 3339 in nanoseconds; 0 if `time` is none."""
+    found = _TIME.fullmatch(time)
+    if found is None:
+        return 0
+    try:
+        seconds = datetime.fromisoformat(f"{found[1].decode()}{found[3].decode()}").timestamp()
+    except (ValueError, OverflowError):
+        return 0
+    return int(seconds) * _SECOND_NS + int((found[2] or b"").ljust(9, b"0") or b"0")
 
 
 class JsonLines:

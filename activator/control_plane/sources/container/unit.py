@@ -4,7 +4,8 @@ Rules
   1. What we make has our labels, is known to the sweeper (`sweeper.py`) before it is asked for, and is removed whatever
      happened before. What exists is never removed, and left as it is when we let it go.
   2. It is watched by waiting calls of limited length and by looking at it: what an engine forgot to tell is seen at the
-     next look. While the engine is away the container counts as running, and its requests go on.
+     next look. While the engine is away the container counts as running, and its requests go on. A start repeats each
+     step that a broken connection has cut, until the engine has been away for `containers.patience`.
   3. "Ready" means: what `readiness` says; without that, the image's own HEALTHCHECK, run here at the pace of
      `readiness`; without that, its port accepts. A published port may be the engine's own proxy, which accepts before
      the program does, and closes when it finds nobody: the kernel is asked whether the program listens (listening.py),
@@ -54,6 +55,7 @@ RETRY_AWAY_S: Final = 2.0  # an engine may be back at any moment: failed starts 
 
 log = logging.getLogger("activator.container")
 
+_PAUSES: Final = {"SIGSTOP": "pause", "SIGCONT": "unpause"}
 _PORT_TAKEN: Final = re.compile(r"address already in use|port is already allocated", re.IGNORECASE)
 
 T = TypeVar("T")
@@ -74,7 +76,7 @@ class Surroundings:
 
 
 class ContainerUnit(Unit):
-    """What both kinds have in common."""
+    """A container, whoever made it."""
 
     def __init__(self, around: Surroundings, revision: Revision, identity: str, claim: str, on_line: OnLine) -> None:
         assert revision.container is not None
@@ -111,13 +113,13 @@ class ContainerUnit(Unit):
     async def start(self, stop_asked: asyncio.Event) -> None:
         since_s = self.around.wall_clock()
         try:
-            await self._until_there(stop_asked)
+            await self._patiently(lambda: self.engine.call("GET", "/version"), stop_asked)
             if stop_asked.is_set():
                 return
             await self._bring_up(stop_asked)
             if not self.id or stop_asked.is_set():
                 return
-            shown = await self._or_stopped(self.engine.inspect("containers", self.id), stop_asked)
+            shown = await self._patiently(lambda: self.engine.inspect("containers", self.id), stop_asked)
             if stop_asked.is_set():
                 return
         except EngineAwayError as error:
@@ -135,17 +137,27 @@ class ContainerUnit(Unit):
         log.info("started %s, container %s, at %s", self.identity, self.id[:12], self.address or "no address")
         self._watch(since_s)
 
-    async def _until_there(self, stop_asked: asyncio.Event) -> None:
-        """Wait for an engine that is away, for a while."""
-        until_s = self.around.now() + self.around.patience_s
+    async def _patiently(
+        self, step: Callable[[], Coroutine[Any, Any, T]], stop_asked: asyncio.Event, is_cancelled: bool = True
+    ) -> T | None:
+        """Return the result of a step of the start; None if the container is not wanted any more.
+
+        The step is repeated while the engine is away, for `patience_s` from its first failure; then EngineAwayError.
+        `is_cancelled`: a step that is under way is cancelled when the container is not wanted any more.
+        """
+        until_s: float | None = None
         while not stop_asked.is_set():
             try:
-                await self._or_stopped(self.engine.call("GET", "/version"), stop_asked)
-                return
-            except EngineAwayError:
-                if self.around.now() >= until_s:
+                return await (self._or_stopped(step(), stop_asked) if is_cancelled else step())
+            except EngineAwayError as error:
+                now_s = self.around.now()
+                if until_s is None:
+                    until_s = now_s + self.around.patience_s
+                    log.info("%s: its start waits: %s", self.identity, error)
+                if now_s >= until_s:
                     raise
-                await wait_for(stop_asked, AWAY_STEP_S)
+                await wait_for(stop_asked, min(AWAY_STEP_S, until_s - now_s))
+        return None
 
     def _find_address(self) -> None:
         if self.port is None:
@@ -312,10 +324,32 @@ class ContainerUnit(Unit):
             return None
 
     async def signal(self, name: str) -> str:
-        """SIGSTOP and SIGCONT are the engine's pause: all processes of the container stand still."""
-        words = {"SIGSTOP": "pause", "SIGCONT": "unpause"}
-        query = None if name in words else {"signal": name}
-        return await self._told(f"/containers/{self.id}/{words.get(name, 'kill')}", query, (304, 409))
+        """Send a signal; SIGSTOP and SIGCONT are the engine's pause, in which all processes stand still.
+
+        A pause that a broken connection has cut is repeated for KILL_TIMEOUT_S: a program that does not wake is lost.
+        """
+        if name not in _PAUSES:
+            return await self._told(f"/containers/{self.id}/kill", {"signal": name}, (304, 409))
+        until_s, is_repeated = self.around.now() + KILL_TIMEOUT_S, False
+        while True:
+            try:
+                await self.engine.call("POST", f"/containers/{self.id}/{_PAUSES[name]}", timeout_s=KILL_TIMEOUT_S)
+                return ""
+            except EngineError as error:
+                is_done = is_repeated and await self._is_paused() is (name == "SIGSTOP")
+                return "" if is_done or error.status in (304, 409) else error.message
+            except EngineAwayError as error:
+                if self._ended.is_set() or self.around.now() >= until_s:
+                    return str(error)
+            is_repeated = True
+            await pause(AWAY_STEP_S)
+
+    async def _is_paused(self) -> bool | None:
+        try:
+            shown = await self.engine.inspect("containers", self.id, KILL_TIMEOUT_S)
+        except (EngineAwayError, EngineError):
+            return None
+        return None if shown is None else state_of(shown).is_paused
 
     # --- the end ---
 
@@ -394,7 +428,7 @@ class ContainerUnit(Unit):
             await wait_for(self._ended, KILL_TIMEOUT_S)
 
     async def _or_stopped(self, work: Coroutine[Any, Any, T], stop_asked: asyncio.Event) -> T | None:
-        """What comes of it; None, if it is not wanted any more: it is given up."""
+        """Return the result of `work`; None if the container is not wanted any more: the work is cancelled."""
         task = asyncio.ensure_future(work)  # noqa: TID251 - awaited or cancelled below
         asked = asyncio.ensure_future(stop_asked.wait())  # noqa: TID251 - cancelled below
         try:
@@ -429,21 +463,27 @@ async def stays_open(address: str, hold_s: float) -> bool:
 async def removed_by_label(
     engine: Engine, labels: list[str], identity: str, is_closing: Callable[[], bool], patience_s: float, now: Now
 ) -> None:
-    """Of a container that was asked for and never heard of: it may be there. As `removed`."""
-    began_s, query = now(), {"all": "true", "filters": json.dumps({"label": labels})}
-    listed: Any = None
-    while listed is None:
+    """Remove a container that was asked for and may be there, though the engine has not answered. As `removed`."""
+    began_s = now()
+    names: list[str] | None = None
+    while names is None:
         try:
-            listed = await engine.call("GET", "/containers/json", query, timeout_s=REMOVE_TIMEOUT_S) or []
+            names = await found_by_label(engine, labels)
         except (EngineAwayError, EngineError) as error:
             if is_closing() and now() - began_s >= patience_s:
                 log.error("%s: whether it has a container is not known: %s", identity, error)
                 return
             await pause(AWAY_STEP_S)
-    for one in listed if isinstance(listed, list) else []:
-        name = one.get("Id") if isinstance(one, dict) else None
-        if isinstance(name, str) and name.isalnum():
-            await removed(engine, name, identity, is_closing, patience_s, now)
+    for name in names:
+        await removed(engine, name, identity, is_closing, patience_s, now)
+
+
+async def found_by_label(engine: Engine, labels: list[str]) -> list[str]:
+    """Return the ids of the containers that have these labels. Raises EngineAwayError, EngineError."""
+    query = {"all": "true", "filters": json.dumps({"label": labels})}
+    listed = await engine.call("GET", "/containers/json", query, timeout_s=REMOVE_TIMEOUT_S)
+    names = [one.get("Id") for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+    return [name for name in names if isinstance(name, str) and name.isalnum()]
 
 
 async def removed(

@@ -29,7 +29,7 @@ log = logging.getLogger("activator.container")
 
 
 class Watcher:
-    """`look` is called, one call at a time; an error of the engine in it is told, and the next look comes."""
+    """Calls `look`, one call at a time; an error of the engine in it is logged, and the next look comes."""
 
     def __init__(self, engine: Engine, tasks: TaskGroupOwner, look: Callable[[], Awaitable[None]]) -> None:
         self._engine = engine
@@ -37,6 +37,7 @@ class Watcher:
         self._look = look
         self._changed = asyncio.Event()
         self.looks_total = 0
+        self.problem = ""  # why the last look failed
 
     def hurry(self) -> None:
         """Look again."""
@@ -54,11 +55,11 @@ class Watcher:
                     await self._look()
                     if is_away:
                         log.info("the container engine at %s answers again", self._engine.path)
-                    is_away, again_s = False, AGAIN_INITIAL_S
+                    is_away, again_s, self.problem = False, AGAIN_INITIAL_S, ""
                 except (EngineAwayError, EngineError) as error:
                     if not is_away:
                         log.warning("containers are not found at the moment: %s", error)
-                    is_away = True
+                    is_away, self.problem = True, str(error)
                     await pause(again_s)
                     again_s = min(again_s * 2.0, AGAIN_MAX_S)
                     continue

@@ -1,11 +1,14 @@
 """Fixed pods from a file that something else writes: read when it changes, all of it or nothing.
 
 Rules
-  1. The file is looked at every PODS_FILE_LOOK_S, in a thread, since a file system may hang. It may be replaced or
-     written in place: what is not whole is no list, and the next look finds the rest.
-  2. A file that is missing, too large or no list of pods changes nothing: the pods that it gave stay, and one line says
+  1. The file is checked every PODS_FILE_LOOK_S, in a thread, because a file system may hang. It may be replaced or
+     written in place.
+  2. A list that shows its end takes effect at once: JSON, YAML in brackets, or YAML whose last line is `...`. The
+     beginning of any other YAML list is a list as well, so such a file has to be unchanged for PODS_FILE_QUIET_S. So
+     has a file with a mistake, before the mistake is reported. Once a file has ended with `...`, it has to.
+  3. A file that is missing, too large or no list of pods changes nothing: the pods that it gave stay, and one line says
      why. An empty list is a list: no pods.
-  3. An entry has the form of an entry of `pods`.
+  4. An entry has the form of an entry of `pods`.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import yaml
@@ -28,6 +31,7 @@ from activator.runtime.unix_address import is_unix
 from activator.runtime.unix_address import problem_with as problem_with_unix
 
 PODS_FILE_LOOK_S: Final = 1.0
+PODS_FILE_QUIET_S: Final = 3.0  # without a change: the writer has finished
 PODS_FILE_BYTES_MAX: Final = 4 * MIB
 PODS_FILE_YAML_BYTES_MAX: Final = 256 * KIB  # it is parsed in Python, some 100 KiB a second
 PODS_FILE_PODS_MAX: Final = 20_000
@@ -35,11 +39,23 @@ PODS_FILE_PODS_MAX: Final = 20_000
 Entries = list[str | Pod]
 FileState = tuple[int, int, int]
 
+_END_OF_YAML: Final = b"..."
+
 log = logging.getLogger("activator.state")
 
 
 class PodsFileError(Exception):
     """What is wrong with it, in one line."""
+
+
+class Contents(NamedTuple):
+    """One reading of the file; `problem`: why it is no list of pods. `state` is None if it could not be read."""
+
+    state: FileState | None
+    entries: Entries
+    problem: str = ""
+    shows_end: bool = True  # no beginning of it would have been a list
+    has_last_line: bool = False  # its last line is `...`
 
 
 def read_pods(text: bytes) -> Entries:
@@ -97,9 +113,14 @@ def _kind(found: object) -> str:
 
 
 class PodsFile:
-    """`changed` is called with each new list, and with each failure that is another one."""
+    """The pods of one file. `changed` is called after each new list and each new problem.
 
-    def __init__(self, label: str, path: str, changed: Callable[[], None], now: Now, wait: Wait) -> None:
+    `wall_clock` gives Unix seconds: a file that was last changed long before the first reading is complete.
+    """
+
+    def __init__(
+        self, label: str, path: str, changed: Callable[[], None], now: Now, wait: Wait, wall_clock: Now
+    ) -> None:
         self.label = label
         self.entries: Entries = []
         self.problem = ""
@@ -108,7 +129,11 @@ class PodsFile:
         self._changed = changed
         self._now = now
         self._wait = wait
-        self._state: FileState | None = None  # when it was read last
+        self._wall_clock = wall_clock
+        self._read: Contents | None = None  # the last reading
+        self._wants_last_line = False  # its writer ends each list with a line
+        self._complete_s = 0.0  # from when on it counts as complete
+        self._applied: Contents | None = None  # the reading that took effect, or whose problem was reported
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -117,19 +142,37 @@ class PodsFile:
             await self._wait(asyncio.Event(), PODS_FILE_LOOK_S)
 
     async def look(self) -> None:
-        """Read it if it is another one than before."""
-        try:
-            state, entries = await asyncio.to_thread(_read_if_changed, self._path, self._state)
-        except PodsFileError as error:
-            self._failed(str(error))
-            return
-        if entries is None:
+        """Read the file if it has changed, and apply what was read once it is complete."""
+        found = await asyncio.to_thread(_read_if_changed, self._path, self._read)
+        now_s = self._now()
+        if found is not self._read:
+            unchanged_s = self._unchanged_s(found) if self._read is None else 0.0
+            self._read = found
+            self._complete_s = now_s if found.shows_end else now_s + PODS_FILE_QUIET_S - unchanged_s
+        if found is self._applied:
             if self.problem:
                 self._changed()  # time alone may make a difference
-            return
-        if self.problem or self._state is None or entries != self.entries:
+        elif now_s >= self._complete_s:
+            is_first = self._applied is None
+            self._applied = found
+            if found.problem:
+                self._failed(found.problem)
+            elif self._wants_last_line and not found.shows_end:
+                self._failed("its last line is not `...`, as it was before: it may be cut")
+            else:
+                self._wants_last_line = found.has_last_line
+                self._accept(found.entries, is_first)
+
+    def _unchanged_s(self, found: Contents) -> float:
+        """Return for how long the file had not been changed when it was read; at most PODS_FILE_QUIET_S."""
+        if found.state is None:
+            return 0.0
+        changed_s = found.state[2] / 1e9
+        return min(max(self._wall_clock() - changed_s, 0.0), PODS_FILE_QUIET_S)
+
+    def _accept(self, entries: Entries, is_first: bool) -> None:
+        if self.problem or is_first or entries != self.entries:
             log.info("%s: %d pods", self.label, len(entries))
-        self._state = state
         self.problem = ""
         self.entries = entries
         self._changed()
@@ -141,21 +184,43 @@ class PodsFile:
             kept = f"; its {len(self.entries)} pods stay" if self.entries else ""
             log.warning("%s: %s%s", self.label, problem, kept)
         self.problem = problem
-        self._state = None  # a write that goes on may end within the same state of the file
         self._changed()
 
 
-def _read_if_changed(path: str, known: FileState | None) -> tuple[FileState, Entries | None]:
-    """Raises PodsFileError."""
+def _read_if_changed(path: str, known: Contents | None) -> Contents:
+    """Read the file; `known` itself, if that is what there still is.
+
+    A file with a mistake is read again in any case: its writer may correct it without another size and time.
+    """
+    found = _read(path, known)
+    return known if known is not None and found == known else found
+
+
+def _read(path: str, known: Contents | None) -> Contents:
     try:
         with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
-            state = (status.st_ino, status.st_size, status.st_mtime_ns)
-            if state == known:
-                return state, None
+            state = _state_of(file.fileno())
+            if known is not None and state == known.state and not known.problem:
+                return known
             text = file.read(PODS_FILE_BYTES_MAX + 1)
+            is_torn = _state_of(file.fileno()) != state
     except OSError as error:
-        raise PodsFileError(f"it cannot be read: {(error.strerror or str(error)).lower()}") from None
+        return Contents(None, [], f"it cannot be read: {(error.strerror or str(error)).lower()}")
     if len(text) > PODS_FILE_BYTES_MAX:
-        raise PodsFileError(f"it is larger than {PODS_FILE_BYTES_MAX >> 20} MiB")
-    return state, read_pods(text)
+        return Contents(None, [], f"it is larger than {PODS_FILE_BYTES_MAX >> 20} MiB")
+    try:
+        entries = read_pods(text)
+    except PodsFileError as error:
+        return Contents(state, [], str(error), shows_end=False)
+    has_last_line = text.strip().splitlines()[-1:] == [_END_OF_YAML]
+    return Contents(state, entries, "", not is_torn and (has_last_line or _is_in_brackets(text)), has_last_line)
+
+
+def _state_of(file: int) -> FileState:
+    status = os.fstat(file)
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _is_in_brackets(text: bytes) -> bool:
+    whole = text.strip()
+    return whole.startswith(b"[") and whole.endswith(b"]")

@@ -58,6 +58,7 @@ class FixedPods:
         changed: Callable[[str, bool], None],
         now: Now,
         resolver: NameResolver,
+        wall_clock: Now,
         wait: Wait = wait_for,
     ) -> None:
         self._tasks = tasks
@@ -65,6 +66,7 @@ class FixedPods:
         self._changed = changed
         self._now = now
         self.resolver = resolver
+        self._wall_clock = wall_clock
         self._wait = wait
         self._places = asyncio.Semaphore(NAMES_AT_ONCE_MAX)
         self._revisions: dict[str, _Revision] = {}
@@ -80,7 +82,8 @@ class FixedPods:
             known.path, known.file = revision.pods_file, None
             if known.path:
                 label = f"{key}: the pods_file {known.path}"
-                known.file = PodsFile(label, known.path, partial(self._tell, key), self._now, self._wait)
+                changed = partial(self._tell, key)
+                known.file = PodsFile(label, known.path, changed, self._now, self._wait, self._wall_clock)
                 known.tasks[known.path] = self._tasks.start("pods file", known.file.run())
         known.said = None
         self._tell(key)

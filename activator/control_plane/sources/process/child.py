@@ -7,7 +7,8 @@ Rules
      and belong to the program after (`places.py`, `ports.py`). Nothing connects to one that takes one request
      (`once.py`).
   2. Every group is known to the reaper from the moment it exists, so that nothing is left behind when we are killed.
-  3. What counts in a group, or has GPUs, counts until nothing of it is alive (`departure.py`).
+  3. A program is its group and whatever carries its mark: all of it has the grace, and nothing of it is left behind
+     (`departure.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from activator.config.specs import is_once
 from activator.control_plane.probes.probe import PROBE_TIMEOUT_S, Ask, Question, ask
 from activator.control_plane.sources.process.causes import cause_of
 from activator.control_plane.sources.process.cgroups import Cgroup, Cgroups
-from activator.control_plane.sources.process.departure import has_gone, mark_of
+from activator.control_plane.sources.process.departure import Remains, mark_of, signal_group
 from activator.control_plane.sources.process.launch import Launch
 from activator.control_plane.sources.process.output import READ_BYTES, OnLine, Output, Pace
 from activator.control_plane.sources.process.places import Place, Places, holders
@@ -38,6 +39,7 @@ from activator.control_plane.sources.process.readiness import (
     until_command,
 )
 from activator.control_plane.sources.process.reaping import Reaping
+from activator.control_plane.sources.process.spawned import Spawned
 from activator.control_plane.sources.process.unit import NotStartedError, Unit, Units
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
@@ -117,7 +119,9 @@ class ChildProcess(Unit):
         self._gpus = gpus
         self._cgroup: Cgroup | None = None  # that limits its memory
         self._launch: Launch | None = None  # how it was started
-        self._child: asyncio.subprocess.Process | None = None
+        self._child: Spawned | None = None
+        self._remains: Remains | None = None
+        self._was_ready = False
         self._readers: list[asyncio.Task[None]] = []
 
     # --- start ---
@@ -131,18 +135,17 @@ class ChildProcess(Unit):
         try:
             place.clear()
             place.make_folder(settings)
-            child = await self._launch.start(settings.command, asyncio.subprocess.PIPE)
+            child = await self._launch.start(settings.command)
         except StartError as error:
             raise NotStartedError(f"{place.path}: {error}") from None
         except OSError as error:
             raise NotStartedError(f"cannot start {settings.command[0]}: {error.strerror or error}") from None
         self._child = child
+        self._remains = Remains(child.pid, mark_of(reaping.mark, self.identity))
         reaping.born(child.pid)
         log.info("started %s on %s, process %d", self.identity, place.shown, child.pid)
         self._readers = [
-            self._owner.tasks.start("output", self._read_output(name, stream))
-            for name, stream in (("stderr", child.stderr), ("stdout", child.stdout))
-            if stream is not None
+            self._owner.tasks.start("output", self._read_output(pipe.name, pipe.reader)) for pipe in child.pipes
         ]
 
     async def _check_place(self) -> None:
@@ -192,7 +195,9 @@ class ChildProcess(Unit):
             self.address = self._place.address
         elif not await until_answered(self._answers, interval_s, timeout_s, now, self._step_share()):
             return f"the program did not answer on {self._place.shown} within {timeout_s:g} s"
-        return await self._served_by_another()
+        cause = await self._served_by_another()
+        self._was_ready = not cause
+        return cause
 
     def _step_share(self) -> float:
         readiness = self._settings.readiness
@@ -227,7 +232,15 @@ class ChildProcess(Unit):
         if self._cgroup is not None and self._cgroup.was_exceeded():
             limit = int(self._settings.memory)
             return f"the program was ended since it used more memory than it may (`memory: {limit}`)"
-        return cause_of(self.exit_code or 0, self.output.lines())
+        cause = cause_of(self.exit_code or 0, self.output.lines())
+        if self.exit_code == 0 and self._remains is not None:
+            await self._remains.until_empty(_LAST_OUTPUT_S, self._owner.now)
+            if left := await self._remains.described():
+                self.left_running = True
+                return f"the program put itself into the background (it left {left}): run it in the foreground"
+            if not self._was_ready:  # a daemon that hides its environment cannot be told from a program that has done
+                cause += "; if it goes into the background, run it in the foreground"
+        return cause
 
     @property
     def exit_code(self) -> int | None:
@@ -236,7 +249,7 @@ class ChildProcess(Unit):
     async def run_beside(self, command: Sequence[str], timeout_s: float) -> int | None:
         assert self._launch is not None
         try:
-            child = await self._launch.start(command, asyncio.subprocess.DEVNULL)
+            child = self._launch.start_beside(command)
         except OSError as error:
             log.warning("%s: cannot start %s: %s", self.identity, command[0], error.strerror)
             return None
@@ -247,7 +260,7 @@ class ChildProcess(Unit):
             log.warning("%s: %s took longer than %g s, and was ended", self.identity, command[0], timeout_s)
             return None
         finally:
-            _signal_group(child.pid, signal.SIGKILL)
+            signal_group(child.pid, signal.SIGKILL)
             await child.wait()
             self._owner.reaping.exited(child.pid)
 
@@ -259,12 +272,25 @@ class ChildProcess(Unit):
 
     async def stop(self) -> None:
         stop = self._settings.stop
-        if not stop.command:
-            self._signal(signal.Signals[stop.signal])
-        elif self._launch is not None:
+        if self._launch is None or self._remains is None:
+            return
+        if stop.command:
             code = await self.run_beside(stop.command, self.grace_s)
-            if code:
-                log.warning("%s: %s (`stop.command`) ended with %d", self.identity, stop.command[0], code)
+            if code == 0:
+                return
+            how = "did not run to its end" if code is None else f"ended with exit code {code}"
+            log.warning(
+                "%s: %s (`stop.command`) %s: the program gets %s", self.identity, stop.command[0], how, stop.signal
+            )
+        await self._remains.signal(signal.Signals[stop.signal])
+        if stop.command:
+            await self.emptied(self.grace_s)
+
+    async def emptied(self, timeout_s: float) -> None:
+        until_s = self._owner.now() + timeout_s
+        await super().emptied(timeout_s)
+        if self._remains is not None:
+            await self._remains.until_empty(until_s - self._owner.now(), self._owner.now)
 
     async def end(self) -> None:
         self._signal(signal.SIGKILL)  # also what the program left behind in its group
@@ -272,11 +298,13 @@ class ChildProcess(Unit):
         await self._rest_of_output()
         for reader in self._readers:
             reader.cancel()
+        if self._child is not None:
+            self._child.close()
 
     async def gone(self, is_held: bool, is_closing: Callable[[], bool]) -> None:
         try:
-            if self._child is not None and is_held:
-                await has_gone(self._child.pid, mark_of(self._owner.reaping.mark, self.identity), is_closing)
+            if self._remains is not None:
+                await self._remains.end(lambda: not is_held or is_closing())
             await self._owner.places.remove_folder(self._place)
             if self._cgroup is not None:
                 self._cgroup.remove()
@@ -295,18 +323,11 @@ class ChildProcess(Unit):
     def _signal(self, number: int) -> None:
         """To the process and all its descendants that kept its group."""
         if self._child is not None:
-            _signal_group(self._child.pid, number)
+            signal_group(self._child.pid, number)
 
 
 def _claim_on(place: Place) -> str:
     return place.shown
-
-
-def _signal_group(group: int, number: int) -> None:
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        pass
 
 
 def missing_program(command: list[str]) -> str | None:

@@ -8,7 +8,7 @@ from enum import Enum
 
 from activator.config.model.revision import Revision
 from activator.config.model.sleep import Sleep
-from activator.config.specs import is_once
+from activator.config.specs import is_once, resolve_program
 from activator.control_plane.groups.group import ProgramCounts
 from activator.control_plane.sources.process.program_log import ProgramLog
 from activator.control_plane.sources.process.unit import Unit
@@ -92,6 +92,21 @@ class Fleet:
     def asleep(self) -> list[LocalProcess]:
         """That can be woken; the one that has slept for the shortest time last."""
         return [one for one in self.processes.values() if one.rest is Rest.ASLEEP and not one.stopping]
+
+    def falling_asleep(self) -> int:
+        """Return how many copies have finished their requests and are being put to sleep."""
+        return sum(
+            one.rest is Rest.FALLING_ASLEEP and not one.stopping and not one.carries for one in self.processes.values()
+        )
+
+    def room(self) -> int:
+        """Return how many more copies `max_scale` allows.
+
+        Copies that sleep or fall asleep count. A copy that is being stopped counts only if it serves one request in its
+        life: it may still be at work on that.
+        """
+        living = sum(self.is_once() or not process.stopping for process in self.processes.values())
+        return max(resolve_program(self.revision).max_scale - living, 0)
 
     def starting(self) -> int:
         return sum(not process.ready for process in self.running())

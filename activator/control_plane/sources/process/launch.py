@@ -5,7 +5,6 @@ The same holds for the commands beside it (`readiness.command`, `stop.command`).
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import Sequence
@@ -13,12 +12,13 @@ from pathlib import Path
 from typing import Final
 
 from activator.config.model.programs import Process
-from activator.config.programs import check_program, directory_of, limits_of, variables_of
+from activator.config.programs import check_program, directory_of, limits_of, owner_of, variables_of
 from activator.control_plane.sources.process.cgroups import Cgroup
 from activator.control_plane.sources.process.departure import PROGRAM_MARK, mark_of
 from activator.control_plane.sources.process.gpus import VARIABLES
 from activator.control_plane.sources.process.places import Place
 from activator.control_plane.sources.process.reaper import MARK
+from activator.control_plane.sources.process.spawned import Spawned, spawn, spawn_silent
 
 _LAUNCHER: Final = str(Path(__file__).with_name("launcher.py"))
 _UNBUFFERED: Final = {"PYTHONUNBUFFERED": "1"}  # or lines of Python's programs would come late, their output is a pipe
@@ -46,21 +46,20 @@ class Launch:
             self.variables[PROGRAM_MARK] = mark_of(mark, identity)
         if settings.gpus:
             self.variables.update(dict.fromkeys(VARIABLES, ",".join(gpus)))
+        self._owner = owner_of(settings) if settings.user else None
         self._place = place
         limits = limits_of(settings)
         if cgroup is not None:
             limits = [f"cgroup={cgroup.path}", *(one for one in limits if not one.startswith("memory="))]
         self._prefix = [sys.executable, "-I", "-S", _LAUNCHER, *limits, "--"] if limits else []
 
-    async def start(self, command: Sequence[str], output: int) -> asyncio.subprocess.Process:
-        """Leads a group of its own. `output`: what becomes of both streams, as subprocess has it. Raises OSError."""
-        return await asyncio.create_subprocess_exec(
-            *self._prefix,
-            *map(self._place.fill, command),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            env=self.variables,
-            cwd=self.directory or None,
-            start_new_session=True,
-        )
+    async def start(self, command: Sequence[str]) -> Spawned:
+        """Start the program, which leads a process group of its own. Raises OSError."""
+        return await spawn(self._words(command), self.variables, self.directory or None, self._owner)
+
+    def start_beside(self, command: Sequence[str]) -> Spawned:
+        """Start a command as the program is started; its output is thrown away. Raises OSError."""
+        return spawn_silent(self._words(command), self.variables, self.directory or None)
+
+    def _words(self, command: Sequence[str]) -> list[str]:
+        return [*self._prefix, *map(self._place.fill, command)]

@@ -21,6 +21,7 @@ from activator.runtime.tasks import TaskGroupOwner
 
 log = logging.getLogger("activator.process")
 
+DAEMON_WITHIN_S = 10.0  # a program that goes into the background does so within this time of its start
 _DRAIN_SLACK_S = 5.0  # over the data plane's own drain timeout, whose end is reported
 
 
@@ -109,7 +110,10 @@ class Lifetime:
                 if process.rest is Rest.ASLEEP:
                     log.info("%s ended while it slept", process.identity)
                     return ""
-                return await (verdict_on(process) if process.is_once and process.ready else unit.cause())
+                cause = await (verdict_on(process) if process.is_once and process.ready else unit.cause())
+                if cause and unit.left_running and self._now() - process.started_s < DAEMON_WITHIN_S:
+                    self._keeper.failed_for_good(fleet)  # it would do the same the next time
+                return cause
             await self._wind_down(exited)
             return ""
         finally:
@@ -198,7 +202,7 @@ class Lifetime:
             await self._unit.signal("SIGCONT")  # or it could not react to what comes now
         until_s = self._now() + self._unit.grace_s
         await self._unit.stop()
-        await asyncio.wait({exited}, timeout=max(until_s - self._now(), 0.0))
+        await self._unit.emptied(max(until_s - self._now(), 0.0))
 
 
 async def _first_of(

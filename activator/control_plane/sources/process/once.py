@@ -17,18 +17,12 @@ import asyncio
 import logging
 from typing import Any, Final
 
-from activator.config.specs import resolve_program
-from activator.control_plane.sources.process.fleet import Fleet, LocalProcess
+from activator.control_plane.sources.process.fleet import LocalProcess
 from activator.runtime.tasks import wait_for
 
 VERDICT_S: Final = 1.0  # the data plane reports within so long that a copy which has ended carries nothing
 
 log = logging.getLogger("activator.process")
-
-
-def room_for(fleet: Fleet) -> int:
-    """How many more copies there may be at a time, with those that have had their request."""
-    return max(resolve_program(fleet.revision).max_scale - len(fleet.processes), 0)
 
 
 async def until_over(process: LocalProcess, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> bool:

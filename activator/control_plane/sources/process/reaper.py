@@ -19,10 +19,11 @@ ANSWER_BYTES_MAX = 1 << 24
 
 
 def living(groups: set[int], mark: bytes) -> list[int] | None:
-    """Processes of these groups, or with the mark in their environment; None where there is no /proc to find them in.
+    """Return the processes of these groups, or with the mark in their environment; None where there is no /proc.
 
-    A process that has ended and that its parent, or init, has not waited for yet is not among them: some inits take
-    a second for that, some never do it, and nothing is left of it that could run.
+    A group counts with its session, which its first process leads: a shell with job control makes further groups. A
+    process that has ended and that its parent, or init, has not waited for yet is not among them: some inits take a
+    second for that, some never do it, and nothing is left of it that could run.
     """
     try:
         names = os.listdir("/proc")
@@ -33,11 +34,14 @@ def living(groups: set[int], mark: bytes) -> list[int] | None:
         if name.isdigit() and int(name) != os.getpid():
             try:
                 with open(f"/proc/{name}/stat", "rb") as file:
-                    state, _, group = file.read().rpartition(b")")[2].split()[:3]
+                    state, _, group, session = file.read().rpartition(b")")[2].split()[:4]
                 if state in (b"Z", b"X"):
                     continue
+                if int(group) in groups or int(session) in groups:
+                    found.append(int(name))
+                    continue
                 with open(f"/proc/{name}/environ", "rb") as file:
-                    if int(group) in groups or mark in file.read():
+                    if mark in file.read():
                         found.append(int(name))
             except OSError:
                 continue  # gone meanwhile, or another user's

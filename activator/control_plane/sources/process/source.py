@@ -48,6 +48,7 @@ class ProcessSource(Source):
         self._now = now
         self.groups = Groups(self.supervisor, self.supervisor.move, now)
         self.autoscaler = Autoscaler(now, wall_clock, self._scale)
+        self.autoscaler.kept_changed = self.groups.keep
         self.supervisor.ready_changed = self.autoscaler.ready
         self.supervisor.changed = self._programs_changed
         self.supervisor.grace_asked = self._grace_of
@@ -128,9 +129,9 @@ class ProcessSource(Source):
             return (
                 f"{least} {'process is' if least == 1 else 'processes are'} its minimum now (`min_scale`, a schedule)"
             )
+        self.supervisor.stop_all(key)  # first: what the release takes away would be put to sleep
         self.autoscaler.release(key)
-        if not self.groups.unload(key):
-            self.supervisor.stop_all(key)
+        self.groups.unload(key)
         return ""
 
     def restart(self, key: str) -> str:

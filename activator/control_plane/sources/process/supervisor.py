@@ -7,7 +7,8 @@ Rules
   4. Failed starts are repeated with a growing backoff; after `CRASHES_MAX` in a row the revision is reported as failed
      with the cause, and after the next backoff one more start may be tried when a request asks for it.
   5. One that can sleep is put to sleep where it would be stopped, and woken where one would be started. While it sleeps
-     it is no pod, is not asked, and its end is no crash. One that does not wake is ended, as a failed start.
+     it is no pod, is not asked, and its end is no crash. One that does not wake is ended, as a failed start. A request
+     that arrives while a copy falls asleep waits until that copy sleeps, and wakes it.
   6. What counts in a group, or has GPUs, counts until nothing of it is left (`Unit.gone`).
 """
 
@@ -28,7 +29,6 @@ from activator.control_plane.groups.group import ProgramCounts
 from activator.control_plane.sources.process.fleet import Fleet, LocalProcess, Rest, counts_of
 from activator.control_plane.sources.process.gpus import GpuPool
 from activator.control_plane.sources.process.lifetime import Keeper, Lifetime
-from activator.control_plane.sources.process.once import room_for
 from activator.control_plane.sources.process.program_log import LOG_CLOSE_S, FileSettings, ProgramLog, Terminal
 from activator.control_plane.sources.process.unit import Units
 from activator.control_plane.state.supervision import TASK
@@ -262,9 +262,9 @@ class ProcessSupervisor(Keeper):
             process.rest = Rest.WAKING
             process.wake_asked.set()
             missing -= 1
-        if fleet.is_once():
-            missing = min(missing, room_for(fleet))
-        if missing and not self._is_being_left(self._units.claim_of(fleet.revision)):
+        # A copy that falls asleep is woken as soon as it sleeps: its `fell_asleep` calls this again.
+        missing = min(missing - fleet.falling_asleep(), fleet.room())
+        if missing > 0 and not self._is_being_left(self._units.claim_of(fleet.revision)):
             for _ in range(min(missing, STARTING_MAX - fleet.starting())):
                 if not self._start(fleet):
                     return

@@ -35,6 +35,7 @@ class Unit(ABC):
     address = ""  # where it is reached; empty: not known yet
     claim = ""
     grace_s = 0.0  # that it has to end, once it was asked to
+    left_running = False  # it has ended in order, and processes of its own have not
     is_borrowed = False  # it was there before us, and may be there after us
     retry_max_s: float | None = None  # the longest wait before a failed start is repeated; None: as for all
 
@@ -70,6 +71,14 @@ class Unit(ABC):
     @abstractmethod
     async def stop(self) -> None:
         """Ask it to end; returns when that has been said, at the latest after its grace. It may go on nevertheless."""
+
+    async def emptied(self, timeout_s: float) -> None:
+        """Return when all of it has ended, or after the time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.exited()
+        except TimeoutError:
+            pass  # the caller ends it
 
     @abstractmethod
     async def end(self) -> None:

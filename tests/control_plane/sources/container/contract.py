@@ -10,7 +10,7 @@ import pytest
 from activator.control_plane.sources.container.engine import Engine, EngineError
 from activator.control_plane.sources.container.exec import run_command
 from activator.control_plane.sources.container.state import state_of
-from activator.control_plane.sources.container.streams import Demultiplexer
+from activator.control_plane.sources.container.streams import Demultiplexer, LogPosition
 
 PORT = 8080
 
@@ -71,12 +71,21 @@ async def _check_life(engine: Engine, name: str, body: dict[str, object], pauses
         assert await status_of(engine, "POST", f"/containers/{name}/unpause") == 0
     else:
         assert await status_of(engine, "POST", f"/containers/{name}/pause") == 500
-    frames = Demultiplexer()
-    async with engine.streamed("GET", f"/containers/{name}/logs", {"follow": "1", "stdout": "1", "stderr": "1"}) as log:
+    frames, position = Demultiplexer(), LogPosition()
+    query = {"follow": "1", "stdout": "1", "stderr": "1", "timestamps": "1"}
+    async with engine.streamed("GET", f"/containers/{name}/logs", query) as log:
         seen = b""
         async with asyncio.timeout(10.0):
             while b"listening" not in seen:
-                seen += b"".join(piece for _, piece in frames.feed(await log.read(1024)))
+                seen += b"".join(position.take(piece) for piece in frames.feed(await log.read(1024)))
+    since_s = position.since_s()
+    assert since_s is not None, "each message has a time"
+    position.resume()
+    query = {"stdout": "1", "stderr": "1", "timestamps": "1", "since": f"{since_s:.6f}"}
+    async with engine.streamed("GET", f"/containers/{name}/logs", query) as log:
+        again = await log.read()
+    assert b"listening" in again
+    assert b"".join(position.take(piece) for piece in Demultiplexer().feed(again)) == b""
     ended = asyncio.ensure_future(_until_ended(engine, name))
     assert await status_of(engine, "POST", f"/containers/{name}/stop", {"t": "5"}) == 0
     await asyncio.wait_for(ended, 10.0)

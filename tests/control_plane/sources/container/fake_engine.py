@@ -11,7 +11,9 @@ import contextlib
 import itertools
 import json
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +45,7 @@ class Image:
         self.ports = ports
         self.is_oom_killed = False
         self.ignores_limits = False  # as a Podman without root on cgroups v1
+        self.is_terminal = False
 
 
 class FakeContainer:
@@ -60,6 +63,15 @@ class FakeContainer:
         self.port = 0
         self.changed = asyncio.Event()
         self.server: asyncio.Server | None = None
+        self.clients: set[asyncio.StreamWriter] = set()
+        self.log: list[tuple[int, int, bytes]] = []  # time in nanoseconds, stream, message
+        self.written = asyncio.Event()
+
+    def write(self, text: bytes, stream: int = 1) -> None:
+        """The program writes a message, which the engine logs whether it is asked or not."""
+        self.log.append((time.time_ns(), stream, text))
+        self.written.set()
+        self.written = asyncio.Event()
 
     @property
     def is_running(self) -> bool:
@@ -67,6 +79,8 @@ class FakeContainer:
 
     async def start(self) -> None:
         self.state, self.exit_code = "running", 0
+        for stream, text in self.image.lines:
+            self.write(text.encode() + b"\n", stream)
         if self.image.listens:
             # Bound first and served after: whoever asked may be cancelled in between, and the server would be lost.
             self.server = await asyncio.start_server(self._serve, "127.0.0.1", 0, start_serving=False)
@@ -80,8 +94,12 @@ class FakeContainer:
             self.state, self.exit_code = "exited", code
             if self.server is not None:
                 self.server.close()
+            for client in self.clients:
+                client.transport.abort()
             self.changed.set()
             self.changed = asyncio.Event()
+            self.written.set()
+            self.written = asyncio.Event()
 
     def shown(self) -> dict[str, Any]:
         ports: dict[str, Any] = {f"{port}/tcp": {} for port in self.image.ports}
@@ -91,7 +109,11 @@ class FakeContainer:
             name: [{"HostIp": "127.0.0.1", "HostPort": str(self.port)}] if self.is_running and self.port else None
             for name in bindings
         }
-        config: dict[str, Any] = {"ExposedPorts": ports, "Tty": False, "Labels": self.body.get("Labels") or {}}
+        config: dict[str, Any] = {
+            "ExposedPorts": ports,
+            "Tty": self.image.is_terminal,
+            "Labels": self.body.get("Labels") or {},
+        }
         if self.image.test is not None:
             config["Healthcheck"] = {"Test": self.image.test}
         limits = {} if self.image.ignores_limits else {"Memory": host.get("Memory", 0)}
@@ -113,11 +135,13 @@ class FakeContainer:
         }
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.clients.add(writer)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             await reader.readuntil(b"\r\n\r\n")
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
             await writer.drain()
         writer.close()
+        self.clients.discard(writer)
 
 
 class FakeEngine:
@@ -135,6 +159,7 @@ class FakeEngine:
         self.exec_codes: list[int] = []  # of the commands that are run, in this order; 0 when there are no more
         self.pull_steps: list[dict[str, Any]] = [{"status": "Pulling"}]
         self.pulls_as: Image | None = None  # what a pull brings
+        self.has_whole_seconds = False  # the times of messages, as those of Podman's compatible API
         self._events: list[asyncio.Queue[bytes]] = []
         self._numbers = itertools.count(1)
         self._transports: set[asyncio.Transport] = set()
@@ -290,7 +315,7 @@ class FakeEngine:
             return web.Response(status=304)
         if self.start_errors:
             return web.json_response({"message": self.start_errors.pop(0)}, status=500)
-        await one.start()
+        await asyncio.shield(one.start())  # a connection that breaks does not stop an engine halfway
         self.say("start", one)
         return web.Response(status=204)
 
@@ -355,13 +380,25 @@ class FakeEngine:
         if one is None:
             return _missing("no such container")
         answer = await self._begun(request)
-        tail = int(request.query.get("tail", len(one.image.lines)))
-        for stream, text in one.image.lines[max(len(one.image.lines) - tail, 0) :]:
-            data = text.encode() + b"\n"
-            await answer.write(bytes([stream, 0, 0, 0]) + len(data).to_bytes(4, "big") + data)
-        while one.is_running and request.query.get("follow"):
-            await one.changed.wait()
-        return answer
+        since_ns = int(float(request.query.get("since", "0")) * 1e9)
+        place = max(len(one.log) - int(request.query.get("tail", len(one.log))), 0)
+        while True:
+            for time_ns, stream, text in one.log[place:]:
+                place += 1
+                if time_ns < since_ns:
+                    continue
+                data = self._time(time_ns) + text if request.query.get("timestamps") == "1" else text
+                if not one.image.is_terminal:
+                    data = bytes([stream, 0, 0, 0]) + len(data).to_bytes(4, "big") + data
+                await answer.write(data)
+            if not (one.is_running and request.query.get("follow")):
+                return answer
+            await one.written.wait()
+
+    def _time(self, time_ns: int) -> bytes:
+        shown = datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+        part = "" if self.has_whole_seconds else f".{time_ns % 1_000_000_000:09}"
+        return f"{shown}{part}Z ".encode()
 
     async def _exec(self, request: web.Request) -> web.Response:
         one = self._named(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,14 @@ from activator.control_plane.sources.container.engine import (
     message_of,
     version_of,
 )
-from activator.control_plane.sources.container.streams import Demultiplexer, JsonLines, NoStreamError
+from activator.control_plane.sources.container.streams import (
+    Demultiplexer,
+    JsonLines,
+    LogPosition,
+    NoStreamError,
+    TerminalLines,
+    nanoseconds_of,
+)
 from tests.control_plane.sources.container.contract import check_contract
 from tests.control_plane.sources.container.fake_engine import FakeEngine, Image, fake_engine
 
@@ -119,11 +127,83 @@ def test_frames_in_pieces_of_any_size() -> None:
         frames = Demultiplexer()
         seen: dict[str, bytes] = {}
         for place in range(0, len(stream), size):
-            for name, piece in frames.feed(stream[place : place + size]):
-                seen[name] = seen.get(name, b"") + piece
+            for piece in frames.feed(stream[place : place + size]):
+                seen[piece.stream] = seen.get(piece.stream, b"") + piece.data
         assert seen == {"stdout": b"abcf", "stderr": b"de"}
     with pytest.raises(NoStreamError):
         list(Demultiplexer().feed(b"plain text"))
+
+
+def as_frame(stream: int, message: bytes) -> bytes:
+    return bytes([stream, 0, 0, 0]) + len(message).to_bytes(4, "big") + message
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+@pytest.mark.parametrize("digits", [0, 9], ids=["whole seconds", "nanoseconds"])
+def test_reading_resumes_behind_what_was_read_wherever_it_was_cut(is_terminal: bool, digits: int) -> None:
+    """Two breaks, the first at each byte; after each the engine sends again what is younger than `since`."""
+    texts = [(1, b"one\n"), (2, b"E1\n"), (1, b"two\n"), (1, b"pro"), (1, b"gress 7%\n"), (2, b"E2\n"), (1, b"\n")]
+    texts += [(1, b"two\n"), (1, b"2026-01-01T00:00:00Z a time of its own\n"), (1, b"end")]
+    if is_terminal:
+        texts = [(1, text) for _, text in texts if text not in (b"pro", b"end")]
+    start_ns = 1_700_000_000_000_000_000
+    messages = [(start_ns + number * 400_000_000, stream, text) for number, (stream, text) in enumerate(texts)]
+
+    def sent(since_s: float | None) -> bytes:
+        data = b""
+        for time_ns, stream, text in messages:
+            if since_s is None or time_ns > since_s * 1e9:
+                shown = datetime.fromtimestamp(time_ns // 1_000_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+                part = f".{time_ns % 1_000_000_000:09}" if digits else ""
+                message = f"{shown}{part}Z ".encode() + text
+                data += message if is_terminal else as_frame(stream, message)
+        return data
+
+    def read(position: LogPosition, seen: dict[str, bytes], most: int) -> None:
+        messages = TerminalLines() if is_terminal else Demultiplexer()
+        data = sent(position.since_s())[:most]
+        for place in range(0, len(data), 17):
+            for piece in messages.feed(data[place : place + 17]):
+                seen[piece.stream] = seen.get(piece.stream, b"") + position.take(piece)
+        position.resume()
+
+    expected: dict[str, bytes] = {}
+    for stream, text in texts:
+        name = "stdout" if stream == 1 else "stderr"
+        expected[name] = expected.get(name, b"") + text
+    whole = len(sent(None))
+    for first in range(whole + 1):
+        for second in range(first % 149, whole + 1, 149):
+            seen: dict[str, bytes] = {}
+            position = LogPosition()
+            for most in (first, second, whole):
+                read(position, seen, most)
+            assert {name: data for name, data in seen.items() if data} == expected, (first, second)
+
+
+def test_messages_without_times_pass_and_give_no_position() -> None:
+    position = LogPosition()
+    messages = Demultiplexer()
+    texts = [b"no time\n", b"", b" \n", b"x" * 5_000, b"2026-13-01T00:00:00Z no month\n", b"9999-99-99T99:99:99Z "]
+    data = b"".join(as_frame(1, text) for text in texts)
+    assert b"".join(position.take(piece) for piece in messages.feed(data)) == b"".join(texts)
+    assert position.since_s() is None
+    position.resume()
+    assert b"".join(position.take(piece) for piece in messages.feed(as_frame(1, b"again"))) == b"again"
+
+
+@pytest.mark.parametrize(
+    ("time", "seconds"),
+    [
+        (b"2026-11-27T01:46:49Z", 1_795_744_009.0),
+        (b"2026-11-27T03:46:49.25+02:00", 1_795_744_009.25),
+        (b"2026-11-27T01:46:49.000000001Z", 1_795_744_009.0),
+        (b"2026-11-27 01:46:49Z", 0.0),
+        (b"", 0.0),
+    ],
+)
+def test_times_of_messages(time: bytes, seconds: float) -> None:
+    assert nanoseconds_of(time) / 1e9 == pytest.approx(seconds)
 
 
 def test_lines_of_json_in_pieces_of_any_size_and_without_ends() -> None:

@@ -77,6 +77,45 @@ def test_the_output_is_kept_as_that_of_processes(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
+@pytest.mark.parametrize("has_whole_seconds", [False, True])
+@pytest.mark.parametrize("ends", [False, True], ids=["it goes on", "it ends meanwhile"])
+def test_output_that_was_written_while_the_engine_was_away_is_read_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, has_whole_seconds: bool, ends: bool
+) -> None:
+    async def scenario(made: World) -> None:
+        made.engine.images["web"] = Image(((1, "before"),))
+        made.engine.has_whole_seconds = has_whole_seconds
+        made.want(revision_of(image="web", logs={"show": False}))
+        await made.until(made.ready)
+        program_log = made.supervisor.log_of(KEY)
+        assert program_log is not None
+
+        def lines() -> list[str]:
+            return [line.text for line in program_log.history.after(0)[0]]
+
+        await made.until(lambda: lines() == ["before"])
+        container = next(iter(made.engine.containers.values()))
+        container.write(b"begun ")
+        await made.engine.stop()
+        await made.until(lambda: "goes on, but the container engine" in caplog.text)
+        container.write(b"and ended\n")
+        container.write(b"meanwhile\n", 2)
+        if ends:
+            container.end(3)
+        await made.engine.start()
+        if ends:
+            await made.until(lambda: lines().count("before") == 2)  # of the container in its place
+            assert sorted(lines()) == ["before", "before", "begun and ended", "meanwhile"]
+        else:
+            await made.until(lambda: len(lines()) >= 3)
+            container.write(b"after\n")
+            await made.until(lambda: "after" in lines())
+            assert sorted(lines()) == ["after", "before", "begun and ended", "meanwhile"]
+
+    with caplog.at_level(logging.INFO):
+        play(tmp_path, scenario)
+
+
 @pytest.mark.parametrize(
     ("container", "image", "cause"),
     [
@@ -326,6 +365,105 @@ def test_a_start_waits_for_an_engine_that_is_away_and_tells_it_after_its_patienc
         await made.until(made.ready)
 
     play(tmp_path, scenario, patience=0.1)
+
+
+@pytest.mark.parametrize("end", ["/version", "/web/json", "/create", "/start", "1/json", "/containers/json"])
+def test_a_start_outlives_broken_connections(tmp_path: Path, end: str) -> None:
+    """In each of its calls, whether the engine has done what it was asked for or not."""
+
+    async def scenario(made: World) -> None:
+        made.engine.images["web"] = Image()
+        made.engine.faults[end] = "cut"
+        made.want(revision_of(image="web"))
+        if end == "/containers/json":  # asked for only after a creation that was cut
+            made.engine.faults["/create"] = "cut"
+        await made.until(lambda: sum(one.endswith(end) for one in made.engine.calls) >= (2 if end == "/version" else 1))
+        made.engine.faults.clear()
+        await made.until(made.ready)
+        assert made.failures() == []
+        assert len(made.engine.containers) == 1
+
+    play(tmp_path, scenario)
+
+
+def test_a_name_that_is_taken_is_told_after_a_broken_connection(tmp_path: Path) -> None:
+    """An answer that was cut is no proof that a container of this name is ours."""
+
+    async def scenario(made: World) -> None:
+        made.engine.images["web"] = Image()
+        theirs = made.engine.add("mine", "web", Labels={})
+        made.engine.faults["/create"] = "cut"
+        made.want(revision_of(image="web", name="mine"))
+        await made.until(lambda: sum(one.endswith("/create") for one in made.engine.calls) >= 2)
+        made.engine.faults.clear()
+        await made.until(made.failures)
+        assert "the name mine is in use" in made.failures()[0]
+        assert list(made.engine.containers.values()) == [theirs]
+
+    play(tmp_path, scenario, patience=0.7)
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_a_container_that_exists_is_started_though_a_connection_breaks(tmp_path: Path, is_paused: bool) -> None:
+    async def scenario(made: World) -> None:
+        made.engine.images["web"] = Image()
+        theirs = made.engine.add("theirs", "web", HostConfig={"PortBindings": {"8080/tcp": [{}]}}, Labels={})
+        if is_paused:
+            await theirs.start()
+            theirs.paused = True
+        made.engine.faults["/unpause" if is_paused else "/start"] = "cut"
+        made.want(revision_of(existing="theirs"))
+        await made.until(lambda: any(one.endswith(("/start", "/unpause")) for one in made.engine.calls))
+        made.engine.faults.clear()
+        await made.until(made.ready)
+        assert made.failures() == [] and not theirs.paused
+
+    play(tmp_path, scenario)
+
+
+def test_a_pull_that_a_broken_connection_cut_is_repeated(tmp_path: Path) -> None:
+    async def scenario(made: World) -> None:
+        made.engine.faults["/images/create"] = "cut"
+        made.want(revision_of(image="web"))
+        await made.until(lambda: "POST /images/create" in made.engine.calls)
+        made.engine.pulls_as = Image()
+        made.engine.faults.clear()
+        await made.until(made.ready)
+        assert made.failures() == []
+
+    play(tmp_path, scenario)
+
+
+def test_a_pull_that_stays_cut_says_so_after_the_patience(tmp_path: Path) -> None:
+    async def scenario(made: World) -> None:
+        made.engine.faults["/images/create"] = "cut"
+        made.want(revision_of(image="web"))
+        await made.until(made.failures)
+        assert "the image web cannot be pulled: the container engine at" in made.failures()[0]
+
+    play(tmp_path, scenario, patience=0.1)
+
+
+@pytest.mark.parametrize("call", ["/pause", "/unpause"])
+def test_sleep_and_wake_outlive_a_broken_connection(tmp_path: Path, call: str) -> None:
+    async def scenario(made: World) -> None:
+        made.engine.images["web"] = Image()
+        made.want(revision_of(image="web", sleep={"signal": "SIGSTOP"}))
+        await made.until(made.ready)
+        made.engine.faults[call] = "cut"
+        made.supervisor.grant(KEY, 0)
+        if call == "/pause":
+            await made.until(lambda: any(one.endswith(call) for one in made.engine.calls))
+            made.engine.faults.clear()
+        await made.until(lambda: made.supervisor.statistics()[KEY].get("sleeping"))
+        made.supervisor.grant(KEY, 1)
+        await made.until(lambda: any(one.endswith("/unpause") for one in made.engine.calls))
+        made.engine.faults.clear()
+        await made.until(made.ready)
+        assert len(made.engine.containers) == 1
+        assert not any(one.endswith("/kill") for one in made.engine.calls)
+
+    play(tmp_path, scenario)
 
 
 @pytest.mark.parametrize(

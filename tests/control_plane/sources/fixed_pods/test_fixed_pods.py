@@ -19,6 +19,7 @@ from activator.control_plane.sources.fixed_pods.name_watch import NAME_GONE_HOLD
 from activator.control_plane.sources.fixed_pods.pods_file import (
     PODS_FILE_BYTES_MAX,
     PODS_FILE_PODS_MAX,
+    PODS_FILE_QUIET_S,
     PodsFile,
     PodsFileError,
     read_pods,
@@ -84,6 +85,7 @@ class World:
             lambda key, others: self.changes.append((key, others)),
             self.clock.now,
             self.resolver,
+            self.clock.now,
             self._wait,
         )
 
@@ -313,15 +315,83 @@ def test_what_is_no_list_of_pods(text: bytes, problem: str) -> None:
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 300
 
 
+def pods_file(
+    path: Path, clock: ManualClock, changed: Callable[[], None] = lambda: None, wall_s: float | None = None
+) -> PodsFile:
+    """The file at `path`, which was written before `wall_s`; None: in this moment."""
+
+    def wall_clock() -> float:
+        return path.stat().st_mtime if wall_s is None and path.exists() else wall_s or 0.0
+
+    return PodsFile("the file", str(path), changed, clock.now, lambda event, seconds: event.wait(), wall_clock)
+
+
+OLD = "- 10.9.9.9:80\n"
+LISTS = {
+    "JSON": '[\n"10.0.0.1:8080",\n{"address": "10.0.0.2:8080", "weight": 25}\n]\n',
+    "YAML in brackets": "[10.0.0.1:8080,\n {address: 10.0.0.2:8080, weight: 25}]\n",
+    "YAML with its end": "- 10.0.0.1:8080\n- address: 10.0.0.2:8080\n  weight: 25\n...\n",
+    "YAML": "- 10.0.0.1:8080\n- address: 10.0.0.2:8080\n  weight: 25\n",
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_a_writer_that_pauses_anywhere_is_not_believed_before_its_end(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """It writes in place, and pauses at each byte: for any time if the list shows its end, else for nearly 3 s."""
+    path, text = tmp_path / "pods", LISTS[kind]
+    whole: list[str | Pod] = ["10.0.0.1:8080", Pod("10.0.0.2:8080", 25)]
+    pause_s = PODS_FILE_QUIET_S - 0.1 if kind == "YAML" else 60.0
+
+    async def scenario() -> None:
+        clock = ManualClock(1000.0)
+        path.write_text(OLD + "...\n" * (kind == "YAML with its end"))
+        file = pods_file(path, clock)
+        await file.look()
+        clock.pass_time(PODS_FILE_QUIET_S)
+        await file.look()
+        assert file.entries == ["10.9.9.9:80"]
+        for length in range(len(text.rstrip())):
+            path.write_text(text[:length])
+            await file.look()
+            clock.pass_time(pause_s)
+            await file.look()
+            assert file.entries == ["10.9.9.9:80"], text[:length]
+        path.write_text(text)
+        await file.look()
+        assert (file.entries == whole) is (kind != "YAML")
+        clock.pass_time(PODS_FILE_QUIET_S)
+        await file.look()
+        assert file.entries == whole
+
+    with caplog.at_level("WARNING", "activator"):
+        asyncio.run(scenario())
+    if kind == "YAML":
+        assert caplog.messages == [], "no mistake is reported while the writer writes"
+
+
+def test_a_file_that_was_there_long_before_counts_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "pods.yaml"
+    path.write_text(OLD)
+
+    async def scenario(ago_s: float) -> list[str | Pod]:
+        file = pods_file(path, ManualClock(1000.0), wall_s=path.stat().st_mtime + ago_s)
+        await file.look()
+        return file.entries
+
+    assert asyncio.run(scenario(PODS_FILE_QUIET_S + 1.0)) == ["10.9.9.9:80"]
+    assert asyncio.run(scenario(1.0)) == []
+    assert asyncio.run(scenario(-3600.0)) == [], "a clock of another machine"
+
+
 def test_a_file_is_followed_and_bad_content_keeps_the_pods(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "pods.json"
 
     async def scenario() -> None:
         clock = ManualClock()
         changes: list[int] = []
-        file = PodsFile(
-            "the file", str(path), lambda: changes.append(1), clock.now, lambda event, seconds: event.wait()
-        )
+        file = pods_file(path, clock, lambda: changes.append(1))
         await file.look()
         assert file.problem == "it cannot be read: no such file or directory"
         steps: list[tuple[bytes, list[str]]] = [
@@ -333,6 +403,8 @@ def test_a_file_is_followed_and_bad_content_keeps_the_pods(tmp_path: Path, caplo
         ]
         for text, pods in steps:
             path.write_bytes(text)
+            await file.look()
+            clock.pass_time(PODS_FILE_QUIET_S)
             await file.look()
             assert file.entries == pods
         other = tmp_path / "other"
@@ -363,11 +435,11 @@ def test_pods_of_a_file_beside_others(tmp_path: Path) -> None:
         world.fixed.set_revision(KEY, Revision("a", pods=["10.0.0.1:80"], pods_file=str(path)))
         watch = world.fixed._revisions[KEY].file
         assert watch is not None
-        path.write_text("- 10.0.0.2:80\n- app.test:80\n")
+        path.write_text("- 10.0.0.2:80\n- app.test:80\n...\n")
         await watch.look()
         await turns(30)
         assert [address for address, _ in world.pods()] == ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.5:80"]
-        path.write_text("- 10.0.0.2:80\n- 10.0.0.3:80\n")
+        path.write_text("[10.0.0.2:80, 10.0.0.3:80]\n")
         await watch.look()
         assert [address for address, _ in world.pods()] == ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]
         world.fixed.set_revision(KEY, Revision("a", pods=["10.0.0.1:80"]))
