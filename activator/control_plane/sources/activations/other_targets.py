@@ -156,7 +156,7 @@ class OtherTargets:
         except (
             msgspec.DecodeError,
             ValueError,
-        ) as error:  # An answer that is no Scale, such as the error page of a proxy.
+        ) as error:  # No Scale, such as the error page of a proxy.
             known = False
             self._failed(place, error)
         if place not in self._due_s:
