@@ -193,7 +193,7 @@ class App:
         self._cluster_domain = ""
         self._asked_by_cluster: list[Listener] = []  # listeners that no file names …
         self._entries: list[str] = []  # … and those of single revisions
-        self._unbound_entries: set[str] = set()  # of these, those that cannot be bound and are logged
+        self._unbound_entries: set[str] = set()  # Entries that cannot be bound; each is logged once.
 
     async def start(self) -> None:
         """Bind, begin to serve. Raises StartError."""
@@ -507,7 +507,7 @@ class App:
         return PushSource(self.config.push, worker.submit_with_outcome, worker.model, self.control.own_ports.is_own)
 
     def _own_addresses(self) -> list[str]:
-        """Return what the program listens on: what the configuration says, and what ports 0 became."""
+        """Return the addresses that the program listens on, as configured and as bound."""
         config, kubernetes = self.config, self.config.kubernetes
         said = [*map(address_of_listener, _listeners(config)), config.admin_address]
         said += [config.push.listen, config.members.listen]
@@ -597,7 +597,7 @@ class App:
     def _report_pending(self) -> None:
         """Notify the data plane of the first source that has yet to list its revisions, and of the last that has.
 
-        The second comes behind the effects of what was listed, on the same channel.
+        The second message follows the effects of these lists on the same channel.
         """
         is_pending = not self.control.is_listed() if self._is_pending else bool(self.control.pending())
         if is_pending is not self._is_pending:

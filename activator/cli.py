@@ -126,7 +126,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_admin(command: argparse.ArgumentParser) -> None:
-    """How to reach the running program, for commands that ask it."""
+    """Add the options that say how to reach the running program."""
     command.add_argument(
         "--admin",
         metavar="URL",

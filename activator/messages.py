@@ -476,7 +476,7 @@ class SetHealth(Message, frozen=True, tag=True):
 
 
 class SetPending(Message, frozen=True, tag=True):
-    """Say whether a source has yet to list its revisions. Until then no request may be refused for good because no
+    """Report whether a source has yet to list its revisions. Until then no request may be refused for good because no
     revision serves it: it is answered 503 with Retry-After.
     """
 

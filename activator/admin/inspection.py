@@ -1,4 +1,4 @@
-"""What `GET /debug/config` shows."""
+"""The answer to `GET /debug/config`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from activator.config.model.file import Config
 from activator.config.model.kinds import Secret
 
 _HIDDEN: Final = "…"
-_CREDENTIALS: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # of a URL (RFC 3986 section 3.2.1)
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # The user information of a URL (RFC 3986 section 3.2.1).
 _KIND: Final = types.type_info(Config)
 
 

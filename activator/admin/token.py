@@ -19,7 +19,7 @@ log = logging.getLogger("activator")
 
 
 class AdminToken:
-    """What requests must carry. A file is read again for each request, so that its content can be replaced."""
+    """The secret that requests must carry. A file is read for each request: its content can be replaced."""
 
     def __init__(self, said: str) -> None:
         """Raises StartError if there is no such secret."""

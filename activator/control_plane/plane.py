@@ -114,7 +114,7 @@ class ControlPlane:
             await source.close()
 
     def is_alive(self) -> bool:
-        """The state worker's loop turns."""
+        """True if the loop of the state worker turns."""
         return self._now() - self.worker.turned_s < STALLED_AFTER_S
 
     async def settle(self) -> None:
@@ -137,7 +137,7 @@ class ControlPlane:
         return len(known) + sum(key not in known for key in self.worker.supervision.failing_revisions())
 
     def tables(self) -> Iterator[SentRevision]:
-        """All revisions, for a data plane that comes; to be read within one turn of the loop."""
+        """Yield all revisions, for a new data plane; to be read within one turn of the loop."""
         model = self.worker.model
         for key, revision in model.revisions.items():
             yield SentRevision(repair.whole(revision), model.sent.get(key, 0))
@@ -179,13 +179,13 @@ class ControlPlane:
     # --- sources ---
 
     def configure(self, config: Config, specs: list[RevisionSpec]) -> None:
-        """What the file declares from now on (`FileSource.configure`)."""
+        """Apply what the file declares (`FileSource.configure`)."""
         self.containers.prepare(config)
         self.file.configure(config, specs)
         self.containers.configure(config)
 
     async def start_source(self, source: Source) -> None:
-        """A source beside the file. Raises StartError."""
+        """Start a source beside the file. Raises StartError."""
         self._sources.append(source)
         await source.start()
 
@@ -204,7 +204,7 @@ class ControlPlane:
         self.worker.submit(self.own_ports.without_own(change))
 
     def receive(self, message: ToControl) -> None:
-        """From the data plane, no request of which ends for an error of ours."""
+        """Take a message of the data plane. An error in a receiver ends no request."""
         try:
             self._receive(message)
         except Exception as error:

@@ -14,7 +14,7 @@ SECRET_BYTES_MAX: Final = 65_536
 
 
 def read_secret(said: str, what: str, environ: Mapping[str, str] | None = None) -> str:
-    """Return the secret, without white space around it; empty if `said` is. Raises StartError for `what` it is."""
+    """Return the secret, without white space around it; empty if `said` is. Raises StartError, naming `what`."""
     if said.startswith(FILE):
         return _from_file(said.removeprefix(FILE), what)
     if said.startswith(ENVIRONMENT):

@@ -65,7 +65,7 @@ class EndablePause:
                 await self._pause(seconds)
         except TimeoutError:
             if self._rest is None or not self._rest.expired():
-                raise  # of the pause itself
+                raise  # The pause itself raised it.
         finally:
             self._rest = None
 

@@ -2,7 +2,7 @@
 
 Rules
   1. Replicas that another manager owns (a manifest with `replicas:` that was applied, an autoscaler) are taken with
-     force, counted and reported. Whoever created the target owns them at first, so taking them over is an adoption; it
+     force, counted and reported. The creator of the target owns them at first, so taking them over is an adoption; it
      is a contest, and a condition of the object, once somebody has changed replicas that were as wanted.
   2. A manager that takes them back is fought more and more rarely: taking the same number again waits for a growing,
      jittered pause. A new number is taken at once: it may be the one that starts the first pod.
@@ -67,7 +67,7 @@ class ScaleComponent:
         if known is None:
             return _absent(run)
         assert isinstance(known, ScaleSeen)
-        if run.memory.settled is not None and run.memory.settled[0] != known.uid:  # a target of this name made anew
+        if run.memory.settled is not None and run.memory.settled[0] != known.uid:  # another target of the same name
             run.memory.settled = run.memory.taken_for = None
         if run.skips and known.replicas == replicas:
             run.writer.skipped(self.component)

@@ -29,7 +29,7 @@ _GRAIN: Final = 1 << 20
 
 class _Key:
     """One Activation in the queue. `due_s`: it comes again then; None: it does not wait. `is_dirty`: put in while its
-    pass is under way. `is_pausing`: it waits because it failed, for a pause that nobody has asked for.
+    pass is under way. `is_pausing`: it waits because it failed; neither the API nor a component asked for the pause.
     """
 
     __slots__ = ("added_s", "due_s", "failures", "is_active", "is_dirty", "is_pausing", "is_urgent")

@@ -56,7 +56,7 @@ from activator.messages import Load
 from activator.runtime.clock import NEVER, Now
 
 ENTRY_LINGERS_S: Final = 60.0  # for which a port is listened on that our slices show no more
-ENTRY_RETRY_S: Final = 60.0  # for which a port is not chosen again that could not be listened on
+ENTRY_RETRY_S: Final = 60.0  # A port that could not be bound is not chosen again within this time.
 _ENTRIES: Final = ENTRY_PORT_LAST - ENTRY_PORT_FIRST + 1
 _JITTER: Final = 0.2  # of the interval between two looks: many Services are not looked at in one moment
 

@@ -153,7 +153,10 @@ class OtherTargets:
             known = isinstance(error, RefusedError) and error.status == _NOT_FOUND
             if not known:
                 self._failed(place, error)
-        except (msgspec.DecodeError, ValueError) as error:  # an answer that is no Scale: a proxy's page, say
+        except (
+            msgspec.DecodeError,
+            ValueError,
+        ) as error:  # No Scale, such as the error page of a proxy.
             known = False
             self._failed(place, error)
         if place not in self._due_s:

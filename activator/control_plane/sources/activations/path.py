@@ -29,7 +29,7 @@ LISTEN_S: Final = 1.0  # until every replica of the activator listens on a port 
 DUE_MIN_S: Final = 0.02  # between two looks at a revision of which nothing is heard
 MISTAKE_MIN_S: Final = 30.0  # a request so soon after the scale to zero, at the least, may be of a kept connection
 MISTAKE_GROWTH: Final = 4  # by which the time in the path grows with each such zero in a row
-MISTAKES_MAX: Final = 16  # that are counted
+MISTAKES_MAX: Final = 16  # The limit of the count, so that the power stays small.
 
 
 class Reason(Enum):

@@ -60,7 +60,7 @@ class Sweeper:
                 log.debug("no sweep: %s", error)
             except EngineError as error:
                 log.warning("the container engine does not list its containers: %s", error)
-            except Exception as error:  # a defect, or an answer that nobody expects: the next look may succeed
+            except Exception as error:  # A defect, or an unexpected answer: the next attempt may succeed.
                 log.error("the containers could not be swept", exc_info=error)
             else:
                 self._first.set()

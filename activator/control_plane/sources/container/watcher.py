@@ -63,7 +63,7 @@ class Watcher:
                     await pause(again_s)
                     again_s = min(again_s * 2.0, AGAIN_MAX_S)
                     continue
-                except Exception as error:  # a defect, or an answer that nobody expects: the next look may succeed
+                except Exception as error:  # A defect, or an unexpected answer: the next attempt may succeed.
                     self._tasks.on_error("discovery of containers", error)
                     await pause(again_s)
                     again_s = min(again_s * 2.0, AGAIN_MAX_S)

@@ -6,7 +6,7 @@ Rules
   2. Lists, writes and watches have budgets and, for writes, connections of their own: a write that wakes a revision
      waits neither for a list nor for a free connection.
   3. Exceptions of the library or aiohttp end here, as a KubeError. After a 401 the credentials are read anew, once.
-  4. `outage` is told of each call whether the API answers.
+  4. Each call reports to `outage` whether the API answers.
   5. `requests_total` counts by Kubernetes verb (get, list, watch, create, update, patch, delete) and by status code, or
      the kind of failure. Writes of all verbs share one budget and one lane.
 """

@@ -37,7 +37,7 @@ log = logging.getLogger("activator.kubernetes")
 _HOME_FILE = "~/.kube/config"
 _NETRC_FILE = "~/.netrc"
 _READ_BUFFER_BYTES: Final = 2 * MIB  # as the library has it: one event of a watch may be as large as an object
-_FILE_BYTES_MAX: Final = 4 * MIB  # of a certificate, a key or a bundle of authorities
+_FILE_BYTES_MAX: Final = 4 * MIB  # The limit for a certificate, a key or a bundle of authorities.
 _TRANSPORT_FIELDS = ("host", "ssl_ca_cert", "cert_file", "key_file", "verify_ssl", "tls_server_name", "proxy")
 _TRANSPORT_FILES = ("ssl_ca_cert", "cert_file", "key_file")
 
@@ -202,7 +202,7 @@ def _any_exists(files: str) -> bool:
 def _transport_of(configuration: Configuration) -> tuple[Any, ...]:
     """Return what connections are made with: settings, and the content of files.
 
-    Not the times of files: a kubelet writes the authority anew with each rotation of the token beside it, and the
+    Not the times of files: a kubelet rewrites the authority with each rotation of the token beside it, and the
     library writes what a kubeconfig holds inline into new files.
     """
     values = [getattr(configuration, name) for name in _TRANSPORT_FIELDS if name not in _TRANSPORT_FILES]

@@ -1,10 +1,10 @@
-"""Whether the Kubernetes API is away, and who is woken when it is back.
+"""Outages of the Kubernetes API: notice them, and wake what pauses because of one when it ends.
 
 Rules
   1. An outage begins with a call that had no answer, or an answer 5xx, and ends with the first good answer to any call.
-     Everybody who pauses after a failure of theirs is woken then: separate backoffs would each end at another time.
-  2. An API that fails some calls only, or comes and goes, must not be asked by all each second: after an end that came
-     soon after another one the next end wakes nobody, for a time that doubles up to WAKES_APART_MAX_S.
+     Every pause after a failure ends then: separate backoffs would each end at another time.
+  2. An API that fails some calls only, or comes and goes, must not get every retry each second: two ends that wake the
+     listeners are apart by a time that doubles up to WAKES_APART_MAX_S.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from activator.runtime.clock import NEVER, Now
 
 WAKES_APART_INITIAL_S: Final = 1.0  # between two ends of outages that wake everybody, doubling …
 WAKES_APART_MAX_S: Final = 30.0  # … up to this
-WAKES_FORGOTTEN_S: Final = 60.0  # after so long without an outage the time begins anew
+WAKES_FORGOTTEN_S: Final = 60.0  # Without an outage for this time, that time starts at its initial value again.
 
 log = logging.getLogger("activator.kubernetes")
 

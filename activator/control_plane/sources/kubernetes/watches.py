@@ -19,7 +19,7 @@ from activator.runtime.tasks import OnTaskError, TaskGroupOwner, pause
 from lb.rng import Rng
 
 KUBE_CHECK_INTERVAL_S: Final = 1.0  # how often watches are looked at, and whether a comparison is due
-KUBE_OUTAGE_ASK_S: Final = 1.0  # of a call that asks whether the API is back, once each KUBE_CHECK_INTERVAL_S
+KUBE_OUTAGE_ASK_S: Final = 1.0  # The timeout of the call that asks whether an outage is over.
 
 log = logging.getLogger("activator.kubernetes")
 
@@ -40,7 +40,7 @@ class KubeWatches:
         self.relisters: list[Relister[Any]] = []  # beside them, in the same order
         self._running: list[list[asyncio.Task[Any]]] = []
         self._checking = False
-        self._asking: asyncio.Task[Any] | None = None  # whether the API is back
+        self._asking: asyncio.Task[Any] | None = None  # The call that asks whether an outage is over.
         client.outage.on_end(self._wake)
 
     def add(

@@ -126,7 +126,7 @@ class PushIntake:
         self._networks = networks
         self._ask_pod = ask_pod
         self._at_once = asyncio.Semaphore(PUSH_VALIDATIONS_MAX)
-        # Of the pods that are being asked: what was reported last, and how many questions are under way.
+        # The last report of each pod with a validation under way, and the number of these.
         self._newest: dict[tuple[str, str], Report] = {}
         self._asking: Counter[tuple[str, str]] = Counter()
         self._waiting: int = 0
