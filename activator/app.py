@@ -399,6 +399,9 @@ class App:
     def restart(self, key: str) -> str:
         return self.control.processes.restart(key)
 
+    def end_member(self, seat: int) -> str:
+        return "this program has no group" if self._membership is None else self._membership.end_seat(seat)
+
     def members(self) -> object:
         return {} if self._membership is None else self._membership.describe()
 
@@ -496,7 +499,7 @@ class App:
         )
 
     def _displaced(self) -> None:
-        """Another replica has the seat of this one in the group."""
+        """End: another replica has the seat of this one in the group, or the others take this one for ended."""
         self._exit_code = EXIT_DISPLACED
         self.stop()
 

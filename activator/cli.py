@@ -165,6 +165,12 @@ def _add_program_commands(commands: argparse._SubParsersAction[argparse.Argument
     unload.add_argument("name", metavar="NAME")
     _add_admin(unload)
     unload.set_defaults(handler=_unload_revision)
+    ended = commands.add_parser(
+        "member-ended", help="say that a silent member of the group has ended for certain: its slots are granted again"
+    )
+    ended.add_argument("seat", type=_count, metavar="SEAT")
+    ended.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
+    ended.set_defaults(handler=_end_member)
     restart = commands.add_parser(
         "restart", help="start other programs of a revision; those that run finish their requests"
     )
@@ -499,6 +505,14 @@ def _unload_revision(options: argparse.Namespace, command: list[str] | None) -> 
 
     _admin_of(options)("POST", f"/unload/{quote(options.name)}")
     print(f"unloading {options.name}")
+    return 0
+
+
+def _end_member(options: argparse.Namespace, command: list[str] | None) -> int:
+    from activator.admin.client import ask
+
+    ask(options.admin, "POST", f"/members/{options.seat}/ended")
+    print(f"the silent member at seat {options.seat} counts as ended")
     return 0
 
 

@@ -64,6 +64,7 @@ POST /load/NAME        load the programs of a revision; ?for=10m: and keep one (
 POST /wake/NAME        the same, for 10m if nothing is said     (with the header Activator-Admin: 1)
 POST /unload/NAME      stop them when they have finished        (with the header Activator-Admin: 1)
 POST /restart/NAME     start others, then stop these           (with the header Activator-Admin: 1)
+POST /members/SEAT/ended  this silent member has ended, for certain (with the header Activator-Admin: 1)
 POST /drain            finish what is in flight, then exit   (with the header Activator-Admin: 1)
 POST /reload           read the file again                   (with the header Activator-Admin: 1)
 """
@@ -130,6 +131,9 @@ class Inside(Protocol):
         """Start other programs in the place of a revision's. Why not."""
         ...
 
+    def end_member(self, seat: int) -> str:
+        """Take the operator's word that the silent member at a seat has ended. Return why not."""
+
     def members(self) -> object:
         """Plain data: what `GET /debug/members` shows."""
 
@@ -190,6 +194,7 @@ class AdminServer:
                 web.post("/wake/{name:.+}", self._load),
                 web.post("/unload/{name:.+}", self._unload),
                 web.post("/restart/{name:.+}", self._restart),
+                web.post("/members/{seat:[0-9]{1,3}}/ended", self._end_member),
                 web.post("/drain", self._drain),
                 web.post("/reload", self._reload),
             ]
@@ -291,6 +296,13 @@ class AdminServer:
 
     async def _members(self, request: web.Request) -> web.Response:
         return _json(self._inside.members())
+
+    async def _end_member(self, request: web.Request) -> web.Response:
+        seat = int(request.match_info["seat"])
+        problem = self._inside.end_member(seat)
+        if not problem:
+            return _json({"problems": []})
+        return _json({"problems": [f"seat {seat}: {problem}; `GET /debug/members` lists seats"]}, status=409)
 
     async def _tasks(self, request: web.Request) -> web.Response:
         worker = _worker(request)
