@@ -38,7 +38,7 @@ def test_a_container_is_made_ready_stopped_and_removed(tmp_path: Path) -> None:
         volumes = [f"{tmp_path}/models:/models:ro", "cache:/var/cache"]
         limits = {"memory": "64MiB", "cpus": 1.5, "user": "1000", "init": True, "directory": "/app"}
         more = {"environment": {"A": "1"}, "labels": {"team": "ml"}, "command": ["serve", "{port}"], **limits}
-        made.want(revision_of(image="web", volumes=volumes, **more), 2)
+        made.want(revision_of(image="web", volumes=volumes, max_scale=2, **more), 2)
         await made.until(lambda: len(made.ready()) == 2)
         first, second = made.engine.containers.values()
         assert {one.address for one in made.ready()} == {f"127.0.0.1:{one.port}" for one in (first, second)}
@@ -548,7 +548,7 @@ def test_many_stops_and_starts_at_any_moment(tmp_path: Path) -> None:
 def test_a_missing_image_is_pulled_once_for_all(tmp_path: Path) -> None:
     async def scenario(made: World) -> None:
         made.engine.pulls_as = Image()
-        made.want(revision_of(image="web"), 3)
+        made.want(revision_of(image="web", max_scale=3), 3)
         await made.until(lambda: len(made.ready()) == 3)
         assert made.engine.calls.count("POST /images/create") == 1
 
