@@ -181,8 +181,10 @@ class ProcessSupervisor(Keeper):
         running = [] if fleet is None else [one for one in fleet.running() if not one.taken.is_set()]
         pods = [seen for process in running if (seen := process.seen(SOURCE)) is not None]
         self._submit(Listed(key, SOURCE, tuple(pods)))
-        failure = "" if fleet is None else fleet.failure
-        self._submit(RevisionFailed(key, failure) if failure else RevisionRecovered(key))
+        if fleet is not None and fleet.failure:
+            self._submit(RevisionFailed(key, fleet.failure, fleet.not_before_s))
+        else:
+            self._submit(RevisionRecovered(key))
 
     async def close(self) -> None:
         """Stop everything; returns when every process has ended."""
@@ -419,7 +421,7 @@ class ProcessSupervisor(Keeper):
         fleet.not_before_s = self._now() + backoff_s
         if fleet.crashes >= CRASHES_MAX and not any(one.ready for one in fleet.running()):
             fleet.failure = cause
-            self._submit(RevisionFailed(fleet.key, cause))
+            self._submit(RevisionFailed(fleet.key, cause, fleet.not_before_s))
         self._tasks.start("restart", self._after_backoff(fleet))
 
     async def _after_backoff(self, fleet: Fleet) -> None:
