@@ -104,8 +104,11 @@ wheel: $(VENV)/bin/python  ## dist/: an sdist and, from it, a wheel (compiled wh
 	rm -rf dist build/wheel
 	$(PY) -m venv build/wheel
 	$(LISTED) 'project["optional-dependencies"]["dist"]' | xargs build/wheel/bin/python -m pip install -qq
-	if $(PY) setup.py -q can_compile; then export ACTIVATOR_COMPILE=1; fi; build/wheel/bin/python -m build
-	build/wheel/bin/python -m twine check --strict dist/*
+	world=plain; if [ "$$ACTIVATOR_COMPILE" != 0 ] && $(PY) setup.py -q can_compile; then world=compiled; fi; \
+	if [ $$world = compiled ]; then export ACTIVATOR_COMPILE=1; else export ACTIVATOR_COMPILE=0; fi; \
+	build/wheel/bin/python -m build && build/wheel/bin/python -m twine check --strict dist/* && \
+	build/wheel/bin/python -m pip install -qq dist/*.whl && unset ACTIVATOR_COMPILE && \
+	build/wheel/bin/python -I tests/wheel.py $$world pyproject.toml
 
 lint: $(VENV)/.packages  ## style, types and layers
 	$(PY) -m ruff check .

@@ -8,13 +8,14 @@ Rules
   2. What is compiled is listed in pyproject.toml, [tool.activator.compile], with the reason for each exclusion.
   3. In place (a checkout) a stamp beside the compiled files holds the hashes of all that was read, so that `lb.world`
      can refuse them once a source has changed, and a second build has nothing to do.
-  4. `ACTIVATOR_COMPILE=0` at build compiles nothing; with `ACTIVATOR_COMPILE=1` a build that cannot compile fails.
+  4. `ACTIVATOR_COMPILE=0` at build compiles nothing; with `ACTIVATOR_COMPILE=1` a build that cannot compile fails. A
+     wheel without compiled files has the tag of one in plain Python.
   5. One C file per module, compiled on all cores. An object is kept under the hash of all that it is made from
      (build/mypyc/objects), so only what has changed is compiled again (a change of the shared header is one of all),
      and an interrupted build goes on where it was.
   6. One build at a time: a second one waits.
 
-`python setup.py can_compile` exits with 0 if there is a C compiler that finds Python's headers.
+`python setup.py can_compile` exits with 0 if there is a C compiler that finds Python's headers; it needs no setuptools.
 """
 
 from __future__ import annotations
@@ -41,10 +42,37 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from types import FrameType
-from typing import Any, ClassVar
+from typing import Any
 
-from setuptools import Command, Extension, setup
-from setuptools.command.build_ext import build_ext
+TRIAL_TIMEOUT_S = 60.0
+PROBE = "#include <Python.h>\nPyObject *probe(void) { return PyLong_FromLong(1); }\n"
+
+
+def missing_for_compiling() -> str | None:
+    """What keeps us from compiling C for this Python; None if nothing does."""
+    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "probe.c").write_text(PROBE, "utf-8")
+        include = "-I" + sysconfig.get_path("include")
+        try:
+            result = subprocess.run(
+                [*command, include, "-fPIC", "-shared", "probe.c", "-o", "probe.so"],
+                cwd=folder,
+                capture_output=True,
+                timeout=TRIAL_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return f"no C compiler ({command[0]})"
+    return None if result.returncode == 0 else f"{command[0]} does not find Python's headers or the C library"
+
+
+if __name__ == "__main__" and "can_compile" in sys.argv[1:]:
+    # Before setuptools: an old one, or none, must not look like a machine without a compiler.
+    raise SystemExit(0 if missing_for_compiling() is None else 1)
+
+from setuptools import Extension, setup  # noqa: E402
+from setuptools.command.build_ext import build_ext  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent
 WORLD = runpy.run_path(str(ROOT / "lb" / "world.py"))  # not imported: `import lb` refuses stale files, which we replace
@@ -57,7 +85,6 @@ GROUP = "lb.native"
 GROUP_LIBRARY = GROUP + "__mypyc"
 WORK_DIR = ROOT / "build" / "mypyc"
 TRIAL = "import importlib, sys; [importlib.import_module(name) for name in sys.argv[1:]]; import lb; assert lb.COMPILED"
-TRIAL_TIMEOUT_S = 60.0
 TOLD_EVERY_S = 5.0  # how often a build says how far it is
 # Measured in one run (docs/performance.md, "How it is compiled"): one C file per module costs a request nothing beside
 # one file for all, and neither do -O2 instead of -O3 and doing without -flto, which would link everything anew after
@@ -70,7 +97,6 @@ C_FLAGS = [
     # Calls between the C files are direct, not by way of the table for symbols that another library may replace.
     "-fvisibility=hidden",
 ]
-PROBE = "#include <Python.h>\nPyObject *probe(void) { return PyLong_FromLong(1); }\n"
 
 
 class CompileError(Exception):
@@ -150,25 +176,6 @@ def install_compiled(made: Path, target: Path, stamp: str | None) -> None:
 def is_witness(path: Path) -> bool:
     """Whether this is the file that `lb.world` looks for."""
     return path.parent.name == "lb" and path.name.partition(".")[0] == WORLD["WITNESS"]
-
-
-def missing_for_compiling() -> str | None:
-    """What keeps us from compiling C for this Python; None if nothing does."""
-    command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, "probe.c").write_text(PROBE, "utf-8")
-        include = "-I" + sysconfig.get_path("include")
-        try:
-            result = subprocess.run(
-                [*command, include, "-fPIC", "-shared", "probe.c", "-o", "probe.so"],
-                cwd=folder,
-                capture_output=True,
-                timeout=TRIAL_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired):
-            return f"no C compiler ({command[0]})"
-    return None if result.returncode == 0 else f"{command[0]} does not find Python's headers or the C library"
 
 
 # --- C files to libraries -------------------------------------------------------------------------------------------
@@ -354,6 +361,13 @@ class BuildOrGoOn(build_ext):
             if DEMANDED:
                 raise SystemExit(f"error: not compiled: {reason}") from error
             print(f"warning: not compiled, going on in plain Python: {reason}", file=sys.stderr)
+            self._make_pure()
+
+    def _make_pure(self) -> None:
+        """Let a wheel without compiled files say that it is one for every platform."""
+        wheel: Any = self.distribution.get_command_obj("bdist_wheel", create=False)
+        if wheel is not None:
+            wheel.root_is_pure = True
 
     def get_outputs(self) -> list[str]:
         return [str(path) for path in compiled_files(Path(self.build_lib))]
@@ -427,22 +441,6 @@ def _try_import(sources: list[Path]) -> None:
     shutil.rmtree(trial)
 
 
-class CanCompile(Command):
-    """Says whether compiling is possible here; for the Makefile."""
-
-    user_options: ClassVar[list[tuple[str, str | None, str]]] = []
-
-    def initialize_options(self) -> None:
-        pass
-
-    def finalize_options(self) -> None:
-        pass
-
-    def run(self) -> None:
-        if missing_for_compiling() is not None:
-            raise SystemExit(1)
-
-
 def stand_in() -> list[Extension]:
     """Tells setuptools that this package depends on the platform; mypyc makes the real list. None where nothing will be
     compiled: the wheel is then one for every platform.
@@ -458,4 +456,4 @@ def stand_in() -> list[Extension]:
 
 
 if __name__ == "__main__":
-    setup(cmdclass={"build_ext": BuildOrGoOn, "can_compile": CanCompile}, ext_modules=stand_in())
+    setup(cmdclass={"build_ext": BuildOrGoOn}, ext_modules=stand_in())

@@ -36,6 +36,7 @@ from activator.messages import (
     FromData,
     RevisionEnded,
     SetHealth,
+    SetPending,
     SpeakKnative,
 )
 from activator.runtime.clock import Now
@@ -118,7 +119,7 @@ def load(config: Config) -> None:
     """
     importlib.import_module("activator.workers.pool")
     importlib.import_module("encodings.idna")  # of every name that is looked up
-    if config.admin:
+    if config.admin_address:
         for name in ("server", "snapshot", "overview"):
             importlib.import_module(f"activator.admin.{name}")
         importlib.import_module("activator.telemetry.metrics.exposition")
@@ -162,6 +163,7 @@ class App:
         self.control = ControlPlane(
             now, channel.send_effects, channel.flush, rng, self._tasks, reaping, time.time, settings.config.dns
         )
+        self.control.own_ports.addresses = self._own_addresses
         channel.connect_control(self._receive)
         self.control.processes.output.send = channel.send_command
         self.workers: Workers
@@ -183,6 +185,7 @@ class App:
         self._drained: asyncio.Future[bool] = loop.create_future()
         self._serving = False
         self._health = SetHealth()
+        self._is_pending = False  # a source has yet to list its revisions
         self._push: PushSource | None = None
         self._knative: KnativeMode | None = None
         self._activations: ActivationsMode | None = None
@@ -190,6 +193,7 @@ class App:
         self._cluster_domain = ""
         self._asked_by_cluster: list[Listener] = []  # listeners that no file names …
         self._entries: list[str] = []  # … and those of single revisions
+        self._unbound_entries: set[str] = set()  # Entries that cannot be bound; each is logged once.
 
     async def start(self) -> None:
         """Bind, begin to serve. Raises StartError."""
@@ -206,15 +210,15 @@ class App:
         self.control.configure(self.config, self.settings.specs)
         await self.control.settle()  # before that, requests to what the file names would be answered "no route"
         await self._start_sources()
-        if self.config.admin:
+        self._report_pending()
+        if self.config.admin_address:
             await self._start_admin()
             log.info("admin port on %s", self.admin_address)  # port 0 in the file: here stands what it became
         self._report_health()  # whoever asks the first worker that listens is told why the program is not ready
         await workers.serve()
         self._serving = True
         self._report_health()
-        if self._knative is not None:
-            self._tasks.start("health", self._watch_health())
+        self._tasks.start("health", self._watch_health())
 
     async def run(self) -> int:
         """Serve until a signal or `stop` says otherwise; the exit code."""
@@ -225,7 +229,7 @@ class App:
         self._tasks.start("freed memory", FreedMemory().watch())
         await self.start()
         self._tasks.start("judge", self._judge())
-        if self.config.admin:
+        if self.config.admin_address:
             self._tasks.start("history", self._history.run())
         _calm_the_collector()
         self._tell_ready()
@@ -301,6 +305,7 @@ class App:
         self.control.configure(config, specs)
         if self._cluster is not None:
             self._cluster.configure(config)
+        self._report_pending()
         self.config, self.needs_restart = config, fixed
         if fixed:
             log.warning("reloaded, but for a change of %s the program must be started anew", ", ".join(fixed))
@@ -394,6 +399,9 @@ class App:
     def restart(self, key: str) -> str:
         return self.control.processes.restart(key)
 
+    def end_member(self, seat: int) -> str:
+        return "this program has no group" if self._membership is None else self._membership.end_seat(seat)
+
     def members(self) -> object:
         return {} if self._membership is None else self._membership.describe()
 
@@ -482,7 +490,7 @@ class App:
         """Raises StartError."""
         from activator.members.joining import join  # only where there are members
 
-        if self.config.admin:
+        if self.config.admin_address:
             importlib.import_module("activator.admin.server")  # now: it takes 0.3 s, in which the others hear nothing
         kubernetes = self.config.kubernetes
         may_be_alone = kubernetes is None or kubernetes.mode != ACTIVATIONS
@@ -491,7 +499,7 @@ class App:
         )
 
     def _displaced(self) -> None:
-        """Another replica has the seat of this one in the group."""
+        """End: another replica has the seat of this one in the group, or the others take this one for ended."""
         self._exit_code = EXIT_DISPLACED
         self.stop()
 
@@ -499,7 +507,17 @@ class App:
         from activator.control_plane.sources.push.source import PushSource  # aiohttp: only where pods report themselves
 
         worker = self.control.worker
-        return PushSource(self.config.push, worker.submit_with_outcome, worker.model)
+        return PushSource(self.config.push, worker.submit_with_outcome, worker.model, self.control.own_ports.is_own)
+
+    def _own_addresses(self) -> list[str]:
+        """Return the addresses that the program listens on, as configured and as bound."""
+        config, kubernetes = self.config, self.config.kubernetes
+        said = [*map(address_of_listener, _listeners(config)), config.admin_address]
+        said += [config.push.listen, config.members.listen]
+        if kubernetes is not None:
+            said.append(kubernetes.external_scaler.listen)
+        push = "" if self._push is None else self._push.address
+        return [one for one in (*said, *self.addresses, self.admin_address, push) if one]
 
     @property
     def _cluster(self) -> KnativeMode | ActivationsMode | None:
@@ -577,6 +595,17 @@ class App:
         while True:
             await pause(HEALTH_REPORT_INTERVAL_S)
             self._report_health()
+            self._report_pending()
+
+    def _report_pending(self) -> None:
+        """Notify the data plane of the first source that has yet to list its revisions, and of the last that has.
+
+        The second message follows the effects of these lists on the same channel.
+        """
+        is_pending = not self.control.is_listed() if self._is_pending else bool(self.control.pending())
+        if is_pending is not self._is_pending:
+            self._is_pending = is_pending
+            self._channel.send_command(SetPending(is_pending))
 
     def _cluster_settled(self, settings: ClusterSettings) -> None:
         """The cluster's ConfigMaps say something new."""
@@ -596,19 +625,23 @@ class App:
         except StartError as error:
             log.error("%s", error)
 
-    def _serve_entries(self, ports: frozenset[int]) -> None:
-        """Serve on these ports, each for one revision, and on no others of theirs. One that is taken is told."""
+    def _serve_entries(self, ports: frozenset[int]) -> frozenset[int]:
+        """Serve on these ports, each for one revision, and on no other entries. Return those that cannot be bound."""
         host = self._entry_host()
         fixed = [*_listeners(self.config), *self._asked_by_cluster]
         wanted = [join_address(host, port) for port in sorted(ports)]
         try:
             self.workers.change(self.workers.plan([*fixed, *wanted]))
             self._entries = wanted
+            self._unbound_entries.clear()
+            return frozenset()
         except StartError:
             self._entries = [one for one in self._entries if one in wanted]
             for address in wanted:
                 if address not in self._entries:
                     self._serve_entry(address)
+            self._unbound_entries &= {*wanted}
+            return frozenset(port for port in ports if join_address(host, port) not in self._entries)
 
     def _entry_host(self) -> str:
         """Where ports of single revisions are opened: where the first port for all of them is."""
@@ -626,7 +659,9 @@ class App:
         try:
             self.workers.change(self.workers.plan(wanted))
         except StartError as error:
-            log.error("%s: requests of one Service cannot come here", error)
+            if address not in self._unbound_entries:  # it is tried again each second
+                self._unbound_entries.add(address)
+                log.error("%s: requests of one Service cannot come here; another port is taken for it", error)
             return
         self._entries.append(address)
 
@@ -648,9 +683,10 @@ class App:
 
     async def _start_admin(self) -> None:
         from activator.admin.server import AdminServer  # aiohttp: only where there is an admin port
+        from activator.admin.token import AdminToken
 
-        admin = AdminServer(self, self._now)
         wanted = self.config.admin
+        admin = AdminServer(self, self._now, AdminToken(wanted.token if isinstance(wanted, AdminListener) else ""))
         access = wanted.access(UNIX_ADMIN_MODE) if isinstance(wanted, AdminListener) else SocketAccess(UNIX_ADMIN_MODE)
         self.admin_address = await admin.start(self.config.admin_address, access)
         self._admin = admin

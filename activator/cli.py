@@ -37,6 +37,8 @@ NOT_STARTED = 3
 # from outside. `listen` in a file, a variable or an option takes precedence.
 BIND_HOST = "ACTIVATOR_BIND_HOST"
 LOOPBACK = "127.0.0.1"
+ADMIN = "http://127.0.0.1:8008"  # the admin port that commands ask if nothing names another one
+ADMIN_TOKEN = "ACTIVATOR_ADMIN__TOKEN"
 UNITS = "/etc/systemd/system"
 
 Loaded = tuple[Config, list[RevisionSpec]]
@@ -101,10 +103,10 @@ def _parser() -> argparse.ArgumentParser:
     schema = commands.add_parser("schema", help="print the JSON Schema of the file")
     schema.set_defaults(handler=_schema)
     drain = commands.add_parser("drain", help="let a running activator finish its work and exit")
-    drain.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
+    _add_admin(drain)
     drain.set_defaults(handler=_drain)
     status = commands.add_parser("status", help="what a running activator is doing")
-    status.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
+    _add_admin(status)
     status.add_argument("--json", action="store_true", help="as JSON")
     status.add_argument(
         "--why", metavar="NAME", nargs="?", const="", help="why each revision, or this one, has so many pods"
@@ -123,6 +125,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _add_admin(command: argparse.ArgumentParser) -> None:
+    """Add the options that say how to reach the running program."""
+    command.add_argument(
+        "--admin",
+        metavar="URL",
+        default=ADMIN,
+        help=f"its admin port (default: that of -c or ACTIVATOR_ADMIN, else {ADMIN})",
+    )
+    command.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help=f"the token of the admin port, file:/PATH or env:NAME (default: that of -c or {ADMIN_TOKEN})",
+    )
+    command.add_argument("-c", "--config", metavar="FILE", help="the configuration of the running program")
+
+
 # --- commands -------------------------------------------------------------------------------------------------------
 
 
@@ -132,26 +150,32 @@ def _add_program_commands(commands: argparse._SubParsersAction[argparse.Argument
     logs.add_argument("name", metavar="NAME")
     logs.add_argument("-f", "--follow", action="store_true", help="and what they write, until interrupted")
     logs.add_argument("-n", "--lines", type=_count, default=100, metavar="N", help="the last so many (default: 100)")
-    logs.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
+    _add_admin(logs)
     logs.set_defaults(handler=_logs)
     load = commands.add_parser("load", help="load the programs of a revision before a request comes")
     load.add_argument("name", metavar="NAME")
     load.add_argument(
         "--for", dest="seconds", metavar="TIME", help="and keep one for so long (10m), from when it is ready"
     )
-    load.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
+    _add_admin(load)
     load.set_defaults(handler=_load_revision)
     unload = commands.add_parser(
         "unload", help="stop the programs of a revision when they have finished their requests"
     )
     unload.add_argument("name", metavar="NAME")
-    unload.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
+    _add_admin(unload)
     unload.set_defaults(handler=_unload_revision)
+    ended = commands.add_parser(
+        "member-ended", help="say that a silent member of the group has ended for certain: its slots are granted again"
+    )
+    ended.add_argument("seat", type=_count, metavar="SEAT")
+    ended.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
+    ended.set_defaults(handler=_end_member)
     restart = commands.add_parser(
         "restart", help="start other programs of a revision; those that run finish their requests"
     )
     restart.add_argument("name", metavar="NAME")
-    restart.add_argument("--admin", metavar="URL", default="http://127.0.0.1:8008")
+    _add_admin(restart)
     restart.set_defaults(handler=_restart_revision)
 
 
@@ -231,14 +255,21 @@ def _raise_descriptor_limit() -> None:
 
 
 def _load(path: str) -> Loaded:
-    from activator.config.file import load, resolve
-    from activator.config.tree import read_tree
-    from lb.registry import default_name, names
+    from activator.config.file import read_text
 
     if not Path(path).is_file():
         raise ConfigError([f"{path}: there is no such file; name one with -c, or start a program with -- CMD"])
-    config = load(path, os.environ, set(names()))
-    root = read_tree(Path(path).read_text("utf-8"), path, os.environ, [])
+    return _loaded(read_text(path), path)
+
+
+def _loaded(text: str, path: str) -> Loaded:
+    """Return the configuration of a file that was read once: it may be replaced at any moment. Raises ConfigError."""
+    from activator.config.file import parse, resolve
+    from activator.config.tree import read_tree
+    from lb.registry import default_name, names
+
+    config = parse(text, path, os.environ, set(names()))
+    root = read_tree(text, path, os.environ, [])
     if root is not None and "listen" not in (root.entries or {}):
         config = bound(config, os.environ)
     return config, resolve(config, default_name)
@@ -276,8 +307,9 @@ def _settle_addresses(options: argparse.Namespace) -> str:
 
 
 def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
-    from activator.config.checks import is_same_listener
+    from activator.config.checks import exposed_admin, is_same_listener
     from activator.config.file import overlay, resolve
+    from activator.config.model.listeners import AdminListener
     from activator.control_plane.sources.process.child import missing_program
     from lb.registry import default_name
 
@@ -289,7 +321,13 @@ def _from_command(options: argparse.Namespace, command: list[str]) -> Loaded:
     if "ACTIVATOR_LISTEN" not in os.environ:
         config = bound(config, os.environ)
     said = {name: getattr(options, name) for name in ("listen", "admin") if getattr(options, name) is not None}
+    if "admin" in said and isinstance(config.admin, AdminListener):  # the environment gives it a token
+        said["admin"] = msgspec.structs.replace(config.admin, listen=options.admin, address="")
     config = msgspec.structs.replace(config, **said)  # what was typed wins over the environment
+    admin = msgspec.structs.asdict(config.admin) if isinstance(config.admin, AdminListener) else {}
+    exposed = exposed_admin(config.admin_address, admin)
+    if exposed:
+        raise ConfigError([f"--admin: {exposed}; with -- CMD, set {ADMIN_TOKEN}"])
     if isinstance(config.listen, str) and is_same_listener(config.listen, config.admin_address):
         raise ConfigError(
             [f"{config.admin_address}: is the address of clients and the admin port: use another port for one"]
@@ -313,6 +351,7 @@ def _from_knative() -> Loaded | None:
 
 
 def _check(options: argparse.Namespace, command: list[str] | None) -> int:
+    from activator.config.file import read_text
     from activator.config.machine_checks import machine_problems
     from activator.config.tree import read_tree
 
@@ -322,8 +361,11 @@ def _check(options: argparse.Namespace, command: list[str] | None) -> int:
             raise ConfigError(manifest.problems)
         print(f"{options.file}: fine, {manifest.activations} Activations, {manifest.others} other objects")
         return 0
-    config, _ = _load(options.file)
-    root = read_tree(Path(options.file).read_text("utf-8"), options.file, os.environ, [])
+    if not Path(options.file).is_file():
+        raise ConfigError([f"{options.file}: there is no such file"])
+    text = read_text(options.file)
+    config, _ = _loaded(text, options.file)
+    root = read_tree(text, options.file, os.environ, [])
     problems = [] if root is None else machine_problems(config, root, os.environ)
     if problems:
         raise ConfigError(problems)
@@ -359,27 +401,71 @@ def _demo(options: argparse.Namespace, command: list[str] | None) -> int:
     return run()
 
 
-def _drain(options: argparse.Namespace, command: list[str] | None) -> int:
+def _admin_of(options: argparse.Namespace) -> Callable[[str, str], bytes]:
+    """Return how the admin port is asked: with method and path. Raises ConfigError and StartError."""
     from activator.admin.client import ask
+    from activator.runtime.secret_text import read_secret
 
-    ask(options.admin, "POST", "/drain")
+    admin, token = "" if options.admin == ADMIN else options.admin, options.token
+    if options.config:
+        config = _load(options.config)[0]
+        address = config.admin_address
+        if token is None and not isinstance(config.admin, str):
+            token = config.admin.token
+        if not admin and not address:
+            raise StartError(f"{options.config}: `admin` is empty: the program has no admin port")
+    else:
+        address, found = _admin_of_environment()
+        token = found if token is None else token
+    reached = admin or _reachable(address) or ADMIN
+    secret = read_secret(token or "", "--token")
+    return lambda method, path: ask(reached, method, path, secret)
+
+
+def _admin_of_environment() -> tuple[str, str]:
+    """Return the address and the token that the variables of the key `admin` give; each may be empty."""
+    from activator.config.tree import Item, lay_environment_over
+
+    root = Item("", entries={})
+    said = {name: value for name, value in os.environ.items() if name.split("__")[0] == "ACTIVATOR_ADMIN"}
+    problems: list[str] = []
+    lay_environment_over(root, said, problems)
+    if problems:
+        raise ConfigError(problems)
+    item = (root.entries or {}).get("admin")
+    if item is None or item.entries is None:
+        return ("" if item is None else item.text or ""), ""
+    texts = {key: one.text or "" for key, one in item.entries.items()}
+    return texts.get("address") or texts.get("listen", ""), texts.get("token", "")
+
+
+def _reachable(address: str) -> str:
+    """Return an address to connect to for one to listen on."""
+    host, colon, port = address.rpartition(":")
+    loopbacks = {"0.0.0.0": LOOPBACK, "[::]": "[::1]"}
+    return f"{loopbacks[host]}{colon}{port}" if host in loopbacks else address
+
+
+def _drain(options: argparse.Namespace, command: list[str] | None) -> int:
+
+    _admin_of(options)("POST", "/drain")
     print("draining")
     return 0
 
 
 def _status(options: argparse.Namespace, command: list[str] | None) -> int:
-    from activator.admin.client import ask
     from activator.admin.status import table, watch, why
 
+    ask_admin = _admin_of(options)
     if options.watch and not options.json:
         from threading import Event
 
         from rich.console import Console
 
         console = Console()
-        watch(lambda: ask(options.admin, "GET", "/debug/revisions"), lambda: not Event().wait(1.0), console)
+        watch(lambda: ask_admin("GET", "/debug/revisions"), lambda: not Event().wait(1.0), console)
         return 0
-    answer = ask(options.admin, "GET", "/debug/revisions")
+    answer = ask_admin("GET", "/debug/revisions")
     if options.why is not None and not options.json:
         explained = why(answer, options.why)
         if explained is None:
@@ -393,13 +479,14 @@ def _status(options: argparse.Namespace, command: list[str] | None) -> int:
 def _logs(options: argparse.Namespace, command: list[str] | None) -> int:
     from threading import Event
 
-    from activator.admin.client import ask
     from activator.admin.program_logs import FOLLOW_INTERVAL_S, output
+
+    ask_admin = _admin_of(options)
 
     def goes_on() -> bool:
         return options.follow and not Event().wait(FOLLOW_INTERVAL_S)
 
-    for line in output(lambda path: ask(options.admin, "GET", path), options.name, options.lines, goes_on):
+    for line in output(lambda path: ask_admin("GET", path), options.name, options.lines, goes_on):
         print(line, flush=True)
     return 0
 
@@ -407,10 +494,8 @@ def _logs(options: argparse.Namespace, command: list[str] | None) -> int:
 def _load_revision(options: argparse.Namespace, command: list[str] | None) -> int:
     from urllib.parse import quote
 
-    from activator.admin.client import ask
-
     query = "" if options.seconds is None else f"?for={quote(options.seconds)}"
-    ask(options.admin, "POST", f"/load/{quote(options.name)}{query}")
+    _admin_of(options)("POST", f"/load/{quote(options.name)}{query}")
     print(f"loading {options.name}")
     return 0
 
@@ -418,19 +503,23 @@ def _load_revision(options: argparse.Namespace, command: list[str] | None) -> in
 def _unload_revision(options: argparse.Namespace, command: list[str] | None) -> int:
     from urllib.parse import quote
 
+    _admin_of(options)("POST", f"/unload/{quote(options.name)}")
+    print(f"unloading {options.name}")
+    return 0
+
+
+def _end_member(options: argparse.Namespace, command: list[str] | None) -> int:
     from activator.admin.client import ask
 
-    ask(options.admin, "POST", f"/unload/{quote(options.name)}")
-    print(f"unloading {options.name}")
+    ask(options.admin, "POST", f"/members/{options.seat}/ended")
+    print(f"the silent member at seat {options.seat} counts as ended")
     return 0
 
 
 def _restart_revision(options: argparse.Namespace, command: list[str] | None) -> int:
     from urllib.parse import quote
 
-    from activator.admin.client import ask
-
-    ask(options.admin, "POST", f"/restart/{quote(options.name)}")
+    _admin_of(options)("POST", f"/restart/{quote(options.name)}")
     print(f"restarting {options.name}")
     return 0
 

@@ -481,6 +481,14 @@ class SetHealth(Message, frozen=True, tag=True):
     not_ready: str = ""
 
 
+class SetPending(Message, frozen=True, tag=True):
+    """Report whether a source has yet to list its revisions. Until then no request may be refused for good because no
+    revision serves it: it is answered 503 with Retry-After.
+    """
+
+    is_pending: bool
+
+
 class ShowOutput(Message, frozen=True, tag=True):
     """The last lines that the program of a revision has written since its start began, for the waiting page; empty:
     there is nothing to show any more.
@@ -490,7 +498,7 @@ class ShowOutput(Message, frozen=True, tag=True):
     lines: tuple[str, ...]
 
 
-Command = AnnounceDrain | Drain | SpeakKnative | SetHealth | ShowOutput
+Command = AnnounceDrain | Drain | SpeakKnative | SetHealth | SetPending | ShowOutput
 
 
 class Drained(Message, frozen=True, tag=True):

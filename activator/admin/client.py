@@ -1,4 +1,4 @@
-"""Asking a running activator over its admin port, for `activator status` and `activator drain`."""
+"""Asking a running activator over its admin port, for `activator status` and the other commands."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from activator.runtime.unix_address import is_unix, path_of
 _TIMEOUT_S = 5.0
 
 
-def ask(admin: str, method: str, path: str) -> bytes:
-    """The body of the answer. Raises StartError when there is no answer or the answer is a refusal.
+def ask(admin: str, method: str, path: str, token: str = "") -> bytes:
+    """Return the body of the answer. Raises StartError when there is no answer or the answer is a refusal.
 
-    `admin`: a URL, `host:port` or `unix:/path`.
+    `admin`: a URL, `host:port` or `unix:/path`; `token`: of the admin port, if it needs one.
     """
+    headers = {"Activator-Admin": "1", **({"Authorization": f"Bearer {token}"} if token else {})}
     if is_unix(admin):
-        return _ask_over_unix(admin, method, path)
+        return _ask_over_unix(admin, method, path, headers)
     url = (admin if "://" in admin else f"http://{admin}").rstrip("/") + path
-    request = urllib.request.Request(url, method=method, headers={"Activator-Admin": "1"})
+    request = urllib.request.Request(url, method=method, headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
             body: bytes = answer.read()
@@ -32,10 +33,10 @@ def ask(admin: str, method: str, path: str) -> bytes:
         raise StartError(f"{url}: no activator answers there ({error}); name its admin port with --admin") from error
 
 
-def _ask_over_unix(admin: str, method: str, path: str) -> bytes:
+def _ask_over_unix(admin: str, method: str, path: str, headers: dict[str, str]) -> bytes:
     connection = _UnixConnection(path_of(admin))
     try:
-        connection.request(method, path, headers={"Activator-Admin": "1"})
+        connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         body = answer.read()
     except (OSError, http.client.HTTPException) as error:

@@ -1,27 +1,54 @@
-"""What `GET /debug/config` shows."""
+"""The answer to `GET /debug/config`."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, Final
 
-import msgspec
+from msgspec import inspect as types
 
 from activator.config.model.file import Config
+from activator.config.model.kinds import Secret
 
-_HIDDEN = "…"
+_HIDDEN: Final = "…"
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")  # The user information of a URL (RFC 3986 section 3.2.1).
+_KIND: Final = types.type_info(Config)
 
 
 def configuration(config: Config) -> Any:
-    """The configuration in force, defaults included; what may be secret is hidden: values of environment variables."""
-    shown = msgspec.to_builtins(config, enc_hook=_plain)
-    for revision in shown["revisions"]:
-        for program in (revision["process"], revision["container"]):
-            if program is not None:
-                program["environment"] = dict.fromkeys(program["environment"], _HIDDEN)
-    return shown
+    """Return the configuration in force, defaults included, without secrets and without credentials in URLs."""
+    return _shown(config, _KIND)
 
 
-def _plain(value: object) -> float | int:
-    """Seconds and bytes are numbers with a name."""
-    assert isinstance(value, float | int), f"{value!r} is no setting"
-    return float(value) if isinstance(value, float) else int(value)
+def _shown(value: Any, kind: types.Type) -> Any:
+    """Return plain data. What the type calls a secret is shown as set or not, whatever its key is named."""
+    match kind:
+        case types.Metadata():
+            return _shown(value, kind.type)
+        case types.UnionType():
+            return _shown(value, _member(value, kind))
+        case types.StructType():
+            return {field.encode_name: _shown(getattr(value, field.name), field.type) for field in kind.fields}
+        case types.ListType():
+            return [_shown(one, kind.item_type) for one in value]
+        case types.DictType():
+            return {key: _shown(one, kind.value_type) for key, one in value.items()}
+        case types.CustomType() if kind.cls is Secret:
+            return _HIDDEN if value else ""
+        case types.CustomType():
+            return float(value) if isinstance(value, float) else int(value)
+    return _CREDENTIALS.sub(_HIDDEN, value) if isinstance(value, str) else value
+
+
+def _member(value: Any, kind: types.UnionType) -> types.Type:
+    """Return the member of the union that the value is of; a plain value is of any."""
+    for one in kind.types:
+        member = one.type if isinstance(one, types.Metadata) else one
+        match member:
+            case types.StructType() | types.CustomType() if isinstance(value, member.cls):
+                return one
+            case types.ListType() if isinstance(value, list):
+                return one
+            case types.DictType() if isinstance(value, dict):
+                return one
+    return types.AnyType()

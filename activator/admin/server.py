@@ -4,7 +4,8 @@ Rules
   1. It is for operators on this machine or in the cluster, never for a browser that was lured here: a request whose
      Host is a foreign name, or whose Origin is another site, is refused, and whatever changes something needs the
      header `Activator-Admin: 1`, which no page of another site can send without asking first.
-  2. Nothing here is on the path of a request, and nothing here may hold the loop up for long.
+  2. Where a token is configured, every request needs it but those of kubelets and Prometheus (`OPEN_PATHS`).
+  3. Nothing here is on the path of a request, and nothing here may hold the loop up for long.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
 from activator.admin.page import HEADERS, PAGE
+from activator.admin.token import CHALLENGE, OPEN_PATHS, AdminToken
 from activator.config.model.telemetry import LOG_LEVELS, LOG_PARTS
 from activator.runtime.clock import Now
 from activator.runtime.durations import parse_seconds
@@ -41,6 +43,7 @@ WAKE_S: Final = 600.0  # of a wake for which no time is given
 HOLD_S_MAX: Final = 7 * 86_400.0
 
 ADMIN_HEADER: Final = "Activator-Admin"
+_READS: Final = frozenset({"GET", "HEAD"})
 _INDEX: Final = """activator
 GET  /                 the live page, for browsers
 GET  /healthz          alive: the state worker's loop turns
@@ -61,6 +64,7 @@ POST /load/NAME        load the programs of a revision; ?for=10m: and keep one (
 POST /wake/NAME        the same, for 10m if nothing is said     (with the header Activator-Admin: 1)
 POST /unload/NAME      stop them when they have finished        (with the header Activator-Admin: 1)
 POST /restart/NAME     start others, then stop these           (with the header Activator-Admin: 1)
+POST /members/SEAT/ended  this silent member has ended, for certain (with the header Activator-Admin: 1)
 POST /drain            finish what is in flight, then exit   (with the header Activator-Admin: 1)
 POST /reload           read the file again                   (with the header Activator-Admin: 1)
 """
@@ -127,6 +131,9 @@ class Inside(Protocol):
         """Start other programs in the place of a revision's. Why not."""
         ...
 
+    def end_member(self, seat: int) -> str:
+        """Take the operator's word that the silent member at a seat has ended. Return why not."""
+
     def members(self) -> object:
         """Plain data: what `GET /debug/members` shows."""
 
@@ -151,8 +158,10 @@ class Inside(Protocol):
 class AdminServer:
     """aiohttp on a listener of its own."""
 
-    def __init__(self, inside: Inside, now: Now) -> None:
+    def __init__(self, inside: Inside, now: Now, token: AdminToken | None = None) -> None:
+        """`token`: what requests must carry; None: nothing."""
         self._inside = inside
+        self._token = token or AdminToken("")
         self._profiler = Profiler(now)
         self._runner: web.AppRunner | None = None
         self._server: asyncio.Server | None = None
@@ -164,7 +173,7 @@ class AdminServer:
             sock = bind(address, access=access)
         except StartError as error:
             raise StartError(f"admin port: {error} (`admin:` in the file, --admin, or ACTIVATOR_ADMIN)") from error
-        application = web.Application(middlewares=[_refuse_foreign], client_max_size=64 * 1024)
+        application = web.Application(middlewares=[_refuse_foreign, self._refuse_strangers], client_max_size=64 * 1024)
         application.add_routes(
             [
                 web.get("/", self._index),
@@ -185,6 +194,7 @@ class AdminServer:
                 web.post("/wake/{name:.+}", self._load),
                 web.post("/unload/{name:.+}", self._unload),
                 web.post("/restart/{name:.+}", self._restart),
+                web.post("/members/{seat:[0-9]{1,3}}/ended", self._end_member),
                 web.post("/drain", self._drain),
                 web.post("/reload", self._reload),
             ]
@@ -206,6 +216,15 @@ class AdminServer:
             self._server.close()
         if self._runner is not None:
             await self._runner.cleanup()
+
+    @web.middleware
+    async def _refuse_strangers(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Ask for the token, but for what kubelets and Prometheus read."""
+        is_open = request.path in OPEN_PATHS and request.method in _READS
+        if is_open or self._token.is_in(request.headers.get("Authorization", "")):
+            return await handler(request)
+        text = "the token is missing or wrong (Authorization: Bearer …, or `activator --token`)\n"
+        return web.Response(status=401, text=text, headers={"WWW-Authenticate": CHALLENGE})
 
     async def _index(self, request: web.Request) -> web.Response:
         if "text/html" in request.headers.get("Accept", ""):
@@ -277,6 +296,13 @@ class AdminServer:
 
     async def _members(self, request: web.Request) -> web.Response:
         return _json(self._inside.members())
+
+    async def _end_member(self, request: web.Request) -> web.Response:
+        seat = int(request.match_info["seat"])
+        problem = self._inside.end_member(seat)
+        if not problem:
+            return _json({"problems": []})
+        return _json({"problems": [f"seat {seat}: {problem}; `GET /debug/members` lists seats"]}, status=409)
 
     async def _tasks(self, request: web.Request) -> web.Response:
         worker = _worker(request)
@@ -371,18 +397,28 @@ def _json(data: object, status: int = 200) -> web.Response:
 
 @web.middleware
 async def _refuse_foreign(request: web.Request, handler: Handler) -> web.StreamResponse:
-    host = urlsplit(f"//{request.headers.get('Host', '')}").hostname or ""
+    said = request.headers.get("Host", "")
+    host = _hostname(said)
     if not _is_own(host):
-        return web.Response(status=403, text=f"the Host {host!r} is not this program's: use an address or localhost\n")
+        text = f"the Host {host or said!r} is not this program's: use an address or localhost\n"
+        return web.Response(status=403, text=text)
     origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
+    if origin is not None and origin.partition("://")[2] != said:
         return web.Response(status=403, text="requests from other sites are refused\n")
-    if request.method not in {"GET", "HEAD"} and request.headers.get(ADMIN_HEADER) != "1":
+    if request.method not in _READS and request.headers.get(ADMIN_HEADER) != "1":
         return web.Response(status=403, text=f"send the header {ADMIN_HEADER}: 1 with what changes something\n")
     try:
         return await handler(request)
     except NoWorkerError as error:
         return _json({"problems": [str(error)]}, status=404)
+
+
+def _hostname(host: str) -> str:
+    """Return the name or address of a Host field; empty if it is malformed."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:  # brackets that hold no IPv6 address
+        return ""
 
 
 def _is_own(host: str) -> bool:

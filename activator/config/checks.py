@@ -11,13 +11,14 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Set as AbstractSet
-from typing import Final
+from typing import Any, Final
 
 from activator.config.container_checks import ContainerChecker, check_containers
-from activator.config.edge_checks import EdgeChecker, element_at, item_at, program_key
+from activator.config.edge_checks import EdgeChecker, element_at, is_loopback, item_at, program_key
 from activator.config.group_checks import GroupChecker
 from activator.config.member_checks import check_members
-from activator.config.model.file import DEFAULT_ADMIN, DEFAULT_LISTEN
+from activator.config.model.file import DEFAULT_LISTEN
+from activator.config.model.listeners import DEFAULT_ADMIN
 from activator.config.model.scaling import STABLE_WINDOW_S
 from activator.config.policy_checks import PolicyChecker
 from activator.config.probe_checks import check_health, check_probe
@@ -68,6 +69,26 @@ def leads_to(pod: str, listener: str) -> bool:
         return False
     is_local = target[0] == "localhost" or (_is_ip(target[0], 4) and ipaddress.ip_address(target[0]).is_loopback)
     return (is_local or target[0] == "::1") and found[0] in {"0.0.0.0", "::", "localhost"}
+
+
+def _admin_address(admin: Any) -> Any:
+    """Return the address of the admin port, whichever form `admin` has; UNREADABLE if it could not be read."""
+    if not isinstance(admin, dict):
+        return admin
+    return admin.get("address") or admin.get("listen", DEFAULT_ADMIN)
+
+
+def exposed_admin(address: Any, values: Values) -> str:
+    """Return what to write where others than this machine could control the program; empty if they cannot."""
+    if address in ("", UNREADABLE) or is_unix(address) or is_loopback(address):
+        return ""
+    if values.get("token") or values.get("insecure") is True:
+        return ""
+    safe = f"{{listen: {address}, token: file:/etc/activator/admin-token}}"
+    return (
+        f'"{address}" lets other machines control the program: write `admin: {safe}`, or `insecure: true` in the place '
+        "of the token"
+    )
 
 
 def _canonical_address(text: str) -> str:
@@ -124,7 +145,7 @@ class Checker:
         self._edge = EdgeChecker(reader)
         self._policies = PolicyChecker(reader, policy_names)
         self._takes_reports = False  # of pods: a revision then needs neither pods nor a process
-        self._listeners: list[str] = []  # addresses of `listen`
+        self._listeners: list[tuple[str, str]] = []  # ports of ours: the key, and the address
         self._names: dict[str, str] = {}  # namespace/name → path of the revision
         self._routing = RoutingChecker(reader)
         self._processes = ProcessChecker(reader)
@@ -166,31 +187,39 @@ class Checker:
         check_fallbacks(self._reader, root, values)
 
     def _check_admin(self, root: Item, values: Values) -> None:
+        problems = len(self._reader.problems)
         admin = values.get("admin", "")
+        item = item_at(root, "admin")
         if isinstance(admin, dict):
-            item = item_at(root, "admin")
-            if "address" in admin and not is_unix(admin["address"]):
-                self._reader.found(
-                    item_at(item, "address"), "admin.address", "a Unix socket; else give the address alone"
-                )
-            elif "address" in admin:
-                self._check_is_address(item_at(item, "address"), admin["address"], "admin.address", or_unix=True)
-            self._edge.check_access(item, admin, "admin")
+            if "listen" in admin and "address" in admin:
+                self._reader.advise(item_at(item, "address"), "admin", "set `listen` or `address`, not both")
+            elif "address" in admin and not is_unix(admin["address"]):
+                self._reader.found(item_at(item, "address"), "admin.address", "a Unix socket; others are `listen`")
+            elif "address" in admin or admin.get("listen"):
+                key = "address" if "address" in admin else "listen"
+                self._check_is_address(item_at(item, key), admin[key], f"admin.{key}", 0, or_unix=True)
+            self._edge.check_access(item, {"address": _admin_address(admin), **admin}, "admin")
         elif admin not in ("", UNREADABLE):
-            self._check_is_address(item_at(root, "admin"), admin, "admin", 0, or_unix=True)
+            self._check_is_address(item, admin, "admin", 0, or_unix=True)
+        problem = exposed_admin(_admin_address(admin), admin if isinstance(admin, dict) else {})
+        if problem and len(self._reader.problems) == problems:  # an address that is none exposes nothing
+            self._reader.advise(item, "admin", problem)
 
     def _claim_ports(self, root: Item, values: Values) -> None:
         """Those of our own listeners: no program of a revision can have them, and `admin` none of `listen`."""
         listen = values.get("listen", DEFAULT_LISTEN)
         listeners = listen if isinstance(listen, list) else [listen]
         addresses = [one.get("address", "") if isinstance(one, dict) else one for one in listeners]
-        admin = values.get("admin", DEFAULT_ADMIN)
-        admin = admin.get("address", "") if isinstance(admin, dict) else admin
+        admin = _admin_address(values.get("admin", DEFAULT_ADMIN))
         for key, address in [("listen", one) for one in addresses] + [("admin", admin)]:
             found = None if address is UNREADABLE or is_unix(address) else split_address(address)
             if found is not None:
                 self._processes.claim(found[1], f"`{key}`")
-        self._listeners = [one for one in addresses if one is not UNREADABLE]
+        self._listeners = [("listen", one) for one in addresses if one not in ("", UNREADABLE)]
+        scaler = (values.get("kubernetes") or {}).get("external_scaler", {})
+        others = {"admin": admin, "kubernetes.external_scaler": scaler.get("listen", "")}
+        others |= {name: values.get(name, {}).get("listen", "") for name in ("push", "members")}
+        self._listeners += [(name, one) for name, one in others.items() if one not in ("", UNREADABLE)]
         for address in addresses:
             if UNREADABLE not in (address, admin) and is_same_listener(address, admin):
                 item = item_at(root, "admin" if "admin" in (root.entries or {}) else "listen")
@@ -328,9 +357,10 @@ class Checker:
             one = item_at(entry, "address")
             at += ".address" if isinstance(pod, dict) else ""
             self._check_is_address(one, address, at, or_unix=True)
-            if any(leads_to(address, listener) for listener in self._listeners):
-                advice = f'"{address}" is the address of `listen`: requests would come back without end'
-                self._reader.advise(one, at, advice)
+            key = next((key for key, listener in self._listeners if leads_to(address, listener)), "")
+            if key:
+                why = "requests would come back without end" if key == "listen" else "clients would reach that port"
+                self._reader.advise(one, at, f'"{address}" is the address of `{key}`: {why}')
             known_as = _canonical_address(address)
             if known_as in seen:
                 self._reader.advise(one, at, f'"{address}" is in the list already: list each pod once')

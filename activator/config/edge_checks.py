@@ -142,7 +142,7 @@ class EdgeChecker:
         if not listen:
             if any(push.get(key) for key in ("token", "token_file", "networks")):
                 self._reader.advise(item, "push.listen", "`push` requires `listen`, such as 127.0.0.1:8014")
-        elif not _is_loopback(listen) and not push.get("token") and not push.get("token_file"):
+        elif not is_loopback(listen) and not push.get("token") and not push.get("token_file"):
             advice = f"`listen: {listen}` is not a loopback address: it requires `token` or `token_file`"
             self._reader.advise(item, "push", advice)
 
@@ -267,7 +267,7 @@ def _is_network(text: str) -> bool:
     return True
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
     host = address.rpartition(":")[0].strip("[]")
     if host == "localhost":
         return True

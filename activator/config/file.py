@@ -65,15 +65,19 @@ _KIND: Final = inspect.type_info(Config)
 
 def load(path: str, environ: Mapping[str, str], policy_names: AbstractSet[str] | None = None) -> Config:
     """Read the file at `path`; raises ConfigError. Without `policy_names` any name of a policy is taken."""
+    return parse(read_text(path), path, environ, policy_names)
+
+
+def read_text(path: str) -> str:
+    """Return the content of the file at `path`; raises ConfigError."""
     try:
         with open(path, encoding="utf-8") as file:
-            text = file.read()
+            return file.read()
     except UnicodeDecodeError:
         raise ConfigError([f"{path}:1: found bytes that are not UTF-8, expected text"]) from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError([f"{path}: cannot be read: {reason}"]) from None
-    return parse(text, path, environ, policy_names)
 
 
 def parse(text: str, name: str, environ: Mapping[str, str], policy_names: AbstractSet[str] | None = None) -> Config:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import yaml
 from msgspec import inspect as types
 
-from activator.config.model.kinds import Duration, Size
+from activator.config.model.kinds import Duration, Secret, Size
 from activator.config.tree import Item
 from activator.runtime.durations import parse_seconds
 from activator.runtime.units import GIB, KIB, MIB
@@ -216,6 +216,8 @@ def _scalar(text: str, kind: types.Type) -> Any:
             return parse_duration(text)
         case types.CustomType() if kind.cls is Size:
             return parse_size(text)
+        case types.CustomType() if kind.cls is Secret:
+            return Secret(text)
         case types.NoneType():
             return None
     raise AssertionError(f"config.py uses a type that the reader does not know: {kind}")

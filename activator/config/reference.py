@@ -15,7 +15,7 @@ import yaml
 from msgspec import inspect as types
 
 from activator.config.model.file import FIXED_KEYS, Config
-from activator.config.model.kinds import Duration, Size
+from activator.config.model.kinds import Duration, Secret, Size
 from activator.runtime.units import GIB, KIB, MIB
 
 _INTRODUCTION: Final = """# Configuration reference
@@ -155,7 +155,7 @@ def _struct_of(kind: types.Type) -> types.StructType | None:
 def _type_name(kind: types.Type) -> str:
     match bare(kind):
         case types.CustomType() as custom:
-            return "duration" if custom.cls is Duration else "size"
+            return {Duration: "duration", Size: "size", Secret: "text"}[custom.cls]
         case types.IntType() as whole:
             return "whole number" + _bounds(whole)
         case types.FloatType() as number:

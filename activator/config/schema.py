@@ -10,7 +10,7 @@ from typing import Any, Final
 from msgspec import inspect as types
 
 from activator.config.model.file import Config
-from activator.config.model.kinds import Duration, Size
+from activator.config.model.kinds import Duration, Secret, Size
 from activator.config.reader import SIZE_PATTERN
 from activator.runtime.durations import DURATION_PATTERN
 
@@ -44,7 +44,7 @@ def _schema_of(kind: types.Type) -> Schema:
             return {"type": "array", "items": _schema_of(kind.item_type)}
         case types.DictType():
             return {"type": "object", "additionalProperties": _schema_of(kind.value_type)}
-        case types.CustomType():
+        case types.CustomType() if kind.cls is not Secret:
             unit, text, pattern = _UNITS[kind.cls]
             number = {"type": "number", "minimum": 0, "description": unit}
             return {"anyOf": [number, {"type": "string", "pattern": f"^({pattern})$", "description": text}]}
@@ -56,7 +56,7 @@ def _schema_of(kind: types.Type) -> Schema:
             return {"enum": list(kind.values)} if isinstance(kind, types.LiteralType) else {"type": "boolean"}
         case types.NoneType():
             return {"type": "null"}
-    assert isinstance(kind, types.StrType), kind
+    assert isinstance(kind, types.StrType | types.CustomType), kind
     return {"type": "string"}
 
 
@@ -81,4 +81,6 @@ def _plain(value: Any) -> Any:
             return float(value)
         case Size():
             return int(value)
+        case Secret():
+            return str(value)
     return value

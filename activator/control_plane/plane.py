@@ -15,6 +15,7 @@ from activator.config.model.pods import Dns
 from activator.config.specs import RevisionSpec
 from activator.control_plane.controller_counts import Controllers
 from activator.control_plane.groups.shown import shown, waits_of
+from activator.control_plane.own_ports import OwnPorts
 from activator.control_plane.probes.prober import Prober
 from activator.control_plane.probes.tcp_probe import TcpProber
 from activator.control_plane.scaling.autoscaler import Shown
@@ -78,6 +79,7 @@ class ControlPlane:
         self._now = now
         self._send = send
         self._tasks = tasks
+        self.own_ports = OwnPorts()
         self.prober = Prober(tasks, self.submit, rng, now, TcpProber(now).ask)
         self.worker = StateWorker(now, self._apply, self.prober.order, self._resubmit, rng=rng, before_batch=write_out)
         self.health_checks = HealthChecks(tasks, self.submit, self.worker.model, now)
@@ -112,7 +114,7 @@ class ControlPlane:
             await source.close()
 
     def is_alive(self) -> bool:
-        """The state worker's loop turns."""
+        """True if the loop of the state worker turns."""
         return self._now() - self.worker.turned_s < STALLED_AFTER_S
 
     async def settle(self) -> None:
@@ -135,7 +137,7 @@ class ControlPlane:
         return len(known) + sum(key not in known for key in self.worker.supervision.failing_revisions())
 
     def tables(self) -> Iterator[SentRevision]:
-        """All revisions, for a data plane that comes; to be read within one turn of the loop."""
+        """Yield all revisions, for a new data plane; to be read within one turn of the loop."""
         model = self.worker.model
         for key, revision in model.revisions.items():
             yield SentRevision(repair.whole(revision), model.sent.get(key, 0))
@@ -177,28 +179,32 @@ class ControlPlane:
     # --- sources ---
 
     def configure(self, config: Config, specs: list[RevisionSpec]) -> None:
-        """What the file declares from now on (`FileSource.configure`)."""
+        """Apply what the file declares (`FileSource.configure`)."""
         self.containers.prepare(config)
         self.file.configure(config, specs)
         self.containers.configure(config)
 
     async def start_source(self, source: Source) -> None:
-        """A source beside the file. Raises StartError."""
+        """Start a source beside the file. Raises StartError."""
         self._sources.append(source)
         await source.start()
 
     def pending(self) -> list[str]:
-        """What the sources have to receive before the program is ready to serve."""
+        """Return what the sources have to receive before the program is ready to serve."""
         return [reason for source in self._sources for reason in source.pending()]
+
+    def is_listed(self) -> bool:
+        """True if every source has listed its revisions once, and the data plane has received them."""
+        return not self.pending() and self.worker.is_settled()
 
     # --- messages ---
 
     def submit(self, change: Change) -> None:
-        """A change, for the state worker."""
-        self.worker.submit(change)
+        """Hand a change to the state worker, without pods at ports of this program."""
+        self.worker.submit(self.own_ports.without_own(change))
 
     def receive(self, message: ToControl) -> None:
-        """From the data plane, no request of which ends for an error of ours."""
+        """Take a message of the data plane. An error in a receiver ends no request."""
         try:
             self._receive(message)
         except Exception as error:

@@ -63,6 +63,10 @@ class ClientStream:
         """A number that grows with what the client takes of what was written to it; 0 where that is not known."""
         return 0
 
+    def unsent_bytes(self) -> int:
+        """Return about how much memory holds what was written to the client and is not sent, in bytes."""
+        return 0
+
     def half_closes(self) -> bool:
         """Of a tunnel: one direction can end while the other goes on (TLS connections cannot do that)."""
         raise NotImplementedError

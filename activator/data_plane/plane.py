@@ -66,6 +66,7 @@ from activator.messages import (
     RevisionEnded,
     RevisionStatistics,
     SetHealth,
+    SetPending,
     ShowOutput,
     SlotDrained,
     SpeakKnative,
@@ -116,7 +117,8 @@ class DataPlane:
         self._config = config
         self._health = SetHealth(not_ready="starting")
         self.errors_total: int = 0
-        self.wheel = TimingWheel(now, loop.call_later, self.failed)
+        self.pauses_total = 0  # of the event loop, for which deadlines were extended
+        self.wheel = TimingWheel(now, loop.call_later, self.failed, self._loop_paused)
         turn = self._turn = WriteBatcher(loop.call_soon, self.failed)
         self.router = Router(settings.trusts_revision_headers(config))
         self.held = HeldBudget(config.limits.held_bytes, config.limits.held_requests)
@@ -212,6 +214,8 @@ class DataPlane:
         """A command of the control plane."""
         if isinstance(command, SetHealth):
             self._health = command
+        elif isinstance(command, SetPending):
+            self.proxy.is_pending = command.is_pending
         elif isinstance(command, SpeakKnative):
             self._speak_knative(command)
         elif isinstance(command, ShowOutput):
@@ -292,7 +296,9 @@ class DataPlane:
         """Stop accepting and let what is in flight finish; False when some had to be cut."""
         until_s = self._now() + timeout_s
         self.answers.close()
-        finished = True if self.server is None else await self.server.drain(timeout_s, tunnels_timeout_s)
+        finished = (
+            True if self.server is None else await self.server.drain(timeout_s, tunnels_timeout_s, self._refuse_queued)
+        )
         finished = await self._finish_answers(until_s) and finished
         self.wheel.close()
         for throttler in self.tables.throttlers.values():
@@ -300,6 +306,13 @@ class DataPlane:
                 if isinstance(tracker.attachment, PodPool):
                     tracker.attachment.close()
         return finished
+
+    def _refuse_queued(self) -> int:
+        """Answer 503 to the requests that are still queued when the time of a drain is over."""
+        count = sum(throttler.drain_queue() for throttler in self.tables.throttlers.values())
+        if count:
+            log.warning("%d queued requests are answered with 503, because `shutdown.timeout` is over", count)
+        return count
 
     async def _finish_answers(self, until_s: float) -> bool:
         """Requests whose clients do not wait may finish; nobody can ask for their answers any more."""
@@ -312,6 +325,10 @@ class DataPlane:
         if lost:
             log.warning("%d answers that were kept are lost: their clients have not asked for them", lost)
         return finished
+
+    def _loop_paused(self, pause_s: float) -> None:
+        self.pauses_total += 1
+        log.warning("this process did not run for %.1f s: deadlines of requests are extended by that time", pause_s)
 
     def failed(self, error: Exception) -> None:
         """A defect: something of ours raised where no request could be answered for it."""

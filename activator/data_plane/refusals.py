@@ -33,6 +33,7 @@ _SENTENCES: dict[Reason, str] = {
     Reason.OVERLOADED: "this proxy has as many connections as it may",
     Reason.DRAINING: "this proxy is shutting down",
     Reason.STARTING: "the revision is starting",
+    Reason.SOURCES_PENDING: "the revisions are still being listed, and none is known yet for this request",
     Reason.ASLEEP: "no pod is ready, and this request starts none",
     Reason.NO_ANSWER: "no answer of this name is kept",
     Reason.ANSWER_GONE: "the answer is not kept any more",

@@ -9,12 +9,17 @@ Rules
   2. A view takes effect when all its replicas have accepted it, and they are a majority of the seats that may be in use
      (of two halves, the one with the lowest seat): of a group that fell apart one part goes on at most.
   3. A seat that is not in a view is named by it as unproven, unless nobody has it: its holder is proven to have ended
-     (its process or its pod is gone, it has left, or a later life has the seat), and nobody listens at its address just
-     now. Nobody is taken for ended because it is silent, unless the operator says so (`on_silence: prompt`).
+     (the kernel of its machine or the cluster's API reports it, it has left, or the operator has said so), and nobody
+     listens at its address just now. Nobody is taken for ended because it is silent or because a connection has ended,
+     unless the operator allows that (`on_silence: prompt`).
   4. A replica that reaches no majority does not grant slots of what it owns (`on_partition: strict`), until it has a
      majority again and nobody whom it reaches is in a later view.
   5. That nobody listens at an address holds for `silence_s`. A replica that starts takes part when it has met every
      seat or found it vacant; or when twice that time is over, and no other one can hold the seat for vacant any more.
+  6. A later life of a seat takes no part until the end of the former one is proven: nothing but its word says that it
+     is on the same machine. If it is, its kernel knows of the former process, and the others ask it (`Suspected`).
+  7. A replica that learns of its own end stops granting, and must start again with another number: others may have
+     granted its slots.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from collections.abc import Callable
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from activator.members.messages import (
     Accept,
@@ -38,12 +44,16 @@ from activator.members.messages import (
     Propose,
     Replica,
     RevisionLives,
+    Suspected,
 )
 from activator.members.numbers import seat_of, short_number, unmet
 from activator.runtime.clock import Now
 
 BEAT_INTERVAL_S: Final = 0.1
+SUSPECT_INTERVAL_S: Final = 0.5  # how often the machine of a silent replica is asked about its process
+STUCK_S: Final = 5.0  # how long members may disagree on the view before this replica reports that it is not ready
 ENDED_MAX: Final = 10_000  # replicas whose end is remembered
+KNOWN_TOLD: Final = 512  # replicas that may live, those that a replica names when it introduces itself
 ENDED_TOLD: Final = 256  # of them, those that a replica says when it introduces itself
 EPOCH_SHIFT: Final = 32  # an epoch's low bits are its proposer: the seat, and some of its life
 NO_VIEW: Final = GroupView()
@@ -86,7 +96,8 @@ class Proposal:
 
 class Group:
     """`send(seat, message)` to a linked one; `adopt(view)`: it takes effect here; `grant(allowed)`: rule 4;
-    `learn(lives)`: of revisions, as another replica has them.
+    `learn(lives)`: of revisions, as another replica has them; `inquire(replica)`: find out if this one has ended, and
+    call `ended` if that is certain; `died()`: rule 7.
     """
 
     def __init__(
@@ -97,6 +108,8 @@ class Group:
         adopt: Callable[[GroupView], None],
         grant: Callable[[bool], None],
         learn: Callable[[RevisionLives], None],
+        inquire: Callable[[Replica], None],
+        died: Callable[[], None],
         now: Now,
     ) -> None:
         self.number = number
@@ -108,7 +121,10 @@ class Group:
         self.accepted = NO_VIEW
         self.effective = NO_VIEW
         self.may_grant = True
-        self._known: set[int] = set()  # replicas that were heard of, and may live
+        self.has_died: bool = False  # rule 7
+        self._known: dict[int, float] = {}  # replicas that may live, by number: when they were last heard
+        self._met: dict[int, Replica] = {}  # of them, those that have introduced themselves
+        self._released: set[int] = set()  # of them, those that were silent for `release_s`, as the operator allows
         self._ended: dict[int, None] = {}
         self._highest: int = 0  # of all epochs that were heard of
         self._proposal: Proposal | None = None
@@ -122,7 +138,11 @@ class Group:
         self._adopt = adopt
         self._grant = grant
         self._learn = learn
+        self._inquire = inquire
+        self._died = died
         self._now = now
+        self._suspected_s: float = float("-inf")
+        self._agreed_s = now()  # when all members that are reached were last in one view
 
     # --- what there is ---
 
@@ -137,13 +157,17 @@ class Group:
         self._reconsider()
 
     def set_data_planes(self, data_planes: tuple[DataPlaneName, ...]) -> None:
-        """Those of this replica: what is not named any more has ended."""
-        self._be(Replica(self.number, data_planes, self.replica.writes))
+        """Set those of this replica: what is not named any more has ended."""
+        self._be(replace(self.replica, data_planes=data_planes))
+
+    def set_process(self, machine: str, process: int, started: int, pod: str) -> None:
+        """Set by what others can prove that this replica has ended."""
+        self._be(replace(self.replica, machine=machine, process=process, started=started, pod=pod))
 
     def set_writes(self, writes: bool) -> None:
         """Whether objects of the cluster may be its own to write, from the next view on."""
         if writes != self.replica.writes:
-            self._be(Replica(self.number, self.replica.data_planes, writes))
+            self._be(replace(self.replica, writes=writes))
 
     def set_lives(self, lives: RevisionLives) -> None:
         """Those of this replica."""
@@ -162,12 +186,12 @@ class Group:
     # --- what happens ---
 
     def linked(self, seat: int, number: int) -> None:
-        """There is a link to this life of the seat's holder: there is no other one any more."""
+        """Register a link to this life of the seat. A former life stays unproven (rule 6)."""
         contact = self.contacts.get(seat)
         if contact is None:
             return
-        for known in [one for one in self._known if seat_of(one) == seat and one != number]:
-            self._note_ended(known)
+        if contact.replica is not None and contact.replica.number != number:
+            self._forget(contact)
         contact.is_linked = True
         contact.vacant_s = float("-inf")
         self._send(seat, self._introduction())  # it is reached when it has said in which view it is
@@ -177,6 +201,8 @@ class Group:
         contact = self.contacts.get(seat)
         if contact is not None:
             contact.is_linked = False
+            if self._is_later_life(contact):
+                self._forget(contact)  # it has been in no view
 
     def is_vacant(self, seat: int) -> None:
         """Nobody listens at its address just now. To be said again and again while that is so."""
@@ -201,6 +227,9 @@ class Group:
             return
         contact.heard_s = contact.spoken_s = self._now()
         contact.is_released = False
+        if contact.replica is not None and contact.replica.number in self._known:
+            self._known[contact.replica.number] = self._now()
+            self._released.discard(contact.replica.number)
         if isinstance(message, Beat):
             contact.accepted_epoch = max(message.accepted, contact.accepted_epoch)
             self._highest = max(self._highest, message.accepted)
@@ -217,8 +246,10 @@ class Group:
             if message.epoch == self.accepted.epoch and self._coordinator() == seat:
                 self._take_effect()
         elif isinstance(message, Ended):
-            if message.replica != self.number:
-                self._note_ended(message.replica)
+            self._note_ended(message.replica)
+        elif isinstance(message, Suspected):
+            if message.replica.number not in self._ended and message.replica.number != self.number:
+                self._inquire(message.replica)
         elif contact.replica is not None:  # Leave
             self._note_ended(contact.replica.number)
         self._reconsider()
@@ -230,6 +261,8 @@ class Group:
         self._ticked_s = now_s
         for contact in self.contacts.values():
             contact.heard_s += lost_s
+        if lost_s:
+            self._known = {number: heard_s + lost_s for number, heard_s in self._known.items()}
         if now_s - self._beat_s >= BEAT_INTERVAL_S and not self._is_leaving:
             self._beat_s = now_s
             for contact in self._linked():
@@ -239,7 +272,11 @@ class Group:
         if not self._takes_part and self._may_take_part(now_s):
             self._takes_part = True
             self._introduce_to_all()
+        if now_s - self._suspected_s >= SUSPECT_INTERVAL_S:
+            self._suspected_s = now_s
+            self._suspect()
         self._judge_majority(now_s)
+        self._judge_agreement(now_s)
         self._reconsider()
 
     # --- for those who ask ---
@@ -297,7 +334,21 @@ class Group:
             self.number,
             *[one.replica.number for one in self.contacts.values() if one.replica and self._reaches(one)],
         }
-        return sorted(self._known - reached)
+        return sorted(self._known.keys() - reached)
+
+    def is_taken(self, seat: int, number: int) -> bool:
+        """True if another life of the seat is linked, reached, and no later life than this one.
+
+        That other life is known to live, so this one may not take its seat.
+        """
+        contact = self.contacts.get(seat)
+        if contact is None or contact.replica is None or not contact.is_linked:
+            return False
+        return contact.replica.number != number and self._reaches(contact)
+
+    def unproven(self) -> list[int]:
+        """Return the replicas that are in no view here and are not known to have ended: what they owned waits."""
+        return sorted(self._may_act() - {one.number for one in self.effective.replicas})
 
     def describe(self) -> list[dict[str, object]]:
         """Each seat, as plain data."""
@@ -311,11 +362,21 @@ class Group:
 
     def waiting_for(self) -> str:
         """Why nothing is granted here, in a few words; empty: it is."""
+        if self.has_died:
+            return "others take this replica for ended: it must be started again"
+        if self._is_late():
+            return (
+                "another replica had the seat of this one, and is not known to have ended: end it, and say so at "
+                f"another member with `activator member-ended {self.seat}`"
+            )
         if not self.effective.epoch:
             reached, possible = len(self._reached()), len(self._possible())
             return f"the group has no view yet: {reached} of {possible} members reached"
         if not self.may_grant:
             return "no majority of the group is reached"
+        if self._now() - self._agreed_s > STUCK_S + self.rules.silence_s:
+            apart = [one.seat for one in self._apart()]
+            return f"no view that all reached members have accepted for {STUCK_S:g} s: seats {apart} are in another one"
         return ""
 
     # --- within ---
@@ -336,13 +397,64 @@ class Group:
         return [contact for contact in self.contacts.values() if contact.is_linked]
 
     def _reaches(self, contact: Contact) -> bool:
-        return contact.replica is not None and self._now() - contact.heard_s <= self.rules.silence_s
+        if contact.replica is None or self._now() - contact.heard_s > self.rules.silence_s:
+            return False
+        return not self._is_later_life(contact)
 
     def _is_empty(self, contact: Contact) -> bool:
-        """Nobody has the seat."""
-        return contact.replica is None and self._now() - contact.vacant_s <= self.rules.silence_s
+        """True if nobody has the seat."""
+        if contact.replica is not None or self._now() - contact.vacant_s > self.rules.silence_s:
+            return False
+        return not self._holder(contact.seat)
+
+    def _holder(self, seat: int) -> int:
+        """Return the life that has this seat: the first one heard of that may live; 0 if there is none."""
+        return next((one for one in self._known if seat_of(one) == seat and one not in self._released), 0)
+
+    def _is_later_life(self, contact: Contact) -> bool:
+        """True if the linked life may not take part, because a former one of its seat may live (rule 6)."""
+        return contact.replica is not None and self._holder(contact.seat) not in (0, contact.replica.number)
+
+    def _is_late(self) -> bool:
+        """True if this replica itself is such a later life."""
+        return not self.effective.epoch and self._holder(self.seat) != 0
+
+    def _forget(self, contact: Contact) -> None:
+        """Reset what is known of the life that a seat had."""
+        contact.replica = None
+        contact.takes_part = False
+        contact.accepted_epoch = 0
+
+    def _suspect(self) -> None:
+        """Find out about silent replicas: by this machine, and by members on theirs or on their seat."""
+        for number in self.silent():
+            replica = self._met.get(number)
+            if replica is None:
+                continue
+            self._inquire(replica)
+            for contact in self._linked():
+                other = contact.replica
+                is_there = other is not None and bool(other.machine) and other.machine == replica.machine
+                if contact.seat == seat_of(number) or is_there:
+                    self._send(contact.seat, Suspected(replica))
+
+    def _apart(self) -> list[Contact]:
+        """Return the reached contacts that take part and are in another view than this replica."""
+        return [
+            one
+            for one in self.contacts.values()
+            if one.takes_part
+            and self._reaches(one)
+            and (one.accepted_epoch != self.effective.epoch or not self._is_in(self.effective, one))
+        ]
+
+    def _judge_agreement(self, now_s: float) -> None:
+        if self.accepted.epoch == self.effective.epoch and not self._apart():
+            self._agreed_s = now_s
 
     def _may_take_part(self, now_s: float) -> bool:
+        if self._is_late():
+            return False
         if now_s - self._started_s > 2.0 * self.rules.silence_s:
             return True
         return all(contact.replica is not None or self._is_empty(contact) for contact in self.contacts.values())
@@ -368,59 +480,91 @@ class Group:
 
     def _introduction(self) -> Introduction:
         ended = tuple(self._ended)[-ENDED_TOLD:]
-        return Introduction(self.replica, self.accepted, self._takes_part, ended, self.lives)
+        known = self._replicas()[-KNOWN_TOLD:]
+        return Introduction(self.replica, self.accepted, self._takes_part, ended, self.lives, known)
 
     def _introduce_to_all(self) -> None:
         for contact in self._linked():
             self._send(contact.seat, self._introduction())
 
     def _note_ended(self, number: int) -> None:
-        if number == self.number or number == unmet(seat_of(number)):
+        if number == self.number:
+            self._die()
+            return
+        if number == unmet(seat_of(number)):
             return
         self._ended.pop(number, None)
         self._ended[number] = None
-        self._known.discard(number)
+        self._known.pop(number, None)
+        self._met.pop(number, None)
+        self._released.discard(number)
         contact = self.contacts.get(seat_of(number))
-        if contact is not None and contact.replica is not None and contact.replica.number == number:
-            contact.replica = None
-            contact.takes_part = False
-            contact.accepted_epoch = 0
+        if contact is not None and contact.replica is not None:
+            if contact.replica.number == number:
+                self._forget(contact)
+            else:
+                self._hear_of({contact.replica.number})  # a later life that has waited for this
+                if contact.replica.number in self._known:
+                    self._met[contact.replica.number] = contact.replica
         if len(self._ended) > ENDED_MAX:
             del self._ended[next(iter(self._ended))]
 
+    def _die(self) -> None:
+        if self.has_died:
+            return
+        self.has_died = True
+        self._proposal = None
+        self._allow(False)
+        self._died()
+
     def _hear_of(self, numbers: set[int]) -> None:
-        """These may live, but for former lives of this seat."""
-        for number in numbers - self._ended.keys() - {self.number}:
-            if number == unmet(seat_of(number)):
-                continue
-            self._known.add(number)
-            if seat_of(number) == self.seat:
-                self.ended(number)
+        """Remember that these may live."""
+        for number in sorted(numbers - self._ended.keys() - {self.number}):
+            if number != unmet(seat_of(number)):
+                self._known.setdefault(number, self._now())
 
     def _hear_of_view(self, view: GroupView) -> None:
         self._highest = max(self._highest, view.epoch)
-        self._hear_of({*view.unproven, *[replica.number for replica in view.replicas]})
+        self._hear_of(set(view.unproven))
+        self._hear_of_replicas(view.replicas)
+
+    def _hear_of_replicas(self, replicas: tuple[Replica, ...]) -> None:
+        self._hear_of({replica.number for replica in replicas})
+        for replica in replicas:
+            if replica.number in self._known and (replica.machine or replica.pod):
+                self._met.setdefault(replica.number, replica)
+
+    def _replicas(self) -> tuple[Replica, ...]:
+        """Return those that may live, with what is known of their processes."""
+        return tuple([self._met.get(number) or Replica(number) for number in self._known])
 
     def _meet(self, contact: Contact, message: Introduction) -> None:
         for number in message.ended:
             self._note_ended(number)
-        if message.replica.number in self._ended:
+        number = message.replica.number
+        if number in self._ended:  # its own end is in our introduction
             return
+        self._hear_of_view(message.accepted)
+        self._hear_of_replicas(message.known)
+        if not self._holder(contact.seat):
+            self._hear_of({number})
         contact.replica = message.replica
         contact.takes_part = message.takes_part
         contact.accepted_epoch = max(message.accepted.epoch, contact.accepted_epoch)
-        self._hear_of({message.replica.number})
-        self._hear_of_view(message.accepted)
+        if number in self._known:
+            self._met[number] = message.replica
         self._learn(message.lives)
+        if self._is_later_life(contact):
+            self._suspect()
 
     def _may_act(self) -> set[int]:
         """All replicas that may have slots, as far as anybody knows who was reached."""
-        found = set(self._known)
+        found = set(self._known) - self._released
         for contact in self.contacts.values():
             if contact.replica is None and not self._is_empty(contact):
                 found.add(unmet(contact.seat))
-        released = {contact.seat for contact in self.contacts.values() if contact.is_released}
-        return {number for number in found if seat_of(number) not in released}
+        released = {unmet(contact.seat) for contact in self.contacts.values() if contact.is_released}
+        return found - released
 
     def _wanted(self) -> tuple[tuple[Replica, ...], tuple[int, ...]]:
         now_s = self._now()
@@ -435,7 +579,8 @@ class Group:
 
     def _reconsider(self) -> None:
         """Propose a view, if this is the coordinator and the last one does not fit any more."""
-        if self._coordinator() != self.seat or self._is_leaving or not self._takes_part:
+        cannot = self._is_leaving or not self._takes_part or self.has_died or self._is_late()
+        if cannot or self._coordinator() != self.seat:
             self._proposal = None
             return
         proposal = self._proposal
@@ -469,17 +614,17 @@ class Group:
     def _consider(self, contact: Contact, view: GroupView) -> None:
         """A proposal."""
         self._hear_of_view(view)
-        if self._coordinator() != contact.seat or view.epoch < self.accepted.epoch:
+        if self._coordinator() != contact.seat or view.epoch < self.accepted.epoch or self.has_died:
             return
         if all(replica.number != self.number for replica in view.replicas):
             return
         self.accepted = view
         contact.accepted_epoch = view.epoch
-        self._send(contact.seat, Accept(view.epoch, tuple(self._known)))
+        self._send(contact.seat, Accept(view.epoch, self._replicas()))
 
     def _accepted_by(self, contact: Contact, message: Accept) -> None:
         contact.accepted_epoch = max(contact.accepted_epoch, message.epoch)
-        self._hear_of(set(message.known))
+        self._hear_of_replicas(message.known)
         proposal = self._proposal
         if proposal is None or proposal.view.epoch != message.epoch:
             return
@@ -502,7 +647,7 @@ class Group:
         if self.accepted.epoch > self.effective.epoch:
             self.effective = self.accepted
             self._adopt(self.effective)
-            if self._has_majority():
+            if self._has_majority() and not self.has_died:
                 self._majority_s = self._now()
                 self._allow(True)
 
@@ -528,9 +673,12 @@ class Group:
         for contact in self.contacts.values():
             if now_s - max(contact.heard_s, contact.since_s) > self.rules.release_s:
                 contact.is_released = True
+        for number, heard_s in self._known.items():
+            if now_s - heard_s > self.rules.release_s:
+                self._released.add(number)
 
     def _judge_majority(self, now_s: float) -> None:
-        if self.rules.grants_alone:
+        if self.rules.grants_alone or self.has_died:
             return
         if self._has_majority():
             self._majority_s = now_s

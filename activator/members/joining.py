@@ -35,7 +35,8 @@ async def join(
     """None without the right to use Leases: the replica goes on as one of several that know nothing of each other. That
     is an error where they write into the cluster (`may_be_alone`): each of them would.
 
-    `displaced` is called if another replica gets this one's seat. Raises StartError.
+    `displaced` is called if another replica gets this one's seat, or the others take this one for ended. Raises
+    StartError.
     """
     key = read_key(config.key_file)
     roster, address = _roster(config, displaced, now, rng, tasks)
@@ -46,7 +47,7 @@ async def join(
             raise StartError(f"{error}; without them several replicas would write for the same objects") from error
         log.warning("%s; this replica goes on alone, and limits hold for each replica by itself", error)
         return None
-    membership = Membership(config, key, roster, address, seat, planes, tasks, now, rng)
+    membership = Membership(config, key, roster, address, seat, planes, tasks, displaced, now, rng)
     try:
         membership.listen()
     except StartError:

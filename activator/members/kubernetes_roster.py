@@ -74,6 +74,7 @@ class KubernetesRoster(Roster):
         tasks: TaskGroupOwner,
     ) -> None:
         self._pod = pod
+        self.pod = pod.uid
         self._group = group
         self._client = KubeClient(Credentials(environ, now), "activator-members")
         self._displaced = displaced

@@ -5,9 +5,10 @@ Rules
      first kind both sides dial (the link of the higher number stays), for the second the higher number.
   2. The port is bound before anything else is done, and closed after everything else has ended: whoever finds nobody
      there takes this replica for gone.
-  3. A replica has ended when its processes have, on the same machine, if it could tell of all of them until then; when
-     a link over which it has spoken was closed in order, of a replica whose data planes are not processes of their own,
-     on another machine; when the roster says so. A link that was cut, or closed in a handshake, proves nothing.
+  3. A replica has ended when the kernel of its machine reports that its processes have, when the roster says so, when
+     it has said goodbye (`Leave`, in a frame signed with the keys of the link), or when the operator says so. The end
+     of a connection proves nothing, in whatever way it came: anyone on the way can end one.
+  4. Members that do not share a machine with a silent replica ask one that does, for instance its successor.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -34,13 +35,14 @@ from activator.members.messages import (
     GroupMessage,
     GroupView,
     Loads,
+    Replica,
     RevisionLives,
     decode,
     encode,
 )
 from activator.members.numbers import replica_number, seat_of
 from activator.members.plane_links import PlaneLinks
-from activator.members.proof import EndOfProcesses, this_process
+from activator.members.proof import EndOfProcesses, have_ended, this_process
 from activator.members.roster import Roster
 from activator.members.shared_writing import LOADS_BACKLOG_BYTES_MAX, SharedWriting
 from activator.runtime.clock import Now
@@ -51,7 +53,9 @@ from lb.rng import Rng
 
 TICK_S: Final = 0.05
 REDIAL_S: Final = 0.2  # where nobody answered
-END_SETTLE_S: Final = 0.3  # from the end of a link until all else of that process is closed: descriptors go one by one
+END_SETTLE_S: Final = 0.3  # after the end of a process, until its workers have noticed it and have ended as well
+UNPROVEN_LOG_S: Final = 5.0  # how long a member is unproven before the log says what to do …
+UNPROVEN_LOG_INTERVAL_S: Final = 60.0  # … and how often it repeats that
 FORM_SLACK_S: Final = 1.0  # beyond the time in which the group is there at the latest, if it can be
 ADDRESSES_MAX: Final = 4096  # replicas whose address is remembered; of more the oldest are forgotten
 FAILED_INTERVAL_S: Final = 1.0
@@ -69,11 +73,14 @@ class SeatLink:
         self.party = party
         self.is_dialled = is_dialled
         self.version = version
-        self.has_spoken: bool = False  # it has got past the handshake as well
 
 
 class Membership(GroupSide):
-    """Of one run of the program. `seat`: as `roster.join` has given it."""
+    """The membership of one run of the program. `seat`: as `roster.join` has given it.
+
+    `displaced` is called when this replica must end and start again, with another number. `process`: by what other
+    members can prove that it has ended; this process, if it is not given.
+    """
 
     def __init__(
         self,
@@ -84,10 +91,13 @@ class Membership(GroupSide):
         seat: int,
         planes: GroupDataPlanes,
         tasks: TaskGroupOwner,
+        displaced: Callable[[], None],
         now: Now,
         rng: Rng,
+        process: Process | None = None,
     ) -> None:
         self._config = config
+        self._displaced = displaced
         self._roster = roster
         self._address = address
         self.lives = Lives()
@@ -103,14 +113,21 @@ class Membership(GroupSide):
             config.on_silence == "prompt",
             config.on_partition == "prompt",
         )
-        self.group = Group(self.replica, rules, self.say, self._adopt, self._allow, self._learn, now)
+        self.group = Group(
+            self.replica, rules, self.say, self._adopt, self._allow, self._learn, self._inquire, self._died, now
+        )
         self.writing = SharedWriting(self.group, self, now)
-        self._process: Process = this_process()
+        self._process: Process = process or this_process()
+        self.group.set_process(self._process.machine, self._process.process, self._process.started, roster.pod)
         self._addresses: dict[int, str] = {}
         self._links: dict[int, SeatLink] = {}  # by seat
         self._dialling: set[int] = set()
         self._addresses_of: dict[int, str] = {}  # of replicas that were met
         self._watches: dict[int, EndOfProcesses] = {}  # by replica
+        self._inquiring: set[int] = set()  # replicas that have ended, as this machine reports; END_SETTLE_S not over
+        self._unproven_s: dict[int, float] = {}  # since when replicas are unproven
+        self._unproven_logged_s = float("-inf")
+        self._waiting_logged = ""
         self._is_closing = False
         self._is_draining = False
         self._names: tuple[DataPlaneName, ...] = ()
@@ -222,6 +239,7 @@ class Membership(GroupSide):
                 self.group.tick()
                 self.writing.look()
                 self._redial()
+                self._log_waiting()
             except Exception as error:  # a replica that says nothing more would hold up all others
                 self._failed(error)
 
@@ -233,6 +251,72 @@ class Membership(GroupSide):
                 await self._ask_about_silent()
             except Exception as error:
                 self._failed(error)
+
+    def _log_waiting(self) -> None:
+        """Log why requests wait, and what to do: once for each reason, and for unproven members now and then."""
+        reason = self.group.waiting_for() if self.group.effective.epoch else ""
+        if reason != self._waiting_logged:
+            self._waiting_logged = reason
+            if reason and self.group.may_grant:
+                log.warning("%s; requests to revisions with a limit may wait until then", reason)
+        now_s = self._now()
+        unproven = self.group.unproven() if self.group.effective.epoch else []
+        self._unproven_s = {number: self._unproven_s.get(number, now_s) for number in unproven}
+        late = [number for number, since_s in self._unproven_s.items() if now_s - since_s > UNPROVEN_LOG_S]
+        if late and now_s - self._unproven_logged_s > UNPROVEN_LOG_INTERVAL_S:
+            self._unproven_logged_s = now_s
+            seats = sorted({seat_of(number) for number in late})
+            log.warning(
+                "members at seats %s are not reached and not known to have ended: revisions that they owned wait. They "
+                "come back by themselves if they live; if it is certain that they have ended, say so with "
+                "`activator member-ended SEAT` (%s)",
+                seats,
+                ", ".join(f"{seat}: {self._addresses.get(seat, 'no address')}" for seat in seats),
+            )
+
+    def end_seat(self, seat: int) -> str:
+        """Take the operator's word that the silent replicas of this seat have ended. Return why not, else empty."""
+        if seat == self.group.seat:
+            return "that is the seat of this replica itself"
+        numbers = [number for number in self.group.silent() if seat_of(number) == seat]
+        if not numbers:
+            return "no replica of this seat is silent"
+        for number in numbers:
+            log.warning("the operator says that replica %d of seat %d has ended", number, seat)
+            self.group.ended(number)
+        return ""
+
+    def _died(self) -> None:
+        log.error(
+            "the other members take this replica for ended, and may have granted its slots to others: it ends, to be "
+            "started again as another one"
+        )
+        self._displaced()
+
+    def _inquire(self, replica: Replica) -> None:
+        """Report a replica as ended if the kernel of this machine, or this pod, proves it.
+
+        The kubelet runs a container of a pod once at a time, so this process proves the end of the former one.
+        """
+        number = replica.number
+        is_former = bool(replica.pod) and replica.pod == self._roster.pod
+        is_here = bool(replica.machine) and replica.machine == self._process.machine
+        if number in self._inquiring or self._is_closing or not (is_former or is_here):
+            return
+        if not is_former:
+            processes = [Process(replica.machine, replica.process, replica.started)]
+            processes += [
+                Process(replica.machine, one.process, one.started) for one in replica.data_planes if one.process
+            ]
+            if not have_ended(processes):
+                return
+        self._inquiring.add(number)
+        self._loop.call_later(END_SETTLE_S, self._inquired, number)
+
+    def _inquired(self, number: int) -> None:
+        self._inquiring.discard(number)
+        if not self._is_closing:
+            self.group.ended(number)
 
     def _set_addresses(self, addresses: Mapping[int, str]) -> None:
         self._addresses = dict(addresses)
@@ -331,6 +415,11 @@ class Membership(GroupSide):
             raise HandshakeError(f"seat {seat} has the address {known or 'of nobody'} here: are the peers the same?")
         if greeting.wanted and not self._plane_links.wants(greeting.wanted, party.data_plane):
             raise NotWantedError("not in this view")
+        if self.group.is_taken(seat, party.replica):
+            raise HandshakeError(
+                f"seat {seat} has another replica, which is reached: two replicas have the address {party.address}; "
+                "end one, or give it an address and a place in the peers of its own"
+            )
         link = self._links.get(seat)
         is_ours = link is not None and link.party.replica == party.replica and link.is_dialled
         if not greeting.wanted and is_ours and party.replica < self.replica:
@@ -339,7 +428,8 @@ class Membership(GroupSide):
     def _met(self, connection: Connection) -> None:
         party = connection.party
         seat = seat_of(party.replica)
-        if self._is_closing or self._addresses.get(seat) != party.address:
+        is_taken = self.group.is_taken(seat, party.replica)
+        if self._is_closing or self._addresses.get(seat) != party.address or is_taken:
             connection.sock.close()
         elif connection.own:
             self._plane_links.take(connection)
@@ -372,7 +462,7 @@ class Membership(GroupSide):
         link.wire.reset()
         self.group.unlinked(seat)
         if link.party.process.machine == self._process.machine:
-            self._loop.call_later(END_SETTLE_S, self._settled, seat, link.party, False)
+            self._loop.call_later(END_SETTLE_S, self._settled, seat, link.party)
 
     def _received(self, seat: int, wire: Wire, data: memoryview) -> None:
         link = self._links.get(seat)
@@ -384,7 +474,6 @@ class Membership(GroupSide):
             self._failed(error)
             self._drop_link(seat)
             return
-        link.has_spoken = True
         if isinstance(message, Loads):
             self.writing.receive(seat, message)
             return
@@ -404,18 +493,13 @@ class Membership(GroupSide):
             return
         del self._links[seat]
         self.group.unlinked(seat)
-        is_elsewhere = link.party.process.machine != self._process.machine or not self._process.machine
-        is_in_order = wire.has_ended and link.has_spoken and not self.group.processes_of(seat)
-        if not is_elsewhere or is_in_order:
-            self._loop.call_later(END_SETTLE_S, self._settled, seat, link.party, is_elsewhere)
+        if link.party.process.machine == self._process.machine:
+            self._loop.call_later(END_SETTLE_S, self._settled, seat, link.party)
 
-    def _settled(self, seat: int, party: Party, has_ended: bool) -> None:
-        """A link is gone for a while, and the replica is not here again."""
+    def _settled(self, seat: int, party: Party) -> None:
+        """Stop watching a replica whose link has been gone for a while, if it lives."""
         link = self._links.get(seat)
         if self._is_closing or (link is not None and link.party.replica == party.replica):
-            return
-        if has_ended:
-            self.group.ended(party.replica)
             return
         watch = self._watches.get(party.replica)
         if watch is not None and watch.watches(party.process):

@@ -28,11 +28,19 @@ class DataPlaneName(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Replica(msgspec.Struct, frozen=True, array_like=True):
-    """A replica and its data planes. `writes`: objects of the cluster may be its own to write."""
+    """A replica and its data planes. `writes`: it may write objects of the cluster.
+
+    `machine`, `process` and `started` name its process (proof.py); `pod` is the UID of its pod in a cluster, else
+    empty. All are empty where the sender knows no more than the number.
+    """
 
     number: int
     data_planes: tuple[DataPlaneName, ...] = ()
     writes: bool = False
+    machine: str = ""
+    process: int = 0
+    started: int = 0
+    pod: str = ""
 
 
 class GroupView(msgspec.Struct, frozen=True, array_like=True):
@@ -53,13 +61,16 @@ class RevisionLives(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Introduction(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Who the sender is; again when its data planes change. `accepted`: the last view that it has accepted."""
+    """Who the sender is; again when its data planes change. `accepted`: the last view that it has accepted. `known`:
+    replicas that may live, so that whoever is on the machine of one can prove its end.
+    """
 
     replica: Replica
     accepted: GroupView
     takes_part: bool  # it may be in a view from now on
     ended: tuple[int, ...]  # the last replicas whose end is proven
     lives: RevisionLives
+    known: tuple[Replica, ...] = ()
 
 
 class LivesChanged(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -85,7 +96,7 @@ class Accept(msgspec.Struct, frozen=True, tag=True, array_like=True):
     """The receiver's proposal is accepted, and no earlier one any more. `known`: replicas that may live."""
 
     epoch: int
-    known: tuple[int, ...]
+    known: tuple[Replica, ...]
 
 
 class Commit(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -100,8 +111,14 @@ class Ended(msgspec.Struct, frozen=True, tag=True, array_like=True):
     replica: int
 
 
+class Suspected(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """The sender does not reach this replica, and asks the receiver, which may be on its machine, if it has ended."""
+
+    replica: Replica
+
+
 class Leave(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The sender has nothing in flight, and sends nothing more."""
+    """The sender has nothing in flight, and sends nothing more. The end of a connection without it proves nothing."""
 
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 53)]
@@ -125,7 +142,7 @@ class Loads(msgspec.Struct, frozen=True, tag=True, array_like=True):
     loads: Annotated[tuple[RevisionLoad, ...], msgspec.Meta(max_length=LOADS_MAX)]
 
 
-GroupMessage = Introduction | LivesChanged | Beat | Propose | Accept | Commit | Ended | Leave | Loads
+GroupMessage = Introduction | LivesChanged | Beat | Propose | Accept | Commit | Ended | Suspected | Leave | Loads
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
 _DECODER: Final = msgspec.msgpack.Decoder(GroupMessage)

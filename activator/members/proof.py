@@ -37,6 +37,27 @@ def started_at(process: int) -> int:
         return int(file.read().rpartition(b")")[2].split()[_STARTED])
 
 
+def have_ended(processes: Iterable[Process]) -> bool:
+    """True if it is certain that all of these processes of this machine have ended."""
+    return all(one.process and one.started and not _may_live(one) for one in processes)
+
+
+def _may_live(process: Process) -> bool:
+    """True unless the kernel has no such process, or one that was started at another time."""
+    try:
+        pidfd = os.pidfd_open(process.process)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    try:
+        return started_at(process.process) == process.started and not _has_ended(pidfd)
+    except OSError:
+        return not _has_ended(pidfd)
+    finally:
+        os.close(pidfd)
+
+
 class EndOfProcesses:
     """Calls `ended` once, when all of these have ended; never, if one of them cannot be watched.
 

@@ -18,7 +18,9 @@ class ForbiddenError(StartError):
 
 
 class Roster(ABC):
-    """Of one replica."""
+    """The roster of one replica. `pod`: the UID of its pod in a cluster, else empty."""
+
+    pod: str = ""
 
     @abstractmethod
     async def join(self, address: str) -> int:

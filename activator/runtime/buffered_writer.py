@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from activator.runtime.clock import Defer
-from activator.runtime.transport import Transport, cut, reset, shut
+from activator.runtime.transport import TLS_PIECE_BYTES, Transport, cut, reset, shut
 from activator.runtime.turn_queue import TurnQueue
 from activator.runtime.units import KIB
 
@@ -108,6 +108,11 @@ class BufferedWriter:
         if not self._transport.is_closing():
             self._transport.write_eof()
 
+    def close_now(self) -> None:
+        """Close in order; what is pending is never sent."""
+        self._drop_pending()
+        self._transport.close()
+
     def shut(self) -> None:
         """Close the socket at once in both directions, if all that was written is in the kernel."""
         self.flush()
@@ -138,8 +143,14 @@ class BufferedWriter:
         self._size = 0
 
     def _send(self, data: bytes) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(data)
+        transport = self._transport
+        if transport.is_closing():
+            return
+        if len(data) <= TLS_PIECE_BYTES or transport.can_write_eof():
+            transport.write(data)
+            return
+        for at in range(0, len(data), TLS_PIECE_BYTES):
+            transport.write(data[at : at + TLS_PIECE_BYTES])
 
 
 class GatheringWriter(BufferedWriter):

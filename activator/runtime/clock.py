@@ -8,6 +8,9 @@ Rules
      quarter of the whole budget of a request).
   4. The wheel sleeps until its next occupied slot, and an empty wheel costs nothing.
   5. Entries that fall due at the same time are met ENTRIES_PER_TURN_MAX in each turn of the loop, in their order.
+  6. Time in which the loop does not run counts for nothing: a process that was stopped (SIGSTOP, a paused virtual
+     machine, a debugger) would otherwise find every deadline passed, though nobody had a chance to keep it. Where the
+     wheel is to know, it wakes every BEAT_S, and extends all deadlines if it wakes more than PAUSE_S late.
 """
 
 from __future__ import annotations
@@ -23,6 +26,8 @@ NEVER: Final = float("inf")
 TICK_S: Final = 0.020
 ROUNDING_TICKS: Final = 1e-4
 WHEEL_SLOTS: Final = 512  # one rotation is 10.24 s; longer deadlines are looked at once a rotation
+BEAT_S: Final = 1.0
+PAUSE_S: Final = 1.0
 ENTRIES_PER_TURN_MAX: Final = 1_000  # 0.1 ms, and what the entries themselves do
 
 
@@ -50,6 +55,9 @@ class Deadline:
         """The deadline has passed; the entry is no longer armed and may be armed anew."""
         raise NotImplementedError
 
+    def loop_paused(self, pause_s: float) -> None:
+        """The loop did not run for so long, and the deadline has been extended by that: extend what it was made of."""
+
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Periodic(Deadline):
@@ -64,7 +72,8 @@ class TimingWheel:
     """All deadlines of one event loop.
 
     `call_later(delay_s, callback)` is the loop's; `on_error(exception)` is called for an `expired` that raised, so that
-    one broken entry never stops the others.
+    one broken entry never stops the others. `on_pause(seconds)` is called when deadlines have been extended, since the
+    loop did not run; None: they are not.
     """
 
     def __init__(
@@ -72,10 +81,14 @@ class TimingWheel:
         now: Now,
         call_later: Later,
         on_error: Callable[[Exception], None],
+        on_pause: Callable[[float], None] | None = None,
     ) -> None:
         self._now = now
         self._call_later = call_later
         self._on_error = on_error
+        self._on_pause = on_pause
+        self._slept_from_s: float = 0.0  # when the timer was set …
+        self._wakes_s: float = NEVER  # … and when it is to fire
         self._slots: list[Deadline] = [_new_ring() for _ in range(WHEEL_SLOTS)]
         self._epoch_s: float = now()
         self._cursor: int = 0  # the last tick whose slot has been emptied
@@ -123,6 +136,8 @@ class TimingWheel:
     def advance(self) -> None:
         """Expire what is due. The loop's timer calls this; so do tests with a clock of their own."""
         now_s = self._now()
+        if self._on_pause is not None and now_s - self._wakes_s > PAUSE_S:
+            self._extend(now_s - self._slept_from_s)
         last = self._tick_before(now_s)
         self._timer = None
         self._advancing = True
@@ -143,6 +158,23 @@ class TimingWheel:
             return
         self._advancing = False
         self._sleep_until_occupied()
+
+    def _extend(self, pause_s: float) -> None:
+        """Extend all deadlines; the entries stay where they are."""
+        self._epoch_s += pause_s
+        for ring in self._slots:
+            entry = ring.wheel_next
+            while entry is not None and entry is not ring:
+                following = entry.wheel_next
+                entry.deadline_s += pause_s
+                entry.wheel_due_s += pause_s
+                try:
+                    entry.loop_paused(pause_s)
+                except Exception as error:
+                    self._on_error(error)
+                entry = following
+        if self._on_pause is not None:
+            self._on_pause(pause_s)
 
     def _tick_before(self, time_s: float) -> int:
         # A timer set for a tick may fire a rounding error before it; without the slack it would be set again and again.
@@ -225,8 +257,13 @@ class TimingWheel:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_tick = tick
-        delay_s = self._epoch_s + tick * TICK_S - self._now()
-        self._timer = self._call_later(max(delay_s, 0.0), self.advance)
+        now_s = self._now()
+        delay_s = max(self._epoch_s + tick * TICK_S - now_s, 0.0)
+        if self._on_pause is not None and delay_s > BEAT_S:
+            delay_s = BEAT_S
+        self._slept_from_s = now_s
+        self._wakes_s = now_s + delay_s
+        self._timer = self._call_later(delay_s, self.advance)
 
 
 def _put_back(met: Deadline, ring: Deadline) -> None:

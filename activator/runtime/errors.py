@@ -40,6 +40,7 @@ class Reason(Enum):
     OVERLOADED = "overloaded"
     DRAINING = "draining"
     STARTING = "starting"  # a page is shown meanwhile
+    SOURCES_PENDING = "sources_pending"  # no revision is known for the request, and a source has not listed its own yet
     ASLEEP = "asleep"  # said to a request that wakes nothing
     # Answers that are kept for clients who do not wait.
     NO_ANSWER = "no_answer"
@@ -83,6 +84,7 @@ _STATUS: dict[Reason, int] = {
     Reason.OVERLOADED: 503,
     Reason.DRAINING: 503,
     Reason.STARTING: 503,
+    Reason.SOURCES_PENDING: 503,
     Reason.ASLEEP: 503,
     Reason.NO_ANSWER: 404,
     Reason.ANSWER_GONE: 410,

@@ -8,7 +8,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from activator.runtime.clock import Timer
@@ -49,6 +49,30 @@ class TaskGroupOwner:
 async def pause(seconds: float) -> None:
     """The one place where a task of ours sleeps."""
     await asyncio.sleep(seconds)
+
+
+class EndablePause:
+    """A pause of one task that another part of the program can end early."""
+
+    def __init__(self, pause: Callable[[float], Awaitable[None]] = pause) -> None:
+        self._pause = pause
+        self._rest: asyncio.Timeout | None = None
+
+    async def __call__(self, seconds: float) -> None:
+        """Sleep for so long, or until `end` is called."""
+        try:
+            async with asyncio.timeout(None) as self._rest:
+                await self._pause(seconds)
+        except TimeoutError:
+            if self._rest is None or not self._rest.expired():
+                raise  # The pause itself raised it.
+        finally:
+            self._rest = None
+
+    def end(self) -> None:
+        """End the pause, if there is one."""
+        if self._rest is not None:
+            self._rest.reschedule(0.0)
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> bool:

@@ -76,6 +76,9 @@ class Inside:
     def load(self, key: str, seconds: float | None) -> str:
         return ""
 
+    def end_member(self, seat: int) -> str:
+        return ""
+
     def unload(self, key: str) -> str:
         return ""
 

@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 import json
+import re
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -92,6 +93,10 @@ RENDITIONS: Final[dict[str, tuple[Values, tuple[str, ...]]]] = {
     "kubernetes-replicas": (
         {**SEVERAL, "networkPolicy": {"enabled": True}},
         ("deployment.yaml", "configmap.yaml", "rbac.yaml", "networkpolicy.yaml", "pdb.yaml"),
+    ),
+    "external-scaler": (
+        {**CLUSTER, "kubernetes": {"externalScaler": {"enabled": True}}, "networkPolicy": {"enabled": True}},
+        ("configmap.yaml", "deployment.yaml", "keda-service.yaml", "networkpolicy.yaml"),
     ),
     "knative-beside": (BESIDE, ()),
     "everything": (EVERYTHING, ("deployment.yaml", "service.yaml", "configmap.yaml", "serviceaccount.yaml")),
@@ -177,6 +182,7 @@ def snapshot(name: str) -> str:
     files = {file: text for file, text in render(values).items() if not shown or file in shown}
     assert not shown or set(files) == set(shown), f"{name}: rendered are only {sorted(files)}"
     whole = "".join(f"# --- {file}\n{text}" for file, text in files.items())
+    whole = re.sub(r"(?m)^(  (?:token|key)): \w{80,}=*$", r"\1: (random)", whole)
     return whole.replace(textwrap.indent(DASHBOARD.read_text("utf-8"), "    "), "    (dashboards/activator.json)\n")
 
 

@@ -168,7 +168,7 @@ def test_a_change_of_the_configuration_is_a_rollout() -> None:
 
 def test_standalone_asks_the_cluster_nothing() -> None:
     found = objects(RENDITIONS["standalone"][0])
-    assert {one["kind"] for one in found} == {"Deployment", "ConfigMap", "Service", "ServiceAccount"}
+    assert {one["kind"] for one in found} == {"Deployment", "ConfigMap", "Service", "ServiceAccount", "Secret"}
     assert of_kind(found, "Deployment")["spec"]["template"]["spec"]["automountServiceAccountToken"] is False
 
 

@@ -15,6 +15,8 @@ import pytest
 
 from activator.cli import _from_knative
 from activator.config.model.file import Config
+from activator.config.model.kinds import Secret
+from activator.config.model.listeners import AdminListener
 from activator.control_plane.sources.knative.config_maps import default_config
 from activator.control_plane.sources.knative.environment import KnativeEnvironment
 from activator.control_plane.sources.knative.internal_tls import SECRET
@@ -143,6 +145,7 @@ KNATIVES_LABELS = {
     ("HorizontalPodAutoscaler", "activator"): COMPONENT,
     ("PodDisruptionBudget", "activator-pdb"): COMPONENT,
     ("ServiceAccount", "activator"): COMPONENT,
+    ("Secret", "activator-admin"): {},  # Knative's has no token
     ("Role", "knative-serving-activator"): ROLE,
     ("RoleBinding", "knative-serving-activator"): COMPONENT,
     ("ClusterRole", "knative-serving-activator-cluster"): ROLE,
@@ -199,7 +202,8 @@ def test_scaling_without_the_autoscaler_is_the_only_right_to_write() -> None:
 def test_its_variables_are_what_it_would_do_anyway(found: list[Object], monkeypatch: pytest.MonkeyPatch) -> None:
     config = configured(found, monkeypatch)
     expected = default_config(KnativeEnvironment("activator-1", "10.0.0.9", "knative-serving"))
-    assert config == msgspec.structs.replace(expected, admin="0.0.0.0:9090")
+    admin = AdminListener(listen="0.0.0.0:9090", token=Secret("file:/etc/activator/admin/token"))
+    assert config == msgspec.structs.replace(expected, admin=admin)
 
 
 def test_values_arrive_in_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +216,7 @@ def test_values_arrive_in_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     config = configured(objects(values), monkeypatch)
     assert config.kubernetes is not None
-    assert config.admin == "[::]:9090"
+    assert config.admin_address == "[::]:9090"
     assert (config.shutdown.delay, config.shutdown.timeout, config.shutdown.tunnels) == (5.0, 100.0, 100.0)
     assert (config.kubernetes.sharing, config.kubernetes.scale_fallback) == ("knative", 30.0)
     assert (config.kubernetes.autoscaler, config.kubernetes.reconcile_interval) == ("ws://a:1", 60.0)

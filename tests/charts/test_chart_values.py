@@ -75,6 +75,10 @@ def test_the_schema_refuses(values: Values, message: str) -> None:
     ("values", "message"),
     [
         (
+            {"kubernetes": {"externalScaler": {"enabled": True}}},
+            "kubernetes.externalScaler.enabled: only with profile=kubernetes",
+        ),
+        (
             {"terminationGracePeriodSeconds": 50},
             "terminationGracePeriodSeconds is 50, but shutdown.delaySeconds and shutdown.timeoutSeconds need 55",
         ),
@@ -123,12 +127,27 @@ def test_rights_for_members_are_asked_for_and_stay_in_the_namespace() -> None:
 
 
 def test_the_key_of_the_members_is_made_where_none_is_given() -> None:
-    (secret,) = [one for one in objects({**KNATIVE, "members": {"enabled": True}}) if one["kind"] == "Secret"]
+    made = objects({**KNATIVE, "members": {"enabled": True}})
+    (secret,) = [one for one in made if one["metadata"]["name"] == "activator-members" and one["kind"] == "Secret"]
     assert len(base64.b64decode(secret["data"]["key"])) == 64
     made = objects({**KNATIVE, "members": {"enabled": True, "keySecret": "ours"}})
-    assert [one for one in made if one["kind"] == "Secret"] == []
+    assert [one["metadata"]["name"] for one in made if one["kind"] == "Secret"] == ["activator-admin"]
     (deployment,) = [one for one in made if one["kind"] == "Deployment"]
     assert {"name": "members", "secret": {"secretName": "ours"}} in deployment["spec"]["template"]["spec"]["volumes"]
+
+
+@pytest.mark.parametrize("profile", ["standalone", "kubernetes", "knative"])
+def test_the_admin_port_has_a_token_of_its_own(profile: str) -> None:
+    made = objects({"profile": profile})
+    (secret,) = [one for one in made if one["kind"] == "Secret"]
+    token = base64.b64decode(secret["data"]["token"])
+    assert len(token) == 64
+    assert token != base64.b64decode(of_kind(objects({"profile": profile}), "Secret")["data"]["token"])
+    made = objects({"profile": profile, "admin": {"tokenSecret": "ours"}})
+    assert [one for one in made if one["kind"] == "Secret"] == []
+    pod = of_kind(made, "Deployment")["spec"]["template"]["spec"]
+    assert {"name": "admin", "secret": {"secretName": "ours"}} in pod["volumes"]
+    assert "file:/etc/activator/admin/token" in str(made)
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,24 @@ GOOD = revision("")
         (f"listen: 127.0.0.1:8008\nrevisions: [{GOOD}]", 'a:1: admin: "127.0.0.1:8008" cannot be listened on'),
         (f"admin: h\nrevisions: [{GOOD}]", 'a:1: admin: found "h", expected host:port'),
         (
+            f"admin: 0.0.0.0:8008\nrevisions: [{GOOD}]",
+            "write `admin: {listen: 0.0.0.0:8008, token: file:/etc/activator/admin-token}`, or `insecure: true` in the",
+        ),
+        (f"admin: {{listen: '[::]:8008'}}\nrevisions: [{GOOD}]", '"[::]:8008" lets other machines control'),
+        (f"admin: {{listen: 10.0.0.1:8008, token: ''}}\nrevisions: [{GOOD}]", '"10.0.0.1:8008" lets other machines'),
+        (f"admin: {{listen: h:1, insecure: false}}\nrevisions: [{GOOD}]", '"h:1" lets other machines control'),
+        (f"admin: {{listen: h}}\nrevisions: [{GOOD}]", 'admin.listen: found "h", expected host:port'),
+        (f"admin: {{listen: 'h:1', address: unix:/a, insecure: true}}\nrevisions: [{GOOD}]", "not both"),
+        (f"admin: {{listen: 127.0.0.1:1, mode: '0660'}}\nrevisions: [{GOOD}]", "`mode` is for Unix sockets"),
+        (
+            "admin: 127.0.0.1:1\nrevisions: [{name: a, hosts: [a], pods: ['localhost:2', '127.0.0.1:1']}]",
+            'pods[1]: "127.0.0.1:1" is the address of `admin`: clients would reach that port',
+        ),
+        (
+            "push: {listen: '127.0.0.1:3'}\nrevisions: [{name: a, hosts: [a], pods: ['127.0.0.1:3']}]",
+            'pods[0]: "127.0.0.1:3" is the address of `push`: clients would reach that port',
+        ),
+        (
             f"limits: {{header_bytes: 0}}\nrevisions: [{GOOD}]",
             'a:1: limits.header_bytes: found "0", expected more than 0',
         ),
@@ -293,6 +311,26 @@ def test_an_unreadable_part_does_not_hide_the_rest() -> None:
 def test_headers_may_name_a_revision_that_has_no_host() -> None:
     config = parse("{trust_revision_headers: true, revisions: [{name: a, pods: ['h:1']}]}", "a", {})
     assert config.revisions[0].hosts == []
+
+
+@pytest.mark.parametrize(
+    "admin",
+    [
+        "127.0.0.1:1",
+        "localhost:1",
+        "'[::1]:1'",
+        "unix:/run/a.sock",
+        "{token: t}",
+        "{listen: '0.0.0.0:1', token: t}",
+        "{listen: '0.0.0.0:1', token: 'file:/nowhere'}",
+        "{listen: '0.0.0.0:1', insecure: true}",
+        "{listen: unix:/run/a.sock, mode: '0660'}",
+        "{address: unix:/run/a.sock}",
+        "{listen: ''}",
+    ],
+)
+def test_an_admin_port_that_is_safe_or_meant(admin: str) -> None:
+    parse(f"admin: {admin}\nrevisions: [{GOOD}]", "a", {})
 
 
 def test_admin_may_be_switched_off() -> None:

@@ -52,7 +52,10 @@ def read(lines: str) -> Config:
         ("trailing_fragmentation_threshold: 1.01", 'found "1.01", expected a number from 0 to 1'),
         ("trailing_fragmentation_threshold: .nan", 'found ".nan", expected a number from 0 to 1'),
         ("trust_revision_headers: yes", 'found "yes", expected true or false'),
-        ("admin: {a: 1}", 'admin: found the unknown key "a", expected one of address, group, mode, owner'),
+        (
+            "admin: {a: 1}",
+            'admin: found the unknown key "a", expected one of address, group, insecure, listen, mode, owner, token',
+        ),
         ("admin: [a]", "admin: found a list, expected text, or a mapping"),
         ("limits: 5", 'limits: found "5", expected a mapping'),
         ("limits: {held_bytes: 1GB}", 'limits.held_bytes: found "1GB", expected a size such as 32KiB or 1MiB'),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from activator.config.file import parse
 from activator.config.machine_checks import machine_problems
+from activator.config.model.kinds import Secret
 from activator.config.model.programs import Process
 from activator.config.programs import (
     ENV_FILE_BYTES_MAX,
@@ -133,7 +134,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_which_variable_wins(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("A=file\nB=file\nC=file\n")
-    process = Process(["x"], environment={"C": "configured"}, env_file=".env", directory="$HERE")
+    process = Process(["x"], environment={"C": Secret("configured")}, env_file=".env", directory="$HERE")
     environ = {"HERE": str(tmp_path), "A": "own", "D": "own"}
     directory = directory_of(process, environ)
     found = variables_of(process, directory, environ)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import re
 import signal
 import threading
 import time
@@ -46,13 +48,16 @@ def test_from_zero_to_zero_and_again(cluster: StoryCluster, activator: Activator
 
 def test_what_was_there_before_is_taken_over_as_it_is(cluster: StoryCluster) -> None:
     cluster.deploy(replicas=2)
-    cluster.wait_pods(2)
+    cluster.edit("deployments", "hello", {"spec": {"replicas": 3}}, "kubectl-client-side-apply")
+    cluster.wait_pods(3)
     cluster.declare(scaling={"scaleToZeroGrace": "2s"})
     activator = cluster.activator()
-    activator.wait_ready_pods("hello", 2)
+    activator.wait_ready_pods("hello", 3)
     assert ask(activator)[0] == 200
     assert cluster.replicas() >= 1, "a start of the activator takes nobody's pods away"
     cluster.wait_replicas(0)
+    cluster.wait_condition("ScaledToZero", "AtZero")
+    assert cluster.condition("Degraded")["status"] == "False", "to take replicas over is no contest"
     activator.close()
 
 
@@ -300,6 +305,39 @@ def test_the_api_away_changes_nothing_for_what_is_served(cluster: StoryCluster, 
     cluster.deploy("later", 1)
     cluster.declare("later", scaling={"min": 1})
     eventually(lambda: ask(activator, "later.test")[0] == 200)
+
+
+def watch_errors(activator: Activator) -> int:
+    text = activator.ask("/metrics")[2].decode()
+    found = re.search(r"^activator_cluster_watch_errors_total (\S+)", text, re.MULTILINE)
+    assert found is not None
+    return int(float(found[1]))
+
+
+def ask_patiently(activator: Activator) -> tuple[int, float]:
+    """The status of one request, and when it came."""
+    connection = http.client.HTTPConnection(activator.address, timeout=90.0)
+    connection.request("GET", "/", headers={"Host": "hello.test"})
+    status = connection.getresponse().status
+    connection.close()
+    return status, time.monotonic()
+
+
+def test_a_request_in_line_is_served_soon_after_the_api_is_back(cluster: StoryCluster, activator: Activator) -> None:
+    """However long it was away: nobody waits out a pause that has grown meanwhile."""
+    cluster.deploy()
+    cluster.declare(queue={"timeout": "120s"})
+    cluster.wait_condition("Ready", "AtZero")
+    cluster.stop_api()
+    with ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(ask_patiently, activator)
+        # Each of eight watches has failed eight times: the next attempts would come 15 to 30 s after these.
+        eventually(lambda: watch_errors(activator) >= 8 * 8, timeout_s=90.0)
+        back_s = time.monotonic()
+        cluster.start_api()
+        status, served_s = answer.result(90.0)
+    assert status == 200
+    assert served_s - back_s < 4.0
 
 
 def test_nothing_is_written_while_nothing_changes(cluster: StoryCluster, activator: Activator) -> None:

@@ -25,12 +25,12 @@ HOOKS = "import sys, setuptools.build_meta as hooks; print(getattr(hooks, 'build
 SMALLEST = "listen: 127.0.0.1:0\nrevisions:\n  - {name: app, hosts: ['*'], pods: [127.0.0.1:9]}\n"
 
 
-def run(words: list[str], cwd: Path) -> str:
+def run(words: list[str], cwd: Path, **variables: str) -> str:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("ACTIVATOR_", "PYTHON"))}
     done = subprocess.run(
         words,
         cwd=cwd,
-        env={**kept, "ACTIVATOR_COMPILE": "0"},
+        env={**kept, **(variables or {"ACTIVATOR_COMPILE": "0"})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -41,9 +41,9 @@ def run(words: list[str], cwd: Path) -> str:
     return done.stdout
 
 
-def build(kind: str, source: Path, folder: Path) -> Path:
+def build(kind: str, source: Path, folder: Path, **variables: str) -> Path:
     folder.mkdir()
-    return folder / run([sys.executable, "-c", HOOKS, kind, str(folder)], source).splitlines()[-1]
+    return folder / run([sys.executable, "-c", HOOKS, kind, str(folder)], source, **variables).splitlines()[-1]
 
 
 def sources_in(names: list[str]) -> list[str]:
@@ -54,6 +54,15 @@ def sources_in(names: list[str]) -> list[str]:
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """An sdist, and the wheel that was built from it and nothing else."""
     folder = tmp_path_factory.mktemp("built")
+    checkout = fresh_checkout(folder)
+    sdist = build("sdist", checkout, folder / "sdist")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    (unpacked,) = (folder / "unpacked").iterdir()
+    return sdist, build("wheel", unpacked, folder / "wheel")
+
+
+def fresh_checkout(folder: Path) -> Path:
     checkout = folder / "checkout"
     checkout.mkdir()
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
@@ -64,11 +73,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         place.write_bytes(path.read_bytes())
     for package in PACKAGES:
         (checkout / package / "py.typed").touch()
-    sdist = build("sdist", checkout, folder / "sdist")
-    with tarfile.open(sdist) as archive:
-        archive.extractall(folder / "unpacked", filter="data")
-    (unpacked,) = (folder / "unpacked").iterdir()
-    return sdist, build("wheel", unpacked, folder / "wheel")
+    return checkout
 
 
 def test_both_hold_the_program_and_nothing_else(built: tuple[Path, Path]) -> None:
@@ -101,3 +106,57 @@ def test_it_runs_where_it_is_installed(built: tuple[Path, Path], tmp_path: Path)
     assert run([program, "check", "activator.yaml"], tmp_path) == "activator.yaml: fine, 1 revision\n"
     where = run([str(python), "-c", "import activator, lb; print(activator.__file__, lb.__file__)"], tmp_path)
     assert where.count(str(home)) == 2
+
+
+KILLED = """#!/bin/sh
+case "$*" in *probe.c*) exec cc "$@";; esac
+kill -KILL $$
+"""
+
+
+def test_a_compiler_that_is_killed_makes_no_wheel_that_says_compiled(tmp_path: Path) -> None:
+    """The probe finds a compiler, as `make wheel` does; then it dies, as where memory runs out."""
+    checkout = fresh_checkout(tmp_path)
+    text = (checkout / "pyproject.toml").read_text("utf-8")
+    start = text.index("include = [", text.index("[tool.activator.compile]"))
+    end = text.index("]", start) + 1
+    (checkout / "pyproject.toml").write_text(text[:start] + 'include = ["lb/rng.py"]' + text[end:], "utf-8")
+    compiler = tmp_path / "cc"
+    compiler.write_text(KILLED, "utf-8")
+    compiler.chmod(0o755)
+    wheel = build("wheel", checkout, tmp_path / "wheel", CC=str(compiler))
+    assert wheel.name.endswith("-py3-none-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (about,) = [name for name in names if name.endswith("/WHEEL")]
+        assert "Root-Is-Purelib: true" in archive.read(about).decode()
+    assert not [name for name in names if name.endswith(".so")]
+    with pytest.raises(AssertionError, match="error: not compiled"):
+        build("wheel", checkout, tmp_path / "demanded", CC=str(compiler), ACTIVATOR_COMPILE="1")
+
+
+def test_whether_compiling_is_possible_is_asked_without_setuptools(tmp_path: Path) -> None:
+    """A fresh clone may have an old setuptools, or none: that is no machine without a compiler."""
+    (tmp_path / "setuptools").mkdir()
+    (tmp_path / "setuptools" / "__init__.py").write_text("raise ImportError('none')", "utf-8")
+    run([sys.executable, "setup.py", "-q", "can_compile"], ROOT, PYTHONPATH=str(tmp_path))
+    with pytest.raises(AssertionError):
+        run([sys.executable, "setup.py", "-q", "can_compile"], ROOT, PYTHONPATH=str(tmp_path), CC="false")
+
+
+def test_the_test_of_the_wheel_finds_a_wheel_that_lies(built: tuple[Path, Path], tmp_path: Path) -> None:
+    home = tmp_path / "environment"
+    venv.create(home, with_pip=True)
+    python = str(home / "bin" / "python")
+    run([python, "-m", "pip", "install", "-q", "--no-deps", "--no-index", str(built[1])], tmp_path)
+    (lent,) = {str(Path(path)) for path in sys.path if path.endswith("site-packages")}
+    (site_packages,) = home.glob("lib/*/site-packages")
+    (site_packages / "lent.pth").write_text(lent + "\n", "utf-8")
+    words = [python, "-I", str(ROOT / "tests" / "wheel.py")]
+    assert "the wheel: plain" in run([*words, "plain", str(ROOT / "pyproject.toml")], tmp_path)
+    with pytest.raises(AssertionError, match="the wheel says plain and is plain, expected compiled"):
+        run([*words, "compiled", str(ROOT / "pyproject.toml")], tmp_path)
+    (about,) = site_packages.glob("activator_proxy-*.dist-info/WHEEL")
+    about.write_text(about.read_text("utf-8").replace("Purelib: true", "Purelib: false"), "utf-8")
+    with pytest.raises(AssertionError, match="the wheel says compiled and is plain"):
+        run([*words, "compiled", str(ROOT / "pyproject.toml")], tmp_path)

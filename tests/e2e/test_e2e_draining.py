@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -121,3 +123,38 @@ def test_a_connection_that_has_just_come_has_time_for_its_first_request(run_acti
         assert (answer.status, answer.header("connection")) == (200, "close")
         assert silent.is_closed()
     assert activator.wait_end() == 0
+
+
+def test_what_is_queued_when_the_time_is_over_is_answered(run_activator: RunActivator, tmp_path: Path) -> None:
+    """It was reset; 503 with Retry-After lets a client or an ingress try another replica."""
+    revision = process_revision(gated(SERVING, tmp_path / "gate"))
+    activator = run_activator(configured([revision], shutdown={"timeout": "1s"}))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(activator.address)) for _ in range(5)]
+        for client in clients:
+            client.send(request())
+        eventually(lambda: activator.revision("app")["queued"] == 5)
+        activator.signal(signal.SIGTERM)
+        answers = [client.answer() for client in clients]
+    assert [(one.status, one.reason) for one in answers] == [(503, "draining")] * 5
+    assert all(int(one.header("retry-after")) >= 1 for one in answers)
+    assert activator.wait_end() != 0
+    assert activator.logged("5 queued requests are answered with 503, because `shutdown.timeout` is over")
+
+
+def test_time_in_which_the_process_is_stopped_counts_for_no_limit(run_activator: RunActivator, tmp_path: Path) -> None:
+    """Requests that were held when the process was stopped are served when it goes on, as by haproxy."""
+    gate = tmp_path / "gate"
+    revision = process_revision(gated(SERVING, gate))
+    activator = run_activator(configured([{**revision, "queue": {"timeout": "3s"}}]))
+    with ExitStack() as stack:
+        clients = [stack.enter_context(Client(activator.address)) for _ in range(4)]
+        for client in clients:
+            client.send(request())
+        eventually(lambda: activator.revision("app")["queued"] == 4)
+        activator.signal(signal.SIGSTOP)
+        time.sleep(5.0)
+        activator.signal(signal.SIGCONT)
+        gate.touch()
+        answers = [client.answer() for client in clients]
+        assert [one.status for one in answers] == [200] * 4, [(one.reason, one.body) for one in answers]

@@ -1,4 +1,4 @@
-"""Pods that answer before they have read a request, and close: their answer reaches the client, whatever fails first."""
+"""Pods that answer and close before they have read a request: the answer reaches the client, whatever fails first."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_answer_of_a_pod_that_closes_during_an_upload(
     one = {"name": "app", "hosts": ["*"], "health": {"strikes": 1}, **refusing}
     activator = run_activator(configured([one]))
     activator.wait_ready_pods("app")
-    outcomes = []
+    outcomes: list[int | str] = []
     for _ in range(CLIENTS):
         with Client(activator.address) as client:
             head = request("/", "POST", headers=f"Content-Length: {len(UPLOAD)}\r\n")

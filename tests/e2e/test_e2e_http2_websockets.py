@@ -17,9 +17,11 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 from websockets.sync.server import Server, ServerConnection, serve
 
+from activator.data_plane.upstream.websockets import accept_of
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http2_client import Http2Client, Reply
 from tests.e2e.http2_pods import Http2Pod, PodStream, unmasked, ws_frame
+from tests.e2e.pods import PodSide, ScriptedPod
 from tests.e2e.running import Activator, configured, eventually
 
 TEXT, BINARY, CLOSE = 1, 2, 8
@@ -259,3 +261,58 @@ def test_a_reader_that_is_slow_stops_the_writer(run_activator: RunActivator) -> 
             eventually(lambda: pod.working == 0)
         assert written < 32 * 2**20
     activator.wait_idle()
+
+
+def ask_for_one(client: Http2Client, sent_ahead: bytes = b"") -> int:
+    """Ask for a WebSocket and wait for nothing; its stream."""
+    client.wait_connect_protocol()
+    number = client.h2.get_next_available_stream_id()
+    fields = [(":method", "CONNECT"), (":protocol", "websocket"), (":scheme", "http"), (":path", "/")]
+    client.h2.send_headers(number, [*fields, (":authority", "a.test"), ("sec-websocket-version", "13")])
+    if sent_ahead:
+        client.h2.send_data(number, sent_ahead)
+    client.replies[number] = Reply()
+    client._flush()
+    return number
+
+
+@pytest.mark.parametrize("when", ["at once", "while the pod thinks"])
+def test_what_comes_before_the_200_is_held_and_delivered(run_activator: RunActivator, when: str) -> None:
+    """It was dropped without a word, and what came later was delivered."""
+
+    def script(side: PodSide) -> None:
+        asked = side.head()
+        side.wait()
+        accept = accept_of(asked.all("sec-websocket-key")[0].encode()).decode()
+        upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
+        side.send(f"HTTP/1.1 101 Switching Protocols\r\n{upgrade}Sec-WebSocket-Accept: {accept}\r\n\r\n".encode())
+        assert side.read(11) == b"early, late"
+        side.send(b"seen")
+
+    with ScriptedPod(script) as pod:
+        activator = started(run_activator, pod.address, "h1")
+        with Http2Client(activator.address) as client:
+            number = ask_for_one(client, b"early" if when == "at once" else b"")
+            eventually(lambda: pod.requests)
+            if when != "at once":
+                client.send(number, b"early")
+            client.send(number, b", late")
+            pod.go_on()
+            client.wait_size(number, 4)
+            assert client.replies[number].status == 200 and client.replies[number].body == b"seen"
+
+
+def test_a_pod_that_has_not_read_the_key(run_activator: RunActivator) -> None:
+    """RFC 6455 4.1: the client of HTTP/2 cannot check the answer, since it knows no key."""
+
+    def script(side: PodSide) -> None:
+        side.head()
+        upgrade = "Connection: Upgrade\r\nUpgrade: websocket\r\n"
+        side.send(f"HTTP/1.1 101 Switching Protocols\r\n{upgrade}Sec-WebSocket-Accept: wrong\r\n\r\n".encode())
+        side.stall()
+
+    with ScriptedPod(script) as pod:
+        activator = started(run_activator, pod.address, "h1")
+        with Http2Client(activator.address) as client:
+            reply = client.answer(ask_for_one(client))
+            assert (reply.status, reply.reason) == (502, "bad_response") and b"Sec-WebSocket-Accept" in reply.body

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from activator.config.model.transparent import ENTRY_PORT_FIRST, ENTRY_PORT_LAST
 from tests.e2e.activation_cluster import PodServer
 from tests.e2e.activation_replicas import ActivationReplicas
 from tests.e2e.conftest import next_net
@@ -274,7 +277,7 @@ def test_a_kept_connection_is_noticed_when_it_comes_back(cluster: TransparentClu
     cluster.awake()
     visitors = Visitors(cluster, fresh=0, kept=1, pause_s=0.05)
     eventually(lambda: visitors.answers["200"] > 3, "its connection leads to the pod")
-    cluster.take(transparent={"afterMistake": "1h"}, scaling={"scaleToZeroGrace": "500ms"})
+    cluster.take(transparent={"afterMistake": "1h", "lookInterval": "4s"}, scaling={"scaleToZeroGrace": "500ms"})
     eventually(lambda: len(cluster.seen) == 2, "it was taken for idle, and came back")
     cluster.wait_condition("InPath", "KeptConnections")
     reached = visitors.answers["200"]
@@ -388,3 +391,20 @@ def test_a_thousand_switches_under_load_lose_nothing(cluster: TransparentCluster
     visitors.stop()
     assert visitors.failures == []
     assert set(visitors.answers) == {"200"}
+
+
+def test_an_entry_port_that_another_program_has(cluster: TransparentCluster, activator: Activator) -> None:
+    """Another one is taken for the Service, and no request is sent to the other program."""
+    cluster.asleep()
+    uid = cluster.get("services")["metadata"]["uid"]
+    port = ENTRY_PORT_FIRST + zlib.crc32(uid.encode()) % (ENTRY_PORT_LAST - ENTRY_PORT_FIRST + 1)
+    activator.may_log_errors = True
+    with socket.create_server((activator.host, port)) as other:
+        other.setblocking(False)
+        cluster.take()
+        cluster.wait_condition("InPath", "NoPod")
+        eventually(lambda: cluster.proxies[0].endpoints.ready, "the proxy knows the activator")
+        eventually(lambda: visit(cluster.address())[0] == 200)
+        with pytest.raises(BlockingIOError):
+            other.accept()
+    assert len(activator.logged("cannot listen on .*another port is taken for it")) == 1

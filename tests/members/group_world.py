@@ -13,7 +13,7 @@ import random
 from collections.abc import Callable
 
 from activator.members.group import Group, GroupRules
-from activator.members.messages import DataPlaneName, GroupMessage, GroupView, decode, encode
+from activator.members.messages import DataPlaneName, GroupMessage, GroupView, Replica, decode, encode
 from activator.members.numbers import seat_of, unmet, worker_number, worker_place
 
 TICK_S = 0.05
@@ -34,11 +34,22 @@ class Process:
         self.view = GroupView()
         self.epochs: list[int] = []
         self.inbox: list[Callable[[], None]] = []  # while it is stopped
-        self.group = Group(number, world.rules, self.send, self.adopt, self.grant, lambda lives: None, world.now)
+        self.group = Group(
+            number,
+            world.rules,
+            self.send,
+            self.adopt,
+            self.grant,
+            lambda lives: None,
+            self.inquire,
+            self.died,
+            world.now,
+        )
 
     def begin(self) -> None:
         self.group.set_roster(set(range(self.world.seats)))
         name = DataPlaneName(worker_number(self.number, 1), worker_place(self.seat, 0))
+        self.group.set_process(f"machine {self.seat}", self.number, 1, "")
         self.group.set_data_planes((name,))
         self.tick()
 
@@ -50,6 +61,16 @@ class Process:
 
     def grant(self, allowed: bool) -> None:
         self.may_grant = allowed
+
+    def inquire(self, replica: Replica) -> None:
+        """Ask the kernel: the machine of a replica is that of its seat."""
+        if seat_of(replica.number) == self.seat:
+            dead = [one for one in self.world.all if one.number == replica.number and one.is_dead]
+            if dead and self.world.gives_proof:
+                self.world.later(0.3, lambda: self.do(lambda: self.group.ended(replica.number)))
+
+    def died(self) -> None:
+        raise AssertionError(f"seat {self.seat} lives, and others take it for ended")
 
     def do(self, act: Callable[[], None]) -> None:
         """Now, or when it goes on."""

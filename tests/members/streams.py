@@ -109,6 +109,17 @@ class Stream:
                 lambda end=end: end.host.run(lambda: end.take_end(False)),  # type: ignore[misc]
             )
 
+    def close_in_order(self) -> None:
+        """Have each end see an end in order, as if the other one had closed."""
+        if self.is_lost:
+            return
+        self.is_lost = True
+        for end in self.ends:
+            self._streams.timeline.later(
+                self._streams.delay_s(),
+                lambda end=end: end.host.run(lambda: end.take_end(True)),  # type: ignore[misc]
+            )
+
     def _carry(self, receiver: int, taken: Taken) -> None:
         timeline = self._streams.timeline
         arrives_s = max(self._free_s[receiver], timeline.now_s + self._streams.delay_s())

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from activator.members.group import GroupRules
+from activator.members.group import STUCK_S, GroupRules
 from activator.members.numbers import seat_of
-from tests.members.group_world import GroupWorld, storm
+from tests.members.group_world import GroupWorld, Process, storm
 
 FAST = GroupRules()
 RELEASING = GroupRules(release_s=5.0, releases_silent=True)
@@ -152,11 +152,94 @@ def test_a_silent_one_is_let_go_where_that_is_allowed_and_taken_back() -> None:
     world.check_calm()
 
 
-def test_a_new_life_of_a_seat_proves_that_the_last_one_has_ended() -> None:
+def test_a_later_life_of_a_seat_takes_no_part_until_the_end_of_the_former_one_is_proven() -> None:
+    """Its machine may be another one: a copied configuration file is no proof."""
+    world = formed(3)
+    world.gives_proof = False
+    world.kill(1)
+    former = world.all[1].number
+    world.run(3.0)
+    later = world.start(1)
+    world.run(20.0)
+    assert members(world, 0) == members(world, 2) == [0, 2]
+    assert unproven(world, 0) == [former]
+    assert later.view.epoch == 0 and "another replica had the seat" in later.group.waiting_for()
+    world.processes[2].group.ended(former)  # as the operator says
+    world.run(2.0)
+    world.check_calm()
+
+
+def test_the_kernel_of_its_machine_proves_the_end_of_a_former_life() -> None:
     world = formed(3)
     world.gives_proof = False
     world.kill(1)
     world.run(3.0)
+    world.gives_proof = True  # for whoever is on its machine
+    world.start(1)
+    world.run(2.0)
+    world.check_calm()
+
+
+def test_the_machine_of_a_replica_is_asked_also_where_those_who_had_met_it_have_ended() -> None:
+    """What is known of its process is handed on with its number."""
+    world = formed(3)
+    world.gives_proof = False
+    world.kill(2)
+    world.run(2.0)
+    world.kill(1)
+    world.run(2.0)
+    world.gives_proof = True
+    world.start(1)
+    world.run(3.0)
+    assert members(world, 0) == [0, 1]
+    world.start(2)
+    world.run(3.0)
+    world.check_calm()
+
+
+def test_links_that_end_while_their_members_live_prove_nothing() -> None:
+    world = formed(3)
+    for _ in range(40):
+        world.end_link(frozenset({world.random.randrange(3), world.random.randrange(3)}))
+        world.run(world.random.choice([0.05, 0.3, 2.0]))
+    world.run(5.0)
+    world.check_calm()
+    assert all(not process.group.has_died for process in world.all)
+
+
+def test_a_replica_that_learns_of_its_own_end_grants_no_more() -> None:
+    world = formed(3)
+    victim = world.processes[1]
+    deaths: list[Process] = []
+    victim.died = lambda: deaths.append(victim)  # type: ignore[method-assign]
+    victim.group._died = victim.died
+    world.processes[0].group.ended(victim.number)
+    world.run(1.0)
+    assert deaths == [victim] and not victim.may_grant
+    assert "must be started again" in victim.group.waiting_for()
+    world._die(victim)
+    world.run(1.0)
     world.start(1)
     world.run(5.0)
     world.check_calm()
+
+
+def test_a_second_replica_on_a_seat_whose_holder_is_reached_is_refused() -> None:
+    world = formed(3)
+    group = world.processes[0].group
+    assert group.is_taken(1, world.processes[1].number + 1)
+    assert not group.is_taken(1, world.processes[1].number)
+    world.stop(1, 10.0)
+    world.run(3.0)
+    assert not group.is_taken(1, world.processes[1].number + 1), "it is not reached"
+
+
+def test_members_that_do_not_agree_on_a_view_are_not_ready() -> None:
+    """Whatever the reason: a group in which requests wait reports it."""
+    world = formed(2)
+    group = world.processes[0].group
+    group.contacts[1].accepted_epoch = group.effective.epoch + (1 << 40)
+    group._highest = -1  # a defect: it never proposes another view
+    group._reconsider = lambda: None  # type: ignore[method-assign]
+    world.run(STUCK_S + 2.0)
+    assert "no view that all reached members have accepted" in group.waiting_for()

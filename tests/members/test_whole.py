@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from activator.members.group import GroupRules
-from tests.members.whole_storm import ALONE, PROMPT, STRICT, storm
+from tests.members.whole_storm import ALONE, CLOSES, PROMPT, STRICT, storm
 from tests.members.whole_world import WholeNode, WholeWorld, ask_somewhere
 
 KEY = "ns/a"
@@ -25,6 +25,11 @@ def test_limits_are_exceeded_only_by_what_released_members_had(seed: int) -> Non
 @pytest.mark.parametrize("seed", range(200, 210))
 def test_limits_are_kept_where_parts_go_on_alone(seed: int) -> None:
     assert storm(seed, ALONE).ends.keys() <= ENDS
+
+
+@pytest.mark.parametrize("seed", range(300, 316))
+def test_limits_are_kept_where_somebody_on_the_way_closes_links_in_order(seed: int) -> None:
+    assert storm(seed, STRICT, faults=CLOSES).ends.keys() <= ENDS
 
 
 @pytest.mark.deep
@@ -88,7 +93,7 @@ def test_a_member_that_is_not_proven_to_have_ended_keeps_its_slots() -> None:
     world.streams.heal(0.0)
     world.start(other.seat)
     world.run(10.0)
-    assert world.ends["served"] == 1, "its seat has another life"
+    assert world.ends["served"] == 1, "its machine says that it has ended"
 
 
 def test_whoever_starts_while_a_revision_is_gone_means_the_same_one_when_it_comes_back() -> None:

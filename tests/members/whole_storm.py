@@ -1,6 +1,6 @@
 """Requests near what the pods can do, faults of all kinds in between, and times in which nothing fails.
 
-python -m tests.members.whole_storm FIRST LAST      runs these seeds; says which fail, and how fast it goes
+python -m tests.members.whole_storm FIRST LAST [closes]    run these seeds; say which fail, and how fast it goes
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import traceback
 from typing import Final
 
 from activator.members.group import GroupRules
+from activator.members.membership import END_SETTLE_S
 from tests.members.whole_world import WholeWorld, ask_somewhere
 
 REVISIONS: Final = {"ns/one": (1, 3), "ns/three": (3, 2)}
@@ -22,7 +23,21 @@ STRICT: Final = GroupRules()
 PROMPT: Final = GroupRules(release_s=5.0, releases_silent=True)
 ALONE: Final = GroupRules(grants_alone=True)
 
-FAULTS: Final = ("kill", "pause", "cut", "part", "lose", "start", "leave", "pod", "drop", "limit", "slow", "heal")
+FAULTS: Final = (
+    "kill",
+    "pause",
+    "cut",
+    "part",
+    "lose",
+    "start",
+    "leave",
+    "pod",
+    "drop",
+    "limit",
+    "slow",
+    "heal",
+)
+CLOSES: Final = (*FAULTS, "close", "close", "close")  # and somebody on the way who ends links of members that live
 
 
 class Storm:
@@ -33,7 +48,7 @@ class Storm:
         self.faults = faults
         self.world = WholeWorld(seed, seats, REVISIONS, rules)
         self.world.loads_formed = True
-        self.world.ends_tell = self.random.random() < 0.7
+        self.world.settle_s = END_SETTLE_S * (1.0 + self.random.random())
         self.said: list[str] = []
 
     def run(self, rounds: int, seconds: float) -> WholeWorld:
@@ -118,6 +133,12 @@ class Storm:
         if streams:
             self.random.choice(streams).lose()
 
+    def _close(self) -> None:
+        """Somebody on the way closes connections of members that live, in order: each end sees the other's FIN."""
+        for stream in self.world.streams.open():
+            if self.random.random() < 0.3:
+                stream.close_in_order()
+
     def _start(self) -> None:
         self.world.start(self._seat())
 
@@ -142,17 +163,19 @@ class Storm:
         self.world.streams.slowest_s = self.random.choice([0.001, 0.01, 0.2])
 
 
-def storm(seed: int, rules: GroupRules = STRICT, rounds: int = 2, seconds: float = 8.0) -> WholeWorld:
-    """With 2 to 5 seats."""
-    return Storm(seed, rules, 2 + seed % 4).run(rounds, seconds)
+def storm(
+    seed: int, rules: GroupRules = STRICT, rounds: int = 2, seconds: float = 8.0, faults: tuple[str, ...] = FAULTS
+) -> WholeWorld:
+    """Run a storm with 2 to 5 seats."""
+    return Storm(seed, rules, 2 + seed % 4, faults).run(rounds, seconds)
 
 
-def main(first: int, last: int) -> None:
+def main(first: int, last: int, faults: tuple[str, ...] = FAULTS) -> None:
     begun_s, events, failed = time.perf_counter(), 0, []
     for seed in range(first, last):
         rules = [STRICT, STRICT, PROMPT, ALONE][seed // 4 % 4]
         try:
-            events += storm(seed, rules).events
+            events += storm(seed, rules, faults=faults).events
         except Exception as error:
             failed.append(seed)
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -162,4 +185,4 @@ def main(first: int, last: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    main(int(sys.argv[1]), int(sys.argv[2]), CLOSES if sys.argv[3:] == ["closes"] else FAULTS)

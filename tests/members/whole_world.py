@@ -26,7 +26,7 @@ from activator.members.membership import (
     TICK_S,
 )
 from activator.members.mesh import HANDSHAKE_S
-from activator.members.messages import DataPlaneName, GroupMessage, GroupView, RevisionLives, decode, encode
+from activator.members.messages import DataPlaneName, GroupMessage, GroupView, Replica, RevisionLives, decode, encode
 from activator.members.numbers import seat_of, unmet, worker_number, worker_place
 from activator.members.plane_links import RELINK_INITIAL_S, RELINK_MAX_S
 from activator.messages import DropRevision, SetRevision
@@ -47,7 +47,6 @@ class SeatLink:
         self.end = end
         self.replica = replica
         self.is_dialled = is_dialled
-        self.has_spoken = False
 
 
 class Dial:
@@ -87,11 +86,22 @@ class WholeNode(Node):
         self.ends: dict[int, End] = {}  # of links to them
         self.epoch = 0
         self.excused_epoch = 0  # when it was released
-        self.group = Group(number, world.rules, self._send_group, self._adopt_view, self._allow, self._learn, world.now)
+        self.group = Group(
+            number,
+            world.rules,
+            self._send_group,
+            self._adopt_view,
+            self._allow,
+            self._learn,
+            self._inquire,
+            self._died,
+            world.now,
+        )
 
     def begin(self) -> None:
         self.group.set_roster(set(range(self.world.seats)))
         self.group.set_lives(self.lives.told())
+        self.group.set_process(f"machine {self.seat}", self.number, 1, "")
         self.group.set_data_planes((DataPlaneName(self.plane, self.name.place),))
         self._tick_group()
         self.tick()
@@ -178,6 +188,8 @@ class WholeNode(Node):
         seat, replica = dial.node.seat, dial.node.number
         if dial.wanted:
             return dial.wanted == self.plane and dial.own in self.planes
+        if self.group.is_taken(seat, replica):
+            return False
         link = self.links.get(seat)
         is_ours = link is not None and link.replica == replica and link.is_dialled
         return not (is_ours and replica < self.number)
@@ -198,7 +210,7 @@ class WholeNode(Node):
             self._drop_seat(seat)
         link = self.links[seat] = SeatLink(end, replica, is_dialled)
         end.received = lambda data: self._group_said(seat, link, data)
-        end.ended = lambda in_order: self._seat_lost(seat, link, in_order)
+        end.ended = lambda _: self._seat_lost(seat, link)
         self.group.linked(seat, replica)
 
     def _drop_seat(self, seat: int) -> None:
@@ -208,21 +220,24 @@ class WholeNode(Node):
     def _group_said(self, seat: int, link: SeatLink, data: object) -> None:
         if self.links.get(seat) is link:
             assert isinstance(data, bytes)
-            link.has_spoken = True
             self.group.receive(seat, decode(data))
 
-    def _seat_lost(self, seat: int, link: SeatLink, in_order: bool) -> None:
+    def _seat_lost(self, seat: int, link: SeatLink) -> None:
         if self.links.get(seat) is not link:
             return
         del self.links[seat]
         self.group.unlinked(seat)
-        if in_order and link.has_spoken and self.world.ends_tell:
-            self.later(END_SETTLE_S, lambda: self._settled(seat, link.replica))
 
-    def _settled(self, seat: int, replica: int) -> None:
-        link = self.links.get(seat)
-        if link is None or link.replica != replica:
-            self.group.ended(replica)
+    def _inquire(self, replica: Replica) -> None:
+        """Ask the kernel: the machine of a replica is that of its seat."""
+        if seat_of(replica.number) != self.seat:
+            return
+        former = self.world.numbers.get(replica.number)
+        if former is not None and not former.alive:
+            self.later(self.world.settle_s, lambda: self.group.ended(replica.number))
+
+    def _died(self) -> None:
+        raise RuleError(f"seat {self.seat} lives, and others take it for ended")
 
     def _send_group(self, seat: int, message: GroupMessage) -> None:
         link = self.links.get(seat)
@@ -337,7 +352,8 @@ class WholeWorld(World):
         self.at: dict[int, WholeNode] = {}
         self.views_total = 0
         self.events = 0
-        self.ends_tell = True  # a link that ends in order proves the end of its process
+        self.settle_s = END_SETTLE_S  # after which the kernel's report counts
+        self.numbers: dict[int, WholeNode] = {}  # all lives of replicas
         self.loads_formed = False  # nobody loads revisions before it is in a view
         self.faulted_s = 0.0
         self._lifted: set[str] = set()  # revisions whose limit is gone, or not looked at yet again
@@ -393,6 +409,7 @@ class WholeWorld(World):
         number = unmet(seat) + self.random.getrandbits(39) + 1
         node = self.at[seat] = WholeNode(self, seat, number)
         self.nodes[node.plane] = node
+        self.numbers[number] = node
         node.begin()
 
     def kill_seat(self, seat: int, proof: str) -> None:

@@ -6,7 +6,17 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from activator.runtime.clock import ENTRIES_PER_TURN_MAX, NEVER, TICK_S, WHEEL_SLOTS, Deadline, Periodic, TimingWheel
+from activator.runtime.clock import (
+    BEAT_S,
+    ENTRIES_PER_TURN_MAX,
+    NEVER,
+    PAUSE_S,
+    TICK_S,
+    WHEEL_SLOTS,
+    Deadline,
+    Periodic,
+    TimingWheel,
+)
 from tests.manual_clock import ManualClock
 
 
@@ -217,3 +227,49 @@ def test_many_that_fall_due_at_once_take_several_turns_and_keep_their_order() ->
     assert wheel.armed == 1
     clock.pass_time(5.1)
     assert order[-1] == -1
+
+
+class Told(Deadline):
+    def __init__(self) -> None:
+        super().__init__()
+        self.at_s: list[float] = []
+        self.paused_s = 0.0
+
+    def expired(self, now_s: float) -> None:
+        self.at_s.append(now_s)
+
+    def loop_paused(self, pause_s: float) -> None:
+        self.paused_s += pause_s
+
+
+@pytest.mark.parametrize("delay_s", [0.5, 3.0, 30.0, 300.0])
+def test_time_in_which_the_loop_does_not_run_counts_for_no_deadline(delay_s: float) -> None:
+    """A process that was stopped finds no deadline passed when it goes on."""
+    clock = ManualClock()
+    pauses: list[float] = []
+    wheel = TimingWheel(clock.now, clock.call_later, lambda error: pytest.fail(str(error)), pauses.append)
+    entry, other = Told(), Told()
+    began_s = clock.now()
+    wheel.arm(entry, began_s + delay_s)
+    wheel.arm(other, began_s + 1000.0)
+    clock.pass_time(min(delay_s / 2, 2.0))
+    clock.now_s += 60.0  # nothing runs
+    clock.fire_due()
+    assert entry.at_s == [] and 60.0 <= entry.paused_s <= 60.0 + BEAT_S + TICK_S
+    assert pauses == [entry.paused_s]
+    clock.pass_time(delay_s + BEAT_S)
+    (at_s,) = entry.at_s
+    assert began_s + delay_s + 60.0 <= at_s <= began_s + delay_s + 60.0 + BEAT_S + 2 * TICK_S
+    assert other.at_s == [] and other.deadline_s == pytest.approx(began_s + 1000.0 + entry.paused_s)
+
+
+def test_a_loop_that_is_a_little_late_extends_nothing() -> None:
+    clock = ManualClock()
+    pauses: list[float] = []
+    wheel = TimingWheel(clock.now, clock.call_later, lambda error: pytest.fail(str(error)), pauses.append)
+    entry = Told()
+    wheel.arm(entry, clock.now() + 3.0)
+    for _ in range(10):
+        clock.now_s += PAUSE_S * 0.9
+        clock.fire_due()
+    assert len(entry.at_s) == 1 and pauses == []

@@ -6,13 +6,13 @@ import msgspec
 
 from activator.admin.inspection import configuration
 from activator.config.model.file import Config
-from activator.config.model.kinds import Duration
+from activator.config.model.kinds import Duration, Secret
 from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
 
 
 def test_values_of_environment_variables_are_hidden() -> None:
-    process = Process(command=["x"], environment={"TOKEN": "very secret"}, idle=Duration(5.0))
+    process = Process(command=["x"], environment={"TOKEN": Secret("very secret")}, idle=Duration(5.0))
     shown = configuration(Config(revisions=[Revision(name="a", process=process), Revision(name="b", pods=["h:1"])]))
     text = msgspec.json.encode(shown).decode()
     assert "very secret" not in text

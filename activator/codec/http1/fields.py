@@ -234,8 +234,9 @@ class FieldJudge:
                 if self._takes_claims:
                     raise WireError(self._bad, "a framing field or Host in the trailers")
                 continue
-            if lowered not in NOT_IN_TRAILERS and not is_claim(lowered):
-                kept.append(pair)
+            if lowered in NOT_IN_TRAILERS or is_claim(lowered) or (self._takes_claims and is_internal(lowered)):
+                continue
+            kept.append(pair)
         return kept
 
     # --- within ---

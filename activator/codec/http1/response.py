@@ -245,8 +245,9 @@ class ResponseParser(MessageParser):
         return protocols[0]
 
     def _judge_interim(self) -> None:
-        # Not even a length of 0 may be said here (RFC 9110 8.6), but servers do with a 101, and it cannot be misread.
-        if self._fields.chunked or self._fields.content_length > 0:
+        # Servers send a length here, though none may be sent (RFC 9110 8.6). An interim response ends with its head, so
+        # that it cannot be misread; what follows a 101 can.
+        if self._fields.chunked or (self._status == 101 and self._fields.content_length > 0):
             raise WireError(_BAD, "a 1xx response with a body")
         self._grammar_spoilt = True  # where it said `Connection: close` or HTTP/1.0, llhttp expects no more
         self._interims += 1

@@ -69,18 +69,16 @@ class PeerBudgets:
 
     def returned(self, count: i64) -> bool:
         """Note an update of the connection's window. True if it is free, because it returns bytes that were sent."""
-        left = self._unreturned
-        if left == 0:
+        if count > self._unreturned:
             return False
-        self._unreturned = left - count if count < left else 0
+        self._unreturned -= count
         return True
 
     def returned_of_stream(self, count: i64) -> bool:
         """Do the same for an update of a stream's window, also of one that has ended."""
-        left = self._unreturned_of_streams
-        if left == 0:
+        if count > self._unreturned_of_streams:
             return False
-        self._unreturned_of_streams = left - count if count < left else 0
+        self._unreturned_of_streams -= count
         return True
 
     def stream_reset(self, window_bytes: i64) -> None:

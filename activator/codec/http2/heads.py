@@ -376,7 +376,8 @@ def _same_length(length: int, value: bytes) -> int:
 def trailers_of(fields: list[Field], whole: bool, of_request: bool) -> Headers:
     """The fields behind a body that may be sent on. Raises WireError: they are malformed, or too many.
 
-    Of requests, framing fields and Host are refused, as in HTTP/1.1; of answers they are dropped.
+    Of requests, framing fields and Host are refused, as in HTTP/1.1; of answers they are dropped. Of requests, fields
+    that only Knative's components and this program give a meaning are dropped, too.
     """
     bad = Reason.BAD_REQUEST if of_request else Reason.BAD_RESPONSE
     if not whole:
@@ -390,8 +391,9 @@ def trailers_of(fields: list[Field], whole: bool, of_request: bool) -> Headers:
             if of_request:
                 raise WireError(bad, "a framing field or Host in the trailers")
             continue
-        if field.name not in NOT_IN_TRAILERS and not is_claim(field.name):
-            kept.append((field.name, field.value))
+        if field.name in NOT_IN_TRAILERS or is_claim(field.name) or (of_request and kind == INTERNAL):
+            continue
+        kept.append((field.name, field.value))
     return kept
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from activator.config.model.kinds import Duration, Port, Size, doc
+from activator.config.model.kinds import Duration, Port, Secret, Size, doc
 from activator.config.model.programs import Program
 
 PULLS: Final = ("missing", "never", "always")
@@ -77,7 +77,7 @@ class Container(Program, frozen=True, forbid_unknown_fields=True):
         ),
     ] = "missing"
     environment: Annotated[
-        dict[str, str],
+        dict[str, Secret],
         doc("Environment variables, added to those of the image and of `env_file`.", {"MODEL": "small"}),
     ] = msgspec.field(default_factory=dict)
     env_file: Annotated[

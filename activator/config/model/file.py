@@ -10,14 +10,21 @@ from activator.config.model.containers import Containers
 from activator.config.model.groups import Group
 from activator.config.model.kinds import Share, doc
 from activator.config.model.kubernetes import Kubernetes
-from activator.config.model.listeners import AdminListener, Forwarded, Limits, Listener, Shutdown, address_of_listener
+from activator.config.model.listeners import (
+    DEFAULT_ADMIN,
+    AdminListener,
+    Forwarded,
+    Limits,
+    Listener,
+    Shutdown,
+    address_of_listener,
+)
 from activator.config.model.members import Members
 from activator.config.model.pods import Dns, Health, Push
 from activator.config.model.revision import Revision
 from activator.config.model.telemetry import Log, Metrics, Tracing
 
 DEFAULT_LISTEN: Final = "127.0.0.1:8012"
-DEFAULT_ADMIN: Final = "127.0.0.1:8008"
 WORKERS_MAX: Final = 256
 AUTO: Final = "auto"
 WorkerCount = Annotated[int, msgspec.Meta(ge=1, le=WORKERS_MAX)]
@@ -40,9 +47,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         str | AdminListener,
         doc(
             "The address of the admin port: health, metrics, debug pages; or a Unix socket, whose mode is 0600 unless "
-            "it is a mapping that says otherwise. Empty: none.",
-            "0.0.0.0:8008",
+            "it is a mapping that says otherwise. A mapping can name a token, which is needed where others than this "
+            "machine can connect. Empty: none.",
+            "127.0.0.1:8008",
             "unix:/run/activator/admin.sock",
+            {"listen": "0.0.0.0:8008", "token": "file:/etc/activator/admin-token"},
         ),
     ] = DEFAULT_ADMIN
     workers: Annotated[

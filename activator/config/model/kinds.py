@@ -15,6 +15,15 @@ class Size(int):
     """Bytes."""
 
 
+class Secret(str):
+    """A text that nothing shows: neither the admin port nor a message."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "Secret(…)"
+
+
 def doc(meaning: str, *examples: Any, words: tuple[str, ...] = ()) -> msgspec.Meta:
     """The documentation of one key. `examples` as in a file; `words`: the values that are allowed, if they are few."""
     return msgspec.Meta(

@@ -6,11 +6,12 @@ from typing import Annotated, Final
 
 import msgspec
 
-from activator.config.model.kinds import Count, Duration, Positive, Size, doc
+from activator.config.model.kinds import Count, Duration, Positive, Secret, Size, doc
 from activator.runtime.units import GIB, KIB, MIB
 from activator.runtime.unix_sockets import UNIX_SOCKET_MODE, SocketAccess
 
 TLS_VERSIONS: Final = ("1.2", "1.3")
+DEFAULT_ADMIN: Final = "127.0.0.1:8008"
 ALPN_PROTOCOLS: Final = ("h2", "http/1.1")
 FORWARDED_HEADERS: Final = ("x-forwarded", "forwarded", "both", "x-forwarded-for", "none")
 
@@ -61,9 +62,25 @@ class SocketFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdminListener(SocketFile, frozen=True, forbid_unknown_fields=True):
-    """The admin port as a Unix socket. Its mode is 0600 by default."""
+    """The admin port with a token, or as a Unix socket, whose mode is 0600 by default."""
 
-    address: Annotated[str, doc("The Unix socket to listen on.", "unix:/run/activator/admin.sock")]
+    listen: Annotated[
+        str,
+        doc("The host and port to listen on, or a Unix socket.", "127.0.0.1:8008", "unix:/run/activator/admin.sock"),
+    ] = DEFAULT_ADMIN
+    address: Annotated[str, doc("A Unix socket, as `listen` may name one.", "unix:/run/activator/admin.sock")] = ""
+    token: Annotated[
+        Secret,
+        doc(
+            "The bearer token that every request needs but those for `/healthz`, `/readyz` and `/metrics`: the token, "
+            "`file:/path` or `env:NAME`. A file is read for each request. Required where others than this machine can "
+            "connect, unless `insecure` is set. A browser asks for it as a password.",
+            "file:/etc/activator/admin-token",
+        ),
+    ] = Secret("")
+    insecure: Annotated[
+        bool, doc("Whether others than this machine may connect without a token, to control the program.", True)
+    ] = False
 
 
 class Listener(SocketFile, frozen=True, forbid_unknown_fields=True):
@@ -105,6 +122,9 @@ class Listener(SocketFile, frozen=True, forbid_unknown_fields=True):
 
 
 def address_of_listener(wanted: str | Listener | AdminListener) -> str:
+    """Return where it listens, whichever form it has."""
+    if isinstance(wanted, AdminListener):
+        return wanted.address or wanted.listen
     return wanted if isinstance(wanted, str) else wanted.address
 
 

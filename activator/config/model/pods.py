@@ -6,7 +6,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from activator.config.model.kinds import Duration, Positive, Share, Weight, doc
+from activator.config.model.kinds import Duration, Positive, Secret, Share, Weight, doc
 from activator.config.model.listeners import TLS_VERSIONS
 
 HEALTH_INTERVAL_S: Final = 2.0  # between two active health checks of a pod
@@ -178,8 +178,14 @@ class Push(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     listen: Annotated[str, doc("The host and port to listen on. Empty: no endpoint.", "127.0.0.1:8014")] = ""
     token: Annotated[
-        str, doc("The bearer token that a report needs. Required if others than this machine can connect.", "s3cret")
-    ] = ""
+        Secret,
+        doc(
+            "The bearer token that a report needs: the token, `file:/path` or `env:NAME`. Required if others than this "
+            "machine can connect. Without it, only pods that no other source lists can be reported.",
+            "s3cret",
+            "env:PUSH_TOKEN",
+        ),
+    ] = Secret("")
     token_file: Annotated[str, doc("A file that holds the token, instead of `token`.", "/run/activator/token")] = ""
     networks: Annotated[
         list[str],

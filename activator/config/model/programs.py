@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from activator.config.model.kinds import Count, Duration, Port, Positive, Size, doc
+from activator.config.model.kinds import Count, Duration, Port, Positive, Secret, Size, doc
 from activator.config.model.scaling import TARGET_CONCURRENCY
 from activator.config.model.sleep import Sleep
 from activator.runtime.units import MIB
@@ -212,7 +212,7 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     ] = LIFETIME_SERVICE
     stop: Annotated[Stop, doc("How a process is ended.")] = Stop()
     environment: Annotated[
-        dict[str, str],
+        dict[str, Secret],
         doc(
             "Environment variables of the program, added to those of the activator and of `env_file`.",
             {"MODEL": "small"},

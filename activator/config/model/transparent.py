@@ -65,8 +65,9 @@ class Transparent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     after_mistake: Annotated[
         Duration,
         doc(
-            "The time for which the activator stays in the path after a request has come right after the scale to "
-            "zero: its client had kept a connection to a pod, which the activator cannot see.",
+            "The longest time for which the activator stays in the path after a request has come right after the "
+            "scale to zero: its client may have kept a connection to a pod, which the activator cannot see. The first "
+            "time it is `look_interval`, and four times as long with each such zero in a row.",
             "6h",
         ),
     ] = Duration(TRANSPARENT_AFTER_MISTAKE_S)

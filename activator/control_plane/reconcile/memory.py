@@ -59,6 +59,7 @@ class Memory:
         "service_gone",
         "service_news",
         "service_s",
+        "settled",
         "status",
         "status_s",
         "taken_at_s",
@@ -75,8 +76,11 @@ class Memory:
         self.service_news = ""  # the version of the Service that was last heard of …
         self.service_gone = ""  # … and the last one of one that was deleted
         self.had_service = False  # the API has answered with one of ours before
-        self.taken_for: int | None = None  # the replicas that were last taken from another manager …
-        self.takes = 0  # … so often in a row
+        # The UID of the target and its replicas, when they were last as wanted. Another number of the same target was
+        # written by somebody else.
+        self.settled: tuple[str, int] | None = None
+        self.taken_for: int | None = None  # the replicas that were last taken from another manager
+        self.takes = 0  # how often they were taken in a row
         self.taken_at_s = 0.0
         self.traffic = SaidTraffic()
 

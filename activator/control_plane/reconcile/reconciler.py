@@ -130,6 +130,10 @@ class Reconciler:
             memory.service_gone = version
         return memory.is_service_outdated
 
+    def wake(self) -> None:
+        """Try all again that has failed: the API answers again."""
+        self._queue.wake()
+
     def forget(self, key: str) -> None:
         """Write no more for this key: the Activation is gone, or another replica writes for it."""
         desired = self._desired.pop(key, None)

@@ -35,13 +35,16 @@ GOOD = frozenset({Result.UNCHANGED, Result.WRITTEN, Result.DELETED})
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """`taken_from`: the managers that a field was taken from. `again_in_s`: the component has more to do then."""
+    """`taken_from`: the managers that a field was taken from; `is_adoption`: we have never had it before, so that is no
+    contest. `again_in_s`: the component has more to do then.
+    """
 
     result: Result
     message: str = ""
     taken_from: tuple[str, ...] = ()
     again_in_s: float | None = None
     error: Exception | None = None
+    is_adoption: bool = False
 
 
 UNCHANGED = Outcome(Result.UNCHANGED)

@@ -2,9 +2,10 @@
 
 Rules
   1. Replicas that another manager owns (a manifest with `replicas:` that was applied, an autoscaler) are taken with
-     force, counted and reported, so that the source can say so on the object.
-  2. Who takes them back is fought more and more rarely: taking the same number again waits for a growing, jittered
-     pause. A new number is taken at once: it may be the one that starts the first pod.
+     force, counted and reported. The creator of the target owns them at first, so taking them over is an adoption; it
+     is a contest, and a condition of the object, once somebody has changed replicas that were as wanted.
+  2. A manager that takes them back is fought more and more rarely: taking the same number again waits for a growing,
+     jittered pause. A new number is taken at once: it may be the one that starts the first pod.
   3. Zero is left out by the API's own writers; whatever is absent is zero.
   4. The scale of a custom resource cannot be applied: it is patched. Nobody is named then, and that somebody took the
      replicas back is seen by their number.
@@ -12,6 +13,7 @@ Rules
 
 from __future__ import annotations
 
+import logging
 from typing import Final, final
 
 from msgspec import UNSET
@@ -27,6 +29,8 @@ TAKE_AGAIN_INITIAL_S: Final = 1.0  # before replicas that another manager took b
 TAKE_AGAIN_MAX_S: Final = 300.0  # … doubling up to this
 TAKES_FORGOTTEN_S: Final = 2 * TAKE_AGAIN_MAX_S  # after so long in peace the pause begins anew
 
+log = logging.getLogger("activator.kubernetes")
+
 
 @final
 class ScaleComponent:
@@ -38,12 +42,15 @@ class ScaleComponent:
         self._kinds = kinds
 
     def has_work(self, run: Pass) -> bool:
-        """False: somebody else scales, or the replicas are as wanted."""
+        """Return False if somebody else scales, or the replicas are as wanted, which is remembered."""
         replicas = run.desired.replicas
         if replicas is None:
             return False
         known = run.memory.known_scale(run.desired.observed, run.now())
-        return not isinstance(known, ScaleSeen) or known.replicas != replicas
+        if not isinstance(known, ScaleSeen) or known.replicas != replicas:
+            return True
+        run.memory.settled = (known.uid, replicas)
+        return False
 
     async def run(self, run: Pass) -> Outcome:
         """Raises what the API refuses."""
@@ -60,6 +67,8 @@ class ScaleComponent:
         if known is None:
             return _absent(run)
         assert isinstance(known, ScaleSeen)
+        if run.memory.settled is not None and run.memory.settled[0] != known.uid:  # another target of the same name
+            run.memory.settled = run.memory.taken_for = None
         if run.skips and known.replicas == replicas:
             run.writer.skipped(self.component)
             return UNCHANGED
@@ -91,12 +100,15 @@ class ScaleComponent:
     async def _written(self, run: Pass, path: str, replicas: int) -> Outcome:
         desired, memory, now_s = run.desired, run.memory, run.now()
         wait_s = _wait_s(run, replicas)
+        is_taken_back = False
 
         async def judge() -> Json | None:
+            nonlocal is_taken_back
             run.reads.forget()
             there = await self._read(run, path)
             if there is None or there.replicas == replicas:
                 return None
+            is_taken_back = is_taken_back or _was_changed(memory.settled, there)
             return wire.scale_body(desired, replicas)
 
         memory.says_scale(UNSET, now_s)  # until the answer
@@ -117,14 +129,23 @@ class ScaleComponent:
         if applied.taken_from:
             memory.takes = memory.takes + 1 if memory.taken_for == replicas else 1
             memory.taken_for, memory.taken_at_s = replicas, now_s
-        memory.says_scale(wire.scale_seen(applied.body), now_s)
-        return Outcome(Result.WRITTEN, taken_from=applied.taken_from)
+            if not is_taken_back:
+                log.info("%s: its replicas are taken over from %s", desired.key, ", ".join(applied.taken_from))
+        written = wire.scale_seen(applied.body)
+        memory.settled = (written.uid, replicas)
+        memory.says_scale(written, now_s)
+        return Outcome(Result.WRITTEN, taken_from=applied.taken_from, is_adoption=not is_taken_back)
 
     async def _read(self, run: Pass, path: str) -> ScaleSeen | None:
         body = await run.reads.get(path)
         scale = None if body is None else wire.scale_seen(body)
         run.memory.says_scale(scale, run.now())
         return scale
+
+
+def _was_changed(settled: tuple[str, int] | None, scale: ScaleSeen) -> bool:
+    """True if the replicas of this target were as wanted before, and are another number now."""
+    return settled is not None and settled[0] == scale.uid and settled[1] != scale.replicas
 
 
 def _wait_s(run: Pass, replicas: int) -> float:

@@ -4,7 +4,7 @@ Rules
   1. A key stands in it once. What is put in while its pass is under way comes again after it.
   2. Urgent keys (a start from zero) jump the queue; after URGENT_IN_A_ROW_MAX of them one of the others has its turn.
   3. A key that failed waits for a growing, jittered pause of its own, and holds up no other. Only an urgent change ends
-     the pause early.
+     the pause early, or the end of an outage (`wake`), which it does not where the API or a component asked for it.
   4. It is bounded by its keys: KEYS_MAX, and no more than one entry each.
 """
 
@@ -22,13 +22,17 @@ URGENT_IN_A_ROW_MAX: Final = 8  # urgent passes before one that is not urgent
 FAILED_PAUSE_INITIAL_S: Final = 0.25  # after a pass that failed: between half of it and all of it …
 FAILED_PAUSE_MAX_S: Final = 60.0  # … doubling up to this
 
+WOKEN_FAILURES: Final = 2  # a key that is woken, and fails again, pauses as after so many failures: 1 s at the most
+
 _GRAIN: Final = 1 << 20
 
 
 class _Key:
-    """`due_s`: it comes again then; None: it does not wait. `is_dirty`: put in while its pass is under way."""
+    """One Activation in the queue. `due_s`: it comes again then; None: it does not wait. `is_dirty`: put in while its
+    pass is under way. `is_pausing`: it waits because it failed; neither the API nor a component asked for the pause.
+    """
 
-    __slots__ = ("added_s", "due_s", "failures", "is_active", "is_dirty", "is_urgent")
+    __slots__ = ("added_s", "due_s", "failures", "is_active", "is_dirty", "is_pausing", "is_urgent")
 
     def __init__(self) -> None:
         self.added_s = 0.0
@@ -36,6 +40,7 @@ class _Key:
         self.failures = 0
         self.is_active = False
         self.is_dirty = False
+        self.is_pausing = False
         self.is_urgent = False
 
 
@@ -120,6 +125,7 @@ class WorkQueue:
             entry.failures += 1
         else:
             entry.failures = 0
+        entry.is_pausing = failed and again_in_s is None and at_least_s <= 0.0
         if entry.is_dirty:
             entry.is_dirty = False
             if not failed or entry.is_urgent:
@@ -130,6 +136,13 @@ class WorkQueue:
             return None
         self._wait(key, entry, wait_s)
         return wait_s
+
+    def wake(self) -> None:
+        """Give every key its turn now that pauses because it failed."""
+        for key, entry in list(self._keys.items()):
+            if entry.due_s is not None and entry.is_pausing:
+                entry.failures = min(entry.failures, WOKEN_FAILURES)
+                self._enqueue(key, entry, True)
 
     def forget(self, key: str) -> None:
         """It is gone; a pass that is under way ends by itself."""

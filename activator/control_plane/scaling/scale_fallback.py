@@ -58,6 +58,10 @@ class ScaleFallback:
         self._tried_s: dict[str, float] = {}  # by revision, in this outage
         self.scaled_total = 0
 
+    def wake(self) -> None:
+        """The API answers again: revisions that were tried meanwhile may be tried now."""
+        self._tried_s.clear()
+
     def look(self, waiting: list[str]) -> None:
         """Requests wait for these revisions, which have no pod."""
         away_s = self._away_for_s()

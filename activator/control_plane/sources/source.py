@@ -47,5 +47,9 @@ class Source:
         return None
 
     def pending(self) -> list[str]:
-        """What this source has to receive before the program is ready to serve; reasons for an operator."""
+        """Return what this source has to receive before the program is ready to serve; reasons for an operator.
+
+        A source of revisions is pending until it has listed them once: until then no request is refused for good
+        because no revision serves it.
+        """
         return []

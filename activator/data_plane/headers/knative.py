@@ -68,6 +68,8 @@ class Seen:
     def __init__(self) -> None:
         self.answer: OwnAnswer | None = None  # it is a probe
         self.for_pods: bytes = b""  # the fields for the pod, without Host, which depends on the pod
+        self.host_line: bytes = b""  # the client's
+        self.taken: bytes = b""  # the lines that are not for the pod
         self.is_probe: bool = False  # perhaps
         self.has_original: bool = False  # a proxy before us has said which host was asked for
         self._namespace: bytes | None = None
@@ -150,6 +152,8 @@ class KnativeDialect:
             if not stays:
                 kept += block[kept_as_far_as : pos - 2]
                 kept_as_far_as = end
+                if first == _K:
+                    seen.taken += block[pos - 2 : end]
             pos = end + 2
         kept += block[kept_as_far_as:]
         if head.named:
@@ -162,6 +166,7 @@ class KnativeDialect:
         if not seen.has_original:
             kept += b"\r\nK-Original-Host: %b" % host
         seen.for_pods = kept + _PROXIED
+        seen.host_line = b"\r\nHost: %b" % host
         return seen
 
     def _answer(self, head: RequestHead) -> OwnAnswer | None:
@@ -186,12 +191,12 @@ class KnativeDialect:
 
     # --- to pods ---
 
-    def addressed(self, block: bytes, address: str, key: str) -> bytes:
-        """The same with the Host that is right for the pod at `address`; `key` is the revision's."""
+    def address_lines(self, address: str, key: str) -> bytes:
+        """Return the lines that go in front of a request for the pod at `address`; `key` is the revision's."""
         host = self.host_at(address, key)
         if self.passes_through:
-            return b"\r\nHost: %b%b\r\nK-Passthrough-Lb: true" % (host, block)
-        return b"\r\nHost: %b%b" % (host, block)
+            return b"\r\nHost: %b\r\nK-Passthrough-Lb: true" % host
+        return b"\r\nHost: %b" % host
 
     def host_at(self, address: str, key: str) -> bytes:
         """The Host that is right for the pod at `address`."""

@@ -15,7 +15,7 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from activator.data_plane.proxy.phases import CONNECTING, GATHERING, ROUTING, SENT, WAITING
+from activator.data_plane.proxy.phases import CONNECTING, GATHERING, ROUTING, SCANNING, SENT, WAITING
 from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.proxy.request_body import RequestBody
 from activator.runtime.clock import NEVER
@@ -32,7 +32,7 @@ _FALLS_BACK: Final = frozenset(
         Reason.TOTAL_TIMEOUT, Reason.STARTING,
     }
 )  # fmt: skip
-_BEFORE_A_POD: Final = (ROUTING, GATHERING, WAITING, CONNECTING)
+_BEFORE_A_POD: Final = (ROUTING, SCANNING, GATHERING, WAITING, CONNECTING)
 
 
 def may_fall_back(it: RequestRecord, reason: Reason, body: RequestBody | None, is_idempotent: bool) -> bool:

@@ -74,10 +74,12 @@ from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.starting import server_timing
 from activator.data_plane.upstream.pool import PodPool
+from activator.data_plane.upstream.websockets import is_accepted
 from activator.runtime.clock import NEVER, Now, TimingWheel
 from activator.runtime.errors import Reason, status_of
 
 FALLBACK_HEADER: Final = b"Activator-Fallback"  # of an answer: the revision that has given it, not the one asked for
+PENDING_RETRY_AFTER_S: Final = 1  # for requests that no revision serves while a source has yet to list its own
 TOLD_LATE_S: Final = 0.001  # a wait so long is taken off the deadline that the pod of a gRPC request is told
 RISKY_IDLE_S: Final = 1.0  # what is not idempotent goes out on connections that were idle for less
 
@@ -118,6 +120,7 @@ class Proxy(Accounting):
         self.on_error = on_error
         self.send_timeout_s = send_timeout_s  # for which a client may take nothing of an answer; 0.0: no limit
         self.sampler: Sampler | None = None  # decides which requests are traced, if any are
+        self.is_pending: bool = False  # a source has yet to list its revisions
         self.dialect: KnativeDialect | None = None  # where Knative's parts are the peers
         self.answers: AnswerStore | None = None  # that are kept for clients who do not wait …
         self.open_status: Callable[[RequestHead, ClientStream], Exchange] | None = None  # … and who asks for them
@@ -144,7 +147,7 @@ class ProxiedExchange(RequestRecord):
         super().__init__(head, proxy.now())
         self._proxy = proxy
         self._client = client
-        self._for_pods: bytes = b""  # of a dialect: the fields for any pod
+        self._address_lines: bytes = b""  # of a dialect: what stands in front of all fields, and depends on the pod
         self._body: RequestBody | None = RequestBody(proxy.bodies, client) if head.has_body else None
         self._selection: Selection | None = None  # where more than the host decides on the revision
         # the answer, where its client is slow
@@ -201,7 +204,10 @@ class ProxiedExchange(RequestRecord):
                 self._end(False, False)
                 send_whole(client, self.head, answer.head(), answer.body)
                 return
-            self._for_pods = seen.for_pods
+            # From here on edits of the head hold for every pod; only its first lines are each pod's own.
+            self._address_lines = seen.host_line
+            self.head.headers.block = seen.host_line + seen.for_pods
+            self.head.named += seen.taken
             key = seen.key()
             throttler = proxy.router.named(key) if key else proxy.router.by_host(self.head.authority)
             if key and throttler is None:
@@ -245,7 +251,10 @@ class ProxiedExchange(RequestRecord):
             self._routed(throttler)
 
     def _unrouted(self, reason: Reason, detail: str) -> None:
+        """Refuse a request that no revision serves; not for good while a source has yet to list its revisions."""
         self._proxy.unrouted_total += 1
+        if reason is Reason.NO_ROUTE and self._proxy.is_pending:
+            reason = Reason.SOURCES_PENDING
         self._fail(reason, detail)
 
     def _scanned(self, selection: Selection) -> None:
@@ -415,7 +424,7 @@ class ProxiedExchange(RequestRecord):
         other.request_bytes = self.request_bytes
         other.request_done = True
         other.trace, self.trace = self.trace, None
-        other._for_pods = self._for_pods
+        other._address_lines = self._address_lines
         other._body = body = self._body
         if body is not None:
             body.hand_over(kept)
@@ -472,7 +481,7 @@ class ProxiedExchange(RequestRecord):
             self.queued_s = self._time()
         if self.start is None:
             self.start = throttler.start
-        self._proxy.wheel.arm(self, self.asked_for_slot_s + throttler.wait_limit_s(self))
+        self._proxy.wheel.arm(self, self.asked_for_slot_s + self.paused_s + throttler.wait_limit_s(self))
 
     def granted(self, lease: Lease) -> None:
         throttler = self.throttler
@@ -516,7 +525,9 @@ class ProxiedExchange(RequestRecord):
         dialect = self._proxy.dialect
         lease = self.lease
         if dialect is not None and lease is not None:
-            head.headers.block = dialect.addressed(self._for_pods, lease.address, throttler.key)
+            lines = dialect.address_lines(lease.address, throttler.key)
+            head.headers.block = lines + head.headers.block[len(self._address_lines) :]
+            self._address_lines = lines
             head.pod_host = dialect.host_at(lease.address, throttler.key)
         if self.grpc_timeout_s > 0.0 and self.connected_s - self.arrived_s >= TOLD_LATE_S:
             grpc.tell_rest(head, self.grpc_timeout_s - (self.connected_s - self.arrived_s))
@@ -756,6 +767,9 @@ class ProxiedExchange(RequestRecord):
         if head.status == 101:
             pod = self.pod
             assert pod is not None
+            if self._client.protocol() == "HTTP/2" and not is_accepted(self.head, head):
+                self._fail(Reason.BAD_RESPONSE, "the pod's Sec-WebSocket-Accept does not fit the key (RFC 6455 4.1)")
+                return
             phase = tunnel_phase(self._client, pod)
         if not self._enter(phase):
             return
@@ -866,10 +880,13 @@ class ProxiedExchange(RequestRecord):
             return
         throttler = self.throttler
         self._client_full = True  # perhaps with the answers before this one: `response_head` sees to it then
+        now_s = self._proxy.now()
+        if self.phase >= ANSWERING and not self._proxy.bodies.stalled.begin(self, self._client.unsent_bytes(), now_s):
+            return
         if self.phase >= TUNNEL:
             self._pause_pod()
             return
-        self.blocked_s = self._proxy.now()
+        self.blocked_s = now_s
         self._taken_bytes = self._client.taken_bytes()
         if throttler is None:  # it has no revision yet, and has another time limit
             return
@@ -883,6 +900,8 @@ class ProxiedExchange(RequestRecord):
             return
         self._client_full = False
         self.blocked_s = 0.0
+        if self.stalled_bytes > 0:
+            self._proxy.bodies.stalled.end(self)
         if self._response is not None:
             self._send_on(False)
         elif self.is_client_slow:
@@ -994,6 +1013,16 @@ class ProxiedExchange(RequestRecord):
         else:
             self._fail(reason, "")
 
+    def loop_paused(self, pause_s: float) -> None:
+        self.paused_s += pause_s
+        if self.progress_s > 0.0:
+            self.progress_s += pause_s
+        if self.blocked_s > 0.0:
+            self.blocked_s += pause_s
+
+    def shed(self) -> None:
+        self._fail(Reason.SEND_TIMEOUT, "")
+
     def _see_what_client_took(self, now_s: float) -> None:
         taken_bytes = self._client.taken_bytes()
         if taken_bytes > self._taken_bytes:
@@ -1099,6 +1128,8 @@ class ProxiedExchange(RequestRecord):
         retry_after_s = 0
         if throttler is None:
             proxy.count_refused(reason)
+            if reason is Reason.SOURCES_PENDING:
+                retry_after_s = PENDING_RETRY_AFTER_S
         else:
             proxy.count_failed(throttler, reason)
             lease = self.lease
@@ -1141,7 +1172,7 @@ class ProxiedExchange(RequestRecord):
         client = self._client
         self._client = _NOBODY  # the stream refers to the exchange: no cycle is left for the collector
         self._selection = None
-        if self._progress is not None or self._watch is not None:
+        if self._progress is not None or self._watch is not None or self.stalled_bytes > 0:
             self._stop_companions()
         proxy = self._proxy
         proxy.count_end(phase)
@@ -1176,6 +1207,7 @@ class ProxiedExchange(RequestRecord):
             proxy.notify_observers(self, client)
 
     def _stop_companions(self) -> None:
+        self._proxy.bodies.stalled.end(self)
         if self._progress is not None:
             self._progress.stop()
             self._progress = None

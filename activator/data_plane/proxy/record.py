@@ -37,11 +37,13 @@ class RequestRecord(Exchange):
         self.is_client_slow: bool = False  # the pod is not read, until the client has taken what is there
         self.blocked_s: float = 0.0  # the client has taken nothing of its answer since then; 0.0: it is not waited for
         self.progress_s: float = 0.0  # something came from the pod; through a tunnel, from either side
+        self.paused_s: float = 0.0  # the event loop did not run for so long since its arrival: that counts for no limit
         self.grpc_timeout_s: float = 0.0  # the client's deadline, from its arrival; 0.0: it has none
         self.start: Start | None = None  # the start from zero that it has waited for
         # how much
         self.request_bytes: i64 = 0  # of the body as far as it has come; of a tunnel, what the client sent
         self.response_bytes: i64 = 0
+        self.stalled_bytes: int = 0  # counted while its client takes nothing of the answer (stalled.py)
         self.request_done: bool = not head.has_body  # all of the request is here; of a tunnel, of the client's stream
         # where
         self.throttler: RevisionThrottler | None = None  # its revision's; None: none was found, so far
@@ -59,6 +61,10 @@ class RequestRecord(Exchange):
         self.is_grpc: bool = False
         self.grpc_status: i64 = NO_STATUS  # of the call, however it ended
         self.trace: TraceContext | None = None  # it is traced
+
+    def shed(self) -> None:
+        """Cut the answer, since its client takes nothing of it and the memory is needed."""
+        raise NotImplementedError
 
     def revision_key(self) -> str:
         """namespace/name; empty where no revision was found."""

@@ -17,6 +17,7 @@ from typing import Final
 
 from activator.codec.message import Headers, RequestHead
 from activator.data_plane.exchange import ClientStream, PodStream
+from activator.data_plane.proxy.stalled import StalledResponses
 from activator.data_plane.throttle.body_buffer import BodyBuffer
 from activator.data_plane.throttle.budget import HeldBudget
 from activator.data_plane.throttle.held_body import HeldBody
@@ -43,6 +44,7 @@ class BodyBudgets:
         later: Callable[[Callable[[], None]], None],
     ) -> None:
         self.held = held
+        self.stalled = StalledResponses(held)
         self.files = files
         self.held_body_bytes = held_body_bytes
         self.later = later

@@ -8,7 +8,8 @@ Rules
   3. 0.0 in a spec means: no such limit. While the pod is not read, since the client is slow, its silence is our own.
   4. A client that has much of its answer to take must take some of it within the send timeout, which is the worker's.
      When the pod has finished that is the only limit.
-  5. A limit that is reached counts against the pod only where the pod had most of the time and all of the request.
+  5. Time in which the event loop did not run counts for nothing (`paused_s`, runtime/clock.py).
+  6. A limit that is reached counts against the pod only where the pod had most of the time and all of the request.
 """
 
 from __future__ import annotations
@@ -89,12 +90,13 @@ def _silence_counts(it: RequestRecord, spec: RevisionSpec) -> bool:
 
 
 def _total_from_s(it: RequestRecord, spec: RevisionSpec) -> float:
-    return it.arrived_s if spec.times_from_arrival or it.phase == GATHERING else it.granted_s
+    from_s = it.arrived_s if spec.times_from_arrival or it.phase == GATHERING else it.granted_s
+    return from_s + it.paused_s
 
 
 def _first_byte_from_s(it: RequestRecord, spec: RevisionSpec) -> float:
-    return it.arrived_s if spec.times_from_arrival else it.connected_s
+    return (it.arrived_s if spec.times_from_arrival else it.connected_s) + it.paused_s
 
 
 def _idle_from_s(it: RequestRecord) -> float:
-    return it.arrived_s if it.phase <= CONNECTING else it.progress_s
+    return (it.arrived_s + it.paused_s) if it.phase <= CONNECTING else it.progress_s

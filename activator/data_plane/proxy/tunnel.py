@@ -17,8 +17,9 @@ from activator.config.specs import RevisionSpec
 from activator.data_plane.exchange import ClientStream, PodStream
 from activator.data_plane.proxy.phases import CLIENT_ENDED, LINKED_TUNNEL, OVER, POD_ENDED, TUNNEL
 
-# Of a revision that takes every upgrade: HTTP itself in another version (RFC 9113 has retired h2c) and in TLS.
-_NEVER_TUNNELLED: Final = frozenset({b"h2c", b"h2", b"tls/1.0", b"tls/1.1", b"tls/1.2", b"http/2.0"})
+# Protocols, without a version, that `"*"` does not include: HTTP in another version (RFC 9113 has retired h2c),
+# and TLS. A tunnel of HTTP would carry requests that nobody here routes, counts or checks.
+_NEVER_TUNNELLED: Final = frozenset({b"http", b"h2", b"h2c", b"h3", b"tls", b"ssl"})
 
 
 def leave_taken_upgrades(head: RequestHead, spec: RevisionSpec) -> bool:
@@ -30,9 +31,14 @@ def leave_taken_upgrades(head: RequestHead, spec: RevisionSpec) -> bool:
     taken = spec.upgrades
     every = "*" in taken
     head.upgrade = b", ".join(
-        [one for one in offered if one.decode("latin-1") in taken or (every and one not in _NEVER_TUNNELLED)]
+        [one for one in offered if one.decode("latin-1") in taken or (every and _may_be_tunnelled(one))]
     )
     return bool(head.upgrade) or b"websocket" not in offered
+
+
+def _may_be_tunnelled(protocol: bytes) -> bool:
+    """True if `"*"` includes it."""
+    return protocol.lower().partition(b"/")[0] not in _NEVER_TUNNELLED
 
 
 def tunnel_phase(client: ClientStream, pod: PodStream) -> i64:

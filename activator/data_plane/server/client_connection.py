@@ -31,7 +31,14 @@ from activator.data_plane.server.registry import ConnectionRegistry, RegisteredC
 from activator.runtime.buffered_writer import BufferedWriter
 from activator.runtime.clock import Deadline
 from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
-from activator.runtime.transport import FLUSH_S, Transport, is_unix_socket, taken_bytes, unix_socket_state
+from activator.runtime.transport import (
+    FLUSH_S,
+    TLS_BUFFERS_BYTES,
+    Transport,
+    is_unix_socket,
+    taken_bytes,
+    unix_socket_state,
+)
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -86,6 +93,13 @@ class ClientConnection(RegisteredConnection):
 
     def taken_bytes(self) -> int:
         return 0 if self._transport is None else taken_bytes(self._transport)
+
+    def unsent_bytes(self) -> int:
+        transport = self._transport
+        if transport is None:
+            return 0
+        unsent = transport.get_write_buffer_size()
+        return unsent if transport.can_write_eof() else unsent + TLS_BUFFERS_BYTES
 
     def half_closes(self) -> bool:
         return self._transport is not None and self._transport.can_write_eof()
@@ -170,6 +184,10 @@ class ClientConnection(RegisteredConnection):
             self._judge_lingering(now_s)
         else:
             self._open_timer_expired(now_s)
+
+    def loop_paused(self, pause_s: float) -> None:
+        """The event loop did not run for so long: the client had no chance to do anything that was seen."""
+        self._quiet_since_s += pause_s
 
     def abort(self, cut_body: bool) -> None:
         writer = self._writer
@@ -308,3 +326,7 @@ class _ConnectionTimer(Deadline):
     def expired(self, now_s: float) -> None:
         if self.connection is not None:
             self.connection.timer_expired(now_s)
+
+    def loop_paused(self, pause_s: float) -> None:
+        if self.connection is not None:
+            self.connection.loop_paused(pause_s)

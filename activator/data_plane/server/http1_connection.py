@@ -89,7 +89,7 @@ class Http1Connection(StreamOwner):
             registry.proxy.count_refused(Reason.OVERLOADED)
             self._answer_and_close(Reason.OVERLOADED, "")
             return
-        registry.wheel.arm(self._timer, self._quiet_since_s + HEAD_TIMEOUT_S)
+        self._arm_timer(self._quiet_since_s + HEAD_TIMEOUT_S, self._quiet_since_s)
 
     def data_received(self, data: bytes) -> None:
         self._reading.took(len(data))
@@ -244,7 +244,7 @@ class Http1Connection(StreamOwner):
             self._body_since_s = 0.0
             if self._head_since_s == 0.0:
                 self._head_since_s = registry.now()
-                registry.wheel.arm(self._timer, self._head_since_s + HEAD_TIMEOUT_S)
+                self._arm_timer(self._head_since_s + HEAD_TIMEOUT_S, self._head_since_s)
             return
         self._head_since_s = 0.0
         self._body_read += count
@@ -255,7 +255,7 @@ class Http1Connection(StreamOwner):
         registry = self._registry
         self._body_since_s = registry.now()
         self._body_read = 0
-        registry.wheel.arm(self._timer, self._body_since_s + BODY_RATE_GRACE_S)
+        self._arm_timer(self._body_since_s + BODY_RATE_GRACE_S, self._body_since_s)
 
     def _judge_body_rate(self, now_s: float) -> None:
         """Slower than the least rate is too slow, unless we do not wait for the client.
@@ -421,11 +421,17 @@ class Http1Connection(StreamOwner):
         self._registry.wheel.arm(self._timer, now_s + look_s)
 
     def _open_timer_expired(self, now_s: float) -> None:
-        if self._body_since_s > 0.0 and now_s - self._body_since_s >= BODY_RATE_GRACE_S:
-            self._judge_body_rate(now_s)
-        elif self._head_since_s > 0.0 and now_s - self._head_since_s >= HEAD_TIMEOUT_S:
-            self._refusal = WireError(Reason.REQUEST_TIMEOUT, "")
-            self._begin_next()
+        if self._body_since_s > 0.0:
+            if now_s - self._body_since_s >= BODY_RATE_GRACE_S:
+                self._judge_body_rate(now_s)
+            else:
+                self._arm_timer(self._body_since_s + BODY_RATE_GRACE_S, now_s)
+        elif self._head_since_s > 0.0:
+            if now_s - self._head_since_s >= HEAD_TIMEOUT_S:
+                self._refusal = WireError(Reason.REQUEST_TIMEOUT, "")
+                self._begin_next()
+            else:
+                self._arm_timer(self._head_since_s + HEAD_TIMEOUT_S, now_s)
         elif self._half_closed:
             self._probe_half_closed(now_s)
         elif self._current is None:
@@ -436,6 +442,18 @@ class Http1Connection(StreamOwner):
                 self._registry.wheel.arm(self._timer, self._quiet_since_s + idle_s)
         else:
             self._registry.wheel.arm(self._timer, now_s + self._registry.idle_s)
+
+    def loop_paused(self, pause_s: float) -> None:
+        super().loop_paused(pause_s)
+        if self._head_since_s > 0.0:
+            self._head_since_s += pause_s
+        if self._body_since_s > 0.0:
+            self._body_since_s += pause_s
+
+    def _arm_timer(self, deadline_s: float, now_s: float) -> None:
+        """Arm the timer for `deadline_s`, or sooner, so that an idle connection is noticed in time."""
+        registry = self._registry
+        registry.wheel.arm(self._timer, min(deadline_s, now_s + registry.idle_s))
 
     def _answer_and_close(self, reason: Reason, detail: str) -> None:
         body = refusal_text(reason, detail)

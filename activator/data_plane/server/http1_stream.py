@@ -149,6 +149,9 @@ class Http1Stream(ClientStream):
     def taken_bytes(self) -> int:
         return self._connection.taken_bytes()
 
+    def unsent_bytes(self) -> int:
+        return self._connection.unsent_bytes()
+
     def protocol(self) -> str:
         return "HTTP/1.0" if self._http_1_0 else "HTTP/1.1"
 

@@ -171,7 +171,7 @@ class Http2ClientConnection(ClientConnection):
             if self._phase == OPEN:
                 self._registry.count_http2_error(error.code)
                 self._client_gone()
-                self._close_in_order(True, False, True)
+                self._close_in_order(True, True, True)  # over TLS at once: its own end is the only one it has
         else:
             if codec.needs_turn:
                 self._reading.pause(UNPARSED)
@@ -251,6 +251,14 @@ class Http2ClientConnection(ClientConnection):
             self._close_in_order(False, False, True)
         else:
             self._registry.wheel.arm(self._timer, self._quiet_since_s + idle_s)
+
+    def loop_paused(self, pause_s: float) -> None:
+        super().loop_paused(pause_s)
+        self._frame_since_s += pause_s if self._frame_since_s > 0.0 else 0.0
+        for stream in self._codec.streams.values():
+            user = stream.user
+            if isinstance(user, Http2ClientStream):
+                user.seen_s += pause_s
 
     def _is_stalled(self, now_s: float) -> bool:
         """A frame, or a field section, is there in part, and has been for long."""

@@ -96,6 +96,9 @@ class Http2ClientStream(ClientStream):
     def taken_bytes(self) -> int:
         return self.stream.sent_bytes
 
+    def unsent_bytes(self) -> int:
+        return self.stream.unsent_bytes
+
     def half_closes(self) -> bool:
         return True
 

@@ -26,6 +26,7 @@ from activator.runtime.tasks import pause
 from activator.runtime.transport import FLUSH_S, Transport
 from activator.runtime.unix_sockets import remove_file, set_access
 
+REFUSING_S: Final = 1.0  # at the end of a drain, for clients to take the refusals of queued requests
 ACCEPTED_TURNS: Final = 3  # of the loop, from an accept to the connection (turn_accepting.py has a task between)
 
 log = logging.getLogger("activator")
@@ -198,8 +199,11 @@ class Server:
             if listener.certificate is not None:
                 listener.certificate.look()
 
-    async def drain(self, timeout_s: float, tunnels_timeout_s: float) -> bool:
-        """Stop accepting, let answers in progress finish. False when the time was not enough and some were cut."""
+    async def drain(self, timeout_s: float, tunnels_timeout_s: float, refuse_queued: Callable[[], int]) -> bool:
+        """Stop accepting, let answers in progress finish. False when the time was not enough and some were cut.
+
+        `refuse_queued` answers what is still queued then, and returns how many requests that are.
+        """
         registry = self._registry
         self._closed = registry.draining = True
         for listener in self.sockets:
@@ -209,6 +213,8 @@ class Server:
         for connection in list(registry.connections):
             connection.drain()
         finished = await self._wait_for_connections(timeout_s, tunnels_timeout_s)
+        if not finished and refuse_queued() > 0:
+            await self._wait_for_connections(REFUSING_S, 0.0)
         for handshake in list(registry.handshakes):
             handshake.abort()
         for connection in list(registry.connections):

@@ -409,6 +409,13 @@ class RevisionThrottler:
         self._struck.clear()
         self._refuse_all(Reason.REVISION_REMOVED, "the revision was removed")
 
+    def drain_queue(self) -> int:
+        """Refuse all requests that wait here, since the program ends. Return how many there are."""
+        count = self.line.length
+        if count:
+            self._refuse_all(Reason.DRAINING, "")
+        return count
+
     def revoke(self, lease: Lease, reason: Reason, detail: str) -> None:
         """End the request that holds this slot."""
         try:

@@ -101,7 +101,7 @@ class Http1PodConnection(PodStream, PooledConnection):
     def send_request(self, head: RequestHead, body: list[bytes]) -> None:
         self._chunked = head.has_body and head.content_length < 0
         # Servers are known that do not look for such a body, and would take it for the next request.
-        self._last = self._chunked and head.method in _NO_BODY_EXPECTED
+        self._last = head.has_body and head.method in _NO_BODY_EXPECTED
         self._request_ended = not head.has_body
         writer = self._writer
         assert writer is not None
@@ -147,7 +147,7 @@ class Http1PodConnection(PodStream, PooledConnection):
             elif self.half_closes():
                 writer.write_eof_now()
             else:
-                writer.close()  # over TLS the pod answers with its own end, and `connection_lost` follows
+                writer.close_now()  # over TLS the pod answers with its own end, and `connection_lost` follows
         self.resume_response()
         return True
 

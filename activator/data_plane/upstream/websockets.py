@@ -1,4 +1,4 @@
-"""The one thing in a WebSocket's handshake that a proxy between two versions of HTTP has to compute."""
+"""What a proxy between two versions of HTTP has to compute in the handshake of a WebSocket."""
 
 from __future__ import annotations
 
@@ -6,9 +6,20 @@ import base64
 import hashlib
 from typing import Final
 
+from activator.codec.message import RequestHead, ResponseHead
+
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"  # RFC 6455 1.3
 
 
 def accept_of(key: bytes) -> bytes:
-    """The Sec-WebSocket-Accept for a Sec-WebSocket-Key (RFC 6455 4.2.2)."""
+    """Return the Sec-WebSocket-Accept for a Sec-WebSocket-Key (RFC 6455 4.2.2)."""
     return base64.b64encode(hashlib.sha1(key.strip() + _GUID, usedforsecurity=False).digest())
+
+
+def is_accepted(request: RequestHead, answer: ResponseHead) -> bool:
+    """True if a 101 to a WebSocket proves that the pod has read the handshake (RFC 6455 4.1).
+
+    A client of HTTP/2 cannot check that: the key was made here.
+    """
+    key = request.headers.get(b"sec-websocket-key")
+    return key is None or (answer.headers.get(b"sec-websocket-accept") or b"").strip() == accept_of(key)

@@ -9,6 +9,11 @@
 {{- if eq .Values.profile "kubernetes" }}true{{ end }}
 {{- end }}
 
+{{/* True if there is a port for KEDA. */}}
+{{- define "activator.hasKedaPort" -}}
+{{- if and (include "activator.isCluster" .) .Values.kubernetes.externalScaler.enabled }}true{{ end }}
+{{- end }}
+
 {{/* Whether it makes calls to the API server. */}}
 {{- define "activator.callsApi" -}}
 {{- if or (include "activator.isKnative" .) (include "activator.isCluster" .) }}true{{ end }}
@@ -164,10 +169,13 @@ serving.knative.dev/controller: "true"
 {{- $drain := printf "%ss" (include "activator.drain" .) }}
 {{- $shutdown := dict "delay" (printf "%ss" (include "activator.delay" .)) "timeout" $drain "tunnels" $drain }}
 {{- $admin := printf "%s:%s" .Values.bindHost (include "activator.metricsPort" .) }}
-{{- $file := dict "listen" $listen "admin" $admin "shutdown" $shutdown }}
+{{- $file := dict "listen" $listen "admin" (dict "listen" $admin "token" "file:/etc/activator/admin/token") "shutdown" $shutdown }}
 {{- if include "activator.isCluster" . }}
 {{- $cluster := dict "mode" "activations" "reconcile_interval" .Values.kubernetes.reconcileInterval "service" (printf "%s/%s" .Release.Namespace (include "activator.serviceName" .)) }}
 {{- with .Values.kubernetes.namespace }}{{ $_ := set $cluster "namespace" . }}{{ end }}
+{{- if include "activator.hasKedaPort" . }}
+{{- $_ := set $cluster "external_scaler" (dict "listen" (printf "%s:%d" .Values.bindHost (int .Values.kubernetes.externalScaler.port))) }}
+{{- end }}
 {{- $_ := set $file "kubernetes" $cluster }}
 {{- if .Values.members.enabled }}
 {{- $listen := printf "%s:%d" .Values.bindHost (int .Values.members.port) }}
@@ -193,6 +201,7 @@ serving.knative.dev/controller: "true"
 
 {{/* What makes no sense together. Every template that is always rendered may call it; the Deployment does. */}}
 {{- define "activator.check" -}}
+{{- if and .Values.kubernetes.externalScaler.enabled (not (include "activator.isCluster" .)) }}{{ fail "kubernetes.externalScaler.enabled: only with profile=kubernetes" }}{{ end }}
 {{- if include "activator.isKnative" . }}
 {{- if .Values.config.revisions }}{{ fail "config.revisions: with profile=knative revisions come from the cluster" }}{{ end }}
 {{- if and .Values.members.enabled (eq .Values.knative.sharing "knative") }}{{ fail "knative.sharing: knative gives each replica its own pods, which members.enabled excludes: use exact" }}{{ end }}
@@ -223,6 +232,11 @@ serving.knative.dev/controller: "true"
 {{- if and (include "activator.isAutoscaled" .) (gt (int .Values.autoscaling.minReplicas) (int .Values.autoscaling.maxReplicas)) }}
 {{- fail "autoscaling.minReplicas is greater than autoscaling.maxReplicas" }}
 {{- end }}
+{{- end }}
+
+{{/* The Secret with the token of the admin port. */}}
+{{- define "activator.adminSecret" -}}
+{{- .Values.admin.tokenSecret | default (printf "%s-admin" (include "activator.name" .)) }}
 {{- end }}
 
 {{/* The Secret with the key of the members. */}}

@@ -213,3 +213,10 @@ def test_a_426_says_what_to_upgrade_to() -> None:
     head = ResponseRun([ok(fields, line=b"HTTP/1.1 426 Upgrade Required")]).sink.heads[0]
     assert head.headers.pairs() == [(b"Upgrade", b"websocket, h2c"), (b"Connection", b"upgrade")]
     assert ResponseRun([ok(fields)]).sink.heads[0].headers == Fields(b"")
+
+
+def test_trailers_that_only_knative_and_this_program_give_a_meaning() -> None:
+    """A pod behind queue-proxy would obey them; they never come from a client."""
+    trailers = b"Knative-Serving-Revision: r\r\nK-Original-Host: h\r\nActivator_Revision: a\r\nX-T: 1\r\n\r\n"
+    data = request(b"POST / HTTP/1.1", H + b"Transfer-Encoding: chunked\r\n", b"1\r\nx\r\n0\r\n" + trailers)
+    assert only(data).messages[0].trailers == [(b"X-T", b"1")]

@@ -81,6 +81,13 @@ def test_close_delimited() -> None:
     assert only(ok(b""), eof=True).sink.messages[0].body == b""
 
 
+def test_a_length_in_an_interim_response_is_ignored() -> None:
+    """It must not be there (RFC 9110 8.6), but every other proxy takes it."""
+    data = b"HTTP/1.1 103 Early Hints\r\nContent-Length: 5\r\nLink: </a>\r\n\r\n" + ok(b"Content-Length: 2\r\n", b"hi")
+    run = only(data)
+    assert run.sink.interims == [(103, b"Early Hints", b"\r\nLink: </a>")]
+
+
 def test_interim_responses() -> None:
     early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\nConnection: close\r\n\r\n"
     run = only(b"HTTP/1.1 100 Continue\r\n\r\n" + early + ok(b"Content-Length: 1\r\n", b"x"))

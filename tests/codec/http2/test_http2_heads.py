@@ -25,6 +25,7 @@ from activator.runtime.errors import Reason, WireError
 from tests.codec.http1.recording import RequestRun, ResponseRun
 
 Pairs = list[tuple[bytes, bytes]]
+INTERNAL_NAMES = (b"knative-serving-revision", b"knative_serving_namespace", b"k-original-host", b"activator-revision")
 
 tokens = st.sampled_from([b"a", b"b-c", b"1", b"x" * 40, b"accept", b"user-agent"])
 values = st.one_of(
@@ -333,6 +334,8 @@ def test_a_written_response_reads_the_same(status: int, pairs: Pairs, length: in
 def test_trailers() -> None:
     good = [field_of(b"a", b"b"), field_of(b"x-forwarded-for", b"1"), field_of(b"grpc-status", b"0")]
     assert trailers_of(good, True, True) == [(b"a", b"b"), (b"grpc-status", b"0")]
+    for name in INTERNAL_NAMES:
+        assert trailers_of([field_of(name, b"x")], True, True) == [], "a client's never reach a pod"
     for name in (b":status", b":path", b"connection", b"transfer-encoding", b"A", b":x"):
         with pytest.raises(WireError):
             trailers_of([field_of(name, b"x")], True, False)

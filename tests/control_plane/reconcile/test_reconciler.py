@@ -15,15 +15,18 @@ from activator.control_plane.reconcile.reconciler import Techniques
 from activator.control_plane.reconcile.report import Component, Result
 from activator.control_plane.reconcile.scale import TAKE_AGAIN_INITIAL_S
 from activator.control_plane.reconcile.writer import CONFLICT_ATTEMPTS_MAX, CONTROLLER
+from activator.control_plane.sources.activations.conditions import CONTESTED, note_of
 from tests.control_plane.reconcile.reconcile_world import (
     NAMESPACE,
     World,
+    activation,
     desired_of,
     event,
     world,
 )
 from tests.control_plane.sources.kubernetes.fake_api_server import Fault
 from tests.control_plane.sources.kubernetes.fake_cluster import on_a_loop
+from tests.control_plane.sources.kubernetes.fake_controllers import deployment
 from tests.control_plane.sources.kubernetes.fake_objects import Json, RefusalError
 
 FIRST = Counter(
@@ -362,6 +365,74 @@ async def test_replicas_of_another_manager_are_taken_counted_and_reported() -> N
         assert here.one("deployments", "a")["spec"]["replicas"] == 1
         await wanted(here, thing, 2)
         assert here.reports[-1].outcomes[Component.SCALE].taken_from == (), "they are ours now"
+
+
+def create_deployment(here: World, manager: str, operation: str) -> None:
+    """As a tool leaves it: by `create` or client-side apply ("Update"), by server-side apply, or by no manager."""
+    objects, deployments = here.server.objects, here.collection("deployments")
+    if operation == "Apply":
+        whole = {"apiVersion": "apps/v1", "kind": "Deployment", **deployment("a", 3)}
+        objects.apply(deployments, (NAMESPACE, "a"), whole, manager, False)
+    else:
+        objects.create(deployments, NAMESPACE, deployment("a", 3), manager)
+
+
+def sync_deployment(here: World, manager: str, operation: str) -> None:
+    """The tool writes its number again."""
+    objects, deployments, key = here.server.objects, here.collection("deployments"), (NAMESPACE, "a")
+    if operation == "Apply":
+        whole = {"apiVersion": "apps/v1", "kind": "Deployment", **deployment("a", 3)}
+        objects.apply(deployments, key, whole, manager, True)
+    else:
+        objects.merge_patch(deployments, key, {"spec": {"replicas": 3}}, manager or "kubectl-edit", whole=True)
+
+
+@pytest.mark.parametrize("is_written_at_once", [True, False], ids=["changed", "as it is"])
+@pytest.mark.parametrize(
+    ("manager", "operation"),
+    [
+        ("kubectl-create", "Update"),
+        ("kubectl-client-side-apply", "Update"),
+        ("kubectl", "Apply"),
+        ("helm", "Update"),
+        ("helm", "Apply"),  # Helm 4
+        ("argocd-controller", "Update"),
+        ("argocd-controller", "Apply"),
+        ("kustomize-controller", "Apply"),
+        ("", "Update"),  # the API names it before-first-apply
+    ],
+)
+@on_a_loop
+async def test_taking_replicas_over_is_no_contest_until_somebody_takes_them_back(
+    manager: str, operation: str, is_written_at_once: bool
+) -> None:
+    async with world() as here:
+        create_deployment(here, manager, operation)
+        thing = here.server.create("activations", activation("a"))
+        if not is_written_at_once:
+            await wanted(here, thing, 3, observed=here.observed("a"))
+        for replicas in (1, 0, 2):
+            await wanted(here, thing, replicas, observed=here.observed("a"))
+            assert here.one("deployments", "a")["spec"]["replicas"] == replicas
+            assert note_of(Component.SCALE, here.reports[-1].outcomes[Component.SCALE]) is None
+        sync_deployment(here, manager, operation)
+        await wanted(here, thing, 2, observed=here.observed("a"))
+        note = note_of(Component.SCALE, here.reports[-1].outcomes[Component.SCALE])
+        assert note is not None and note.reason == CONTESTED
+        assert (manager or "kubectl-edit") in note.message
+
+
+@on_a_loop
+async def test_a_target_that_is_made_again_is_adopted_again() -> None:
+    async with world() as here:
+        thing = here.make("a", 3, manager="helm")
+        await wanted(here, thing, 1, observed=here.observed("a"))
+        deployments = here.collection("deployments")
+        here.server.objects.delete(deployments, (NAMESPACE, "a"))
+        here.server.objects.create(deployments, NAMESPACE, deployment("a", 3), "helm")
+        await wanted(here, thing, 1, observed=here.observed("a"))
+        scale = here.reports[-1].outcomes[Component.SCALE]
+        assert (scale.result, note_of(Component.SCALE, scale)) == (Result.WRITTEN, None)
 
 
 @on_a_loop

@@ -198,7 +198,31 @@ def test_a_failing_key_waits_longer_and_longer_and_holds_up_no_other() -> None:
     assert turns.take() == "bad", "a start from zero does"
 
 
-OPERATIONS = st.tuples(st.sampled_from(["put", "urgent", "take", "done", "fail", "time", "forget"]), st.integers(0, 4))
+def test_the_end_of_an_outage_gives_every_key_its_turn_that_has_failed() -> None:
+    turns = Turns()
+    for key in ("a", "b", "contested", "asked", "runs", "fine"):
+        turns.queue.put(key)
+        turns.take()
+    for key in ("a", "b"):
+        turns.done(key, failed=True)
+    turns.queue.done("contested", True, again_in_s=20.0)
+    turns.queue.done("asked", True, at_least_s=20.0)
+    turns.queue.done("fine", False, again_in_s=5.0)
+    assert turns.take() is None
+    turns.queue.wake()
+    turns.queue.wake()
+    assert [turns.take(), turns.take(), turns.take()] == ["a", "b", None]
+    for _ in range(14):
+        turns.done("a", failed=True)
+        turns.queue.wake()
+        turns.take()
+    wait_s = turns.done("a", failed=True)
+    assert wait_s is not None and wait_s <= 1.0, "after it was woken the pauses begin anew"
+
+
+OPERATIONS = st.tuples(
+    st.sampled_from(["put", "urgent", "take", "done", "fail", "time", "wake", "forget"]), st.integers(0, 4)
+)
 
 
 @settings(max_examples=200)
@@ -223,6 +247,8 @@ def test_no_key_is_lost_or_given_twice(operations: list[tuple[str, int]]) -> Non
                     owed.add(key)
             case "time":
                 turns.clock.pass_time(0.1 * number)
+            case "wake":
+                turns.queue.wake()
             case "forget":
                 turns.queue.forget(key)
                 owed.discard(key)

@@ -1,4 +1,4 @@
-"""KEDA's external scaler, asked over a real socket by gRPC's own client."""
+"""KEDA's external scaler, asked over a real socket by gRPC's own client, on the event loop of the program."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import grpc  # type: ignore[import-untyped]
 import grpc.aio  # type: ignore[import-untyped]
 import pytest
+import uvloop
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 
@@ -100,7 +101,7 @@ def run(scenario: Callable[[Keda], Awaitable[None]], again_s: float = STREAM_AGA
         async with running(again_s) as keda:
             await scenario(keda)
 
-    asyncio.run(main())
+    uvloop.run(main())
 
 
 def test_active_from_the_first_request_until_it_was_quiet() -> None:

@@ -98,6 +98,42 @@ async def test_a_pod_first_heard_of_as_ready_is_asked_before_it_has_a_slot() -> 
 
 
 @story
+async def test_nothing_is_kept_of_a_report_that_was_overtaken() -> None:
+    world = Reporting()
+    world.gate.clear()
+    tasks = []
+    for number in range(20):
+        tasks.append(world.start(f"p{number}", "ready"))
+        await world.turns(2)
+        tasks.append(world.start(f"p{number}", "starting"))
+        tasks.append(world.start(f"p{number}", "ready"))
+        await world.turns(2)
+    assert len(world.intake._newest) == 20
+    world.gate.set()
+    await world.turns(200)
+    assert {task.result() for task in tasks} <= {Verdict.APPLIED, Verdict.SUPERSEDED}
+    assert world.intake._newest == {} and not world.intake._asking
+
+
+@story
+async def test_pods_of_other_sources_are_reported_with_a_token_only() -> None:
+    world = Reporting()
+    world.intake._takes_listed = False
+    world.joined.do(Listed(KEY, "file", (seen("listed", PodStatus.PENDING, address=f"{PEER}:80"),)))
+    for state in ("starting", "ready", "not_ready", "draining"):
+        assert await world.say("listed", state) is Verdict.FOREIGN_POD
+    assert world.joined.slots() == {"listed": "pending"}
+
+
+@story
+async def test_a_port_of_the_program_is_no_pod() -> None:
+    world = Reporting()
+    world.intake._is_own = lambda address: address.endswith(":8008")
+    assert await world.say("p1", "ready", f"{PEER}:8008") is Verdict.OWN_ADDRESS
+    assert world.joined.slots() == {} and world.asked == []
+
+
+@story
 async def test_a_pod_that_says_ready_and_does_not_answer_gets_no_slot() -> None:
     world = Reporting()
     world.answers[f"{PEER}:80"] = Ask.REFUSED

@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from activator.config.model.kinds import Secret
 from activator.config.model.pods import Push
 from activator.control_plane.sources.push.server import PUSH_REPORTS_MAX, PushServer, read_token
 from activator.runtime.errors import StartError
@@ -89,7 +90,7 @@ def test_the_token_of_a_file(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("secret\n")
     assert read_token(Push(token_file=str(file))) == "secret"
-    assert read_token(Push(token="other")) == "other"
+    assert read_token(Push(token=Secret("other"))) == "other"
     file.write_text("\n")
     with pytest.raises(StartError, match="is empty"):
         read_token(Push(token_file=str(file)))

@@ -24,6 +24,7 @@ from activator.data_plane.throttle.revision import SUSPECT_S
 from activator.messages import (
     Effect,
     Listed,
+    PlacePod,
     PodGone,
     PodSeen,
     PodStatus,
@@ -503,6 +504,20 @@ def test_no_slot_of_the_new_table_has_a_generation_of_the_old_one_or_of_one_that
     joined.finish()
     lowest = min(one.generation for one in joined.slots_held())
     assert lowest > given_up.generation > highest
+
+
+def test_the_pools_of_a_table_that_is_given_up_are_closed() -> None:
+    """Those made for it; a pod that the old table has keeps its pool."""
+    joined = Large()
+    kept = joined.pools()
+    tables = joined.tables
+    added = PlacePod(KEY, "new", "10.9.9.9:80", READY, 1, 1, 1)
+    tables.apply([RebuildRevision(LARGE, (added,), "", complete=False)])
+    (tracker,) = tables._rebuilds[KEY].placed
+    assert isinstance(tracker.attachment, Pool) and not tracker.attachment.closed
+    pool = tracker.attachment
+    tables.apply([SetRevision(LARGE)])
+    assert pool.closed and joined.pools() == kept
 
 
 def test_what_is_counted_is_counted_anew() -> None:

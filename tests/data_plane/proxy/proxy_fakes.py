@@ -47,6 +47,10 @@ class Client(ClientStream):
         self.has_left = False  # the test's own mark
         self.asked_for_body = False
         self.taken = 0
+        self.unsent = 0
+
+    def unsent_bytes(self) -> int:
+        return self.unsent
 
     def ask_for_body(self) -> None:
         self.asked_for_body = True

@@ -8,8 +8,10 @@ import pytest
 
 from activator.config.specs import RevisionSpec
 from activator.data_plane.apply import load_of
-from activator.data_plane.proxy.falling_back import FALLBACKS_MAX
+from activator.data_plane.proxy.falling_back import FALLBACKS_MAX, may_fall_back
+from activator.data_plane.proxy.phases import CONNECTING, GATHERING, ROUTING, SCANNING, WAITING
 from activator.data_plane.proxy.proxy import ProxiedExchange
+from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.stand_in import stand_in_of
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.errors import Reason
@@ -252,6 +254,18 @@ def test_the_start_is_given_up_when_nobody_would_wait_any_longer() -> None:
     exchange, _ = world.begin()
     world.answer(exchange)
     world.clock.pass_time(26.0)
+    world.check_idle()
+
+
+@pytest.mark.parametrize("phase", [ROUTING, SCANNING, GATHERING, WAITING, CONNECTING])
+def test_before_a_pod_has_it_a_request_may_always_fall_back(phase: int) -> None:
+    """Also one whose revision depended on its body, if that came a turn later."""
+    world = Two()
+    record = RequestRecord(request_head("POST", length=10), 1.0)
+    record.phase = phase
+    assert may_fall_back(record, Reason.QUEUE_FULL, None, False)
+    assert may_fall_back(record, Reason.STARTING, None, False)
+    assert not may_fall_back(record, Reason.BAD_REQUEST, None, False)
     world.check_idle()
 
 

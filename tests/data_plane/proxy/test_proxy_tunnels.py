@@ -123,6 +123,16 @@ def test_a_revision_that_takes_no_upgrades() -> None:
     world.check_idle()
 
 
+@pytest.mark.parametrize("offered", [b"h2c", b"H2C", b"HTTP/2", b"HTTP/2.0", b"HTTP/3", b"tls", b"TLS/1.3", b"h2"])
+def test_every_upgrade_is_none_to_http_or_tls(offered: bytes) -> None:
+    world = World(upgrades=("*",))
+    world.pod()
+    exchange, _ = world.begin(asking(offered + b", x-echo"))
+    assert exchange.head.upgrade == b"x-echo"
+    world.answer(exchange, 200)
+    world.check_idle()
+
+
 def test_only_what_is_configured_is_offered_to_the_pod() -> None:
     world = World(upgrades=("websocket", "x-echo"))
     pool = world.pod()

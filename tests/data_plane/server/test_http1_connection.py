@@ -39,14 +39,14 @@ IDLE_S = 75.0
 class Visit:
     """A connection to a proxy with one pod, which takes one request at a time."""
 
-    def __init__(self, half_closes: bool = True, body_rate: int = 240) -> None:
+    def __init__(self, half_closes: bool = True, body_rate: int = 240, idle_s: float = IDLE_S) -> None:
         self.world = World()
         self.pool: Pool = self.world.pod()
         origins = Origins((), 0, False, b"", 1)
         world = self.world
         self.turn = WriteBatcher(world.clock.defer, world.errors.append)
         self.registry = ConnectionRegistry(
-            world.proxy, world.wheel, world.clock.now, RequestLimits(), 10, origins, body_rate, self.turn, IDLE_S
+            world.proxy, world.wheel, world.clock.now, RequestLimits(), 10, origins, body_rate, self.turn, idle_s
         )
         self.transport = WrittenTransport(half_closes)
         self.connection = Http1Connection(self.registry)
@@ -612,3 +612,32 @@ def test_those_who_are_shed_take_no_place_and_only_so_many_of_them_linger() -> N
         connection.connection_lost(None)
     visit.end()
     assert registry.count() == registry.given_up == 0 and not registry.shed
+
+
+@pytest.mark.parametrize("behind", ["the beginning", "an answer", "a head in two parts"])
+def test_an_idle_connection_is_closed_in_time_however_short_that_is(behind: str) -> None:
+    """It was closed after a minute, the time that a head may take."""
+    visit = Visit(idle_s=3.0)
+    if behind != "the beginning":
+        if behind == "a head in two parts":
+            visit.connection.data_received(GET[:10])
+            visit.world.clock.pass_time(2.9)
+            visit.connection.data_received(GET[10:])
+        else:
+            visit.connection.data_received(GET)
+        visit.answer()
+    visit.world.clock.pass_time(2.9)
+    assert not visit.transport.is_closed()
+    visit.world.clock.pass_time(3.2)
+    assert visit.transport.is_closed()
+    visit.end()
+
+
+def test_a_head_may_take_longer_than_a_connection_may_be_idle() -> None:
+    visit = Visit(idle_s=3.0)
+    visit.connection.data_received(GET[:10])
+    visit.world.clock.pass_time(50.0)
+    assert not visit.transport.is_closed()
+    visit.world.clock.pass_time(11.0)
+    assert visit.transport.sent.startswith(b"HTTP/1.1 408 ")
+    visit.connection.connection_lost(None)

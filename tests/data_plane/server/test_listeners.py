@@ -44,7 +44,7 @@ def play(story: Callable[[Worker], Coroutine[Any, Any, None]]) -> None:
         worker = Worker()
         await story(worker)
         await worker.follow()
-        await worker.server.drain(0.0, 0.0)
+        await worker.server.drain(0.0, 0.0, lambda: 0)
         assert worker.errors == []
 
     asyncio.run(scene())
@@ -146,7 +146,7 @@ def test_what_is_to_be_opened_when_the_drain_begins_is_not() -> None:
         worker.want(first)
         await worker.listeners.serve(worker.server)
         worker.want(second)
-        await worker.server.drain(0.0, 0.0)
+        await worker.server.drain(0.0, 0.0, lambda: 0)
         await worker.follow()
         assert (takes_connections(first), takes_connections(second)) == (False, False)
 

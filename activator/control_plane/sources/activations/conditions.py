@@ -107,11 +107,11 @@ def _degraded(found: Situation) -> ConditionSpec:
 
 
 def note_of(component: Component, outcome: Outcome) -> ConditionSpec | None:
-    """What a writer has met, as a condition; None: nothing."""
+    """Return what a writer has met as a condition; None if nothing is wrong."""
     what = _WRITTEN[component]
     if outcome.result is Result.NOT_OWNED:
         return _made(DEGRADED, _TRUE, "NotOwned", f"Somebody else owns {what}: {outcome.message}")
-    if outcome.result is Result.CONTESTED or outcome.taken_from:
+    if outcome.result is Result.CONTESTED or (outcome.taken_from and not outcome.is_adoption):
         others = ", ".join(outcome.taken_from) or "somebody else"
         said = f"{others} also writes {what}: take it out of what {others} applies."
         return _made(DEGRADED, _TRUE, CONTESTED, said)

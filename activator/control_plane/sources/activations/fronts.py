@@ -5,7 +5,9 @@ Rules
      listens there, whoever wrote them, and a new one finds the same. Of two with one port the first by name has it.
   2. One replica decides on a Service, the one that writes for its Activation (`path.py`); the others follow the slices.
   3. A port that is no longer shown is listened on for ENTRY_LINGERS_S: a proxy may know of it still.
-  4. A Service that is ours no longer, or never was declared to this program, is given back (`give_back.py`).
+  4. A port on which this replica cannot listen is shown no longer: the replica that decides chooses another one, and
+     tries the port again after ENTRY_RETRY_S at the earliest.
+  5. A Service that is ours no longer, or never was declared to this program, is given back (`give_back.py`).
 """
 
 from __future__ import annotations
@@ -54,6 +56,7 @@ from activator.messages import Load
 from activator.runtime.clock import NEVER, Now
 
 ENTRY_LINGERS_S: Final = 60.0  # for which a port is listened on that our slices show no more
+ENTRY_RETRY_S: Final = 60.0  # A port that could not be bound is not chosen again within this time.
 _ENTRIES: Final = ENTRY_PORT_LAST - ENTRY_PORT_FIRST + 1
 _JITTER: Final = 0.2  # of the interval between two looks: many Services are not looked at in one moment
 
@@ -91,14 +94,15 @@ class _Front:
 
 class Fronts:
     """`find_service(key)`: the Service of this namespace/name; `mark(key)`: work the revision out anew;
-    `listen(ports)`: serve on these ports and no others; `listened()`: the address families of the listener.
+    `listen(ports)`: serve on these ports and no others, and return those that cannot be served on; `listened()`: the
+    address families of the listener.
     """
 
     def __init__(
         self,
         find_service: Callable[[str], AnnotatedService | None],
         mark: Callable[[str], None],
-        listen: Callable[[frozenset[int]], None],
+        listen: Callable[[frozenset[int]], frozenset[int]],
         now: Now,
         own_address: str = "",
         listened: Callable[[], frozenset[str]] = lambda: frozenset(FAMILIES),
@@ -117,6 +121,7 @@ class Fronts:
         self._lingering: dict[str, tuple[int, float]] = {}  # by Service: the port, and until when
         self._labelled: set[str] = set()  # Services whose pods are out of their slices, by us
         self._listened: frozenset[int] = frozenset()
+        self._unbound: dict[int, float] = {}  # ports that could not be listened on, and until when they are not chosen
         self._own: dict[str, FrontSliceRead] = {}
         self._families_listened = listened
         self._own_families: frozenset[str] = frozenset()
@@ -180,7 +185,7 @@ class Fronts:
         before = self._numbers.pop(service, None)
         if number is not None:
             self._numbers[service] = number
-        if before is not None and before != number:
+        if before is not None and before != number and before not in self._unbound:
             self._lingering[service] = (before, self._now() + ENTRY_LINGERS_S)
         self._listen_now()
         self._mark_users(service)
@@ -188,9 +193,12 @@ class Fronts:
     def _listen_now(self) -> None:
         wanted = frozenset(self._numbers.values()) | {number for number, _ in self._lingering.values()}
         wanted = frozenset(port for port in wanted if ENTRY_PORT_FIRST <= port <= ENTRY_PORT_LAST)
-        if wanted != self._listened:
+        if wanted != self._listened or not self._unbound.keys().isdisjoint(wanted):
             self._listened = wanted
-            self._listen(wanted)
+            failed = self._listen(wanted)
+            for port in wanted - failed:
+                self._unbound.pop(port, None)
+            self._unbound |= dict.fromkeys(failed, self._now() + ENTRY_RETRY_S)
 
     def _mark_users(self, service: str) -> None:
         revision = self._routes.get(service)
@@ -211,8 +219,10 @@ class Fronts:
                 self._lead(service, None)
                 if revision is not None:
                     self._mark(revision)
-        if over:
+        if over or not self._unbound.keys().isdisjoint(self._listened):
             self._listen_now()
+        for port in [port for port, until_s in self._unbound.items() if until_s <= now_s]:
+            del self._unbound[port]
 
     # --- what declares them ---
 
@@ -349,14 +359,18 @@ class Fronts:
     def _number(self, service: str, uid: str) -> int:
         """The port on which the Service is known."""
         number = self._numbers.get(service)
-        if number is not None and ENTRY_PORT_FIRST <= number <= ENTRY_PORT_LAST and self._keeps(service, number):
+        may_stay = number is not None and ENTRY_PORT_FIRST <= number <= ENTRY_PORT_LAST and number not in self._unbound
+        if number is not None and may_stay and self._keeps(service, number):
             self._chosen.pop(service, None)
             return number
         chosen = self._chosen.get(service)
+        if chosen in self._unbound:
+            chosen = None
         if chosen is None and number is None and service in self._lingering:
             return self._lingering[service][0]  # our slice was deleted
         if chosen is None:
             used = {*self._numbers.values(), *self._chosen.values(), *(one for one, _ in self._lingering.values())}
+            used |= self._unbound.keys()
             first = zlib.crc32(uid.encode()) % _ENTRIES
             free = (ENTRY_PORT_FIRST + (first + step) % _ENTRIES for step in range(_ENTRIES))
             chosen = self._chosen[service] = next(port for port in free if port not in used)

@@ -58,6 +58,10 @@ class GiveBack:
             await self._pause(GIVE_BACK_INTERVAL_S)
             await self.look()
 
+    def wake(self) -> None:
+        """The API answers again: try all again that has failed."""
+        self._next.clear()
+
     async def look(self) -> None:
         """One step of each that is due."""
         waiting = self._fronts.to_give_back()

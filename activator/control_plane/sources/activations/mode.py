@@ -90,7 +90,7 @@ class ActivationsMode(Source):
         tasks: TaskGroupOwner,
         controllers: Controllers,
         panicked: Callable[[str, object, object, float], float],
-        listen: Callable[[frozenset[int]], None],
+        listen: Callable[[frozenset[int]], frozenset[int]],
         listened: Callable[[], frozenset[str]],
     ) -> None:
         kubernetes = config.kubernetes or Kubernetes()
@@ -134,6 +134,8 @@ class ActivationsMode(Source):
         self.fronts = Fronts(self._find_service, self.source.mark, listen, now, own_address, listened)
         self.fronts.slices_version = lambda: "" if self._front_slices is None else self._front_slices.version
         self.give_back = GiveBack(self.client, self.fronts, self._find_service, self._may_give_back, now, pause)
+        for one in (self.reconciler, self.others, self.give_back):
+            self.client.outage.on_end(one.wake)
         self.source.fronts = self.fronts
         self.source.rule_of = _rule_of
         self.source.held = self._held

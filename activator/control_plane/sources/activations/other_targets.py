@@ -37,7 +37,7 @@ from activator.control_plane.sources.kubernetes.objects import KubeObject, KubeS
 from activator.runtime.clock import Now
 
 OTHER_TARGET_INTERVAL_S: Final = 30.0
-OTHER_TARGET_HURRY_S: Final = 2.0  # while its revision waits for pods
+OTHER_TARGET_HURRY_S: Final = 1.0  # while its revision waits for pods
 OTHER_TARGETS_PER_S: Final = 20.0  # calls
 
 Place = tuple[str, str, str]  # api version and kind as "apps/v1/Deployment", namespace, name
@@ -83,6 +83,7 @@ class OtherTargets:
         self._kinds = Kinds(client, now)
         self._due_s: dict[Place, float] = {}
         self._hurried: set[Place] = set()
+        self._unread: set[Place] = set()  # the last call for them failed
         self._heap: list[tuple[float, Place]] = []  # what is outdated in it is passed over
 
     def follow(self, place: Place) -> None:
@@ -94,6 +95,7 @@ class OtherTargets:
         """No revision does any more."""
         self._due_s.pop(place, None)
         self._hurried.discard(place)
+        self._unread.discard(place)
 
     def hurry(self, place: Place, waits: bool) -> None:
         """Whether its revision waits for pods."""
@@ -103,6 +105,11 @@ class OtherTargets:
             self._hurried.add(place)
             self._plan(place, min(self._due_s[place], self._now() + OTHER_TARGET_HURRY_S))
 
+    def wake(self) -> None:
+        """The API answers again: read now what could not be read."""
+        for place in self._unread:
+            self._plan(place, self._now())
+
     def __len__(self) -> int:
         return len(self._due_s)
 
@@ -111,8 +118,18 @@ class OtherTargets:
         while True:
             await self._pause(1.0 / OTHER_TARGETS_PER_S)
             place = self._next()
-            if place is not None:
+            if place is None:
+                continue
+            try:
                 await self._read(place)
+            except Exception as error:  # a defect: of this target only
+                log.error("%s %s/%s could not be read", *place, exc_info=error)
+                self._again(place)
+
+    def _again(self, place: Place) -> None:
+        if place in self._due_s:
+            is_hurried = place in self._hurried
+            self._plan(place, self._now() + (OTHER_TARGET_HURRY_S if is_hurried else OTHER_TARGET_INTERVAL_S))
 
     def _plan(self, place: Place, due_s: float) -> None:
         self._due_s[place] = due_s
@@ -127,6 +144,7 @@ class OtherTargets:
 
     async def _read(self, place: Place) -> None:
         workload, problem, known = None, "", True
+        self._unread.discard(place)
         try:
             workload = await self._workload(place)
         except NoScaleError as error:
@@ -134,12 +152,23 @@ class OtherTargets:
         except KubeError as error:
             known = isinstance(error, RefusedError) and error.status == _NOT_FOUND
             if not known:
-                log.warning("%s %s/%s could not be read: %s", *place, error)
+                self._failed(place, error)
+        except (
+            msgspec.DecodeError,
+            ValueError,
+        ) as error:  # No Scale, such as the error page of a proxy.
+            known = False
+            self._failed(place, error)
         if place not in self._due_s:
             return  # nobody names it any more
-        self._plan(place, self._now() + (OTHER_TARGET_HURRY_S if place in self._hurried else OTHER_TARGET_INTERVAL_S))
+        self._again(place)
         if known:
             self._filed(place, workload, problem)
+
+    def _failed(self, place: Place, error: Exception) -> None:
+        if place in self._due_s:
+            self._unread.add(place)
+        log.warning("%s %s/%s could not be read: %s", *place, error)
 
     async def _workload(self, place: Place) -> Workload:
         """Raises NoScaleError or KubeError."""

@@ -9,8 +9,9 @@ Rules
   3. It leaves the path only for a revision that is busy: requests have come for the dwell without a gap, nobody waits,
      the capacity is ample, and no fewer pods would do. An idle one stays in the path, until it is at zero.
   4. After a time out of the path it steps in to look, if fewer pods may be wanted.
-  5. A request that comes right after the scale to zero is of a client that had kept its connection to a pod. Then the
-     activator stays in the path for long, where such connections are its own and are seen.
+  5. A request that comes right after the scale to zero may be of a client that had kept its connection to a pod, or of
+     a new one: both come on a new connection. So the activator stays in the path, where connections are its own and are
+     seen, for the interval between two looks; after several such zeros in a row for longer, up to `after_mistake_s`.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ BUSY_GAP_S: Final = 2.0  # without a request, and the revision is busy no more
 LOOK_S: Final = 1.0  # how often a revision in the path that has pods is looked at
 LISTEN_S: Final = 1.0  # until every replica of the activator listens on a port that a slice of ours shows
 DUE_MIN_S: Final = 0.02  # between two looks at a revision of which nothing is heard
-MISTAKE_MIN_S: Final = 30.0  # a request so soon after the scale to zero, at the least, was one of a kept connection
+MISTAKE_MIN_S: Final = 30.0  # a request so soon after the scale to zero, at the least, may be of a kept connection
+MISTAKE_GROWTH: Final = 4  # by which the time in the path grows with each such zero in a row
+MISTAKES_MAX: Final = 16  # The limit of the count, so that the power stays small.
 
 
 class Reason(Enum):
@@ -87,6 +90,7 @@ class PathState(NamedTuple):
     zero_s: float = NEVER  # since when the target has no replicas
     listens: bool = False  # every replica of the activator does, on its port
     distrust_s: float = -NEVER  # until when it stays in the path
+    mistakes: int = 0  # zeros in a row that a request has followed at once
     due_s: float = NEVER  # when to decide again though nothing has changed
 
     @classmethod
@@ -120,7 +124,10 @@ def _with_load(rule: PathRule, seen: PathSeen, state: PathState) -> PathState:
         state = state._replace(last_s=now_s, busy_s=busy_s, requests_total=seen.requests_total)
         if state.zero_s != NEVER and state.went_out:
             if now_s - state.zero_s < max(rule.grace_s, MISTAKE_MIN_S):
-                state = state._replace(distrust_s=now_s + rule.after_mistake_s)
+                stays_s = min(rule.look_interval_s * MISTAKE_GROWTH**state.mistakes, rule.after_mistake_s)
+                state = state._replace(distrust_s=now_s + stays_s, mistakes=min(state.mistakes + 1, MISTAKES_MAX))
+            else:
+                state = state._replace(mistakes=0)
             state = state._replace(went_out=False)
     elif now_s - state.last_s > BUSY_GAP_S:
         state = state._replace(busy_s=NEVER)

@@ -15,7 +15,7 @@ _SENTENCES: Final = {
     Reason.STARTING: "No pod answers yet: requests wait here.",
     Reason.LIMIT: "Requests come through the activator, since the limit of a pod holds only there.",
     Reason.LOOKING: "Requests come through the activator, so that their number is known.",
-    Reason.KEPT_CONNECTIONS: "A request came right after the scale to zero: clients keep connections to pods.",
+    Reason.KEPT_CONNECTIONS: "A request came right after the scale to zero: clients may keep connections to pods.",
     Reason.AMPLE: "The capacity is ample: requests go to the pods directly. Their number is not known.",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
 from collections.abc import Iterator
@@ -198,19 +199,20 @@ class JsonLines:
 
     def __init__(self) -> None:
         self._open = ""
+        self._text = codecs.getincrementaldecoder("utf-8")("replace")  # a read may end in the middle of a character
         self._decoder = json.JSONDecoder()
 
     def feed(self, data: bytes) -> Iterator[dict[str, Any]]:
-        """The objects that end in `data`. Raises NoStreamError."""
-        *lines, self._open = (self._open + data.decode("utf-8", "replace")).split("\n")
+        """Yield the objects that end in `data`. Raises NoStreamError."""
+        *lines, self._open = (self._open + self._text.decode(data)).split("\n")
         for line in lines:
             yield from self._objects(line)
         if len(self._open) > LINE_BYTES_MAX:
             raise NoStreamError("a line that is too long")
 
     def end(self) -> Iterator[dict[str, Any]]:
-        """The last object, whose line has no end."""
-        rest, self._open = self._open, ""
+        """Yield the last object, whose line has no end."""
+        rest, self._open = self._open + self._text.decode(b"", final=True), ""
         yield from self._objects(rest)
 
     def _objects(self, line: str) -> Iterator[dict[str, Any]]:

@@ -60,6 +60,8 @@ class Sweeper:
                 log.debug("no sweep: %s", error)
             except EngineError as error:
                 log.warning("the container engine does not list its containers: %s", error)
+            except Exception as error:  # A defect, or an unexpected answer: the next attempt may succeed.
+                log.error("the containers could not be swept", exc_info=error)
             else:
                 self._first.set()
             await pause(SWEEP_S if self._first.is_set() else SWEEP_AWAY_S)

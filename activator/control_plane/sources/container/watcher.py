@@ -63,6 +63,11 @@ class Watcher:
                     await pause(again_s)
                     again_s = min(again_s * 2.0, AGAIN_MAX_S)
                     continue
+                except Exception as error:  # A defect, or an unexpected answer: the next attempt may succeed.
+                    self._tasks.on_error("discovery of containers", error)
+                    await pause(again_s)
+                    again_s = min(again_s * 2.0, AGAIN_MAX_S)
+                    continue
                 await wait_for(self._changed, LOOK_S)
                 await pause(LOOK_PAUSE_S)
         finally:
@@ -82,6 +87,8 @@ class Watcher:
                             self._changed.set()
             except (EngineAwayError, EngineError, NoStreamError) as error:
                 log.debug("no events of containers: %s", error)
+            except Exception as error:  # as in `run`
+                self._tasks.on_error("container events", error)
             self._changed.set()
             await pause(again_s)
             again_s = min(again_s * 2.0, AGAIN_MAX_S)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 from grpclib.config import Configuration
 from grpclib.const import Cardinality, Handler, Status
@@ -203,13 +203,12 @@ class _BoundedProtocol(H2Protocol):
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
-        self._transport = transport
-        self._server.transports.add(transport)
+        stream = self._transport = cast(asyncio.Transport, transport)  # uvloop's does not derive from it
+        self._server.transports.add(stream)
         if len(self._server.transports) > SCALER_CONNECTIONS_MAX:
-            transport.abort()
-        self.processor = _BoundedProcessor(self.handler, self.connection, transport)
+            stream.abort()
+        self.processor = _BoundedProcessor(self.handler, self.connection, stream)
         self.connection._connection.update_settings({SettingCodes.MAX_CONCURRENT_STREAMS: SCALER_STREAMS_MAX})
         self.connection.flush()
 

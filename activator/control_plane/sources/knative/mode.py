@@ -149,6 +149,8 @@ class KnativeMode(Source):
             controllers,
         )
 
+        self.client.outage.on_end(self.scale_fallback.wake)
+
     # --- life ---
 
     def configure(self, config: Config) -> None:

@@ -8,6 +8,7 @@ from lb.rng import Rng
 
 KUBE_BACKOFF_INITIAL_S: Final = 0.25
 KUBE_BACKOFF_MAX_S: Final = 30.0
+KUBE_WOKEN_S: Final = 1.0  # the first pause, at the most, where the attempt fails that the end of an outage brought
 KUBE_RETRY_AFTER_MAX_S: Final = 120.0  # however long a server asks for
 
 _GRAIN: Final = 1 << 20
@@ -24,6 +25,7 @@ class Backoff:
         self._maximum_s = maximum_s
         self._ceiling_s = initial_s
         self.failures = 0  # in a row
+        self.is_asked_for = False  # the server has asked for the last pause
 
     def reset(self) -> None:
         self._ceiling_s = self._initial_s
@@ -42,6 +44,7 @@ class Backoff:
         pause_s = self._ceiling_s * (0.5 + 0.5 * self.fraction())
         self._ceiling_s = min(2 * self._ceiling_s, self._maximum_s)
         self.failures += 1
+        self.is_asked_for = retry_after_s is not None and retry_after_s > 0
         if retry_after_s is not None and retry_after_s > 0:
             asked_s = min(retry_after_s, KUBE_RETRY_AFTER_MAX_S)
             pause_s = max(pause_s, asked_s * (1 + 0.25 * self.fraction()))

@@ -6,7 +6,8 @@ Rules
   2. Lists, writes and watches have budgets and, for writes, connections of their own: a write that wakes a revision
      waits neither for a list nor for a free connection.
   3. Exceptions of the library or aiohttp end here, as a KubeError. After a 401 the credentials are read anew, once.
-  4. `requests_total` counts by Kubernetes verb (get, list, watch, create, update, patch, delete) and by status code, or
+  4. Each call reports to `outage` whether the API answers.
+  5. `requests_total` counts by Kubernetes verb (get, list, watch, create, update, patch, delete) and by status code, or
      the kind of failure. Writes of all verbs share one budget and one lane.
 """
 
@@ -34,6 +35,7 @@ from activator.control_plane.sources.kubernetes.errors import (
     UnreachableError,
     UnreadableError,
 )
+from activator.control_plane.sources.kubernetes.outage import Outage
 from activator.control_plane.sources.kubernetes.watch_stream import WatchStream
 from activator.runtime.tasks import pause
 from activator.runtime.units import MIB
@@ -48,6 +50,8 @@ KUBE_LISTS_AT_ONCE_MAX: Final = 4  # so that relists after an outage neither cro
 KUBE_WRITES_AT_ONCE_MAX: Final = 16  # writes have a budget of their own: a wake-up never waits for a list
 KUBE_LINE_BYTES_MAX: Final = 8 * MIB  # of one watch event; etcd takes objects of 1.5 MiB
 KUBE_INFLATED_PER_TURN_MAX: Final = MIB  # of an answer that came compressed, in 3 ms
+
+SERVER_ERROR: Final = 500
 
 MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"  # JSON is YAML
@@ -100,6 +104,7 @@ class KubeClient:
         writes = asyncio.Semaphore(KUBE_WRITES_AT_ONCE_MAX)
         self._budgets = {"list": asyncio.Semaphore(KUBE_LISTS_AT_ONCE_MAX), **dict.fromkeys(WRITES, writes)}
         self.requests_total: Counter[tuple[str, str]] = Counter()
+        self.outage = Outage(credentials.now)
 
     async def get(self, path: str, query: Query = {}) -> bytes:  # noqa: B006 - read only
         """One object. Raises KubeError."""
@@ -180,13 +185,18 @@ class KubeClient:
         try:
             async with asyncio.timeout(self._call_timeout_s):
                 yield
+            self.outage.answered()
         except TimeoutError as error:
+            self.outage.failed()
             self.requests_total[verb, CallTimeoutError.kind] += 1
             raise CallTimeoutError(f"no answer within {self._call_timeout_s:g} s") from error
         except (aiohttp.ClientError, OSError, RuntimeError) as error:  # RuntimeError: closed while it ran
+            self.outage.failed()
             self.requests_total[verb, UnreachableError.kind] += 1
             raise UnreachableError(str(error) or type(error).__name__) from error
-        except RefusedError:
+        except RefusedError as error:
+            if error.status >= SERVER_ERROR:
+                self.outage.failed()
             raise  # counted by its status
         except KubeError as error:
             self.requests_total[verb, error.kind] += 1

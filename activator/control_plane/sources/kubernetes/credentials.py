@@ -13,6 +13,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import os
 from collections.abc import Awaitable, Mapping
@@ -36,6 +37,7 @@ log = logging.getLogger("activator.kubernetes")
 _HOME_FILE = "~/.kube/config"
 _NETRC_FILE = "~/.netrc"
 _READ_BUFFER_BYTES: Final = 2 * MIB  # as the library has it: one event of a watch may be as large as an object
+_FILE_BYTES_MAX: Final = 4 * MIB  # The limit for a certificate, a key or a bundle of authorities.
 _TRANSPORT_FIELDS = ("host", "ssl_ca_cert", "cert_file", "key_file", "verify_ssl", "tls_server_name", "proxy")
 _TRANSPORT_FILES = ("ssl_ca_cert", "cert_file", "key_file")
 
@@ -50,7 +52,7 @@ class Credentials:
 
     def __init__(self, environ: Mapping[str, str], now: Now) -> None:
         self._environ = environ
-        self._now = now
+        self.now = self._now = now
         self._lock = asyncio.Lock()
         self._configuration: Configuration | None = None
         self._loader: Any = None  # kubernetes-asyncio's, of a file
@@ -198,16 +200,21 @@ def _any_exists(files: str) -> bool:
 
 
 def _transport_of(configuration: Configuration) -> tuple[Any, ...]:
-    """What connections are made with; files by what they are and when they were written."""
-    values = [getattr(configuration, name) for name in _TRANSPORT_FIELDS]
-    return (*values, *(_written(getattr(configuration, name)) for name in _TRANSPORT_FILES))
+    """Return what connections are made with: settings, and the content of files.
+
+    Not the times of files: a kubelet rewrites the authority with each rotation of the token beside it, and the
+    library writes what a kubeconfig holds inline into new files.
+    """
+    values = [getattr(configuration, name) for name in _TRANSPORT_FIELDS if name not in _TRANSPORT_FILES]
+    return (*values, *(_digest(getattr(configuration, name)) for name in _TRANSPORT_FILES))
 
 
-def _written(file: str | None) -> tuple[int, int]:
+def _digest(file: str | None) -> bytes:
+    """Return a digest of the file's content; empty if there is none."""
     if not file:
-        return (0, 0)
+        return b""
     try:
-        status = os.stat(file)
+        with open(file, "rb") as opened:
+            return hashlib.sha256(opened.read(_FILE_BYTES_MAX)).digest()
     except OSError:
-        return (0, 0)  # the code that uses it will report it
-    return (status.st_mtime_ns, status.st_size)
+        return b""  # the code that uses it will report it

@@ -17,7 +17,7 @@ import logging
 from collections import Counter
 from typing import Final, Generic
 
-from activator.control_plane.sources.kubernetes.backoff import Backoff
+from activator.control_plane.sources.kubernetes.backoff import KUBE_WOKEN_S, Backoff
 from activator.control_plane.sources.kubernetes.client import KubeClient
 from activator.control_plane.sources.kubernetes.decoding import Decoding
 from activator.control_plane.sources.kubernetes.errors import (
@@ -39,7 +39,7 @@ from activator.control_plane.sources.kubernetes.objects import BareObject, Key, 
 from activator.control_plane.sources.kubernetes.resources import Selection
 from activator.control_plane.sources.kubernetes.watch_stream import WatchStream
 from activator.runtime.clock import NEVER, Now
-from activator.runtime.tasks import pause
+from activator.runtime.tasks import EndablePause, pause
 from lb.rng import Rng
 
 KUBE_EVENTS_PER_TURN_MAX: Final = 200  # watch events handled before the loop is given a turn …
@@ -52,6 +52,7 @@ KUBE_DECODE_LOG_INTERVAL_S: Final = 60.0  # objects that cannot be read are logg
 
 log = logging.getLogger("activator.kubernetes")
 
+_NO_SUCH_KIND: Final = "404"
 _GO_ON_STATUS = frozenset({401, 403, 404, 408, 429})  # refusals of a watch after which its version is still good
 
 
@@ -79,6 +80,7 @@ class Reflector(Generic[Object]):
         self.name = selection.resource.plural
         self._now = now
         self._pause = pause
+        self._rest = EndablePause(pause)  # after a failure
         self._inactivity_s = inactivity_s
         self._watch_s = watch_s
         self._page_objects = page_objects
@@ -144,7 +146,13 @@ class Reflector(Generic[Object]):
         while True:
             pause_s = await self._step()
             if pause_s > 0:
-                await self._pause(pause_s)
+                await self._rest(pause_s)
+
+    def wake(self) -> None:
+        """The API answers again: try again now, unless it has asked for a pause."""
+        if not self._backoff.is_asked_for:
+            self._backoff.lower(KUBE_WOKEN_S)
+            self._rest.end()
 
     async def _step(self) -> float:
         """A list if need be, then one watch; the seconds to wait after it."""
@@ -184,7 +192,8 @@ class Reflector(Generic[Object]):
     def _note(self, kind: str, error: Exception) -> None:
         self.errors_total[kind] += 1
         self.last_error = f"{kind}: {error}"
-        if self._backoff.failures in {0, 5}:  # the first of a row, and once more when it does not end
+        # The first of a row, and once more when it does not end; a kind that the cluster does not have may never come.
+        if self._backoff.failures == 0 or (self._backoff.failures == 5 and kind != _NO_SUCH_KIND):
             log.warning("%s: %s (%s)", self.name, error, kind)
 
     # --- list -------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ import logging
 from collections import Counter
 from typing import Final, Generic
 
-from activator.control_plane.sources.kubernetes.backoff import Backoff
+from activator.control_plane.sources.kubernetes.backoff import KUBE_WOKEN_S, Backoff
 from activator.control_plane.sources.kubernetes.client import ONLY_METADATA, KubeClient
 from activator.control_plane.sources.kubernetes.decoding import Decoding
 from activator.control_plane.sources.kubernetes.errors import KubeError
@@ -108,6 +108,13 @@ class Relister(Generic[Object]):
         """
         now_s = self._now()
         if now_s >= self._next_s or (self._hurried and now_s >= self._hurried_next_s):
+            self._is_due.set()
+
+    def wake(self) -> None:
+        """The API answers again: a round that has failed is due now, unless the API has asked for a pause."""
+        if self._backoff.failures and not self._backoff.is_asked_for:
+            self._backoff.lower(KUBE_WOKEN_S)
+            self._next_s = self._hurried_next_s = self._now()
             self._is_due.set()
 
     async def tick(self) -> None:

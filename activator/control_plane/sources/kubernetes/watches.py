@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Any, Final
 
 from activator.control_plane.sources.kubernetes.client import KubeClient
+from activator.control_plane.sources.kubernetes.errors import KubeError
 from activator.control_plane.sources.kubernetes.listing import Pause
 from activator.control_plane.sources.kubernetes.object_store import Handler
 from activator.control_plane.sources.kubernetes.objects import Object
@@ -17,6 +19,9 @@ from activator.runtime.tasks import OnTaskError, TaskGroupOwner, pause
 from lb.rng import Rng
 
 KUBE_CHECK_INTERVAL_S: Final = 1.0  # how often watches are looked at, and whether a comparison is due
+KUBE_OUTAGE_ASK_S: Final = 1.0  # The timeout of the call that asks whether an outage is over.
+
+log = logging.getLogger("activator.kubernetes")
 
 
 class KubeWatches:
@@ -35,6 +40,8 @@ class KubeWatches:
         self.relisters: list[Relister[Any]] = []  # beside them, in the same order
         self._running: list[list[asyncio.Task[Any]]] = []
         self._checking = False
+        self._asking: asyncio.Task[Any] | None = None  # The call that asks whether an outage is over.
+        client.outage.on_end(self._wake)
 
     def add(
         self,
@@ -77,6 +84,7 @@ class KubeWatches:
 
     async def close(self) -> None:
         """End all watches. The client stays open."""
+        self._client.outage.forget(self._wake)
         await self._tasks.close()
 
     async def _check(self) -> None:
@@ -85,3 +93,20 @@ class KubeWatches:
             for reflector, relister in zip(self.reflectors, self.relisters):
                 reflector.check()
                 relister.check()
+            if self._client.outage.is_on and self.reflectors and self._asking is None:
+                self._asking = self._tasks.start("kubernetes outage", self._ask(self.reflectors[0].selection))
+
+    async def _ask(self, selection: Selection[Any]) -> None:
+        """Read one object at most, to learn whether the API is back. All who pause after a failure wait for that."""
+        try:
+            async with asyncio.timeout(KUBE_OUTAGE_ASK_S):
+                await self._client.get(selection.path, {**selection.query(), "limit": "1"})
+        except (KubeError, TimeoutError) as error:
+            log.debug("the Kubernetes API is still away: %s", error)
+        finally:
+            self._asking = None
+
+    def _wake(self) -> None:
+        for reflector, relister in zip(self.reflectors, self.relisters):
+            reflector.wake()
+            relister.wake()

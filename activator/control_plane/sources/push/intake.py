@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from enum import Enum
 from typing import Final, Literal
@@ -59,6 +60,8 @@ class Verdict(Enum):
     UNKNOWN_REVISION = "unknown_revision"
     UNKNOWN_POD = "unknown_pod"  # an unknown pod that goes or is not ready
     FOREIGN_ADDRESS = "foreign_address"  # not the peer's
+    OWN_ADDRESS = "own_address"  # a port of this program
+    FOREIGN_POD = "foreign_pod"  # another source lists it, and the reports have no token
     BAD_ADDRESS = "bad_address"
     OTHER_ADDRESS = "other_address"  # the pod is listed at another one
     NOT_VALIDATED = "not_validated"  # it says "ready" and does not answer
@@ -100,7 +103,10 @@ def parse_address(text: str) -> tuple[Address, str] | None:
 
 
 class PushIntake:
-    """Takes reports. `submit_with_outcome` is the state worker's; `model` is read only; `ask_pod` asks one pod once."""
+    """Takes reports. `submit_with_outcome` is the state worker's; `model` is read only; `ask_pod` asks one pod once.
+
+    `takes_listed`: reports may be about pods that another source lists; `is_own`: an address is a port of this program.
+    """
 
     def __init__(
         self,
@@ -109,14 +115,20 @@ class PushIntake:
         networks: tuple[Network, ...],
         ask_pod: Callable[[Question, float], Coroutine[None, None, Ask]] = ask,
         answer_within_s: float = PUSH_ANSWER_S,
+        takes_listed: bool = True,
+        is_own: Callable[[str], bool] = lambda address: False,
     ) -> None:
+        self._takes_listed = takes_listed
+        self._is_own = is_own
         self._answer_within_s = answer_within_s
         self._submit_with_outcome = submit_with_outcome
         self._model = model
         self._networks = networks
         self._ask_pod = ask_pod
         self._at_once = asyncio.Semaphore(PUSH_VALIDATIONS_MAX)
-        self._newest: dict[tuple[str, str], Report] = {}  # of the pods that are being asked: what was said last
+        # The last report of each pod with a validation under way, and the number of these.
+        self._newest: dict[tuple[str, str], Report] = {}
+        self._asking: Counter[tuple[str, str]] = Counter()
         self._waiting: int = 0
         self.verdict_totals: dict[Verdict, int] = {}
         self.validation_totals: dict[Ask, int] = {}
@@ -134,13 +146,18 @@ class PushIntake:
         ip, address = parsed
         if ip != parse_ip(peer) and not any(ip in network for network in self._networks):
             return Verdict.FOREIGN_ADDRESS
+        if self._is_own(address):
+            return Verdict.OWN_ADDRESS
         key = f"{report.namespace}/{report.revision}"
         revision = self._model.revisions.get(key)
         if revision is None:
             return Verdict.UNKNOWN_REVISION
         known = revision.pods.get(report.pod)
-        if known is not None and known.is_listed() and known.address != address:
-            return Verdict.OTHER_ADDRESS
+        if known is not None and known.is_listed():
+            if not self._takes_listed:
+                return Verdict.FOREIGN_POD
+            if known.address != address:
+                return Verdict.OTHER_ADDRESS
         if known is None and report.state in {"not_ready", "draining"}:
             return Verdict.UNKNOWN_POD
         name = (key, report.pod)
@@ -164,6 +181,7 @@ class PushIntake:
         if self._waiting >= PUSH_WAITING_MAX:
             return Verdict.BUSY
         self._waiting += 1
+        self._asking[name] += 1
         self._newest[name] = report
         try:
             async with self._at_once:
@@ -176,8 +194,9 @@ class PushIntake:
             return None if found is Ask.ANSWERED else Verdict.NOT_VALIDATED
         finally:
             self._waiting -= 1
-            if self._newest.get(name) is report:
-                del self._newest[name]
+            self._asking[name] -= 1
+            if not self._asking[name]:
+                del self._asking[name], self._newest[name]
 
 
 def _is_to_be_asked(known: PodRecord | None, address: str) -> bool:

@@ -1,7 +1,8 @@
 """`POST /pods`: where pods report themselves; a listener of its own, off unless the file names it.
 
 Rules
-  1. Off loopback a token is needed (`Authorization: Bearer …`); the configuration is refused without one.
+  1. Off loopback a token is needed (`Authorization: Bearer …`); the configuration is refused without one. On loopback,
+     without a token, only pods that no other source lists can be reported.
   2. No page of another site can report anything: the body must be declared as JSON, and a request with an Origin is
      refused.
   3. A body is one report or a list of them, at most PUSH_REPORTS_MAX; what cannot be read is refused whole, with what
@@ -20,6 +21,7 @@ from aiohttp import web
 from activator.config.model.pods import Push
 from activator.control_plane.sources.push.intake import PushIntake, Report, Verdict
 from activator.runtime.errors import StartError
+from activator.runtime.secret_text import FILE, read_secret
 from activator.runtime.sockets import address_of, bind
 from activator.runtime.units import MIB
 
@@ -33,6 +35,8 @@ _STATUS: Final = {
     Verdict.WAITING: 202,
     Verdict.BAD_ADDRESS: 400,
     Verdict.FOREIGN_ADDRESS: 403,
+    Verdict.OWN_ADDRESS: 403,
+    Verdict.FOREIGN_POD: 403,
     Verdict.UNKNOWN_REVISION: 404,
     Verdict.UNKNOWN_POD: 404,
     Verdict.REFUSED: 409,
@@ -44,17 +48,10 @@ _STATUS: Final = {
 
 
 def read_token(push: Push) -> str:
-    """The token that reports must carry; empty: none. Raises StartError."""
-    if not push.token_file:
-        return push.token
-    try:
-        with open(push.token_file, encoding="utf-8") as file:
-            token = file.read().strip()
-    except (OSError, ValueError) as error:
-        raise StartError(f"push: the token file {push.token_file} cannot be read: {error}") from error
-    if not token:
-        raise StartError(f"push: the token file {push.token_file} is empty; put the token in it")
-    return token
+    """Return the token that reports must carry; empty: none. Raises StartError."""
+    if push.token_file:
+        return read_secret(FILE + push.token_file, "push")
+    return read_secret(push.token, "push.token")
 
 
 class PushServer:

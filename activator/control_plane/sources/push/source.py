@@ -22,11 +22,17 @@ class PushSource(Source):
     """Nothing is resubmitted: pods repeat themselves. `submit_with_outcome` and `model` are the state worker's."""
 
     def __init__(
-        self, push: Push, submit_with_outcome: Callable[[Change], asyncio.Future[Outcome]], model: Model
+        self,
+        push: Push,
+        submit_with_outcome: Callable[[Change], asyncio.Future[Outcome]],
+        model: Model,
+        is_own: Callable[[str], bool],
     ) -> None:
+        """`is_own`: an address is a port of this program."""
         self._push = push
         networks = tuple(ipaddress.ip_network(network) for network in push.networks)
-        self.intake = PushIntake(submit_with_outcome, model, networks)
+        takes_listed = bool(push.token or push.token_file)
+        self.intake = PushIntake(submit_with_outcome, model, networks, takes_listed=takes_listed, is_own=is_own)
         self._server: PushServer | None = None
         self.address = ""  # as bound
 

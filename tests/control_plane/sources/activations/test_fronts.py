@@ -12,7 +12,7 @@ from activator.config.model.revision import Revision
 from activator.config.model.transparent import ENTRY_PORT_FIRST, ENTRY_PORT_LAST, MODE_TRANSPARENT, Transparent
 from activator.control_plane.reconcile.traffic_wanted import Position
 from activator.control_plane.scaling.rule import ScalingRule
-from activator.control_plane.sources.activations.fronts import ENTRY_LINGERS_S, Around, Fronts
+from activator.control_plane.sources.activations.fronts import ENTRY_LINGERS_S, ENTRY_RETRY_S, Around, Fronts
 from activator.control_plane.sources.activations.objects import AnnotatedService, FrontSliceRead, Workload
 from activator.control_plane.sources.activations.service_front import Refused, missing_family, taken_ports
 from tests.manual_clock import ManualClock
@@ -89,13 +89,17 @@ class Cluster:
         self.services: dict[str, AnnotatedService] = {}
         self.marked: set[str] = set()
         self.listened: frozenset[int] = frozenset()
+        self.taken: frozenset[int] = frozenset()  # by another program
+        self.asked = 0
         self.listened_families = frozenset({"IPv4", "IPv6"})
         here = (self._listen, self.clock.now, "10.0.0.9", lambda: self.listened_families)
         self.fronts = Fronts(self.services.get, self.marked.add, *here)
         self.version = 1
 
-    def _listen(self, ports: frozenset[int]) -> None:
-        self.listened = ports
+    def _listen(self, ports: frozenset[int]) -> frozenset[int]:
+        self.asked += 1
+        self.listened = ports - self.taken
+        return ports & self.taken
 
     def put(self, one: AnnotatedService) -> None:
         self.services[f"default/{one.metadata.name}"] = one
@@ -247,3 +251,44 @@ def test_two_activations_of_one_service_the_older_has_it() -> None:
     assert here.work_out("default/web").traffic is not None
     here.fronts.declare("default/web", None, "")
     assert "default/other" in here.marked
+
+
+def test_a_port_that_cannot_be_bound_is_given_up_for_another() -> None:
+    cluster = Cluster()
+    cluster.put(service())
+    cluster.fronts.declare("default/web", declared(), "1")
+    first = cluster.work_out().traffic.slices[0].ports[0].number
+    cluster.taken = frozenset({first, first + 1})
+    outcome = cluster.work_out()
+    for _ in range(3):
+        cluster.marked.clear()
+        cluster.write(outcome)
+        assert "default/web" in cluster.marked
+        outcome = cluster.work_out()
+    second = outcome.traffic.slices[0].ports[0].number
+    assert second not in cluster.taken
+    assert cluster.listened == {second}, "a port that was never bound does not linger"
+    assert cluster.work_out().traffic.slices[0].ports[0].number == second
+    cluster.clock.pass_time(ENTRY_RETRY_S)
+    cluster.fronts.expire()
+    assert cluster.work_out().traffic.slices[0].ports[0].number == second, "and is not chosen again while this one is"
+
+
+def test_a_port_that_is_shown_is_tried_again() -> None:
+    """By a replica that does not decide."""
+    cluster = Cluster()
+    cluster.put(service())
+    cluster.taken = frozenset({ENTRY_PORT_FIRST})
+    cluster.show("web", "web-activator", ENTRY_PORT_FIRST, ["10.0.0.8"])
+    assert cluster.listened == frozenset()
+    for _ in range(3):
+        asked = cluster.asked
+        cluster.clock.pass_time(ENTRY_RETRY_S / 2)
+        cluster.fronts.expire()
+        assert cluster.asked == asked + 1
+    cluster.taken = frozenset()
+    cluster.fronts.expire()
+    assert cluster.listened == {ENTRY_PORT_FIRST}
+    asked = cluster.asked
+    cluster.fronts.expire()
+    assert cluster.asked == asked

@@ -179,18 +179,40 @@ def test_with_a_minimum_nobody_looks_for_zero() -> None:
     assert world.state.due_s == NEVER
 
 
-def test_a_request_right_after_zero_was_one_of_a_kept_connection() -> None:
-    world = World(ready=1)
-    world.wait(1_000.0)
+def come_back(world: World, after_s: float) -> None:
+    """It goes to zero, and a request comes so long after that."""
     world.pods(0, 0)
-    world.wait(10.0)
+    world.wait(after_s)
     world.queued = 1
     world.look()
     world.queued = 0
     world.pods(1)
-    assert world.wait(3_000.0, rate=10.0) is ALONE
+
+
+def test_a_request_right_after_zero_may_be_of_a_kept_connection() -> None:
+    """Or of a new client: once, it costs as much as a look."""
+    world = World(ready=1)
+    world.wait(1_000.0)
+    come_back(world, 10.0)
+    assert world.wait(200.0, rate=10.0) is ALONE
     assert world.state.reason is Reason.KEPT_CONNECTIONS
-    assert world.wait(700.0, rate=10.0) is not ALONE
+    assert world.wait(150.0, rate=10.0) is OUT
+
+
+def test_several_in_a_row_are_of_kept_connections() -> None:
+    world = World(ready=1)
+    for stays_s in (300.0, 1_200.0, 3_600.0, 3_600.0):
+        world.wait(1_000.0)
+        come_back(world, 10.0)
+        assert world.wait(stays_s - 20.0, rate=10.0) is ALONE
+        assert world.state.reason is Reason.KEPT_CONNECTIONS
+        assert world.wait(70.0, rate=10.0) is OUT
+    world.wait(1_000.0)
+    come_back(world, 100.0)
+    world.wait(40.0, rate=10.0)
+    world.wait(1_000.0)
+    come_back(world, 10.0)
+    assert world.wait(350.0, rate=10.0) is OUT, "a zero that nobody came after ends the row"
 
 
 def test_a_request_long_after_zero_is_none() -> None:

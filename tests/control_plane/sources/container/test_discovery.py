@@ -262,6 +262,49 @@ def test_a_flood_of_events_is_a_few_looks_and_a_break_one(tmp_path: Path) -> Non
     asyncio.run(scenario())
 
 
+def test_a_look_that_fails_unexpectedly_is_not_the_last(tmp_path: Path) -> None:
+    """Of the watcher, of its events, and of the sweeper."""
+
+    async def scenario() -> None:
+        async with fake_engine(tmp_path / "engine.sock") as fake:
+            engine = Engine(fake.path)
+            errors: list[str] = []
+            looks = 0
+
+            async def look() -> None:
+                nonlocal looks
+                looks += 1
+                if looks == 1:
+                    raise TypeError("an answer that nobody expects")
+
+            tasks = TaskGroupOwner(lambda name, error: errors.append(name))
+            watching = tasks.start("watch", Watcher(engine, tasks, look).run())
+            sweeper = _Failing(engine, "this-run")
+            sweeping = tasks.start("sweep", sweeper.run())
+            until_s = time.monotonic() + 10.0
+            while looks < 2 or sweeper.sweeps < 2:
+                assert time.monotonic() < until_s
+                await asyncio.sleep(0.01)
+            assert not watching.done() and not sweeping.done()
+            assert errors == ["discovery of containers"]
+            await tasks.close()
+            await engine.close()
+
+    asyncio.run(scenario())
+
+
+class _Failing(Sweeper):
+    """Fails at its first look."""
+
+    sweeps = 0
+
+    async def sweep(self) -> None:
+        self.sweeps += 1
+        if self.sweeps == 1:
+            raise TypeError("an answer that nobody expects")
+        await super().sweep()
+
+
 def test_discovery_needs_no_revision_in_the_file() -> None:
     config = parse("containers: {discover: true}", "f", {})
     assert config.revisions == []

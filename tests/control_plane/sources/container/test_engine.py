@@ -213,6 +213,7 @@ def test_lines_of_json_in_pieces_of_any_size_and_without_ends() -> None:
         found = [one for place in range(0, len(data), size) for one in lines.feed(data[place : place + size])]
         found += lines.end()
         assert [next(iter(one)) for one in found] == ["a", "b", "c", "d"]
+        assert found[-1] == {"d": "ä"}, "a character may be in two reads"
     with pytest.raises(NoStreamError, match="too long"):
         list(JsonLines().feed(b"x" * 2_000_000))
     with pytest.raises(NoStreamError, match="not JSON"):

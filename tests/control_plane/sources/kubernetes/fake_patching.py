@@ -103,6 +103,10 @@ def apply_owned(
     before = _taken_apart(old, shape)
     wants = dict(_leaves(_taken_apart(wanted, shape)))
     conflicts: dict[str, set[str]] = {}
+    if subresource == "scale" and not any(path in owned for owned in owners.values() for path in wants):
+        # As the API has it where no entry of managedFields is about the part that is applied.
+        unowned = {path for path in wants if _get(before, path)}
+        owners[("before-first-apply", "Update", "")] = owners.get(("before-first-apply", "Update", ""), set()) | unowned
     for other, owned in owners.items():
         for path in owned if other != me else ():
             if path in wants and not _agrees(_get(before, path), wants[path]):

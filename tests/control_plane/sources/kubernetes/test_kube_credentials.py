@@ -179,7 +179,8 @@ async def test_a_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     lean_import.prepare()
     from kubernetes_asyncio.config import incluster_config
 
-    trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.crt"))
+    authority = trustme.CA().cert_pem
+    authority.write_to_path(str(tmp_path / "ca.crt"))
     (tmp_path / "token").write_text("first")
     load = incluster_config.load_incluster_config
     files = {"token_filename": str(tmp_path / "token"), "cert_filename": str(tmp_path / "ca.crt")}
@@ -191,6 +192,9 @@ async def test_a_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert client.configuration.host == "https://[fd00::1]:443"
     assert await client.configuration.get_api_key_with_prefix("BearerToken") == "Bearer first"
     (tmp_path / "token").write_text("second")
+    (tmp_path / "ca.crt").unlink()
+    authority.write_to_path(str(tmp_path / "ca.crt"))  # as a kubelet does with each rotation
+    os.utime(tmp_path / "ca.crt", (1.0, 1.0))
     await credentials.refresh()
     assert await client.configuration.get_api_key_with_prefix("BearerToken") == "Bearer first"
     clock.pass_time(KUBE_RENEW_MIN_S)
@@ -198,6 +202,7 @@ async def test_a_service_account(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert await client.configuration.get_api_key_with_prefix("BearerToken") == "Bearer second"
     assert not await credentials.renew()
     assert credentials.renewals_total == 1
+    assert [credentials.transport_changed] == [False], "the same authority: connections stay"
     (tmp_path / "token").write_text("third")
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.crt"))
     clock.pass_time(KUBE_CREDENTIALS_AGE_S)

@@ -460,3 +460,18 @@ async def test_garbage_in_a_watch_leads_to_a_list(tmp_path: Path) -> None:
         watcher.wake.set()
         await until(lambda: reflector.lists_total == 2 and cluster.server.watchers)
         assert reflector.errors_total == {"unreadable": 1}
+
+
+@on_a_loop
+async def test_a_kind_that_the_cluster_does_not_have_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for status, count in ((404, 1), (403, 2)):
+        caplog.clear()
+        async with fake_cluster(tmp_path) as cluster:
+            missing = RefusalError(status, "", "404 page not found")
+            cluster.server.refused = lambda verb, path, missing=missing: missing  # type: ignore[misc]
+            async with running(cluster.reflector(Selection(CONFIG_MAPS), Recorder())):
+                await until(lambda: len(cluster.pauses.asked) >= 12)
+            said = [one for one in caplog.records if "configmaps" in one.getMessage()]
+            assert len(said) == count

@@ -1,0 +1,122 @@
+"""The ports on which this program itself listens: no pod can be there.
+
+A pod at the port of clients would send each request back without end. One at the admin port would open that port to
+every client. So whatever source reports such a pod, it is left out.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from activator.messages import Change, Listed, PodGone, PodSeen
+from activator.runtime.sockets import split_address
+from activator.runtime.unix_address import is_unix, path_of
+
+LOGGED_MAX: Final = 1_000  # pods that were left out, and logged: each once
+LOCAL_KNOWN_MAX: Final = 1_000  # IP addresses of which it is remembered whether they are of this machine
+
+log = logging.getLogger("activator.state")
+
+
+class OwnPorts:
+    """`addresses` gives what the program listens on now: `host:port` or `unix:/path`."""
+
+    def __init__(self, addresses: Callable[[], Iterable[str]] = tuple) -> None:
+        self.addresses = addresses
+        self._known: tuple[str, ...] = ()
+        self._hosts: dict[int, set[str]] = {}  # by port
+        self._paths: set[str] = set()
+        self._local: dict[str, bool] = {}
+        self._logged: set[tuple[str, str, str]] = set()
+
+    def without_own(self, change: Change) -> Change:
+        """Return the change without pods at ports of ours: a list is shortened, and a single pod is gone."""
+        if type(change) is PodSeen:
+            return PodGone(change.key, change.source, change.identity) if self._is_left_out(change) else change
+        if type(change) is Listed:
+            kept = tuple([pod for pod in change.pods if not self._is_left_out(pod)])
+            if len(kept) != len(change.pods):
+                return msgspec.structs.replace(change, pods=kept)
+        return change
+
+    def is_own(self, address: str) -> bool:
+        """True if a connection to `address` comes to a port of this program."""
+        self._refresh()
+        if is_unix(address):
+            return os.path.realpath(path_of(address)) in self._paths
+        try:
+            host, port = split_address(address)
+        except ValueError:
+            return False
+        hosts = self._hosts.get(port)
+        if hosts is None:
+            return False
+        plain = _canonical(host)
+        return plain in hosts or (not hosts.isdisjoint({"0.0.0.0", "::"}) and self._is_local(plain)) or _any(plain)
+
+    def _is_left_out(self, pod: PodSeen) -> bool:
+        if not self.is_own(pod.address):
+            return False
+        name = (pod.key, pod.identity, pod.address)
+        if name not in self._logged and len(self._logged) < LOGGED_MAX:
+            self._logged.add(name)
+            log.warning(
+                "revision %s: the pod %s is left out: %s is a port of this program; correct its address",
+                *(pod.key, pod.identity, pod.address),
+            )
+        return True
+
+    def _refresh(self) -> None:
+        addresses = tuple(self.addresses())
+        if addresses == self._known:
+            return
+        self._known = addresses
+        self._hosts, self._paths = {}, set()
+        for address in addresses:
+            if is_unix(address):
+                self._paths.add(os.path.realpath(path_of(address)))
+                continue
+            host, port = split_address(address)
+            if port:
+                self._hosts.setdefault(port, set()).add(_canonical(host) or "0.0.0.0")
+
+    def _is_local(self, host: str) -> bool:
+        """True if the IP address is one of this machine: only such a one can be bound."""
+        known = self._local.get(host)
+        if known is None:
+            if len(self._local) >= LOCAL_KNOWN_MAX:
+                self._local.clear()
+            known = self._local[host] = _can_be_bound(host)
+        return known
+
+
+def _can_be_bound(host: str) -> bool:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _any(host: str) -> bool:
+    """True for an address that leads to this machine whatever the port is bound to."""
+    return host in {"0.0.0.0", "::"}
+
+
+def _canonical(host: str) -> str:
+    if host == "localhost":
+        return "127.0.0.1"
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        return host
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(mapped or found)

@@ -1,0 +1,66 @@
+"""Outages of the Kubernetes API: notice them, and wake what pauses because of one when it ends.
+
+Rules
+  1. An outage begins with a call that had no answer, or an answer 5xx, and ends with the first good answer to any call.
+     Every pause after a failure ends then: separate backoffs would each end at another time.
+  2. An API that fails some calls only, or comes and goes, must not get every retry each second: two ends that wake the
+     listeners are apart by a time that doubles up to WAKES_APART_MAX_S.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from activator.runtime.clock import NEVER, Now
+
+WAKES_APART_INITIAL_S: Final = 1.0  # between two ends of outages that wake everybody, doubling …
+WAKES_APART_MAX_S: Final = 30.0  # … up to this
+WAKES_FORGOTTEN_S: Final = 60.0  # Without an outage for this time, that time starts at its initial value again.
+
+log = logging.getLogger("activator.kubernetes")
+
+
+class Outage:
+    """The outages of one cluster's API, as the calls of one client show them."""
+
+    def __init__(self, now: Now) -> None:
+        self._now = now
+        self._listeners: list[Callable[[], None]] = []
+        self._began_s = -NEVER
+        self._woke_s = -NEVER
+        self._apart_s = WAKES_APART_INITIAL_S
+        self.is_on = False
+        self.wakes_total = 0
+
+    def on_end(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when an outage ends."""
+        self._listeners.append(listener)
+
+    def forget(self, listener: Callable[[], None]) -> None:
+        """Call `listener` no more."""
+        self._listeners.remove(listener)
+
+    def failed(self) -> None:
+        """Note that a call had no answer, or 5xx."""
+        if not self.is_on:
+            self.is_on = True
+            self._began_s = self._now()
+
+    def answered(self) -> None:
+        """Note a good answer. Wakes the listeners if that ends an outage (rule 2)."""
+        if not self.is_on:
+            return
+        self.is_on = False
+        now_s = self._now()
+        quiet_s = now_s - self._woke_s
+        if quiet_s < self._apart_s:
+            return
+        self._apart_s = WAKES_APART_INITIAL_S if quiet_s >= WAKES_FORGOTTEN_S else self._apart_s * 2.0
+        self._apart_s = min(self._apart_s, WAKES_APART_MAX_S)
+        self._woke_s = now_s
+        self.wakes_total += 1
+        log.debug("the Kubernetes API answers again, after %.1f s", now_s - self._began_s)
+        for listener in list(self._listeners):
+            listener()
