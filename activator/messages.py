@@ -62,10 +62,14 @@ class RevisionGone(Message, frozen=True, tag=True):
 
 
 class RevisionFailed(Message, frozen=True, tag=True):
-    """The revision cannot start; `cause` is one line for the client."""
+    """The revision cannot start; `cause` is one line for the client.
+
+    `retry_s`: the monotonic time of the next attempt; 0: it is not known.
+    """
 
     key: str
     cause: str
+    retry_s: float = 0.0
 
 
 class RevisionRecovered(Message, frozen=True, tag=True):
@@ -273,10 +277,11 @@ class DropRevision(Message, frozen=True, tag=True):
 
 
 class FailRevision(Message, frozen=True, tag=True):
-    """Waiting and new requests are answered with the cause; empty: no longer."""
+    """Waiting and new requests are answered with the cause; empty: no longer. `retry_s`: as in `RevisionFailed`."""
 
     key: str
     cause: str
+    retry_s: float = 0.0
 
 
 class PlacePod(Message, frozen=True, tag=True):
@@ -338,6 +343,7 @@ class RebuildRevision(Message, frozen=True, tag=True):
     failure: str
     complete: bool = True
     life: int = 0  # as in `SetRevision`
+    retry_s: float = 0.0  # with a failure: as in `RevisionFailed`
 
     @property
     def key(self) -> str:

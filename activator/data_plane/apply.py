@@ -293,7 +293,7 @@ class RevisionTables:
             if throttler.key in self.distrusted:
                 return None  # it fails until it is made anew, and then as the model says
             if effect.cause:
-                throttler.fail(effect.cause)
+                throttler.fail(effect.cause, effect.retry_s)
             else:
                 throttler.recover()
         elif type(effect) is DropRevision:
@@ -346,7 +346,7 @@ class RevisionTables:
             throttler = self._set_revision(effect.spec, effect.life)
         self._give_up(key)
         self._generation = max(self._generation, highest_generation(throttler.table))
-        rebuild = Rebuild(throttler, self._new_table(effect.spec), effect.spec, effect.failure)
+        rebuild = Rebuild(throttler, self._new_table(effect.spec), effect.spec, effect.failure, effect.retry_s)
         self._rebuilds[key] = rebuild
         self._fill(rebuild, effect.pods)
         return self._finish_rebuild(rebuild) if effect.complete else None
@@ -397,7 +397,7 @@ class RevisionTables:
                 throttler.table.suspect(tracker, min(until_s, now_s + SUSPECT_S))
                 self._wheel.arm(_Suspicion(self, throttler, tracker), tracker.suspect_until_s)
         self.distrusted.pop(throttler.key, None)
-        throttler.failure = rebuild.failure or None
+        throttler.take_over_failure(rebuild.failure, rebuild.retry_s)
         self._abandoned.append(removal.table)
         if not self._disposing:
             self._dispose()

@@ -47,11 +47,14 @@ def highest_generation(table: TrackerTable) -> int:
 class Rebuild:
     """The new table of one revision, before it is in use."""
 
-    def __init__(self, throttler: RevisionThrottler, table: TrackerTable, spec: RevisionSpec, failure: str) -> None:
+    def __init__(
+        self, throttler: RevisionThrottler, table: TrackerTable, spec: RevisionSpec, failure: str, retry_s: float
+    ) -> None:
         self.throttler = throttler
         self.table = table
         self.spec = spec
         self.failure = failure  # why the revision cannot start, once the table is in use
+        self.retry_s = retry_s  # when the next start may be tried; 0: not known
         self.parts: int = 0  # that have come
         self.placed: list[PodTracker] = []  # slots of pods that the old table does not have
         self.progressed: bool = True  # something of it has come since the auditor looked last

@@ -21,7 +21,7 @@ import pytest
 
 from tests.e2e.conftest import RunActivator
 from tests.e2e.http_client import Answer, ask, request
-from tests.e2e.running import PROGRAMS, Activator, cli, configured, eventually, state_of
+from tests.e2e.running import PATIENCE_S, PROGRAMS, Activator, cli, configured, eventually, state_of
 
 MODELS = ("llama", "qwen", "phi")
 LOAD_S = 0.2
@@ -191,6 +191,21 @@ def test_what_is_loaded_gives_way_only_when_its_requests_have_ended(run_activato
     running.join()
     other.join()
     assert [name_of(one) for one in (*answers, *others)] == ["llama", "qwen"]
+    assert gpu.lines("violations") == []
+
+
+def test_a_grace_of_zero_bounds_what_a_program_does_before_it_sleeps(run_activator: RunActivator, gpu: Gpu) -> None:
+    """An idle program is put to sleep; a busy one has no time, and is stopped."""
+    activator = run_activator(three(gpu, {"discipline": "fifo", "grace": "0s"}, sleep=SLEEP))
+    pid = json.loads(completion(activator, "llama").body)["pid"]
+    assert name_of(completion(activator, "qwen")) == "qwen"
+    assert activator.revision("llama")["processes"]["sleeping"] == 1
+    running, answers = in_the_background(lambda: completion(activator, "llama", 100.0))
+    eventually(lambda: activator.revision("llama")["in_flight"] == 1, "it runs")
+    assert name_of(completion(activator, "qwen")) == "qwen"
+    running.join(PATIENCE_S)
+    assert [one.status for one in answers] == [502], "it was cut"
+    assert json.loads(completion(activator, "llama").body)["pid"] != pid
     assert gpu.lines("violations") == []
 
 

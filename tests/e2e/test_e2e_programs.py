@@ -592,6 +592,50 @@ def test_where_its_command_fails_the_program_gets_the_signal_and_the_grace(
     activator.wait_log(rf"\(`stop.command`\) {how}: the program gets SIGTERM")
 
 
+# --- failed starts ----------------------------------------------------------------------------------------------------
+
+
+def failed_until(activator: Activator, at_least_s: int) -> int:
+    """Ask until the revision waits so long for its next start; the last `Retry-After`."""
+    for _ in range(10):
+        answer = ask(activator.address, request())
+        assert (answer.status, answer.reason) == (503, "revision_failed"), answer
+        retry_s = int(dict(answer.headers)["retry-after"])
+        if retry_s >= at_least_s:
+            return retry_s
+        eventually(lambda: not activator.revision("app")["failure"], "another start may be tried")
+    raise AssertionError("the backoff does not grow, or `Retry-After` does not follow it")
+
+
+def test_a_client_is_told_when_the_next_start_may_be_tried(run_activator: RunActivator) -> None:
+    activator = run_activator(configured([process_revision(["sh", "-c", "exit 3"])]))
+    began_s = time.monotonic()
+    retry_s = failed_until(activator, 4)
+    assert 4 <= retry_s <= 5, "3.2 s, rounded up, and not the shortest time there is"
+    assert time.monotonic() - began_s < 15.0
+
+
+@pytest.mark.parametrize("way", ["reload", "load"])
+def test_who_corrects_a_program_does_not_wait_for_its_backoff(
+    run_activator: RunActivator, tmp_path: Path, way: str
+) -> None:
+    gate = tmp_path / "gate"
+    command = ["sh", "-c", 'test -e "$0" && exec "$@"', str(gate), *SERVING]
+    activator = run_activator(configured([process_revision(command)]))
+    failed_until(activator, 7)
+    asked_s = time.monotonic()
+    if way == "reload":
+        (tmp_path / "activator0.yaml").write_text(json.dumps(configured([process_revision(SERVING)])))
+        activator.signal(signal.SIGHUP)
+        activator.wait_log(" reloaded")
+    else:
+        gate.touch()
+        assert cli("load", "app", "--admin", f"http://{activator.admin}").returncode == 0
+    eventually(lambda: not activator.revision("app")["failure"], "it may be tried again")
+    assert ask(activator.address, request()).status == 200
+    assert time.monotonic() - asked_s < 5.0, "the backoff is 6.4 s"
+
+
 # --- restart --------------------------------------------------------------------------------------------------------
 
 

@@ -103,6 +103,7 @@ class RevisionRecord(msgspec.Struct, frozen=True):
     spec: RevisionSpec
     pods: dict[str, PodRecord]
     failure: str = ""  # why it cannot start, while it cannot
+    retry_s: float = 0.0  # when the next start may be tried; 0: not known
     tally: Tally = msgspec.field(default_factory=Tally)  # of `pods`, and written with them
     addresses: AddressIndex = msgspec.field(default_factory=AddressIndex)
 

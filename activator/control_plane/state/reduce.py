@@ -120,15 +120,15 @@ def _revision_gone(revision: RevisionRecord, change: RevisionGone, now_s: float,
 
 
 def _revision_failed(revision: RevisionRecord, change: RevisionFailed, now_s: float, reduction: Reduction) -> None:
-    reduction.revisions[change.key] = replace(revision, failure=change.cause)
-    reduction.effects.append(FailRevision(change.key, change.cause))
+    reduction.revisions[change.key] = replace(revision, failure=change.cause, retry_s=change.retry_s)
+    reduction.effects.append(FailRevision(change.key, change.cause, change.retry_s))
 
 
 def _revision_recovered(
     revision: RevisionRecord, change: RevisionRecovered, now_s: float, reduction: Reduction
 ) -> None:
     if revision.failure:
-        reduction.revisions[change.key] = replace(revision, failure="")
+        reduction.revisions[change.key] = replace(revision, failure="", retry_s=0.0)
         reduction.effects.append(FailRevision(change.key, ""))
 
 

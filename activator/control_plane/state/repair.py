@@ -51,7 +51,9 @@ def revision_broken(
         reduction.mismatches.append((change.kind, change.cause))
     if len(revision.pods) > model.renewed_at_once:
         reduction.renewal = Renewal(change, tuple(revision.pods), model.renewed_at_once)
-        reduction.effects.append(RebuildRevision(revision.spec, (), revision.failure, complete=False))
+        reduction.effects.append(
+            RebuildRevision(revision.spec, (), revision.failure, complete=False, retry_s=revision.retry_s)
+        )
         return
     revision = replace(revision, tally=Tally.of(revision.pods.values()))
     revision = settle_all(revision, reduction, now_s)
@@ -62,7 +64,7 @@ def revision_broken(
         pods[identity] = step.new
     reduction.steps.clear()  # what follows from them is in what is sent
     placed, asked = _sent_anew(revision, list(pods.values()), reduction)
-    reduction.effects.append(RebuildRevision(revision.spec, tuple(placed), revision.failure))
+    reduction.effects.append(RebuildRevision(revision.spec, tuple(placed), revision.failure, retry_s=revision.retry_s))
     reduction.probes.append(SetProbes(key, tuple(asked)))
 
 
@@ -133,7 +135,7 @@ def _sent_anew(
 def whole(revision: RevisionRecord) -> RebuildRevision:
     """The revision as it is, for a data plane that comes."""
     placed = [place(revision, pod) for pod in _placed(revision)]
-    return RebuildRevision(revision.spec, tuple(placed), revision.failure)
+    return RebuildRevision(revision.spec, tuple(placed), revision.failure, retry_s=revision.retry_s)
 
 
 def line_stuck(revision: RevisionRecord, change: LineStuck, now_s: float, reduction: Reduction) -> None:

@@ -35,6 +35,7 @@ class Forecast:
         self._starting_since_s: float = NEVER
         self._start_last_s: float = NEVER
         self._start_best_s: float = NEVER
+        self.not_before_s: float = 0.0  # no start is tried before; 0: that is not known
         # The quickest request.
         self._quickest_s: float = NEVER
         self._quickest_before_s: float = NEVER
@@ -96,7 +97,11 @@ class Forecast:
 
     def retry_after_s(self, length: int, now_s: float) -> int:
         """When the requests that wait now will have been served, in whole seconds; at least 1, and bounded."""
-        if self._starting_since_s != NEVER:
+        if self.not_before_s > now_s:
+            guess_s = self.not_before_s - now_s
+            if self._start_last_s != NEVER:
+                guess_s += self._start_last_s
+        elif self._starting_since_s != NEVER:
             guess_s = self._start_left_s(now_s)
         else:
             per_s = self.per_s(now_s)

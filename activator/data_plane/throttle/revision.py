@@ -362,15 +362,23 @@ class RevisionThrottler:
         finally:
             self._pumping = False
 
-    def fail(self, cause: str) -> None:
-        """The revision cannot start: all that wait are rejected with the cause, and new requests until `recover`."""
-        self.failure = cause
+    def fail(self, cause: str, retry_s: float = 0.0) -> None:
+        """Reject all requests that wait with the cause, and new ones until `recover`.
+
+        `retry_s` is the time of the next attempt to start; 0: it is not known.
+        """
+        self.take_over_failure(cause, retry_s)
         self.start = None
         self._refuse_all(Reason.REVISION_FAILED, cause)
 
+    def take_over_failure(self, cause: str, retry_s: float) -> None:
+        """Set why the revision cannot start; empty: it can. No request is rejected by this."""
+        self.failure = cause or None
+        self._forecast.not_before_s = retry_s
+
     def recover(self) -> None:
         """New requests may wait again. Those that waited at the failure are rejected all the same."""
-        self.failure = None
+        self.take_over_failure("", 0.0)
         self.pump()
 
     def pod_placed(self, tracker: PodTracker | None = None) -> None:

@@ -12,10 +12,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from activator.config.model.containers import Container
+from activator.config.model.file import Config
 from activator.config.model.programs import Process
 from activator.config.model.revision import Revision
+from activator.config.model.sleep import Sleep
 from activator.control_plane.sources.container.units import ContainerUnits
 from activator.control_plane.sources.local_units import LocalUnits
 from activator.control_plane.sources.process import reaper
@@ -23,12 +26,13 @@ from activator.control_plane.sources.process.child import ChildProcesses
 from activator.control_plane.sources.process.output import OnLine
 from activator.control_plane.sources.process.places import Places
 from activator.control_plane.sources.process.reaping import Reaping
-from activator.control_plane.sources.process.supervisor import ProcessSupervisor
+from activator.control_plane.sources.process.source import ProcessSource
+from activator.control_plane.sources.process.supervisor import CRASHES_MAX, ProcessSupervisor
 from activator.control_plane.sources.process.unit import Unit
 from activator.control_plane.state.supervision import Supervision
-from activator.messages import Change, PodSeen, PodStatus
+from activator.messages import Change, PodSeen, PodStatus, RevisionFailed, RevisionRecovered
 from activator.runtime.clock import Now
-from activator.runtime.tasks import TaskGroupOwner
+from activator.runtime.tasks import TaskGroupOwner, pause
 from tests.sources import ROOT
 
 SERVING = ROOT / "tests" / "e2e" / "programs" / "serving.py"
@@ -106,6 +110,132 @@ def test_what_cannot_be_started_is_tried_again_though_nobody_asks_again() -> Non
     supervision, errors = until_ready(Portless, Reaping(None, ""))
     assert (supervision.panics_total, errors) == (2, [])
     assert supervision.over_budget(1, time.monotonic()) == []
+
+
+class Watched:
+    """A supervisor of real programs, and what it submits."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.errors: list[BaseException] = []
+        self.tasks = TaskGroupOwner(lambda name, error: self.errors.append(error))
+        units = ChildProcesses(self.tasks, time.monotonic, Reaping(None, ""))
+        self.supervisor = ProcessSupervisor(
+            self.tasks, self.changes.append, time.monotonic, units, Supervision().panicked
+        )
+
+    def want(self, *command: str, **more: Any) -> None:
+        self.supervisor.set_revision(KEY, Revision("app", process=Process(list(command), max_scale=1, **more)))
+        self.supervisor.grant(KEY, 1)
+
+    def failures(self) -> list[str]:
+        return [one.cause for one in self.changes if isinstance(one, RevisionFailed)]
+
+    def is_ready(self) -> bool:
+        fleet = self.supervisor.fleet(KEY)
+        return fleet is not None and fleet.ready() > 0
+
+    async def until(self, check: Callable[[], object], limit_s: float = 10.0) -> None:
+        async with asyncio.timeout(limit_s):
+            while not check():
+                await pause(0.01)
+
+    async def close(self) -> None:
+        await self.supervisor.close()
+        await self.tasks.close()
+        assert self.errors == []
+
+
+SERVE = (sys.executable, "-I", "-S", str(SERVING), "{port}")
+
+
+def test_a_corrected_program_is_started_at_once() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        fails = ("sh", "-c", "exit 3")
+        watched.want(*fails)
+        await watched.until(watched.failures)  # the next start would come in 1.6 s, and later ones in up to 30 s
+        fleet = watched.supervisor.fleet(KEY)
+        assert fleet is not None and fleet.crashes >= CRASHES_MAX
+        began_s, not_before_s = time.monotonic(), fleet.not_before_s
+        watched.want(*SERVE)
+        assert fleet.not_before_s < began_s < not_before_s and fleet.crashes == 0
+        await watched.until(watched.is_ready)
+        assert isinstance(watched.changes[-1], PodSeen)
+        assert any(isinstance(one, RevisionRecovered) for one in watched.changes)
+        await watched.close()
+
+    asyncio.run(scenario())
+
+
+def test_an_unchanged_program_keeps_its_backoff() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        watched.want("sh", "-c", "exit 3")
+        await watched.until(watched.failures)
+        fleet = watched.supervisor.fleet(KEY)
+        assert fleet is not None
+        not_before_s = fleet.not_before_s
+        watched.want("sh", "-c", "exit 3")
+        assert (fleet.not_before_s, fleet.crashes >= CRASHES_MAX) == (not_before_s, True)
+        await watched.close()
+
+    asyncio.run(scenario())
+
+
+def test_the_end_of_a_program_that_was_corrected_meanwhile_is_no_failure_of_its_successor() -> None:
+    async def scenario() -> None:
+        watched = Watched()
+        watched.want("sh", "-c", "sleep 0.3; exit 3")
+        await watched.until(lambda: watched.supervisor.statistics()[KEY]["processes"])
+        watched.want(*SERVE)
+        await watched.until(watched.is_ready)
+        assert watched.failures() == []
+        await watched.close()
+
+    asyncio.run(scenario())
+
+
+def test_load_and_restart_do_not_wait_for_the_backoff() -> None:
+    async def scenario(ask: Callable[[ProcessSource], str]) -> None:
+        tasks = TaskGroupOwner(lambda name, error: None)
+        changes: list[Change] = []
+        units = ChildProcesses(tasks, time.monotonic, Reaping(None, ""))
+        source = ProcessSource(tasks, changes.append, time.monotonic, time.time, units, Supervision().panicked)
+        revision = Revision("app", process=Process(["sh", "-c", "exit 3"], max_scale=1, min_scale=1))
+        source.configure(Config(revisions=[revision]), {KEY: revision})
+        async with asyncio.timeout(10.0):
+            while not any(isinstance(one, RevisionFailed) for one in changes):
+                await pause(0.01)
+        fleet = source.supervisor.fleet(KEY)
+        assert fleet is not None and fleet.not_before_s > time.monotonic()
+        assert ask(source) == ""
+        assert (fleet.not_before_s, fleet.crashes) == (0.0, 0)
+        await source.close()
+        await tasks.close()
+
+    asyncio.run(scenario(lambda source: source.load(KEY, 60.0)))
+    asyncio.run(scenario(lambda source: source.restart(KEY)))
+
+
+def test_a_grace_of_zero_puts_an_idle_program_to_sleep_and_stops_a_busy_one_at_once() -> None:
+    async def scenario(is_idle: bool) -> None:
+        watched = Watched()
+        watched.supervisor.grace_asked = lambda group: 0.0
+        watched.want(*SERVE, sleep=Sleep(signal="SIGSTOP"))
+        await watched.until(watched.is_ready)
+        identity = next(one.identity for one in watched.changes if isinstance(one, PodSeen))
+        watched.supervisor.grant(KEY, 0)
+        if is_idle:
+            await pause(0.05)  # as the data plane reports
+            watched.supervisor.drained(KEY, identity)
+            await watched.until(lambda: watched.supervisor.statistics()[KEY].get("sleeping"))
+        else:
+            await watched.until(lambda: not watched.supervisor.has(KEY), 5.0)
+        await watched.close()
+
+    asyncio.run(scenario(True))
+    asyncio.run(scenario(False))
 
 
 class Full(ChildProcesses):

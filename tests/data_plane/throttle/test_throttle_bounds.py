@@ -362,6 +362,20 @@ def test_a_waiter_that_raises_when_refused_does_not_keep_the_others_from_hearing
     assert throttler.errors_total == 1
 
 
+def test_retry_after_names_the_next_attempt_to_start() -> None:
+    throttler, _, _, clock = make(depth=10)
+    waiting = asking(throttler, clock.now())
+    throttler.fail("exited", clock.now() + 6.3)
+    assert waiting.ends == ["revision_failed"]
+    assert throttler.retry_after_s() == 7
+    clock.now_s += 6.0
+    assert throttler.retry_after_s() == 1
+    throttler.fail("exited", clock.now() + 1000.0)
+    assert throttler.retry_after_s() == 120, "bounded"
+    throttler.recover()
+    assert throttler.retry_after_s() == 1
+
+
 # --- many at once ---
 
 

@@ -33,6 +33,7 @@ class LocalProcess:
         self.identity = identity
         self.unit = unit
         self.drain_timeout_s = drain_timeout_s
+        self.revision: Revision | None = None  # as it was configured when the program was started
         self.sleep = sleep  # as it was configured when the program was started
         self.is_once = False  # it ends by itself after one request
         self.taken = asyncio.Event()  # `is_once`: that request has been sent to it …

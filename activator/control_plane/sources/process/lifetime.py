@@ -22,6 +22,7 @@ from activator.runtime.tasks import TaskGroupOwner
 log = logging.getLogger("activator.process")
 
 DAEMON_WITHIN_S = 10.0  # a program that goes into the background does so within this time of its start
+_DRAIN_REPORT_S = 0.5  # for the report that a program has no request, also where its requests have no grace
 _DRAIN_SLACK_S = 5.0  # over the data plane's own drain timeout, whose end is reported
 
 
@@ -170,8 +171,8 @@ class Lifetime:
     async def _fall_asleep(self, exited: asyncio.Future[None], asked: asyncio.Future[Any]) -> str:
         """Let it finish its requests, then put it to sleep; why that did not succeed."""
         process = self._process
-        grace_s = self._keeper.grace_of(process.home)
-        if not await _first_of(process.drained, exited, asked, grace_s or process.drain_timeout_s + _DRAIN_SLACK_S):
+        limit_s = max(self._drain_limit_s(), _DRAIN_REPORT_S)
+        if not await _first_of(process.drained, exited, asked, limit_s):
             if exited.done() or process.stopping:
                 return ""
             process.carries = False  # it is stopped at once
@@ -188,15 +189,18 @@ class Lifetime:
         self._keeper.fell_asleep(self._fleet, process)
         return ""
 
+    def _drain_limit_s(self) -> float:
+        """Return how long the requests of the program may still run."""
+        grace_s = self._keeper.grace_of(self._process.home)
+        return self._process.drain_timeout_s + _DRAIN_SLACK_S if grace_s is None else grace_s
+
     async def _wind_down(self, exited: asyncio.Future[None]) -> None:
         """Let it finish its requests, then end it."""
         process = self._process
         drained = asyncio.ensure_future(process.drained.wait())  # noqa: TID251 - cancelled below
         if process.carries:
-            grace_s = self._keeper.grace_of(process.home)
-            timeout_s = process.drain_timeout_s + _DRAIN_SLACK_S if grace_s is None else grace_s
             waits: set[asyncio.Future[Any]] = {drained, exited}
-            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=self._drain_limit_s(), return_when=asyncio.FIRST_COMPLETED)
         drained.cancel()
         if process.sleep is not None and stops_by_signal(process.sleep) and process.rest is not Rest.AWAKE:
             await self._unit.signal("SIGCONT")  # or it could not react to what comes now

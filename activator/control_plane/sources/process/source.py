@@ -117,6 +117,7 @@ class ProcessSource(Source):
         """Have it loaded, for so long from when it is ready; None: for as long as it may be idle. A problem, if any."""
         if not self.autoscaler.hold(key, seconds):
             return "it has no `process` or `container`"
+        self.supervisor.forgive(key)
         self.groups.ask(key)
         return ""
 
@@ -141,6 +142,7 @@ class ProcessSource(Source):
         group = self.groups.of(key)
         if group is not None:  # others may not fit beside those that leave
             return f"it is in the group {group.rule.name}: `unload` it, and `load` it"
+        self.supervisor.forgive(key)
         self.supervisor.restart(key)
         return ""
 

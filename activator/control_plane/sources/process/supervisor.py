@@ -89,7 +89,10 @@ class ProcessSupervisor(Keeper):
         if fleet is None:
             fleet = self._fleets[key] = Fleet(key, revision, ProgramLog(self._terminal, self._now))
         else:
+            is_other = fleet.revision != revision
             fleet.revision = revision
+            if is_other:
+                self.forgive(key)
         fleet.log.configure(program.logs.show, _log_file(key, program))
 
     def drop_revision(self, key: str) -> None:
@@ -109,6 +112,13 @@ class ProcessSupervisor(Keeper):
         if fleet is not None:
             fleet.wanted, fleet.may_sleep = count, may_sleep
             self._reconcile(fleet)
+
+    def forgive(self, key: str) -> None:
+        """Forget the failed starts of a revision, which may have been corrected: it may be started at once."""
+        fleet = self._fleets.get(key)
+        if fleet is not None and (fleet.crashes or fleet.failure or fleet.not_before_s > self._now()):
+            fleet.crashes, fleet.not_before_s = 0, 0.0
+            self._tasks.start("restart", self._after_backoff(fleet))
 
     def stop_asleep(self, key: str, count: int) -> None:
         """Stop so many of those that sleep."""
@@ -181,8 +191,10 @@ class ProcessSupervisor(Keeper):
         running = [] if fleet is None else [one for one in fleet.running() if not one.taken.is_set()]
         pods = [seen for process in running if (seen := process.seen(SOURCE)) is not None]
         self._submit(Listed(key, SOURCE, tuple(pods)))
-        failure = "" if fleet is None else fleet.failure
-        self._submit(RevisionFailed(key, failure) if failure else RevisionRecovered(key))
+        if fleet is not None and fleet.failure:
+            self._submit(RevisionFailed(key, fleet.failure, fleet.not_before_s))
+        else:
+            self._submit(RevisionRecovered(key))
 
     async def close(self) -> None:
         """Stop everything; returns when every process has ended."""
@@ -298,6 +310,7 @@ class ProcessSupervisor(Keeper):
         process = LocalProcess(fleet.key, identity, unit, drain_s, settings.sleep)
         process.is_once = fleet.is_once()
         process.home, process.gpus = fleet.home, gpus
+        process.revision = fleet.revision
         fleet.processes[process.identity] = process
         self._show(process)
         self._tasks.start(f"process {process.identity}", self._live(fleet, process))
@@ -413,13 +426,15 @@ class ProcessSupervisor(Keeper):
 
     def _crashed(self, fleet: Fleet, process: LocalProcess, cause: str) -> None:
         log.warning("%s: %s", process.identity, cause)
+        if process.revision != fleet.revision:
+            fleet.crashes = 0  # it was corrected while this program started
         fleet.crashes += 1
         most_s = process.unit.retry_max_s or CRASH_BACKOFF_MAX_S
         backoff_s = min(CRASH_BACKOFF_INITIAL_S * 2.0 ** min(fleet.crashes - 1, 30), most_s)
         fleet.not_before_s = self._now() + backoff_s
         if fleet.crashes >= CRASHES_MAX and not any(one.ready for one in fleet.running()):
             fleet.failure = cause
-            self._submit(RevisionFailed(fleet.key, cause))
+            self._submit(RevisionFailed(fleet.key, cause, fleet.not_before_s))
         self._tasks.start("restart", self._after_backoff(fleet))
 
     async def _after_backoff(self, fleet: Fleet) -> None:
