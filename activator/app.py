@@ -39,6 +39,7 @@ from activator.messages import (
     SetPending,
     SpeakKnative,
 )
+from activator.runtime import orphans
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
 from activator.runtime.extras import need
@@ -227,6 +228,8 @@ class App:
             loop.add_signal_handler(number, self._signalled)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
         self._tasks.start("freed memory", FreedMemory().watch())
+        if orphans.is_needed():
+            self._tasks.start("orphans", orphans.Orphans().watch())
         await self.start()
         self._tasks.start("judge", self._judge())
         if self.config.admin_address:

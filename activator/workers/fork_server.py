@@ -21,6 +21,7 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 REQUEST: Final = struct.Struct("=Q")  # a worker's number
@@ -58,9 +59,10 @@ class Template:
             os.kill(self.process, signal.SIGKILL)
 
     def wait(self) -> None:
-        """Until it has ended."""
+        """Return when the process has ended."""
         if not self._has_ended:
-            os.waitpid(self.process, 0)
+            with suppress(ChildProcessError):  # it has been reaped as an orphan of process 1
+                os.waitpid(self.process, 0)
             self._has_ended = True
 
     def has_ended(self) -> bool:

@@ -1,0 +1,83 @@
+"""Reaps orphans where the activator is process 1, as it is in its image: nothing else waits for them there.
+
+A program whose parent has ended becomes a child of process 1, and stays in the process table when it ends until process
+1 has waited for it. The activator's own children are waited for where they were started, at once: a child that has
+ended, and that nothing has waited for at several checks in a row, is an orphan.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from activator.runtime.tasks import pause
+
+CHECK_S: Final = 1.0
+CHECKS: Final = 3  # in a row that find a child that has ended, before it counts as an orphan
+REAPED_PER_CHECK_MAX: Final = 1_000
+
+
+class Orphans:
+    """The children of this process that have ended and that nothing has waited for."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, bytes], int] = {}  # process number and start time: checks that have found it ended
+        self.reaped_total = 0
+
+    async def watch(self) -> None:
+        """Reap orphans until cancelled."""
+        while True:
+            await pause(CHECK_S)
+            self.check()
+
+    def check(self) -> None:
+        """Look for children that have ended, and reap those that are orphans."""
+        if not _has_ended_child():
+            self._seen.clear()
+            return
+        seen = self._seen
+        self._seen = {}
+        reaped = 0
+        for child in _ended_children():
+            checks = seen.get(child, 0) + 1
+            if checks >= CHECKS and reaped < REAPED_PER_CHECK_MAX:
+                reaped += _reap(child[0])
+            else:
+                self._seen[child] = checks
+        self.reaped_total += reaped
+
+
+def is_needed() -> bool:
+    """True if orphans become children of this process."""
+    return os.getpid() == 1
+
+
+def _has_ended_child() -> bool:
+    try:
+        return os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return False  # there is no child at all
+
+
+def _ended_children() -> list[tuple[int, bytes]]:
+    me = str(os.getpid()).encode()
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+        except OSError:
+            continue  # it has gone
+        if fields[0] == b"Z" and fields[1] == me:
+            found.append((int(name), fields[19]))
+    return found
+
+
+def _reap(process: int) -> int:
+    """Wait for a child that has ended; return how many there were."""
+    try:
+        return int(os.waitpid(process, os.WNOHANG)[0] == process)
+    except ChildProcessError:
+        return 0
