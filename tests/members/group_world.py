@@ -62,6 +62,11 @@ class Process:
     def grant(self, allowed: bool) -> None:
         self.may_grant = allowed
 
+    def now(self) -> float:
+        """Return its own clock, which may drift."""
+        rate, offset_s = self.world.clocks.get(self.seat, (1.0, 0.0))
+        return self.world.now() * rate + offset_s
+
     def inquire(self, replica: Replica) -> None:
         """Ask the kernel: the machine of a replica is that of its seat."""
         if seat_of(replica.number) == self.seat:
@@ -124,6 +129,7 @@ class GroupWorld:
         self._order = itertools.count()
         self._lives = itertools.count(1)
         self.gives_proof = True
+        self.clocks: dict[int, tuple[float, float]] = {}  # by seat: the rate of its clock, and what it is ahead
 
     def now(self) -> float:
         return self.time_s

@@ -243,3 +243,19 @@ def test_members_that_do_not_agree_on_a_view_are_not_ready() -> None:
     group._reconsider = lambda: None  # type: ignore[method-assign]
     world.run(STUCK_S + 2.0)
     assert "no view that all reached members have accepted" in group.waiting_for()
+
+
+def test_clocks_that_drift_and_differ_end_nothing() -> None:
+    """Each member measures silence by its own clock, and no time is ever sent."""
+    world = GroupWorld(1, 3, FAST)
+    world.clocks = {0: (0.7, -1e6), 1: (1.4, 1e9), 2: (1.0, 0.0)}
+    for seat in range(3):
+        world.start(seat)
+    world.run(60.0)
+    world.check_calm()
+    epoch = world.processes[0].view.epoch
+    world.clocks[1] = (1.0, 2e9)  # it is set
+    world.run(30.0)
+    world.check_calm()
+    assert world.processes[0].view.epoch >> 32 <= (epoch >> 32) + 4
+    assert not any(process.group._ended or process.group.has_died for process in world.all)
