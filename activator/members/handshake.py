@@ -1,13 +1,17 @@
 """How two members make sure of each other before anything else is said on a connection, and how they sign what follows.
 
 Rules
-  1. Both prove that they have the group's key, over fresh random numbers of both and everything that was said. Nothing
-     that is said before is acted on, or is longer than GREETING_BYTES_MAX.
-  2. Each frame carries a code (BLAKE2b, keyed; RFC 7693) of its bytes and its place in the order: nobody on the way can
-     change, repeat, or leave out one. What is said is not encrypted: it has names of revisions and addresses of pods.
-  3. The steps: Greeting (dialer), Answer (listener, with its proof), Proof (dialer). Each is one frame.
-  4. The two speak the newest version of the protocol that both know, so that the members of a group can be upgraded one
-     after the other. Where there is none, the other side is told ours, and the connection ends.
+  1. Both prove that they have the group's key, over fresh random numbers of both and everything that was sent. Nothing
+     that is received before is acted on, or is longer than GREETING_BYTES_MAX.
+  2. The dialer proves first, and names itself last: Opening (dialer: a random number), Challenge (listener: a random
+     number), Proof (dialer), Answer (listener: who it is, with its proof), Greeting (dialer: who it is), Welcome. Each
+     is one frame. So whoever connects without the key gets a random number and a refusal. Whoever listens without the
+     key gets one code to guess keys against, which the stretched key (key.py) makes expensive, and no name.
+  3. Each frame after that carries a code (BLAKE2b, keyed; RFC 7693) of its bytes and its place in the order: nobody on
+     the way can change, repeat, or leave out one. What is sent is not encrypted: it has names of revisions and
+     addresses of pods.
+  4. The two speak the newest version of the protocol that both know. Where there is none, each side gets the version
+     of the other, and the connection ends.
 """
 
 from __future__ import annotations
@@ -17,11 +21,12 @@ import hmac
 from typing import Final, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 _T = TypeVar("_T")
 
-PROTOCOL: Final = 2  # goes up where two versions could misunderstand each other …
-OLDEST_PROTOCOL: Final = 1  # … and this, a release later, where the former one is not spoken any more
+PROTOCOL: Final = 3  # goes up where two versions could misunderstand each other
+OLDEST_PROTOCOL: Final = 3  # versions 1 and 2 name themselves to strangers, and take the end of a link for a death
 MAGIC: Final = "activator-members"
 NONCE_BYTES: Final = 32
 CODE_BYTES: Final = 16
@@ -55,43 +60,72 @@ class Party(msgspec.Struct, frozen=True, array_like=True):
     process: Process
 
 
-class Greeting(msgspec.Struct, frozen=True, tag="greeting", array_like=True):
-    """The first frame. `wanted`: the data plane that is to be spoken with, 0 for the replica as a whole."""
+class Opening(msgspec.Struct, frozen=True, tag="greeting", array_like=True):
+    """The first frame. Members of versions 1 and 2 can read it, and refuse it with their version.
+
+    `party` and `wanted` are empty: they were part of those versions.
+    """
 
     magic: str
     version: int
     oldest: int
     nonce: bytes
-    party: Party
-    wanted: int
+    party: Party = Party("", 0, 0, "", Process("", 0, 0))
+    wanted: int = 0
 
 
-class Answer(msgspec.Struct, frozen=True, tag="answer", array_like=True):
-    """The second one. `version`: the one that is spoken from here on."""
+class Challenge(msgspec.Struct, frozen=True, tag="challenge", array_like=True):
+    """The second one, of the listener. `version`: the one that is spoken from here on."""
 
     version: int
     nonce: bytes
+
+
+class Proof(msgspec.Struct, frozen=True, tag="proof", array_like=True):
+    """The third one: the dialer has the key."""
+
+    proof: bytes
+
+
+class Answer(msgspec.Struct, frozen=True, tag="answer", array_like=True):
+    """The fourth one: the listener has the key, and is this party."""
+
     party: Party
     proof: bytes
 
 
-class Proof(msgspec.Struct, frozen=True, tag="proof", array_like=True):
-    """The third one."""
+class Greeting(msgspec.Struct, frozen=True, tag="party", array_like=True):
+    """The fifth one: who the dialer is. `wanted`: the data plane that is to be spoken with, 0 for the replica as a
+    whole.
+    """
+
+    party: Party
+    wanted: int
+    proof: bytes
+
+
+class Welcome(msgspec.Struct, frozen=True, tag="welcome", array_like=True):
+    """The last one: the listener wants the connection."""
 
     proof: bytes
 
 
 class Refusal(msgspec.Struct, frozen=True, tag="refusal", array_like=True):
-    """Instead of an answer."""
+    """In place of a frame of the listener, which ends the connection."""
 
     version: int
     reason: str
 
 
 _ENCODER: Final = msgspec.msgpack.Encoder()
-_GREETING: Final = msgspec.msgpack.Decoder(Greeting)
-_ANSWER: Final = msgspec.msgpack.Decoder(Answer | Refusal)
+_OPENING: Final = msgspec.msgpack.Decoder(Opening)
+_CHALLENGE: Final = msgspec.msgpack.Decoder(Challenge | Refusal)
 _PROOF: Final = msgspec.msgpack.Decoder(Proof)
+_ANSWER: Final = msgspec.msgpack.Decoder(Answer | Refusal)
+_GREETING: Final = msgspec.msgpack.Decoder(Greeting)
+_WELCOME: Final = msgspec.msgpack.Decoder(Welcome | Refusal)
+
+WITHOUT_KEY: Final = "it does not have the key of this group"
 
 
 class SessionKeys(msgspec.Struct, frozen=True, array_like=True):
@@ -101,73 +135,137 @@ class SessionKeys(msgspec.Struct, frozen=True, array_like=True):
     receives: bytes
 
 
+class _Transcript:
+    """What both sides have sent, and codes over it with the group's key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+        self._sent = hashlib.sha256()
+
+    def add(self, frame: bytes) -> None:
+        self._sent.update(len(frame).to_bytes(4, "big") + frame)
+
+    def code(self, purpose: bytes, *more: bytes) -> bytes:
+        """Return the code of what was sent, and of this."""
+        return hmac.digest(self._key, b"\0".join([purpose, self._sent.digest(), *more]), "sha256")
+
+    def check(self, code: bytes, purpose: bytes, *more: bytes) -> None:
+        """Raises HandshakeError."""
+        if not hmac.compare_digest(code, self.code(purpose, *more)):
+            raise HandshakeError(WITHOUT_KEY)
+
+
 class Dialer:
     """The side that has connected. `expected`: the replica that must answer, 0 for whoever has the address.
 
-    `version`: that is spoken, once there is an answer.
+    The calls in order: `opening`, `take_challenge`, `take_answer`, `take_welcome`. `version`: that is spoken, once
+    there is a challenge.
     """
 
     def __init__(
         self, key: bytes, party: Party, wanted: int, expected: int, nonce: bytes, newest: int = PROTOCOL
     ) -> None:
-        self._key = key
         self._party = party
+        self._wanted = wanted
         self._expected = expected
         self._newest = newest
+        self._other = party
+        self._transcript = _Transcript(key)
         self.version = 0
-        self.greeting = _ENCODER.encode(Greeting(MAGIC, newest, OLDEST_PROTOCOL, nonce, party, wanted))
+        self.opening = _ENCODER.encode(Opening(MAGIC, newest, OLDEST_PROTOCOL, nonce))
+        self._transcript.add(self.opening)
 
-    def take_answer(self, frame: bytes) -> tuple[bytes, Party, SessionKeys]:
-        """The proof to send, who the other one is, and the keys. Raises HandshakeError."""
+    def take_challenge(self, frame: bytes) -> bytes:
+        """Return the proof to send. Raises HandshakeError."""
+        challenge = _decoded(_CHALLENGE, frame)
+        if isinstance(challenge, Refusal):
+            raise _refused(challenge)
+        if not OLDEST_PROTOCOL <= challenge.version <= self._newest:
+            raise HandshakeError(_other_version(challenge.version))
+        if len(challenge.nonce) != NONCE_BYTES:
+            raise HandshakeError("not what a member says")
+        self.version = challenge.version
+        self._transcript.add(frame)
+        proof = _ENCODER.encode(Proof(self._transcript.code(b"dialer")))
+        self._transcript.add(proof)
+        return proof
+
+    def take_answer(self, frame: bytes) -> bytes:
+        """Return the greeting to send. Raises HandshakeError."""
         answer = _decoded(_ANSWER, frame)
         if isinstance(answer, Refusal):
-            raise NotWantedError(f"{answer.reason} (its version of the protocol is {answer.version})")
-        if not OLDEST_PROTOCOL <= answer.version <= self._newest:
-            raise HandshakeError(f"it speaks version {answer.version} of the protocol, which nobody here does")
-        said = _said(self.greeting, answer)
-        if not hmac.compare_digest(answer.proof, _code(self._key, b"listener", said)):
-            raise HandshakeError("it does not have the key of this group")
+            raise _refused(answer)
+        self._transcript.check(answer.proof, b"listener", _ENCODER.encode(answer.party))
         if answer.party.group != self._party.group:
             raise HandshakeError(f"it is of the group {answer.party.group!r}")
         if self._expected and answer.party.replica != self._expected:
             raise HandshakeError("another replica has that address now")
-        keys = SessionKeys(_code(self._key, b"to listener", said), _code(self._key, b"to dialer", said))
-        self.version = answer.version
-        return _ENCODER.encode(Proof(_code(self._key, b"dialer", said))), answer.party, keys
+        self._other = answer.party
+        self._transcript.add(frame)
+        code = self._transcript.code(b"party", _ENCODER.encode(self._party), str(self._wanted).encode())
+        greeting = _ENCODER.encode(Greeting(self._party, self._wanted, code))
+        self._transcript.add(greeting)
+        return greeting
+
+    def take_welcome(self, frame: bytes) -> tuple[Party, SessionKeys]:
+        """Return who the other side is, and the keys. Raises HandshakeError."""
+        welcome = _decoded(_WELCOME, frame)
+        if isinstance(welcome, Refusal):
+            raise _refused(welcome)
+        self._transcript.check(welcome.proof, b"welcome")
+        keys = SessionKeys(self._transcript.code(b"to listener"), self._transcript.code(b"to dialer"))
+        return replace(self._other, data_plane=self._wanted), keys
 
 
 class Listener:
-    """The side that was connected to. `party` is as it answers; `version`: that is spoken, once there is a greeting."""
+    """The side that was connected to.
+
+    The calls in order: `take_opening`, `take_proof`, `take_greeting`, `welcome`. `version`: that is spoken, once there
+    is an opening.
+    """
 
     def __init__(self, key: bytes, group: str) -> None:
-        self._key = key
         self._group = group
+        self._transcript = _Transcript(key)
         self.version = PROTOCOL
-        self._said = b""
+
+    def take_opening(self, frame: bytes, nonce: bytes) -> bytes:
+        """Return the challenge to send. Raises HandshakeError, whose words may be sent to a stranger."""
+        opening = _decoded(_OPENING, frame)
+        if opening.magic != MAGIC:
+            raise HandshakeError("not a member")
+        self.version = min(opening.version, PROTOCOL)
+        if self.version < max(opening.oldest, OLDEST_PROTOCOL):
+            raise HandshakeError(_other_version(opening.version))
+        if len(opening.nonce) != NONCE_BYTES:
+            raise HandshakeError("not what a member says")
+        self._transcript.add(frame)
+        challenge = _ENCODER.encode(Challenge(self.version, nonce))
+        self._transcript.add(challenge)
+        return challenge
+
+    def take_proof(self, frame: bytes, party: Party) -> bytes:
+        """Return the answer to send, which names this side. Raises HandshakeError, whose words may be sent."""
+        self._transcript.check(_decoded(_PROOF, frame).proof, b"dialer")
+        self._transcript.add(frame)
+        answer = _ENCODER.encode(Answer(party, self._transcript.code(b"listener", _ENCODER.encode(party))))
+        self._transcript.add(answer)
+        return answer
 
     def take_greeting(self, frame: bytes) -> Greeting:
-        """Raises HandshakeError, whose words may be said to the other side."""
+        """Return who the dialer is, and what it wants. Raises HandshakeError, whose words may be sent."""
         greeting = _decoded(_GREETING, frame)
-        if greeting.magic != MAGIC:
-            raise HandshakeError("not a member")
-        self.version = min(greeting.version, PROTOCOL)
-        if self.version < max(greeting.oldest, OLDEST_PROTOCOL):
-            raise HandshakeError(f"version {greeting.version} of the protocol is not spoken here")
+        named = _ENCODER.encode(greeting.party)
+        self._transcript.check(greeting.proof, b"party", named, str(greeting.wanted).encode())
         if greeting.party.group != self._group:
             raise HandshakeError("another group")
+        self._transcript.add(frame)
         return greeting
 
-    def answer(self, greeting_frame: bytes, party: Party, nonce: bytes) -> bytes:
-        bare = Answer(self.version, nonce, party, b"")
-        self._said = _said(greeting_frame, bare)
-        return _ENCODER.encode(Answer(self.version, nonce, party, _code(self._key, b"listener", self._said)))
-
-    def take_proof(self, frame: bytes) -> SessionKeys:
-        """Raises HandshakeError."""
-        proof = _decoded(_PROOF, frame)
-        if not hmac.compare_digest(proof.proof, _code(self._key, b"dialer", self._said)):
-            raise HandshakeError("it does not have the key of this group")
-        return SessionKeys(_code(self._key, b"to dialer", self._said), _code(self._key, b"to listener", self._said))
+    def welcome(self) -> tuple[bytes, SessionKeys]:
+        """Return the last frame to send, and the keys."""
+        keys = SessionKeys(self._transcript.code(b"to dialer"), self._transcript.code(b"to listener"))
+        return _ENCODER.encode(Welcome(self._transcript.code(b"welcome"))), keys
 
 
 class Seal:
@@ -199,13 +297,20 @@ def _frame_code(key: bytes, number: int, data: bytes | memoryview) -> bytes:
     return made.digest()
 
 
-def _said(greeting: bytes, answer: Answer) -> bytes:
-    bare = _ENCODER.encode(Answer(answer.version, answer.nonce, answer.party, b""))
-    return hashlib.sha256(greeting).digest() + hashlib.sha256(bare).digest()
+def _refused(refusal: Refusal) -> HandshakeError:
+    """Return the error of a refusal: a lasting one where the other side speaks another version or has another key."""
+    if not OLDEST_PROTOCOL <= refusal.version <= PROTOCOL:
+        return HandshakeError(_other_version(refusal.version))
+    if refusal.reason == WITHOUT_KEY:
+        return HandshakeError("it says that we do not have the key of its group: is the key the same for all?")
+    return NotWantedError(refusal.reason)
 
 
-def _code(key: bytes, purpose: bytes, said: bytes) -> bytes:
-    return hmac.digest(key, purpose + b"\0" + said, "sha256")
+def _other_version(version: int) -> str:
+    return (
+        f"version {version} of the protocol is not spoken here, but {OLDEST_PROTOCOL} to {PROTOCOL}: stop all members, "
+        "and start them with one version of the program"
+    )
 
 
 def _decoded(decoder: msgspec.msgpack.Decoder[_T], frame: bytes) -> _T:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from activator.config.model.members import Members
 from activator.members.data_planes import GroupDataPlanes
-from activator.members.key import read_key
+from activator.members.key import read_key, stretched
 from activator.members.membership import Membership
 from activator.members.roster import ForbiddenError, Roster, StaticRoster
 from activator.runtime.clock import Now
@@ -38,7 +38,7 @@ async def join(
     `displaced` is called if another replica gets this one's seat, or the others take this one for ended. Raises
     StartError.
     """
-    key = read_key(config.key_file)
+    key = stretched(read_key(config.key_file), config.group)
     roster, address = _roster(config, displaced, now, rng, tasks)
     try:
         seat = await roster.join(address)

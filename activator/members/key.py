@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+from typing import Final
+
 from activator.members.handshake import KEY_BYTES_MIN
 from activator.runtime.errors import StartError
+
+STRETCH_N: Final = 1 << 14  # of scrypt (RFC 7914): 16 MiB and some 40 ms for each guess
+STRETCH_R: Final = 8
+
+
+def stretched(key: bytes, group: str) -> bytes:
+    """Return the key that members of this group use: to guess it from a code takes long even for a poor key."""
+    return hashlib.scrypt(key, salt=f"activator-members/{group}".encode(), n=STRETCH_N, r=STRETCH_R, p=1, dklen=32)
 
 
 def read_key(path: str) -> bytes:

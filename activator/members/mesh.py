@@ -162,15 +162,16 @@ class Mesh:
     async def _answer(self, sock: socket.socket) -> None:
         prepare(sock)
         listener = Listener(self._key, self._group)
-        frame = await self._read(sock)
         try:
-            greeting = listener.take_greeting(frame)
+            await self._write(sock, listener.take_opening(await self._read(sock), os.urandom(NONCE_BYTES)))
+            await self._write(sock, listener.take_proof(await self._read(sock), self._party(0)))
+            greeting = listener.take_greeting(await self._read(sock))
             self._accepts(greeting)
         except HandshakeError as error:
             await self._write(sock, refusal(str(error)))
             raise
-        await self._write(sock, listener.answer(frame, self._party(greeting.wanted), os.urandom(NONCE_BYTES)))
-        keys = listener.take_proof(await self._read(sock))
+        welcome, keys = listener.welcome()
+        await self._write(sock, welcome)
         self._accepts(greeting)  # again: this has taken its time
         self._met(Connection(sock, greeting.wanted, greeting.party, keys, False, listener.version))
 
@@ -224,11 +225,12 @@ class Mesh:
     async def _introduce(self, sock: socket.socket, own: int, wanted: int, expected: int) -> Connection:
         party = self._party(own)
         dialer = Dialer(self._key, party, wanted, expected, os.urandom(NONCE_BYTES))
-        await self._write(sock, dialer.greeting)
-        proof, other, keys = dialer.take_answer(await self._read(sock))
+        await self._write(sock, dialer.opening)
+        await self._write(sock, dialer.take_challenge(await self._read(sock)))
+        await self._write(sock, dialer.take_answer(await self._read(sock)))
+        other, keys = dialer.take_welcome(await self._read(sock))
         if other.replica == party.replica:
             raise HandshakeError("that is this replica itself")
-        await self._write(sock, proof)
         return Connection(sock, own, other, keys, True, dialer.version)
 
     # --- frames of the handshake ---

@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from activator.members.group import STUCK_S, GroupRules
+from activator.members.messages import Accept
 from activator.members.numbers import seat_of
-from tests.members.group_world import GroupWorld, Process, storm
+from tests.members.group_world import GroupWorld, storm
 
 FAST = GroupRules()
 RELEASING = GroupRules(release_s=5.0, releases_silent=True)
@@ -210,12 +211,10 @@ def test_links_that_end_while_their_members_live_prove_nothing() -> None:
 def test_a_replica_that_learns_of_its_own_end_grants_no_more() -> None:
     world = formed(3)
     victim = world.processes[1]
-    deaths: list[Process] = []
-    victim.died = lambda: deaths.append(victim)  # type: ignore[method-assign]
-    victim.group._died = victim.died
+    world.may_die = True
     world.processes[0].group.ended(victim.number)
     world.run(1.0)
-    assert deaths == [victim] and not victim.may_grant
+    assert victim.group.has_died and not victim.may_grant
     assert "must be started again" in victim.group.waiting_for()
     world._die(victim)
     world.run(1.0)
@@ -236,10 +235,31 @@ def test_a_second_replica_on_a_seat_whose_holder_is_reached_is_refused() -> None
 
 def test_members_that_do_not_agree_on_a_view_are_not_ready() -> None:
     """Whatever the reason: a group in which requests wait reports it."""
-    world = formed(2)
+    world = formed(3)
+    world.lost = (Accept,)
     group = world.processes[0].group
-    group.contacts[1].accepted_epoch = group.effective.epoch + (1 << 40)
-    group._highest = -1  # a defect: it never proposes another view
-    group._reconsider = lambda: None  # type: ignore[method-assign]
-    world.run(STUCK_S + 2.0)
+    group.set_data_planes(tuple([replace(one, drains=True) for one in group.replica.data_planes]))
+    world.run(2.0)
+    assert group.waiting_for() == ""
+    world.run(STUCK_S)
     assert "no view that all reached members have accepted" in group.waiting_for()
+    world.lost = ()
+    world.run(5.0)
+    assert group.waiting_for() == ""
+    world.check_calm()
+
+
+def test_clocks_that_drift_and_differ_end_nothing() -> None:
+    """Each member measures silence by its own clock, and no time is ever sent."""
+    world = GroupWorld(1, 3, FAST)
+    world.clocks = {0: (0.7, -1e6), 1: (1.4, 1e9), 2: (1.0, 0.0)}
+    for seat in range(3):
+        world.start(seat)
+    world.run(60.0)
+    world.check_calm()
+    epoch = world.processes[0].view.epoch
+    world.clocks[1] = (1.0, 2e9)  # it is set
+    world.run(30.0)
+    world.check_calm()
+    assert world.processes[0].view.epoch >> 32 <= (epoch >> 32) + 4
+    assert not any(process.group._ended or process.group.has_died for process in world.all)

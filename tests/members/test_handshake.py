@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from activator.members.handshake import (
     GREETING_BYTES_MAX,
     KEY_BYTES_MIN,
+    PROTOCOL,
+    WITHOUT_KEY,
     Dialer,
     HandshakeError,
     Listener,
@@ -21,7 +26,7 @@ from activator.members.handshake import (
     SessionKeys,
     refusal,
 )
-from activator.members.key import read_key
+from activator.members.key import read_key, stretched
 from activator.runtime.errors import StartError
 
 KEY = b"k" * 32
@@ -30,21 +35,29 @@ OTHER = Party("edge", 2, 0, "10.0.0.2:8015", Process("machine", 3, 4))
 
 
 def dialer(key: bytes = KEY, party: Party = ONE, expected: int = 0) -> Dialer:
-    return Dialer(key, party, 0, expected, os.urandom(32))
+    return Dialer(key, party, 9, expected, os.urandom(32))
 
 
-def answered(by: Dialer, key: bytes = KEY, party: Party = OTHER) -> tuple[Listener, bytes]:
-    listener = Listener(key, party.group)
-    listener.take_greeting(by.greeting)
-    return listener, listener.answer(by.greeting, party, os.urandom(32))
+def shake(
+    one: Dialer,
+    listener: Listener,
+    party: Party = OTHER,
+    on_the_way: Callable[[str, bytes], bytes] = lambda _, frame: frame,
+) -> tuple[SessionKeys, SessionKeys]:
+    """Run the handshake; `on_the_way(name, frame)` is what arrives of a frame."""
+    challenge = listener.take_opening(on_the_way("opening", one.opening), os.urandom(32))
+    proof = one.take_challenge(on_the_way("challenge", challenge))
+    answer = listener.take_proof(on_the_way("proof", proof), party)
+    greeting = one.take_answer(on_the_way("answer", answer))
+    greeted = listener.take_greeting(on_the_way("greeting", greeting))
+    welcome, theirs = listener.welcome()
+    other, ours = one.take_welcome(on_the_way("welcome", welcome))
+    assert (greeted.party, greeted.wanted) == (ONE, 9) and other == replace(party, data_plane=9)
+    return ours, theirs
 
 
 def met() -> tuple[SessionKeys, SessionKeys]:
-    one = dialer()
-    listener, answer = answered(one)
-    proof, party, keys = one.take_answer(answer)
-    assert party == OTHER
-    return keys, listener.take_proof(proof)
+    return shake(dialer(), Listener(KEY, "edge"))
 
 
 def test_both_get_the_same_keys_crossed() -> None:
@@ -61,90 +74,137 @@ def test_all_frames_are_short() -> None:
     long = Party(
         "g" * 63, (1 << 48) - 1, (1 << 60) - 1, "[" + "f" * 39 + "]:65535", Process("m" * 60, 1 << 30, 1 << 60)
     )
-    one = dialer(party=long)
+    one = Dialer(KEY, long, (1 << 60) - 1, 0, os.urandom(32))
     listener = Listener(KEY, long.group)
-    listener.take_greeting(one.greeting)
-    answer = listener.answer(one.greeting, long, os.urandom(32))
-    assert max(len(one.greeting), len(answer)) < GREETING_BYTES_MAX
+    frames = [one.opening]
+    frames.append(listener.take_opening(one.opening, os.urandom(32)))
+    frames.append(one.take_challenge(frames[-1]))
+    frames.append(listener.take_proof(frames[-1], long))
+    frames.append(one.take_answer(frames[-1]))
+    listener.take_greeting(frames[-1])
+    assert max(len(frame) for frame in frames) < GREETING_BYTES_MAX
 
 
-def test_a_listener_without_the_key_is_refused() -> None:
-    one = dialer()
-    _, answer = answered(one, key=b"x" * 32)
-    with pytest.raises(HandshakeError, match="does not have the key"):
-        one.take_answer(answer)
+SECRETS = (b"10.0.0.", b"machine", b"edge")
 
 
-def test_a_dialer_without_the_key_is_refused() -> None:
-    """It cannot make the proof; it could at most say back what the listener has said."""
+def test_a_stranger_who_connects_gets_a_random_number_and_a_refusal() -> None:
+    """No name, and no code to guess keys against: whatever it sends, the answer waits for its proof."""
     one = dialer(key=b"x" * 32)
-    listener, answer = answered(one)
-    with pytest.raises(HandshakeError):
-        one.take_answer(answer)
-    for attempt in (answer, one.greeting, b"", b"\x92\xa5proof\xc4\x20" + b"\0" * 32):
+    nonce = os.urandom(32)
+    listener = Listener(KEY, "edge")
+    challenge = listener.take_opening(one.opening, nonce)
+    assert challenge == msgspec.msgpack.encode(["challenge", PROTOCOL, nonce]), "nothing but these"
+    for attempt in (one.take_challenge(challenge), challenge, one.opening, b"", b"\x92\xa5proof\xc4\x20" + b"\0" * 32):
         with pytest.raises(HandshakeError):
-            listener.take_proof(attempt)
+            listener.take_proof(attempt, OTHER)
+    assert not any(secret in refusal(WITHOUT_KEY) for secret in SECRETS)
 
 
-def test_a_proof_is_good_for_one_connection() -> None:
+def test_a_stranger_who_listens_gets_one_code_and_no_name() -> None:
     one = dialer()
-    _, answer = answered(one)
-    proof, _, _ = one.take_answer(answer)
-    later, _ = answered(one)
+    stranger = Listener(b"x" * 32, "edge")
+    proof = one.take_challenge(stranger.take_opening(one.opening, os.urandom(32)))
+    assert not any(secret in frame for secret in SECRETS for frame in (one.opening, proof))
+    with pytest.raises(HandshakeError):
+        stranger.take_proof(proof, OTHER)
+    fake = msgspec.msgpack.encode(["answer", OTHER, b"\0" * 32])
     with pytest.raises(HandshakeError, match="does not have the key"):
-        later.take_proof(proof)
+        one.take_answer(fake)
 
 
-def test_another_group_another_version_and_another_program_are_told_apart() -> None:
+def test_frames_of_another_handshake_are_good_for_nothing() -> None:
+    """Every frame that a member has sent is recorded, and sent again to each of the two."""
+    recorded: dict[str, bytes] = {}
+
+    def record(name: str, frame: bytes) -> bytes:
+        recorded[name] = frame
+        return frame
+
+    shake(dialer(), Listener(KEY, "edge"), on_the_way=record)
+    replayed = Listener(KEY, "edge")
+    replayed.take_opening(recorded["opening"], os.urandom(32))
+    with pytest.raises(HandshakeError, match="does not have the key"):
+        replayed.take_proof(recorded["proof"], OTHER)
+    for name in ("challenge", "answer", "greeting", "welcome", "proof"):
+
+        def replay(one: str, frame: bytes, name: str = name) -> bytes:
+            return recorded[one] if one == name else frame
+
+        with pytest.raises(HandshakeError):
+            shake(dialer(), Listener(KEY, "edge"), on_the_way=replay)
+
+
+def test_what_one_side_has_sent_is_no_proof_of_the_other() -> None:
+    """A stranger between two dialers cannot have them prove themselves to each other as listeners."""
+    one, listener = dialer(), Listener(KEY, "edge")
+    proof = one.take_challenge(listener.take_opening(one.opening, os.urandom(32)))
+    with pytest.raises(HandshakeError):
+        one.take_answer(proof)
+
+
+def test_another_group_and_another_program_are_refused() -> None:
     with pytest.raises(HandshakeError, match="another group"):
-        Listener(KEY, "core").take_greeting(dialer().greeting)
+        shake(dialer(), Listener(KEY, "core"))
+    with pytest.raises(HandshakeError, match="does not have the key"):
+        shake(dialer(stretched(KEY, "edge")), Listener(stretched(KEY, "core"), "edge"))
     with pytest.raises(HandshakeError, match="not what a member says"):
-        Listener(KEY, "edge").take_greeting(b"GET / HTTP/1.1\r\n")
-    newer = dialer().greeting.replace(b"activator-members\x02\x01", b"activator-members\x04\x03")
-    with pytest.raises(HandshakeError, match="version 4 of the protocol is not spoken here"):
-        Listener(KEY, "edge").take_greeting(newer)
-    with pytest.raises(NotWantedError, match=r"version 3 of the protocol is not spoken here \(its version"):
-        dialer().take_answer(refusal("version 3 of the protocol is not spoken here"))
+        Listener(KEY, "edge").take_opening(b"GET / HTTP/1.1\r\n", os.urandom(32))
 
 
-@pytest.mark.parametrize(("newest", "spoken"), [(1, 1), (2, 2), (3, 2)])
-def test_a_newer_member_speaks_as_the_older_one_does(newest: int, spoken: int) -> None:
-    """So a group is upgraded one member after the other; both know which version it is."""
-    newer = Dialer(KEY, ONE, 0, 0, os.urandom(32), newest=newest)
-    listener, answer = answered(newer)
-    proof, _, keys = newer.take_answer(answer)
-    assert listener.take_proof(proof).receives == keys.sends
-    assert (newer.version, listener.version) == (spoken, spoken)
+def test_an_old_version_is_refused_and_both_sides_know_why() -> None:
+    """The first frame of versions 1 and 2 named the replica; the answer had a code over it."""
+    former = msgspec.msgpack.encode(["greeting", "activator-members", 2, 1, os.urandom(32), ONE, 0])
+    with pytest.raises(HandshakeError, match="version 2 of the protocol is not spoken here, but 3 to 3: stop all"):
+        Listener(KEY, "edge").take_opening(former, os.urandom(32))
+    with pytest.raises(HandshakeError, match="version 2 of the protocol is not spoken here, but 3 to 3") as error:
+        dialer().take_challenge(msgspec.msgpack.encode(["refusal", 2, "version 3 of the protocol is not spoken here"]))
+    assert not isinstance(error.value, NotWantedError), "it is logged and counted"
+    shown = msgspec.msgpack.decode(dialer().opening)
+    assert shown[:4] == ["greeting", "activator-members", 3, 3] and len(shown) == 7, "a former version can read it"
+    assert shown[5] == ["", 0, 0, "", ["", 0, 0]]
+
+
+def test_a_newer_member_speaks_as_the_older_one_does() -> None:
+    newer = Dialer(KEY, ONE, 9, 0, os.urandom(32), newest=PROTOCOL + 1)
+    shake(newer, Listener(KEY, "edge"))
+    assert newer.version == PROTOCOL
+
+
+def test_a_refusal_of_a_member_is_no_lasting_one() -> None:
+    one = dialer()
+    one.take_challenge(Listener(KEY, "edge").take_opening(one.opening, os.urandom(32)))
+    with pytest.raises(NotWantedError, match="not in this view"):
+        one.take_welcome(refusal("not in this view"))
 
 
 def test_whoever_is_expected_must_answer() -> None:
-    one = dialer(expected=7)
-    _, answer = answered(one)
     with pytest.raises(HandshakeError, match="another replica has that address now"):
-        one.take_answer(answer)
+        shake(dialer(expected=7), Listener(KEY, "edge"))
 
 
-@given(place=st.integers(0, 400), change=st.integers(1, 255), whose=st.sampled_from(["greeting", "answer", "proof"]))
+FRAMES = ["opening", "challenge", "proof", "answer", "greeting", "welcome"]
+
+
+@given(place=st.integers(0, 400), change=st.integers(1, 255), whose=st.sampled_from(FRAMES))
 def test_whatever_is_changed_on_the_way_is_noticed(place: int, change: int, whose: str) -> None:
-    one = dialer()
-
-    def altered(frame: bytes, name: str) -> bytes:
+    def altered(name: str, frame: bytes) -> bytes:
         if name != whose:
             return frame
         at = place % len(frame)
         return frame[:at] + bytes([frame[at] ^ change]) + frame[at + 1 :]
 
-    listener = Listener(KEY, "edge")
-    greeting = altered(one.greeting, "greeting")
+    with pytest.raises(HandshakeError):
+        shake(dialer(), Listener(KEY, "edge"), on_the_way=altered)
 
-    def meet() -> None:
-        listener.take_greeting(greeting)
-        answer = altered(listener.answer(greeting, OTHER, os.urandom(32)), "answer")
-        proof, _, _ = one.take_answer(answer)
-        listener.take_proof(altered(proof, "proof"))
+
+@given(size=st.integers(0, 200), whose=st.sampled_from(FRAMES))
+def test_whatever_is_cut_on_the_way_is_noticed(size: int, whose: str) -> None:
+    def cut(name: str, frame: bytes) -> bytes:
+        return frame if name != whose else frame[: size % len(frame)]
 
     with pytest.raises(HandshakeError):
-        meet()
+        shake(dialer(), Listener(KEY, "edge"), on_the_way=cut)
 
 
 def test_frames_are_good_once_and_in_order() -> None:

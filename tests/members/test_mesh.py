@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import msgspec
 import pytest
 
 from activator.members import mesh as mesh_module
-from activator.members.handshake import Greeting, HandshakeError, NotWantedError, Party, Process, Seal
+from activator.members.handshake import Dialer, Greeting, HandshakeError, NotWantedError, Party, Process, Seal
 from activator.members.mesh import HANDSHAKES_MAX, HANDSHAKES_OF_ONE_MAX, Connection, Mesh, VacantError, split
 from activator.runtime.errors import StartError
 from activator.runtime.tasks import TaskGroupOwner
@@ -137,7 +138,7 @@ def test_an_address_where_nobody_listens_is_vacant() -> None:
 
 def test_who_has_another_key_is_refused_on_both_sides() -> None:
     async def story(one: Replica, two: Replica) -> None:
-        with pytest.raises(HandshakeError, match="does not have the key"):
+        with pytest.raises(HandshakeError, match="we do not have the key"):
             await two.mesh.dial(one.address, 0, 0)
         await until(lambda: one.mesh.refused_total.total() == 1)
         assert one.met == [] and two.mesh.refused_total["refused"] == 1
@@ -190,6 +191,44 @@ def test_strangers_get_nothing(said: bytes) -> None:
         await until(lambda: one.mesh.refused_total.total() == 1)
         dialled = await two.mesh.dial(one.address, 0, 0)
         dialled.sock.close()
+
+    run(story)
+
+
+def test_a_stranger_with_a_good_opening_gets_no_name_and_no_code() -> None:
+    """All that the port has ever said to it: a random number, and a refusal."""
+
+    async def story(one: Replica, two: Replica) -> None:
+        loop = asyncio.get_running_loop()
+        dialer = Dialer(b"x" * 32, Party("edge", 2, 0, "", NOWHERE), 0, 0, b"n" * 32)
+        sock = await stranger(one.address)
+        await loop.sock_sendall(sock, struct.pack("<I", len(dialer.opening)) + dialer.opening)
+        said = await loop.sock_recv(sock, 4096)
+        proof = dialer.take_challenge(said[4:])
+        await loop.sock_sendall(sock, struct.pack("<I", len(proof)) + proof)
+        with contextlib.suppress(ConnectionResetError):
+            while part := await loop.sock_recv(sock, 4096):
+                said += part
+        sock.close()
+        assert len(said) < 120 and b"does not have the key" in said
+        assert one.address.encode() not in said and b"edge" not in said
+        await until(lambda: one.mesh.refused_total["refused"] == 1)
+
+    run(story)
+
+
+def test_a_member_of_a_former_version_gets_a_refusal_that_it_can_read() -> None:
+    async def story(one: Replica, two: Replica) -> None:
+        loop = asyncio.get_running_loop()
+        former = msgspec.msgpack.encode(
+            ["greeting", "activator-members", 2, 1, b"n" * 32, Party("edge", 2, 0, "10.0.0.2:8015", NOWHERE), 0]
+        )
+        sock = await stranger(one.address)
+        await loop.sock_sendall(sock, struct.pack("<I", len(former)) + former)
+        said = await loop.sock_recv(sock, 4096)
+        tag, version, reason = msgspec.msgpack.decode(said[4:])
+        assert (tag, version) == ("refusal", 3) and reason.startswith("version 2 of the protocol is not spoken here")
+        sock.close()
 
     run(story)
 

@@ -32,6 +32,7 @@ class Planes(GroupDataPlanes):
     def __init__(self) -> None:
         self.views: list[View] = []
         self.may_grant = True
+        self.has_ended = False
         self.socks: dict[int, socket.socket] = {}
 
     def join(self, group: GroupSide) -> None:
@@ -43,7 +44,10 @@ class Planes(GroupDataPlanes):
 
     def link_member(self, own: int, other: int, sock: socket.socket, keys: SessionKeys) -> None:
         self.close(other)
-        self.socks[other] = sock
+        if self.has_ended:
+            sock.close()
+        else:
+            self.socks[other] = sock
 
     def allow_grants(self, allowed: bool) -> None:
         self.may_grant = allowed
@@ -90,6 +94,7 @@ class Machine:
 
     async def kill(self) -> None:
         """End as a process does that is killed: nothing is said."""
+        self.planes.has_ended = True
         await self.tasks.close()
         self.membership._is_closing = True
         for link in [*self.membership._links.values()]:
@@ -191,6 +196,27 @@ def test_links_that_are_slow_are_links() -> None:
             relay.chunk_delay_s = 0.05
         await asyncio.sleep(2.0)
         assert machines.are_together()
+
+    run(story)
+
+
+def test_what_was_said_on_a_link_is_good_for_nothing_on_another_one() -> None:
+    """Somebody on the way has recorded all of it, and sends it again: no link, nothing ends, the members stay."""
+
+    async def story(machines: Machines) -> None:
+        await asyncio.sleep(0.5)
+        numbers = [one.membership.replica for one in machines.all]
+        refused = 0
+        for relay in machines.relays:
+            host, port = relay.target
+            for recorded in (b"".join(relay.carried), *relay.carried[:8]):
+                sock = socket.create_connection((host, port), timeout=5.0)
+                sock.sendall(recorded)
+                sock.close()
+                refused += bool(recorded)
+        await asyncio.sleep(1.0)
+        assert machines.are_together() and [one.membership.replica for one in machines.all] == numbers
+        assert refused and sum(one.membership._mesh.refused_total.total() for one in machines.all) >= refused
 
     run(story)
 

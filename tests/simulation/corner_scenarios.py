@@ -1180,6 +1180,33 @@ def what_is_said_of_a_slot_of_another_member_is_heard(seed: int) -> None:
     expect(tracker.suspect_until_s > hand.node.now(), "it is not heard of")
 
 
+def a_member_that_lies_frees_no_slot_of_another_one(seed: int) -> None:
+    """It has the key, releases slots twice, releases those of others, and names them as its own."""
+    hand = owning(seed, 1, 2)
+    hand.view(2, MemberName(2, OTHERS[0]), MemberName(3, OTHERS[1]))
+    hand.member.linked(3)
+    for member in (2, 3):
+        hand.member.receive(member, Registered(2, ""))
+    hand.taken()
+    hand.member.receive(2, Want(2, NAME, WaitingRequest(1)))
+    honest = next(message for message in hand.taken() if isinstance(message, Granted))
+    hand.member.receive(3, Want(2, NAME, WaitingRequest(1)))
+    own = next(message for message in hand.taken() if isinstance(message, Granted))
+    lending = hand.member.owned[NAME].lending
+    waits = hand.world.ask(hand.node, KEY, 0.1)
+    for _ in range(2):
+        hand.member.receive(3, Released(2, NAME, honest.slot, 0.1, True))
+        hand.member.receive(3, Returned(2, NAME, (honest.slot,)))
+    expect(waits.pod is None and lending.lent() == 2, "it has freed a slot of another member")
+    hand.member.receive(3, Register(2, NAME, (HeldSlot(honest.slot, "nowhere", "10.9.9.9:1"),), ()))
+    expect(hand.member._lent.waiters[honest.slot].borrower.number == 2, "it has taken a slot of another member")
+    for _ in range(3):
+        hand.member.receive(3, Released(2, NAME, own.slot, 0.1, True))
+    expect(waits.pod is not None and len(hand.throttler.leases) == 2, "a slot was free twice")
+    hand.member.receive(2, Released(2, NAME, honest.slot, 0.1, True))
+    expect(honest.slot not in hand.member._lent.waiters, "its own member cannot give it back")
+
+
 def who_joins_is_known_at_once_and_who_left_no_more(seed: int) -> None:
     hand = owning(seed)
     hand.view(2, MemberName(3, OTHERS[1]))
@@ -1407,6 +1434,7 @@ CORNERS: list[Callable[[int], None]] = [
     a_place_is_told_where_there_is_a_line,
     numbers_of_slots_begin_where_it_is_said,
     what_is_said_of_a_slot_of_another_member_is_heard,
+    a_member_that_lies_frees_no_slot_of_another_one,
     who_joins_is_known_at_once_and_who_left_no_more,
     who_is_alone_from_now_on_grants_at_once,
     who_borrows_from_somebody_that_is_not_there_registers_later,

@@ -63,10 +63,11 @@ class LentSlots:
         self._last += 1
         return self._last
 
-    def released(self, slot: int, latency_s: float, succeeded: bool, unused: bool = False) -> None:
-        """It is back; harmless for one that was taken back before."""
-        waiter = self.waiters.pop(slot, None)
-        if waiter is not None:
+    def released(self, member: int, slot: int, latency_s: float, succeeded: bool, unused: bool = False) -> None:
+        """Release a slot that this member has. Anything else is ignored: the slot was taken back, or another has it."""
+        waiter = self.waiters.get(slot)
+        if waiter is not None and waiter.borrower.number == member:
+            del self.waiters[slot]
             del waiter.borrower.slots[slot]
             waiter.lending.forget_unplaced(waiter)
             lease, waiter.lease = waiter.lease, None
@@ -431,6 +432,8 @@ class Lending(LineObserver):
 
     def _adopt(self, borrower: Borrower, held: HeldSlot) -> None:
         former = self._lent.waiters.get(held.slot)
+        if former is not None and former.borrower.number != borrower.number:
+            return  # a member that lies: another one has this slot
         if former is not None:  # of a revision of this name that is gone here, and was not there when it was said
             former.lending.give_up(former)
         table = self.throttler.table

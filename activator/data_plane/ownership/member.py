@@ -278,10 +278,10 @@ class Member:
         elif message.key in self._unknown:
             self._keep_unknown(number, message)
         elif isinstance(message, Released):
-            self._lent.released(message.slot, message.latency_s, message.succeeded)
+            self._lent.released(number, message.slot, message.latency_s, message.succeeded)
         elif isinstance(message, Returned):
             for slot in message.slots:
-                self._lent.released(slot, 0.0, False, True)
+                self._lent.released(number, slot, 0.0, False, True)
         elif isinstance(message, Registered):
             if message.epoch >= peer.begun:
                 peer.begun = peer.registered = message.epoch
