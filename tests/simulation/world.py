@@ -349,7 +349,7 @@ class Node:
         if throttler is None:
             return
         old = throttler.table
-        rebuild = Rebuild(throttler, self.new_table(highest_generation(old)), throttler.spec, "")
+        rebuild = Rebuild(throttler, self.new_table(highest_generation(old)), throttler.spec, "", 0.0)
         there = [one for one in old.slots[: old.length] if one.identity and one.state != DRAINING]
         rebuild.make_slots(len(there))
         for one in there:
