@@ -117,7 +117,7 @@ class ChildProcess(Unit):
         self.address = place.first_address
         self.output = Output(self._settings.readiness.log, on_line)
         self._gpus = gpus
-        self._cgroup: Cgroup | None = None  # that limits its memory
+        self._cgroup: Cgroup | None = None  # the cgroup limits its memory
         self._launch: Launch | None = None  # how it was started
         self._child: Spawned | None = None
         self._remains: Remains | None = None
@@ -321,7 +321,7 @@ class ChildProcess(Unit):
             await asyncio.wait(self._readers, timeout=_LAST_OUTPUT_S)
 
     def _signal(self, number: int) -> None:
-        """To the process and all its descendants that kept its group."""
+        """Send a signal to the process and to all its descendants that kept its group."""
         if self._child is not None:
             signal_group(self._child.pid, number)
 

@@ -1,4 +1,4 @@
-"""What is left of a program, from its stop signal until nothing of it is alive.
+"""The processes of one program, from its stop signal until none of them is alive.
 
 A program has gone when no process of its group is alive, and none that carries its mark in its environment: a helper or
 a daemon that made a session of its own is part of it. All of it gets the stop signal and has the grace. What is left
