@@ -495,7 +495,7 @@ def test_an_engine_that_stalls_does_not_hold_up_the_end_for_long(tmp_path: Path)
         async with fake_engine(tmp_path / "engine.sock") as fake:
             fake.images["web"] = Image()
             made = World(fake)
-            made.want(revision_of(image="web", stop={"grace": "1s"}), 3)
+            made.want(revision_of(image="web", max_scale=3, stop={"grace": "1s"}), 3)
             await made.until(lambda: len(made.ready()) == 3)
             fake.faults[""] = "stall"
             await asyncio.wait_for(made.supervisor.close(), 25.0)
