@@ -592,6 +592,41 @@ def test_where_its_command_fails_the_program_gets_the_signal_and_the_grace(
     activator.wait_log(rf"\(`stop.command`\) {how}: the program gets SIGTERM")
 
 
+# --- process 1 of a container -----------------------------------------------------------------------------------------
+
+
+def zombies_of(parent: int) -> int:
+    """How many children of a process have ended, and it has not waited for."""
+    count = 0
+    for name in os.listdir("/proc"):
+        with suppress(OSError, ValueError):
+            state, found = Path(f"/proc/{int(name)}/stat").read_text().rpartition(")")[2].split()[:2]
+            count += (state, found) == ("Z", str(parent))
+    return count
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_as_process_1_it_waits_for_what_nobody_else_waits_for(run_activator: RunActivator, workers: int) -> None:
+    """As in a container whose entry point is the activator. The exit codes of its own children are not lost."""
+    alone = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no process namespaces here")
+    orphans = 'for n in 1 2 3 4 5 6 7 8 9; do (sh -c "exit 0" & ); done; exec "$@"'
+    command = ["sh", "-c", orphans, "sh", *SERVING]
+    revisions = [process_revision(command, idle="100ms"), {**process_revision(["sh", "-c", "exit 3"]), "name": "bad"}]
+    revisions[1]["hosts"] = ["bad.test"]
+    activator = run_activator(configured(revisions, workers=workers), prefix=alone)
+    first = int(Path(f"/proc/{activator.process.pid}/task/{activator.process.pid}/children").read_text())
+    for _ in range(3):
+        assert ask(activator.address, request()).status == 200
+        eventually(lambda: figures(activator)["processes"] == 0, "the program has gone")
+    answer = ask(activator.address, request(host="bad.test"))
+    assert b"exited with code 3" in answer.body, "its exit code was not lost"
+    eventually(lambda: zombies_of(first) == 0, "no zombies are left")
+    os.kill(first, signal.SIGTERM)
+    assert activator.wait_end() == 0
+
+
 # --- failed starts ----------------------------------------------------------------------------------------------------
 
 

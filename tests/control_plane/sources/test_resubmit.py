@@ -184,7 +184,9 @@ def test_processes_say_what_there_is_and_why_they_do_not_start() -> None:
         processes._crashed(fleet, process, "it cannot be run")
     said.clear()
     processes.relist("default/run")
-    assert said == [Listed("default/run", SOURCE, ()), RevisionFailed("default/run", "it cannot be run")]
+    failed = RevisionFailed("default/run", "it cannot be run", fleet.not_before_s)
+    assert said == [Listed("default/run", SOURCE, ()), failed]
+    assert fleet.not_before_s > 0.0, "what is told is when the next start may be tried"
 
 
 def test_a_revision_that_fails_before_it_can_be_told_is_one_of_all() -> None:
