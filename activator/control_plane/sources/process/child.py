@@ -235,6 +235,7 @@ class ChildProcess(Unit):
         cause = cause_of(self.exit_code or 0, self.output.lines())
         if self.exit_code == 0 and self._remains is not None:
             await self._remains.until_empty(_LAST_OUTPUT_S, self._owner.now)
+            await self._remains.claim_hidden(self._owner.reaping.groups - {self._remains.group})
             if left := await self._remains.described():
                 self.left_running = True
                 return f"the program put itself into the background (it left {left}): run it in the foreground"
