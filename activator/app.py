@@ -228,7 +228,7 @@ class App:
             loop.add_signal_handler(number, self._signalled)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
         self._tasks.start("freed memory", FreedMemory().watch())
-        if orphans.is_needed():
+        if orphans.adopt():
             self._tasks.start("orphans", orphans.Orphans().watch())
         await self.start()
         self._tasks.start("judge", self._judge())

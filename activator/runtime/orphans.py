@@ -1,12 +1,15 @@
-"""Reaps orphans where the activator is process 1, as it is in its image: nothing else waits for them there.
+"""Adopts and reaps orphans: descendants of the activator whose parent has ended.
 
-A program whose parent has ended becomes a child of process 1, and stays in the process table when it ends until process
-1 has waited for it. The activator's own children are waited for where they were started, at once: a child that has
-ended, and that nothing has waited for at several checks in a row, is an orphan.
+They become children of process 1, which the activator is in its image, or of a process that has asked the kernel for
+them. So a daemon that a program leaves behind is known to be a descendant, also if it hides its environment. A child
+that has ended stays in the process table until its parent has waited for it. The activator's own children are waited
+for where they were started, at once: a child that has ended, and that nothing has waited for at several checks in a
+row, is an orphan.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 from typing import Final
 
@@ -15,6 +18,7 @@ from activator.runtime.tasks import pause
 CHECK_S: Final = 1.0
 CHECKS: Final = 3  # in a row that find a child that has ended, before it counts as an orphan
 REAPED_PER_CHECK_MAX: Final = 1_000
+_PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 class Orphans:
@@ -47,9 +51,9 @@ class Orphans:
         self.reaped_total += reaped
 
 
-def is_needed() -> bool:
-    """True if orphans become children of this process."""
-    return os.getpid() == 1
+def adopt() -> bool:
+    """Make orphans children of this process; False where the kernel does not do that."""
+    return os.getpid() == 1 or ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
 
 
 def _has_ended_child() -> bool:

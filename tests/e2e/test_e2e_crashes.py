@@ -129,7 +129,7 @@ def test_programs_that_cannot_start(run_activator: RunActivator) -> None:
             ["/etc/passwd"],
             "cannot start /etc/passwd: it is not executable; make it so (chmod +x), or put its interpreter before it",
         ),
-        "done": (["true"], "the program exited with code 0"),
+        "done": (["true"], "the program exited with code 0; if it goes into the background, run it in the foreground"),
         "killed": (["sh", "-c", "kill -9 $$"], "the program was ended by SIGKILL"),
     }
     activator = run_activator(

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -242,6 +243,40 @@ def running(activator: Activator, word: str) -> list[int]:
     return found
 
 
+def anywhere(word: str) -> list[int]:
+    """The living processes of this machine that have this word in their command line, whoever started them."""
+    found = []
+    for name in os.listdir("/proc"):
+        with suppress(OSError):
+            if name.isdigit() and word in Path(f"/proc/{name}/cmdline").read_bytes().decode().split("\0"):
+                found.append(int(name))
+    return found
+
+
+def test_nginx_in_the_background_is_told_to_stay_and_in_the_foreground_writes_to_its_output(
+    run_activator: RunActivator, need_program: Callable[[str], str], tmp_path: Path
+) -> None:
+    """It overwrites its environment, and opens its log by name."""
+    nginx, port, path = need_program("nginx"), free_port(), tmp_path / "nginx.conf"
+
+    def write(daemon: str) -> None:
+        path.write_text(
+            f"daemon {daemon}; pid {tmp_path}/pid; error_log /dev/stderr notice; events {{}}\n"
+            f"http {{ access_log off; server {{ listen 127.0.0.1:{port}; return 200 served; }} }}\n"
+        )
+
+    write("on")
+    activator = run_activator(configured([fixed(port, [nginx, "-c", str(path)], idle="100ms")]))
+    answer = ask(activator.address, request())
+    assert (answer.status, answer.reason) == (503, "revision_failed")
+    assert b"put itself into the background" in answer.body
+    write("off")
+    assert cli("load", "app", "--admin", f"http://{activator.admin}").returncode == 0
+    eventually(lambda: not activator.revision("app")["failure"], "it may be tried again")
+    assert ask(activator.address, request()).body == b"served"
+    activator.wait_log("start worker processes", count=2)
+
+
 def is_another(activator: Activator, body: bytes) -> bool:
     answer = ask(activator.address, request())
     return answer.status == 200 and answer.body != body
@@ -279,17 +314,18 @@ if os.fork():
 null = os.open(os.devnull, os.O_RDWR)
 for number in (0, 1, 2):
     os.dup2(null, number)
-os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+os.execve(sys.executable, [sys.executable, *sys.argv[2:]], {} if sys.argv[1] == "hidden" else os.environ)
 """
 
 
+@pytest.mark.parametrize("environment", ["plain", "hidden"])
 @pytest.mark.parametrize("is_fixed", [True, False], ids=["its own port", "any port"])
 def test_a_program_that_goes_into_the_background_is_told_to_stay(
-    run_activator: RunActivator, tmp_path: Path, is_fixed: bool
+    run_activator: RunActivator, tmp_path: Path, is_fixed: bool, environment: str
 ) -> None:
     port = free_port() if is_fixed else 0
     serving = serving_on(port) if is_fixed else SERVING
-    command = [sys.executable, "-I", "-S", "-c", DAEMON, *serving[1:]]
+    command = [sys.executable, "-I", "-S", "-c", DAEMON, environment, *serving[1:]]
     more: dict[str, Any] = {"port": port} if is_fixed else {}
     activator = run_activator(configured([process_revision(command, **more)]))
     answer = ask(activator.address, request())
@@ -297,7 +333,7 @@ def test_a_program_that_goes_into_the_background_is_told_to_stay(
     assert b"put itself into the background" in answer.body
     assert b"run it in the foreground" in answer.body
     activator.wait_log("run it in the foreground")
-    eventually(lambda: not running(activator, "serving.py"), "nothing of it serves any more")
+    eventually(lambda: not anywhere(serving[-1] if is_fixed else DAEMON), "nothing of it serves any more")
     (tmp_path / "activator0.yaml").write_text(json.dumps(configured([process_revision(serving, **more)])))
     activator.signal(signal.SIGHUP)
     activator.wait_log(" reloaded")

@@ -16,7 +16,7 @@ from tests.sources import ROOT
 # Makes five orphans and a child of its own, whose exit code has to be there after the orphans have been reaped.
 _AS_PROCESS_1 = """
 import asyncio, json, os, subprocess, sys
-from activator.runtime.orphans import CHECKS, CHECK_S, Orphans, is_needed
+from activator.runtime.orphans import CHECKS, CHECK_S, Orphans, adopt
 
 def zombies():
     found = []
@@ -28,6 +28,7 @@ def zombies():
     return found
 
 async def main():
+    is_adopting = adopt()
     for _ in range(5):
         subprocess.run(["sh", "-c", "sleep 0.2 & exit 0"], check=True)
     own = await asyncio.create_subprocess_exec("sh", "-c", "exit 7")
@@ -35,11 +36,20 @@ async def main():
     while made.reaped_total < 5:
         await asyncio.sleep(0.05)
     watched.cancel()
-    print(json.dumps([is_needed(), os.getpid(), zombies(), await own.wait(), made.reaped_total]))
+    print(json.dumps([is_adopting, os.getpid(), zombies(), await own.wait(), made.reaped_total]))
 
 made = Orphans()
 asyncio.run(asyncio.wait_for(main(), 20.0))
 """
+
+
+def test_a_process_that_is_not_the_first_one_adopts_orphans_as_well() -> None:
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-c", _AS_PROCESS_1]
+    done = subprocess.run(words, cwd=ROOT, env=variables, capture_output=True, text=True, timeout=40, check=False)
+    assert done.returncode == 0, done.stderr
+    is_adopting, number, *rest = json.loads(done.stdout)
+    assert (is_adopting, rest) == (True, [[], 7, 5]) and number != 1
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="needs root and unshare")
@@ -61,7 +71,6 @@ def test_a_child_is_an_orphan_only_after_several_checks() -> None:
     assert child.wait() == 0
     made.check()
     assert made.reaped_total == 0
-    assert not orphans.is_needed()
 
 
 def test_a_child_that_nothing_waits_for_is_reaped() -> None:

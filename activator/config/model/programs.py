@@ -175,7 +175,8 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
         doc(
             "The program and its arguments. `{port}` is replaced by the port that the process must listen on; the "
             "environment variable `PORT` has the same value. `{socket}` and `SOCKET` likewise, if it listens on a Unix "
-            "socket. No shell reads it: nothing else is expanded.",
+            "socket. No shell reads it: nothing else is expanded. The program has to stay in the foreground (nginx: "
+            "`daemon off;`).",
             ["python3", "serve.py", "--port", "{port}"],
             ["uvicorn", "app:app", "--uds", "{socket}"],
         ),

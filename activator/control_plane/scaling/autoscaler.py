@@ -1,4 +1,4 @@
-"""Which revision is decided on when: loads and ready pods come in, numbers of pods go out.
+"""The autoscaler: decides when each revision needs another number of pods, from its loads and its ready pods.
 
 Rules
   1. A revision that carries something, or has more pods than its minimum, is *awake*: it is decided on every
@@ -34,7 +34,7 @@ Scale = Callable[[str, Decision], None]
 
 
 class Shown(NamedTuple):
-    """What is known of one revision's scale."""
+    """The last decisions on the scale of one revision."""
 
     key: str
     decision: Decision
@@ -66,7 +66,7 @@ class _Revision:
         self.look_wall_s = NEVER  # when the schedule may change
         self.held_for_s = 0.0  # an operator's wish: from when it is ready …
         self.held_until_s = 0.0  # … and until when that holds
-        self.is_released = False  # an operator's wish: what is in flight ends with the pods that it is in
+        self.is_released = False  # an operator has unloaded it: requests in flight end with their pods
         self.is_fresh = True  # neither a load nor a number of pods has come
         self.kept = 0  # pods that the last decision wants without a request
         self.decision: Decision | None = None
@@ -154,7 +154,7 @@ class Autoscaler:
             self._decide(load.key, revision)
 
     def ready(self, key: str, count: int) -> None:
-        """So many pods of the revision are ready. Of a new one, the first count is what it runs already."""
+        """Note how many pods of the revision are ready. The first count of a new revision is what it runs already."""
         revision = self._revisions.get(key)
         if revision is None or count == revision.ready:
             return
@@ -170,9 +170,9 @@ class Autoscaler:
         revision.is_fresh = False
 
     def busy(self, key: str, count: int) -> None:
-        """So many pods of the revision say that they work without a request: they are needed, until they say otherwise.
+        """Note how many pods of the revision report work without a request: they are needed until they report none.
 
-        The grace before zero begins with the last time that this was said.
+        The grace before zero begins with the last such report.
         """
         revision = self._revisions.get(key)
         if revision is None:
@@ -184,13 +184,13 @@ class Autoscaler:
             self._decide(key, revision)
 
     def touched(self, key: str, ago_s: float) -> None:
-        """A pod of the revision says that it was active so long ago: that counts like a request then."""
+        """Note that a pod reports its last activity so long ago: it counts like a request at that time."""
         revision = self._revisions.get(key)
         if revision is not None:
             revision.busy_s = max(revision.busy_s, self._now() - ago_s)
 
     def has_requests(self, key: str) -> bool:
-        """Whether any request of the revision is here."""
+        """True if the revision has a request in flight or in its queue."""
         revision = self._revisions.get(key)
         return revision is not None and revision.carried > 0
 
@@ -237,7 +237,7 @@ class Autoscaler:
         return max(revision.rule.min, scheduled)
 
     def tick(self) -> None:
-        """Decide on what is due; to be called several times in SCALING_INTERVAL_S."""
+        """Decide on each revision that is due; to be called several times in SCALING_INTERVAL_S."""
         if self._looks:
             self._look_at_schedules()
         if not self._awake:
@@ -251,7 +251,7 @@ class Autoscaler:
     # --- what it knows ---
 
     def decision(self, key: str) -> Decision | None:
-        """The last one; its `seen.now_s` says when it was made."""
+        """Return the last decision; its `seen.now_s` is the time at which it was made."""
         revision = self._revisions.get(key)
         return None if revision is None else revision.decision
 
@@ -261,14 +261,14 @@ class Autoscaler:
         return None if revision is None else self._shown(key, revision)
 
     def all_shown(self) -> Iterator[Shown]:
-        """Of every revision."""
+        """Yield the last decisions of every revision."""
         for key, revision in self._revisions.items():
             shown = self._shown(key, revision)
             if shown is not None:
                 yield shown
 
     def awake(self) -> int:
-        """How many revisions a tick looks at."""
+        """Return how many revisions a tick checks."""
         return len(self._awake)
 
     # --- within ---

@@ -1,4 +1,4 @@
-"""How many pods a revision should have: Knative's algorithm, as a pure function of what was observed.
+"""The decision how many pods a revision should have: Knative's algorithm, as a pure function of what was observed.
 
 Rules
   1. `decide` reads no clock and does no I/O: equal rules, observations and states give equal decisions. The state that
@@ -32,7 +32,7 @@ _DELAY_STEPS: Final = ((300.0, 0.25), (1200.0, 1.0), (float("inf"), 4.0))
 
 
 class ScalingState(NamedTuple):
-    """What a decision leaves for the next one."""
+    """The state that one decision passes to the next."""
 
     wanted: int = 0
     begun_s: float = 0.0  # when the revision became known
@@ -44,12 +44,12 @@ class ScalingState(NamedTuple):
 
     @classmethod
     def begun(cls, now_s: float, ready: int) -> ScalingState:
-        """Of a revision that so many pods run already. Nothing is known of its past, so it begins in panic mode."""
+        """Return the state of a revision with so many running pods. Its past is unknown, so it begins in panic mode."""
         return cls(ready, now_s, now_s if ready > 1 else None, ready if ready > 1 else 0, is_initialized=ready > 0)
 
 
 class Decision(NamedTuple):
-    """How many pods are wanted, and the figures that it was made from."""
+    """A number of pods, and the figures from which it was computed."""
 
     wanted: int
     reason: ScalingReason
@@ -84,7 +84,7 @@ class _Course(NamedTuple):
 
 
 def decide(rule: ScalingRule, seen: Observation, state: ScalingState) -> Decision:
-    """What is wanted from now on."""
+    """Return the number of pods that are wanted from now on, with its reason."""
     if seen.is_unloaded and not seen.carried:
         course = _Course(0, ScalingReason.UNLOADED)
         wanted, reason, zero_s = 0, course.reason, None
@@ -104,7 +104,7 @@ def decide(rule: ScalingRule, seen: Observation, state: ScalingState) -> Decisio
 
 
 def by_load(rule: ScalingRule, seen: Observation, state: ScalingState) -> _Course:
-    """What the load asks for, before the last pod and the bounds."""
+    """Return the number that the load asks for, before the last pod and the bounds."""
     course = _by_averages(rule, seen, state)
     if rule.burst:
         course = _at_this_moment(rule, seen, state, course)

@@ -1,4 +1,4 @@
-"""What is known of a revision when it is decided how many pods it should have."""
+"""The figures from which the number of pods of a revision is decided."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 
 class Observation(NamedTuple):
-    """What is known of a revision at one time; `now_s` is monotonic."""
+    """The figures of one revision at one time; `now_s` is monotonic."""
 
     now_s: float
     stable: float = 0.0  # the average of the rule's metric over the stable window, of all pods together
-    panic: float = 0.0  # … over the panic window
+    panic: float = 0.0  # the same average over the panic window
     in_flight: int = 0
     queued: int = 0
     peak: int = 0  # the most requests that were here at once, in the stable window

@@ -45,7 +45,7 @@ log = logging.getLogger("activator.state")
 
 
 class PodsFileError(Exception):
-    """What is wrong with it, in one line."""
+    """A mistake in a file of pods, in one line."""
 
 
 class Contents(NamedTuple):

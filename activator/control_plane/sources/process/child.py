@@ -117,7 +117,7 @@ class ChildProcess(Unit):
         self.address = place.first_address
         self.output = Output(self._settings.readiness.log, on_line)
         self._gpus = gpus
-        self._cgroup: Cgroup | None = None  # that limits its memory
+        self._cgroup: Cgroup | None = None  # the cgroup limits its memory
         self._launch: Launch | None = None  # how it was started
         self._child: Spawned | None = None
         self._remains: Remains | None = None
@@ -235,6 +235,7 @@ class ChildProcess(Unit):
         cause = cause_of(self.exit_code or 0, self.output.lines())
         if self.exit_code == 0 and self._remains is not None:
             await self._remains.until_empty(_LAST_OUTPUT_S, self._owner.now)
+            await self._remains.claim_hidden(self._owner.reaping.groups - {self._remains.group})
             if left := await self._remains.described():
                 self.left_running = True
                 return f"the program put itself into the background (it left {left}): run it in the foreground"
@@ -321,7 +322,7 @@ class ChildProcess(Unit):
             await asyncio.wait(self._readers, timeout=_LAST_OUTPUT_S)
 
     def _signal(self, number: int) -> None:
-        """To the process and all its descendants that kept its group."""
+        """Send a signal to the process and to all its descendants that kept its group."""
         if self._child is not None:
             signal_group(self._child.pid, number)
 

@@ -1,8 +1,10 @@
-"""What is left of a program, from its stop signal until nothing of it is alive.
+"""The processes of one program, from its stop signal until none of them is alive.
 
 A program has gone when no process of its group is alive, and none that carries its mark in its environment: a helper or
-a daemon that made a session of its own is part of it. All of it gets the stop signal and has the grace. What is left
-then is killed, again and again, before what the program held counts as free.
+a daemon that made a session of its own is part of it. A daemon may overwrite its environment (nginx does, to show a
+title): such an orphan is found as a child of ours that nobody started (`runtime/orphans.py`). All processes get the
+stop signal and have the grace. What is left then is killed, again and again, before what the program held counts as
+free.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Final
 
 from activator.control_plane.sources.process.ports import described
@@ -38,20 +41,32 @@ class Remains:
     """All processes of one program, which leads the process group `group`; `mark` is the value of its variable."""
 
     def __init__(self, group: int, mark: str) -> None:
-        self._group = group
+        self.group = group
         self._mark = mark
         self._entry = f"{PROGRAM_MARK}={mark}\0".encode()  # with the end of the variable: #1 is not #10
+        self._sessions = {group}  # that processes of the program lead or have led
+        self._started = _start_of(group)
 
     async def living(self) -> list[int]:
         """Return its processes that are alive; none where /proc does not show them."""
         # It reads through /proc, which may take some milliseconds.
-        return await asyncio.to_thread(living, {self._group}, self._entry) or []
+        found = await asyncio.to_thread(living, set(self._sessions), self._entry) or []
+        self._sessions.update(_sessions_of(found))  # a process may overwrite its environment later
+        return found
+
+    async def claim_hidden(self, others: AbstractSet[int]) -> None:
+        """Count orphans with an overwritten environment as processes of this program, which has just ended.
+
+        They are children of ours, younger than the program, and in no session of `others`: the other programs.
+        """
+        found = await asyncio.to_thread(_hidden, self._started, others | {os.getsid(0)})
+        self._sessions.update(_sessions_of(found))
 
     async def signal(self, number: int) -> None:
         """Send a signal to the group, and to what has left the group."""
-        signal_group(self._group, number)
+        signal_group(self.group, number)
         for process in await self.living():
-            if _group_of(process) != self._group:
+            if _group_of(process) != self.group:
                 _signal(process, number)
 
     async def until_empty(self, timeout_s: float, now: Now) -> None:
@@ -75,7 +90,7 @@ class Remains:
 
         If `may_give_up()`, returns after TOLD_AFTER_S at the latest: the reaper continues when the activator ends.
         """
-        signal_group(self._group, signal.SIGKILL)
+        signal_group(self.group, signal.SIGKILL)
         step_s, waited_s = LOOK_INITIAL_S, 0.0
         while left := await self.living():
             if waited_s >= TOLD_AFTER_S and may_give_up():
@@ -87,6 +102,47 @@ class Remains:
             await pause(step_s)
             waited_s += step_s
             step_s = min(step_s * 2.0, LOOK_MAX_S)
+
+
+def _hidden(since: int, others: AbstractSet[int]) -> list[int]:
+    """Return children of ours since this start time, without any variable, and not in these sessions."""
+    found, own = [], os.getpid()
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            is_ours = int(fields[1]) == own and int(fields[3]) not in others and int(fields[19]) >= since
+            if not is_ours or fields[0] == b"Z":
+                continue
+            with open(f"/proc/{name}/environ", "rb") as file:
+                if b"=" not in file.read():
+                    found.append(int(name))
+        except OSError:  # it has gone, or is another user's
+            continue
+    return found
+
+
+def _start_of(process: int) -> int:
+    """Return the start time of a process, in ticks of the kernel; where that is not known, a time that never comes."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except OSError:
+        return 1 << 62
+
+
+def _sessions_of(processes: list[int]) -> set[int]:
+    found, own = set(), os.getsid(0)
+    for process in processes:
+        try:
+            session = os.getsid(process)
+        except ProcessLookupError:
+            continue
+        if session > 0 and session != own:
+            found.add(session)
+    return found
 
 
 def signal_group(group: int, number: int) -> None:

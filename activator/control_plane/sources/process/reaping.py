@@ -17,6 +17,7 @@ class Reaping:
     def __init__(self, reaper: subprocess.Popen[str] | None, mark: str) -> None:
         self._reaper = reaper
         self.mark = mark
+        self.groups: set[int] = set()  # process groups, and sessions, that programs of ours lead
 
     @classmethod
     def start(cls) -> Reaping:
@@ -32,9 +33,11 @@ class Reaping:
         return cls(reaper, mark)
 
     def born(self, group: int) -> None:
+        self.groups.add(group)
         self._report(f"+{group}\n")
 
     def exited(self, group: int) -> None:
+        self.groups.discard(group)
         self._report(f"-{group}\n")
 
     def folder(self, path: str) -> None:
