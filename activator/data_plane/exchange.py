@@ -64,7 +64,7 @@ class ClientStream:
         return 0
 
     def unsent_bytes(self) -> int:
-        """Return about how much memory holds what was written to the client and is not sent, in bytes."""
+        """Return the approximate memory of unsent response data, in bytes."""
         return 0
 
     def half_closes(self) -> bool:

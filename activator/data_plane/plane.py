@@ -117,7 +117,7 @@ class DataPlane:
         self._config = config
         self._health = SetHealth(not_ready="starting")
         self.errors_total: int = 0
-        self.pauses_total = 0  # of the event loop, for which deadlines were extended
+        self.pauses_total = 0  # pauses of the event loop for which deadlines were extended
         self.wheel = TimingWheel(now, loop.call_later, self.failed, self._loop_paused)
         turn = self._turn = WriteBatcher(loop.call_soon, self.failed)
         self.router = Router(settings.trusts_revision_headers(config))

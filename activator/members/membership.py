@@ -54,8 +54,8 @@ from lb.rng import Rng
 TICK_S: Final = 0.05
 REDIAL_S: Final = 0.2  # where nobody answered
 END_SETTLE_S: Final = 0.3  # after the end of a process, until its workers have noticed it and have ended as well
-UNPROVEN_LOG_S: Final = 5.0  # how long a member is unproven before the log says what to do …
-UNPROVEN_LOG_INTERVAL_S: Final = 60.0  # … and how often it repeats that
+UNPROVEN_LOG_S: Final = 5.0  # silence before the log asks the operator
+UNPROVEN_LOG_INTERVAL_S: Final = 60.0  # time between two such lines
 FORM_SLACK_S: Final = 1.0  # beyond the time in which the group is there at the latest, if it can be
 ADDRESSES_MAX: Final = 4096  # replicas whose address is remembered; of more the oldest are forgotten
 FAILED_INTERVAL_S: Final = 1.0

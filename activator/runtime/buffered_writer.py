@@ -103,13 +103,13 @@ class BufferedWriter:
         self._transport.write_eof()
 
     def write_eof_now(self) -> None:
-        """Close for writing; what is pending is never sent."""
+        """Close for writing and drop pending data."""
         self._drop_pending()
         if not self._transport.is_closing():
             self._transport.write_eof()
 
     def close_now(self) -> None:
-        """Close in order; what is pending is never sent."""
+        """Close in order and drop pending data."""
         self._drop_pending()
         self._transport.close()
 

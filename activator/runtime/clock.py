@@ -9,7 +9,7 @@ Rules
   4. The wheel sleeps until its next occupied slot, and an empty wheel costs nothing.
   5. Entries that fall due at the same time are met ENTRIES_PER_TURN_MAX in each turn of the loop, in their order.
   6. Time in which the loop does not run counts for nothing: a process that was stopped (SIGSTOP, a paused virtual
-     machine, a debugger) would otherwise find every deadline passed, though nobody had a chance to keep it. Where the
+     machine, a debugger) would otherwise find every deadline passed, though no peer had a chance to keep it. Where the
      wheel is to know, it wakes every BEAT_S, and extends all deadlines if it wakes more than PAUSE_S late.
 """
 
@@ -56,7 +56,7 @@ class Deadline:
         raise NotImplementedError
 
     def loop_paused(self, pause_s: float) -> None:
-        """The loop did not run for so long, and the deadline has been extended by that: extend what it was made of."""
+        """Extend the times that the deadline was made of: the loop did not run for `pause_s`."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -87,8 +87,8 @@ class TimingWheel:
         self._call_later = call_later
         self._on_error = on_error
         self._on_pause = on_pause
-        self._slept_from_s: float = 0.0  # when the timer was set …
-        self._wakes_s: float = NEVER  # … and when it is to fire
+        self._slept_from_s: float = 0.0  # time at which the timer was set
+        self._wakes_s: float = NEVER  # time at which the timer is due
         self._slots: list[Deadline] = [_new_ring() for _ in range(WHEEL_SLOTS)]
         self._epoch_s: float = now()
         self._cursor: int = 0  # the last tick whose slot has been emptied

@@ -14,7 +14,7 @@ from typing import Any, Final
 from activator.runtime.transport import Transport
 from activator.runtime.units import KIB, MIB
 
-LAST_READ_BYTES_MAX: Final = 1 * MIB  # of one connection that is lost
+LAST_READ_BYTES_MAX: Final = 1 * MIB  # per lost connection
 _READ_BYTES: Final = 64 * KIB
 
 
@@ -35,7 +35,7 @@ def last_reads(transport: Transport | None) -> Iterator[bytes]:
 
 
 def keep_last_reads(bare: Transport | None) -> None:
-    """Pass what the kernel still holds to the TLS above `bare` before that is told that the connection is lost."""
+    """Pass the bytes that the kernel still holds to the TLS above `bare` before its `connection_lost`."""
     transport: Any = bare
     if transport is not None and not transport.is_closing():
         tls = transport.get_protocol()

@@ -105,7 +105,7 @@ class RequestReader:
         self._block = b""
         self._method = self._scheme = self._path = self._authority = self._protocol = b""
         self._host: bytes | None = None
-        self._crumbs: list[bytes] = []  # of a cookie
+        self._crumbs: list[bytes] = []  # the pieces of the cookie
         self._length: int = UNKNOWN_LENGTH
         self._claims: list[bytes] | None = None
         self._traceparent: bytes = b""

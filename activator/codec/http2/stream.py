@@ -41,7 +41,7 @@ class Stream:
         self.is_refused: bool = False  # its body is too large, which was said
         self.has_body: bool = True  # DATA with something in it may come
         self.head_request: bool = False  # it is a HEAD, whose answer has no body; as a server, of refused ones only
-        self.spare_frames: i64 = STREAM_FRAMES_BURST  # that it may still bring without advancing (budgets.py)
+        self.spare_frames: i64 = STREAM_FRAMES_BURST  # frames left that do not advance it (budgets.py)
         self.interims: i64 = 0  # as a client: 1xx responses that have come
         # sent
         self.send_window: i64 = send_window

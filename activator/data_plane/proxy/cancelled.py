@@ -8,7 +8,7 @@ Rules
      closed its side. Most servers count a request until they have handled the end of its connection, which an event
      loop does after it has read a request that arrived later on another connection. A pod that has not closed within
      CLOSE_PATIENCE_S gets a reset, and the slot is released.
-  2. `on_cancel: wait`: the pod is not told. The slot is released when it has answered or closed the connection, or
+  2. `on_cancel: wait`: the pod is not notified. The slot is released when it has answered or closed the connection, or
      after the revision's `cancel_timeout`.
   3. A lease that is revoked is released before `revoked` returns, as for any other request.
 """
@@ -40,7 +40,7 @@ class CancelledRequest(Exchange):
     def __init__(
         self, head: RequestHead, throttler: RevisionThrottler, lease: Lease, latency_s: float, wheel: TimingWheel
     ) -> None:
-        """`latency_s` is passed to the policy when the lease is released; 0.0 says nothing."""
+        """`latency_s` is passed to the policy when the lease is released; 0.0 means unknown."""
         super().__init__(head)
         self._throttler = throttler
         self._lease: Lease | None = lease

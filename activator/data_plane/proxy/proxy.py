@@ -147,7 +147,7 @@ class ProxiedExchange(RequestRecord):
         super().__init__(head, proxy.now())
         self._proxy = proxy
         self._client = client
-        self._address_lines: bytes = b""  # of a dialect: what stands in front of all fields, and depends on the pod
+        self._address_lines: bytes = b""  # a dialect's first lines of the head, which depend on the pod
         self._body: RequestBody | None = RequestBody(proxy.bodies, client) if head.has_body else None
         self._selection: Selection | None = None  # where more than the host decides on the revision
         # the answer, where its client is slow
@@ -577,7 +577,7 @@ class ProxiedExchange(RequestRecord):
         self.request_bytes += len(data)
         body = self._body
         pod = self.pod
-        is_early = bool(self.head.upgrade) and self.phase < ANSWERING  # of a tunnel that the pod has not agreed to
+        is_early = bool(self.head.upgrade) and self.phase < ANSWERING  # the tunnel does not stand yet
         if body is None and is_early:
             body = self._body = RequestBody(self._proxy.bodies, self._client)
             if self.throttler is not None:
@@ -1081,8 +1081,8 @@ class ProxiedExchange(RequestRecord):
     ) -> None:
         """Release the lease; if `pod` still works on the request, when it has stopped (cancelled.py).
 
-        A tunnel is cut, so that the pod does not take what it got for the whole; but if the client had ended its
-        direction, the pod gets what the client sent last.
+        A tunnel is cut, so that the pod does not take a part for the whole. If the client had ended its direction, the
+        pod still receives its last bytes.
         """
         self.lease = None
         if pod is not None:

@@ -213,7 +213,7 @@ class RequestBody:
             self._pod.send_end(trailers)
 
     def tunnels(self, pod: PodStream) -> None:
-        """Carry the client's direction of a tunnel from now on; what it sent ahead goes first."""
+        """Carry the client's direction of a tunnel from now on, beginning with the bytes that came early."""
         self._pod = pod
         self._done = False
         for data in self.pieces():
@@ -231,7 +231,7 @@ class RequestBody:
         return self._done and self._more is None and not self._pod_full
 
     def is_repeatable(self) -> bool:
-        """True if what has been sent is still here, so that it can be sent again."""
+        """True if the bytes already sent are still buffered, so that the request can be retried."""
         return self._held is not None and self._more is None
 
     def pod_blocked(self) -> None:

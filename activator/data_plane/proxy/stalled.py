@@ -1,7 +1,7 @@
-"""Responses that their clients do not take: what they hold in memory is counted, and bounded.
+"""Responses that their clients do not read: the memory that they hold is counted and bounded.
 
 Rules
-  1. While a client takes nothing, its connection holds what was written to it: one read from the pod, encrypted where
+  1. While a client takes nothing, its connection holds the written bytes: one read from the pod, encrypted where
      there is TLS. The pod is not read meanwhile, so that this does not grow.
   2. All of them may hold half of `limits.held_bytes`. Beyond that the response is cut that has waited for its client
      longest, if that is STALLED_MIN_S at least: a client that is only slow takes some from time to time.
@@ -22,7 +22,7 @@ class StalledResponses:
     """The responses of one worker that wait for their clients."""
 
     def __init__(self, held: HeldBudget) -> None:
-        """`held` has the bound; what is counted here is not counted there."""
+        """`held` has the bound; its own count is separate."""
         self._held = held
         self._since_s: dict[RequestRecord, float] = {}  # the one that has waited longest first
         self.bytes: int = 0

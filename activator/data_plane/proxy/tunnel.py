@@ -18,7 +18,7 @@ from activator.data_plane.exchange import ClientStream, PodStream
 from activator.data_plane.proxy.phases import CLIENT_ENDED, LINKED_TUNNEL, OVER, POD_ENDED, TUNNEL
 
 # Protocols, without a version, that `"*"` does not include: HTTP in another version (RFC 9113 has retired h2c),
-# and TLS. A tunnel of HTTP would carry requests that nobody here routes, counts or checks.
+# and TLS. A tunnel of HTTP would carry requests that are not routed, counted or checked.
 _NEVER_TUNNELLED: Final = frozenset({b"http", b"h2", b"h2c", b"h3", b"tls", b"ssl"})
 
 

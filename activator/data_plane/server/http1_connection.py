@@ -71,7 +71,7 @@ class Http1Connection(StreamOwner):
         self._body_read: int = 0  # … and how much of it has come
         # behind its last request
         self._half_closed: bool = False  # the client has ended its side behind a whole request …
-        self._eof_read: bool = False  # … and all that it sent before has been read
+        self._eof_read: bool = False  # the end of file was read, behind all other bytes
         self._probe_due_s: float = 0.0  # … and is sent something at that time
 
     # --- asyncio protocol ---

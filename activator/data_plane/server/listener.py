@@ -202,7 +202,7 @@ class Server:
     async def drain(self, timeout_s: float, tunnels_timeout_s: float, refuse_queued: Callable[[], int]) -> bool:
         """Stop accepting, let answers in progress finish. False when the time was not enough and some were cut.
 
-        `refuse_queued` answers what is still queued then, and returns how many requests that are.
+        `refuse_queued` answers the requests that are still queued then, and returns their number.
         """
         registry = self._registry
         self._closed = registry.draining = True

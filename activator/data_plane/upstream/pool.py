@@ -71,7 +71,7 @@ class PodPool(ConnectionOwner):
         context.pools[self] = None
 
     def move(self, address: PodAddress) -> None:
-        """Dial this address from now on; idle connections end at once, busy ones with what they carry.
+        """Dial this address from now on; idle connections end at once, busy ones after their exchanges.
 
         Another address has other settings of TLS, perhaps: no request goes out on a connection that was made before.
         """

@@ -124,14 +124,14 @@ class _StreamPosition:
 
     def __init__(self) -> None:
         self.read_ns = 0  # the time of the message that was read last, for the first time or again
-        self._last_ns = 0  # the time of the last message …
-        self._count = 0  # … and how many messages had it
+        self._last_ns = 0  # time of the last message
+        self._count = 0  # messages with that time
         self._prefix: bytes | None = None  # the beginning of a message whose time is not complete
         self._offset = -1  # in the message that is being read; -1: none is
         self._read_bytes = -1  # of the last message, if a break cut it; -1: it is complete
         self._skipped_bytes = 0  # still to be dropped of the message that is being read
-        self._is_replay = False  # messages may come that were read before the break …
-        self._replayed = 0  # … and so many came that had the time of the last one
+        self._is_replay = False  # messages read before the break may come again
+        self._replayed = 0  # messages replayed with that time
 
     def resume(self) -> None:
         if self._skipped_bytes != _WHOLE:

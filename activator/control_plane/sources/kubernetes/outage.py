@@ -15,8 +15,8 @@ from typing import Final
 
 from activator.runtime.clock import NEVER, Now
 
-WAKES_APART_INITIAL_S: Final = 1.0  # between two ends of outages that wake everybody, doubling …
-WAKES_APART_MAX_S: Final = 30.0  # … up to this
+WAKES_APART_INITIAL_S: Final = 1.0  # least time between two wakes, doubled with each
+WAKES_APART_MAX_S: Final = 30.0
 WAKES_FORGOTTEN_S: Final = 60.0  # Without an outage for this time, that time starts at its initial value again.
 
 log = logging.getLogger("activator.kubernetes")
