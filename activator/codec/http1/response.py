@@ -245,8 +245,8 @@ class ResponseParser(MessageParser):
         return protocols[0]
 
     def _judge_interim(self) -> None:
-        # Servers send a length here against RFC 9110 8.6. An interim response ends with its head, and cannot be misread. The
-        # bytes behind a 101 can.
+        # Servers send a length here against RFC 9110 8.6. An interim response ends with its head, so that it cannot be
+        # misread. The bytes behind a 101 can.
         if self._fields.chunked or (self._status == 101 and self._fields.content_length > 0):
             raise WireError(_BAD, "a 1xx response with a body")
         self._grammar_spoilt = True  # where it said `Connection: close` or HTTP/1.0, llhttp expects no more
