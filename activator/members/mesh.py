@@ -19,6 +19,7 @@ import socket
 import struct
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from activator.members.handshake import (
@@ -35,7 +36,7 @@ from activator.members.handshake import (
 )
 from activator.runtime.clock import Now
 from activator.runtime.errors import StartError
-from activator.runtime.tasks import TaskGroupOwner, pause
+from activator.runtime.tasks import TaskGroupOwner
 
 HANDSHAKE_S: Final = 2.0
 DIAL_S: Final = 2.0
@@ -92,7 +93,6 @@ class Mesh:
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
-        self._accepting: asyncio.Task[None] | None = None
         self._under_way: Counter[str] = Counter()  # handshakes, by host
         self._logged_s = float("-inf")
         self.refused_total: Counter[str] = Counter()  # by the kind of reason
@@ -116,33 +116,44 @@ class Mesh:
             raise StartError(f"members.listen {address}: {error.strerror or error}") from error
         sock.setblocking(False)
         self._socket = sock
-        self._accepting = self._tasks.start("members", self._accept(sock))
+        self._loop.add_reader(sock.fileno(), self._accept, sock)
         return f"{host}:{sock.getsockname()[1]}"
 
     def close(self) -> None:
         """Nobody is accepted any more. To be called last: who finds nobody here takes this replica for gone."""
-        if self._socket is not None and self._accepting is not None:
-            self._accepting.cancel()  # else the loop would go on looking at a descriptor that may be another one's
+        if self._socket is not None:
+            self._loop.remove_reader(self._socket.fileno())  # before the descriptor can be another one's
             self._socket.close()
             self._socket = None
 
-    async def _accept(self, sock: socket.socket) -> None:
-        while self._socket is sock:
-            try:
-                accepted, address = await self._loop.sock_accept(sock)
-            except OSError as error:
-                if self._socket is not sock:
-                    return
-                log.error("a member cannot be accepted: %s", error.strerror or error)
-                await pause(ACCEPT_RETRY_S)
-                continue
-            host = str(address[0])
-            if self._under_way.total() >= HANDSHAKES_MAX or self._under_way[host] >= HANDSHAKES_OF_ONE_MAX:
-                self.refused_total["too many"] += 1
-                accepted.close()
-                continue
-            self._under_way[host] += 1
-            self._tasks.start("member", self._greet(accepted, host))
+    def _accept(self, sock: socket.socket) -> None:
+        """Accept one connection; the loop calls this again while more of them wait.
+
+        A task that waited for `loop.sock_accept` could be cancelled with a connection that nobody had yet.
+        """
+        try:
+            accepted, address = sock.accept()
+        except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            log.error("a member cannot be accepted: %s", error.strerror or error)
+            self._loop.remove_reader(sock.fileno())
+            self._loop.call_later(ACCEPT_RETRY_S, self._accept_again, sock)
+            return
+        accepted.setblocking(False)
+        host = str(address[0])
+        if self._under_way.total() >= HANDSHAKES_MAX or self._under_way[host] >= HANDSHAKES_OF_ONE_MAX:
+            self.refused_total["too many"] += 1
+            accepted.close()
+            return
+        self._under_way[host] += 1
+        greeting = self._tasks.start("member", self._greet(accepted, host))
+        greeting.add_done_callback(partial(_close_if_cancelled, accepted))
+
+    def _accept_again(self, sock: socket.socket) -> None:
+        """Watch the listening socket again, unless it has been closed."""
+        if self._socket is sock:
+            self._loop.add_reader(sock.fileno(), self._accept, sock)
 
     async def _greet(self, sock: socket.socket, host: str) -> None:
         try:
@@ -252,6 +263,12 @@ class Mesh:
 
     async def _write(self, sock: socket.socket, frame: bytes) -> None:
         await self._loop.sock_sendall(sock, _LENGTH.pack(len(frame)) + frame)
+
+
+def _close_if_cancelled(sock: socket.socket, task: asyncio.Task[None]) -> None:
+    """Close the socket of a task that was cancelled, perhaps before it began."""
+    if task.cancelled():
+        sock.close()
 
 
 def split(address: str) -> tuple[str, int]:
