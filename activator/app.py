@@ -230,7 +230,11 @@ class App:
         self._tasks.start("freed memory", FreedMemory().watch())
         if orphans.adopt():
             self._tasks.start("orphans", orphans.Orphans().watch())
-        await self.start()
+        try:
+            await self.start()
+        except StartError:
+            await self.control.close()  # some programs may run already
+            raise
         self._tasks.start("judge", self._judge())
         if self.config.admin_address:
             self._tasks.start("history", self._history.run())

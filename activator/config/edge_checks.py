@@ -13,7 +13,7 @@ from typing import Final
 from activator.config.model.kubernetes import ACTIVATIONS, KNATIVE, KUBERNETES_MODES, SHARING_KNATIVE, SHARINGS
 from activator.config.model.listeners import ALPN_PROTOCOLS, FORWARDED_HEADERS, TLS_VERSIONS
 from activator.config.model.pods import POD_PROTOCOLS, PROBE_GRPC, PROXY_VERSIONS
-from activator.config.model.queueing import CANCEL_CLOSE, CANCEL_MODES, CANCEL_WAIT
+from activator.config.model.queueing import CANCEL_CLOSE, CANCEL_MODES, CANCEL_TIMEOUT_S, CANCEL_WAIT
 from activator.config.reader import TOKEN, UNREADABLE, Reader, Values
 from activator.config.tree import Item
 from activator.runtime.unix_address import is_unix
@@ -199,7 +199,7 @@ class EdgeChecker:
             self._reader.found(item_at(item, "on_cancel"), f"{path}.on_cancel", "one of " + ", ".join(CANCEL_MODES))
         elif timeout not in (None, UNREADABLE):
             where, at = item_at(item, "cancel_timeout"), f"{path}.cancel_timeout"
-            if mode == CANCEL_CLOSE:
+            if mode == CANCEL_CLOSE and timeout != CANCEL_TIMEOUT_S:  # an API server fills defaults in
                 self._reader.advise(where, at, f"`cancel_timeout` requires `on_cancel: {CANCEL_WAIT}`")
             elif timeout <= 0:
                 self._reader.found(where, at, "more than 0")

@@ -79,6 +79,7 @@ def test_what_happens_to_a_request_that_is_given_up() -> None:
     assert wait_s("max_scale: 1") == wait_s("on_cancel: close") == 0.0
     assert wait_s("on_cancel: wait") == 30.0
     assert wait_s("on_cancel: wait, cancel_timeout: 2m") == 120.0
+    assert wait_s("on_cancel: close, cancel_timeout: 30s") == 0.0, "as an API server writes the defaults"
     assert problems(revision("on_cancel: kill")) == [
         'f:2: revisions[0].on_cancel: found "kill", expected one of close, wait'
     ]

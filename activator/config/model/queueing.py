@@ -19,6 +19,7 @@ BUFFER_RESPONSE_BYTES: Final = MIB  # … and of its response
 ADMISSIONS: Final = ("off", "predictive")
 CANCEL_CLOSE: Final = "close"
 CANCEL_WAIT: Final = "wait"
+CANCEL_TIMEOUT_S: Final = 30.0
 CANCEL_MODES: Final = (CANCEL_CLOSE, CANCEL_WAIT)
 DISCIPLINES: Final = ("fifo", "priority", "fair")
 Level = Annotated[int, msgspec.Meta(ge=0, le=PRIORITY_LEVELS - 1)]

@@ -10,7 +10,15 @@ from activator.config.model.containers import Container
 from activator.config.model.kinds import Count, Duration, Share, Size, Weight, doc
 from activator.config.model.pods import POD_PROTOCOLS, PROXY_VERSIONS, Pod, PodTls, Probe, RevisionHealth
 from activator.config.model.programs import Process
-from activator.config.model.queueing import CANCEL_CLOSE, CANCEL_MODES, CANCEL_WAIT, Buffer, Queue, Timeouts
+from activator.config.model.queueing import (
+    CANCEL_CLOSE,
+    CANCEL_MODES,
+    CANCEL_TIMEOUT_S,
+    CANCEL_WAIT,
+    Buffer,
+    Queue,
+    Timeouts,
+)
 from activator.config.model.routing import HASH_ON_CLIENT_IP, HashOn, Match
 from activator.config.model.scaling import Scaling
 from activator.config.model.waiting import Activity, Fallback, NoWake, Progress, RespondAsync, WaitingPage
@@ -105,7 +113,7 @@ class Revision(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cancel_timeout: Annotated[
         Duration,
         doc("With `on_cancel: wait`: the time that the pod may take; then the connection is closed.", "2m"),
-    ] = Duration(30.0)
+    ] = Duration(CANCEL_TIMEOUT_S)
     buffer: Annotated[Buffer, doc("What is kept for slow clients, so that they hold no slot.")] = Buffer()
     health: Annotated[
         RevisionHealth, doc("Health checks: passive ones where they differ from `health`, and active ones.")
