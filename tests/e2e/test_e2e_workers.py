@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -194,7 +194,8 @@ def test_a_place_whose_workers_end_again_and_again_is_served_by_another(run_acti
             while not stop.is_set():
                 pid = workers(activator)[1]["pid"]
                 if pid:
-                    os.kill(pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):  # it has ended since it was shown
+                        os.kill(pid, signal.SIGKILL)
                 time.sleep(0.02)
 
         killer = threading.Thread(target=kill_again_and_again)
