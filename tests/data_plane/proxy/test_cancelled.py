@@ -68,7 +68,7 @@ def test_a_revision_that_waits_gives_the_pod_its_time() -> None:
     world, pod, _ = given_up(cancel_wait_s=WAIT_S)
     assert pod.waits
     world.clock.pass_time(WAIT_S - 0.1)
-    assert world.table.in_flight == 1 and not pod.aborted
+    assert (world.table.in_flight, pod.aborted) == (1, False)
     world.clock.pass_time(0.2)
-    assert world.table.in_flight == 0 and pod.aborted
+    assert (world.table.in_flight, pod.aborted) == (0, True)
     world.check_idle()
