@@ -48,3 +48,7 @@ class GroupDataPlanes(ABC):
     @abstractmethod
     def allow_grants(self, allowed: bool) -> None:
         """Whether slots are granted of what they own."""
+
+    @abstractmethod
+    def ownership(self) -> tuple[int, int]:
+        """Return how many revisions they own, and for how many of them they cannot grant slots yet."""

@@ -56,6 +56,7 @@ ENDED_MAX: Final = 10_000  # replicas whose end is remembered
 KNOWN_TOLD: Final = 512  # replicas that may live, those that a replica names when it introduces itself
 ENDED_TOLD: Final = 256  # of them, those that a replica says when it introduces itself
 EPOCH_SHIFT: Final = 32  # an epoch's low bits are its proposer: the seat, and some of its life
+HELD_S: Final = 5.0  # a group that grants no slots for so long is not ready
 NO_VIEW: Final = GroupView()
 
 
@@ -83,6 +84,8 @@ class Contact:
         self.vacant_s: float = float("-inf")  # when nobody listened at its address
         self.deaf_until_s: float = float("-inf")  # it has not accepted a proposal
         self.accepted_epoch: int = 0  # of the latest view that it says to have accepted
+        self.owned: int = 0  # revisions that it owns, by its own report
+        self.held: int = 0  # of them, those for which it cannot grant slots yet
 
 
 class Proposal:
@@ -143,6 +146,8 @@ class Group:
         self._now = now
         self._suspected_s: float = float("-inf")
         self._agreed_s = now()  # when all members that are reached were last in one view
+        self._own = (0, 0)  # revisions that are owned here, and of them, those for which no slots can be granted yet
+        self._granted_s = now()  # when one of the members that are reached could last grant slots
 
     # --- what there is ---
 
@@ -176,6 +181,10 @@ class Group:
         if news.present or news.dropped:
             for contact in self._linked():
                 self._send(contact.seat, LivesChanged(news))
+
+    def set_owned(self, owned: int, held: int) -> None:
+        """Set how many revisions the data planes here own, and for how many they cannot grant slots yet."""
+        self._own = (owned, held)
 
     def leave(self) -> None:
         """Nothing is in flight here, and nothing will be."""
@@ -232,6 +241,7 @@ class Group:
             self._released.discard(contact.replica.number)
         if isinstance(message, Beat):
             contact.accepted_epoch = max(message.accepted, contact.accepted_epoch)
+            contact.owned, contact.held = message.owned, message.held
             self._highest = max(self._highest, message.accepted)
             self._repair(contact, message)
         elif isinstance(message, Introduction):
@@ -266,7 +276,7 @@ class Group:
         if now_s - self._beat_s >= BEAT_INTERVAL_S and not self._is_leaving:
             self._beat_s = now_s
             for contact in self._linked():
-                self._send(contact.seat, Beat(self.accepted.epoch, self.effective.epoch))
+                self._send(contact.seat, Beat(self.accepted.epoch, self.effective.epoch, *self._own))
         if self.rules.releases_silent:
             self._release_silent(now_s)
         if not self._takes_part and self._may_take_part(now_s):
@@ -277,6 +287,8 @@ class Group:
             self._suspect()
         self._judge_majority(now_s)
         self._judge_agreement(now_s)
+        if self._may_somebody_grant():
+            self._granted_s = now_s
         self._reconsider()
 
     # --- for those who ask ---
@@ -377,9 +389,40 @@ class Group:
         if self._now() - self._agreed_s > STUCK_S + self.rules.silence_s:
             apart = [one.seat for one in self._apart()]
             return f"no view that all reached members have accepted for {STUCK_S:g} s: seats {apart} are in another one"
+        if self._now() - self._granted_s > HELD_S:
+            seats = sorted({seat_of(number) for number in self.unproven()})
+            return (
+                f"no slots are granted: members at seats {seats} are not reached and not known to have ended; let them "
+                f"be reached, or if it is certain that they have ended, say so at seat {self._coordinator()} with "
+                "`activator member-ended SEAT`"
+            )
         return ""
 
+    def coordinator(self) -> int:
+        """Return the seat whose replica proposes views."""
+        return self._coordinator()
+
+    def declare_vacant(self, seat: int) -> bool:
+        """Take the operator's word that nobody has a seat whose holder was not met. False: its holder is reached.
+
+        It holds as long as a refused connection does, since a replica may start there. So it is for the coordinator:
+        a message could come too late.
+        """
+        contact = self.contacts.get(seat)
+        if contact is None or contact.replica is not None or self._is_empty(contact):
+            return False
+        self.is_vacant(seat)
+        return True
+
     # --- within ---
+
+    def _may_somebody_grant(self) -> bool:
+        """False if each revision of this replica, and of all that are reached, waits for a member that is not."""
+        if not self.effective.epoch or not self.may_grant:
+            return True  # `waiting_for` has these reasons
+        known = [self._own, *[(one.owned, one.held) for one in self.contacts.values() if self._reaches(one)]]
+        owned = sum(owned for owned, _ in known)
+        return owned == 0 or sum(held for _, held in known) < owned
 
     def _be(self, replica: Replica) -> None:
         self.replica = replica
@@ -625,6 +668,9 @@ class Group:
     def _accepted_by(self, contact: Contact, message: Accept) -> None:
         contact.accepted_epoch = max(contact.accepted_epoch, message.epoch)
         self._hear_of_replicas(message.known)
+        for replica in message.known:
+            if replica.number in self._ended:  # the message about it was lost with a link
+                self._send(contact.seat, Ended(replica.number))
         proposal = self._proposal
         if proposal is None or proposal.view.epoch != message.epoch:
             return

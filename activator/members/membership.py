@@ -54,6 +54,7 @@ from lb.rng import Rng
 TICK_S: Final = 0.05
 REDIAL_S: Final = 0.2  # where nobody answered
 END_SETTLE_S: Final = 0.3  # after the end of a process, until its workers have noticed it and have ended as well
+OWNED_INTERVAL_S: Final = 1.0  # between two questions to the data planes about what they grant
 UNPROVEN_LOG_S: Final = 5.0  # silence before the log asks the operator
 UNPROVEN_LOG_INTERVAL_S: Final = 60.0  # time between two such lines
 FORM_SLACK_S: Final = 1.0  # beyond the time in which the group is there at the latest, if it can be
@@ -138,6 +139,7 @@ class Membership(GroupSide):
         )
         self._epoch = 0  # of the present view
         self._failed_s = float("-inf")
+        self._owned_s = float("-inf")  # when the data planes were last asked what they grant
         self.views_total = 0
 
     # --- life ---
@@ -236,6 +238,9 @@ class Membership(GroupSide):
         while not self._is_closing:
             await pause(TICK_S)
             try:
+                if self._now() - self._owned_s >= OWNED_INTERVAL_S:
+                    self._owned_s = self._now()
+                    self.group.set_owned(*self._data_planes.ownership())
                 self.group.tick()
                 self.writing.look()
                 self._redial()
@@ -279,11 +284,17 @@ class Membership(GroupSide):
         if seat == self.group.seat:
             return "that is the seat of this replica itself"
         numbers = [number for number in self.group.silent() if seat_of(number) == seat]
-        if not numbers:
-            return "no replica of this seat is silent"
         for number in numbers:
             log.warning("the operator says that replica %d of seat %d has ended", number, seat)
             self.group.ended(number)
+        is_vacant = self.group.declare_vacant(seat)
+        if is_vacant:
+            log.warning("the operator says that nobody has seat %d", seat)
+        if not numbers and not is_vacant:
+            return "no replica of this seat is silent"
+        coordinator = self.group.coordinator()
+        if is_vacant and coordinator != self.group.seat:
+            return f"run this at seat {coordinator} ({self._addresses.get(coordinator)}), which decides on the view"
         return ""
 
     def _died(self) -> None:

@@ -80,10 +80,14 @@ class LivesChanged(msgspec.Struct, frozen=True, tag=True, array_like=True):
 
 
 class Beat(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """The sender's loop turns. The epochs of the view that it has accepted, and of the one in which it acts."""
+    """The sender's loop turns. The epochs of the view that it has accepted, and of the one in which it acts; how many
+    revisions its data planes own, and for how many of them they cannot grant slots yet.
+    """
 
     accepted: int
     effective: int
+    owned: int = 0
+    held: int = 0
 
 
 class Propose(msgspec.Struct, frozen=True, tag=True, array_like=True):

@@ -93,6 +93,9 @@ class OneWorker(Workers):
         assert self._member is not None, "it has joined"
         self._member.allow_grants(allowed)
 
+    def ownership(self) -> tuple[int, int]:
+        return (0, 0) if self._member is None else self._member.ownership()
+
     async def _tick(self, member: Member) -> None:
         while True:
             await pause(MEMBER_TICK_S)

@@ -131,7 +131,8 @@ class Figures:
                 errors_total=data.errors_total,
                 http2=replace(data.http2, connections=0, streams=0),
             )
-            self._ended_counts = counts_plus(self._ended_counts, replace(counts, data=lasting, resident_bytes=0))
+            counts = replace(counts, data=lasting, resident_bytes=0, owned=0, held=0)
+            self._ended_counts = counts_plus(self._ended_counts, counts)
 
     # --- what is read ---
 
@@ -152,6 +153,10 @@ class Figures:
         for counts in self._counts.values():
             total = counts_plus(total, counts)
         return total
+
+    def ownership(self) -> tuple[int, int]:
+        """Return how many revisions the workers own, and for how many of them they cannot grant slots yet."""
+        return sum(one.owned for one in self._counts.values()), sum(one.held for one in self._counts.values())
 
     # --- within ---
 
@@ -280,6 +285,8 @@ def counts_plus(one: WorkerCounts, other: WorkerCounts) -> WorkerCounts:
         _sums(one.spans, other.spans),
         one.cpu_s + other.cpu_s,
         one.resident_bytes + other.resident_bytes,
+        one.owned + other.owned,
+        one.held + other.held,
     )
 
 

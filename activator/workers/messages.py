@@ -186,6 +186,8 @@ class WorkerCounts(msgspec.Struct, frozen=True):
     spans: dict[str, int] = {}  # by outcome
     cpu_s: float = 0.0  # processor time of the process
     resident_bytes: int = 0
+    owned: int = 0  # revisions that it owns as a member
+    held: int = 0  # of them, those for which it cannot grant slots yet
 
 
 class Statistics(Message, frozen=True, tag=True):

@@ -230,6 +230,10 @@ class WorkerPool(Workers, ForkListener):
         self._may_grant = allowed
         self._tell(AllowGrants(allowed))
 
+    def ownership(self) -> tuple[int, int]:
+        """As of the last reports of the workers, at most STATISTICS_INTERVAL_S old."""
+        return self._figures.ownership()
+
     # --- configuration ---
 
     @property

@@ -344,6 +344,7 @@ class Serving:
             dict(self.telemetry.traces.totals),
             time.process_time(),
             _resident_bytes(),
+            *self._member.ownership(),
         )
         self._worker.send(Statistics(question.question, tuple(part), complete=True, counts=counts))
 

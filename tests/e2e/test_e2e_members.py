@@ -362,3 +362,36 @@ def test_all_workers_of_a_group_end_at_once(run_activator: RunActivator, tmp_pat
                 os.kill(pid, signal.SIGKILL)
             eventually(lambda killed=killed: not killed & set(pids(activator)), "others serve")  # type: ignore[misc]
             assert [ask(activator.address, request()).status for _ in range(8)] == [200] * 8
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_group_that_cannot_grant_is_not_ready_until_the_operator_has_spoken(
+    run_activator: RunActivator, tmp_path: Path, workers: int
+) -> None:
+    """All but a silent member start again: nobody knows any more what that one has."""
+    with CountingPods(1, 0.001) as pods:
+        replicas = Replicas(run_activator, tmp_path, 3, [limited(pods.addresses, 1)], workers=workers)
+        replicas.start_all()
+        silent = replicas.running.pop(2)
+        seat = json.loads(silent.ask("/debug/members")[2])["seat"]
+        silent.signal(signal.SIGSTOP)
+        try:
+            for index in (0, 1):
+                replicas.kill(index)
+            for index in (0, 1):
+                replicas.start(index)
+            left = list(replicas.running.values())
+            client = Client(left[0].address)
+            client.send(request())
+            for one in left:
+                one.wait_log(rf"no slots are granted: members at seats \[{seat}\] are not reached", timeout_s=30.0)
+                status, _, body = one.ask("/readyz")
+                assert status == 503 and b"`activator member-ended SEAT`" in body
+            assert pods.answered == 0
+            said = [cli("member-ended", str(seat), "--admin", one.admin).returncode for one in left]
+            assert 0 in said, "one of them decides on views"
+            assert client.answer().status == 200
+            eventually(lambda: all(one.ask("/readyz")[0] == 200 for one in left))
+            client.close()
+        finally:
+            silent.signal(signal.SIGCONT)

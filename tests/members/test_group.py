@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from activator.members.group import STUCK_S, GroupRules
+from activator.members.group import HELD_S, STUCK_S, GroupRules
 from activator.members.messages import Accept
-from activator.members.numbers import seat_of
+from activator.members.numbers import seat_of, unmet
 from tests.members.group_world import GroupWorld, storm
 
 FAST = GroupRules()
@@ -263,3 +263,48 @@ def test_clocks_that_drift_and_differ_end_nothing() -> None:
     world.check_calm()
     assert world.processes[0].view.epoch >> 32 <= (epoch >> 32) + 4
     assert not any(process.group._ended or process.group.has_died for process in world.all)
+
+
+def test_a_goodbye_reaches_members_whose_link_is_lost_just_then() -> None:
+    world = formed(3)
+    world.gives_proof = False
+    world.partition({(0, 2), (2, 0)})
+    world.end_link(frozenset({0, 2}))
+    world.run(0.01)
+    world.leave(0)
+    world.heal()
+    world.run(5.0)
+    world.leave(1)
+    world.run(10.0)
+    assert (members(world, 2), unproven(world, 2)) == ([2], [])
+    assert world.processes[2].may_grant
+
+
+def test_a_group_that_grants_no_slots_says_so_at_all_members() -> None:
+    world = formed(3)
+    for process in world.processes.values():
+        process.group.set_owned(2, 2)
+    world.run(HELD_S / 2.0)
+    assert all(not process.group.waiting_for() for process in world.processes.values())
+    world.run(HELD_S)
+    assert all("no slots are granted" in process.group.waiting_for() for process in world.processes.values())
+    world.processes[1].group.set_owned(3, 2)
+    world.run(1.0)
+    assert all(not process.group.waiting_for() for process in world.processes.values()), "one of them grants"
+
+
+def test_the_operator_can_say_that_nobody_has_a_seat_that_was_never_met() -> None:
+    world = GroupWorld(1, 3, FAST)
+    world.partition({(0, 2), (2, 0), (1, 2), (2, 1)})
+    world.start(0)
+    world.start(1)
+    world.run(5.0)
+    assert unproven(world, 0) == [unmet(2)]
+    assert not world.processes[0].group.declare_vacant(1), "that one is reached"
+    assert world.processes[0].group.declare_vacant(2)
+    world.run(0.5)
+    assert (members(world, 0), unproven(world, 0)) == ([0, 1], [])
+    world.heal()
+    world.start(2)
+    world.run(5.0)
+    world.check_calm()

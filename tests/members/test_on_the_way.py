@@ -52,6 +52,9 @@ class Planes(GroupDataPlanes):
     def allow_grants(self, allowed: bool) -> None:
         self.may_grant = allowed
 
+    def ownership(self) -> tuple[int, int]:
+        return (1, 0)
+
     def close(self, other: int) -> None:
         if other in self.socks:
             self.socks.pop(other).close()

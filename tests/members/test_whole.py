@@ -115,3 +115,23 @@ def test_whoever_starts_while_a_revision_is_gone_means_the_same_one_when_it_come
         world.run(0.02)
     world.calm_down()
     world.check_calm()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_a_former_owner_has_in_use_of_a_dropped_revision_counts_for_the_next_owner(seed: int) -> None:
+    """The drop reaches the former owner first, which drains before the drop reaches the next one."""
+    world = WholeWorld(seed, 2, {KEY: (1, 1)})
+    world.run(6.0)
+    owner = owner_of(world)
+    (other,) = [node for node in world.whole() if node is not owner]
+    first = world.ask(owner, KEY, 30.0)
+    world.run(0.2)
+    assert first.pod is not None
+    owner.drop_key(KEY)
+    waiting = world.ask(other, KEY, 1.0)
+    world.leave_seat(owner.seat)
+    world.run(3.0)
+    assert owner_of(world) is other
+    assert waiting.pod is None, "the pod has its one request already"
+    world.run(40.0)
+    assert waiting.end == "served"

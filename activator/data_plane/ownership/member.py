@@ -110,7 +110,7 @@ class Member:
         self.peers: dict[int, Peer] = {}
         self.owned: dict[str, OwnedRevision] = {}
         self.borrowed: dict[str, BorrowedRevision] = {}
-        self._retired: list[Lending] = []  # of revisions that were dropped while others had their slots
+        self._retired: list[Lending] = []  # of revisions that were dropped while their slots were in use
         self._gone_since_s: dict[str, float] = {}  # revisions that were dropped; nothing more is asked for there
         self._unknown: dict[str, deque[tuple[int, MemberMessage]]] = {}  # said of revisions that are not here yet …
         self._unknown_since_s: dict[str, float] = {}  # … and since when
@@ -148,7 +148,7 @@ class Member:
     def revision_dropped(self, key: str) -> None:
         """It is gone here, by its `common_name`. Its leases end in their own time; the owner counts them until then."""
         owned = self.owned.pop(key, None)
-        if owned is not None and owned.lending.is_lending():
+        if owned is not None and _is_in_use(owned.lending):
             self._retired.append(owned.lending)
         borrowed = self.borrowed.get(key)
         if borrowed is not None:
@@ -183,6 +183,14 @@ class Member:
         for owned in self.owned.values():
             owned.lending.allow(allowed)
 
+    def ownership(self) -> tuple[int, int]:
+        """Return how many revisions this member owns, and for how many of them it cannot grant slots yet."""
+        held: int = 0
+        for owned in self.owned.values():
+            if not owned.complete:
+                held += 1
+        return len(self.owned), held
+
     # --- members and links ---
 
     def adopt(self, view: View) -> None:
@@ -199,9 +207,11 @@ class Member:
                 peer.is_known = True
             elif peer.is_known:  # else its view is a later one
                 self._ended(number)
-        for lending in self._retired:
-            lending.hand_over()  # whoever owns it now counts what others have
-        self._retired.clear()
+        retired = self._retired
+        self._retired = []
+        for lending in retired:
+            lending.hand_over()  # the borrowers register with the next owner
+            self._register_dropped(lending)
         for key in [*self.owned, *self.borrowed]:
             self._settle(key)
         for peer in list(self.peers.values()):
@@ -266,7 +276,7 @@ class Member:
         for key, since_s in list(self._gone_since_s.items()):
             if now_s - since_s >= UNKNOWN_KEPT_S:
                 del self._gone_since_s[key]
-        self._retired = [lending for lending in self._retired if lending.is_lending()]
+        self._retired = [lending for lending in self._retired if _is_in_use(lending)]
 
     # --- within ---
 
@@ -393,6 +403,25 @@ class Member:
         elif not self.view.follows:
             self._own_anew(owned)
 
+    def _register_dropped(self, lending: Lending) -> None:
+        """Borrow what is in use here of a revision that was dropped while this member owned it.
+
+        The next owner may not have dropped it yet, and must count these slots.
+        """
+        throttler = lending.throttler
+        if not throttler.leases:
+            return
+        key = throttler.common_name
+        owner = self.view.owner_of(key)
+        if owner == self.number:
+            self._retired.append(lending)
+        elif key not in self.owned and key not in self.borrowed:
+            throttler.lending = None
+            self._borrow(throttler, owner)
+            one = self.borrowed[key]
+            one.is_dropped = True
+            one.borrowing.begin(False)
+
     def _own_anew(self, owned: OwnedRevision) -> None:
         """What others have is said again by themselves."""
         throttler = owned.lending.throttler
@@ -449,6 +478,11 @@ class Member:
 
     def _lendings(self) -> list[Lending]:
         return [*[owned.lending for owned in self.owned.values()], *self._retired]
+
+
+def _is_in_use(lending: Lending) -> bool:
+    """True if requests have slots of this revision, here or at other members."""
+    return lending.is_lending() or bool(lending.throttler.leases)
 
 
 def _is_asking(message: MemberMessage) -> bool:
