@@ -57,10 +57,9 @@ class CancelledRequest(Exchange):
         wait_s = 0.0 if is_tunnel else self._throttler.spec.cancel_wait_s
         self._is_tunnel = is_tunnel
         self._pod = pod
+        self._wheel.arm(self, now_s + (wait_s if wait_s > 0.0 else CLOSE_PATIENCE_S))  # whatever `cancel` does
         if not pod.cancel(self, wait_s > 0.0):
             self._release()
-        elif self._lease is not None:
-            self._wheel.arm(self, now_s + (wait_s if wait_s > 0.0 else CLOSE_PATIENCE_S))
 
     def is_served(self, lease: Lease) -> bool:
         return lease is self._lease

@@ -532,7 +532,7 @@ class ProxiedExchange(RequestRecord):
         if self.grpc_timeout_s > 0.0 and self.connected_s - self.arrived_s >= TOLD_LATE_S:
             grpc.tell_rest(head, self.grpc_timeout_s - (self.connected_s - self.arrived_s))
         body = self._body
-        if body is None or head.upgrade:
+        if body is None or not head.has_body:  # what a client sends ahead of a tunnel is no body
             pod.send_request(head, _NO_BODY)
         elif body.start(pod, head, head.method in _IDEMPOTENT):
             self._go_on_soon()
@@ -938,8 +938,7 @@ class ProxiedExchange(RequestRecord):
             return
         pod, self.pod = self.pod, None
         body = self._body
-        if body is not None and pod is not None and (pod.was_reset or not body.is_sent()):
-            self._upload_failed = True
+        self._upload_failed = body is not None and pod is not None and (pod.was_reset or not body.is_sent())
         if self.phase == POD_ENDED:
             client = self._client  # the pod had sent everything: the client is to get it
             self._end(True, True)

@@ -34,6 +34,8 @@ class StalledResponses:
         Others may be cut for that. Return False if it was this one.
         """
         self.end(response)
+        if count <= 0:
+            return True
         response.stalled_bytes = count
         self._since_s[response] = now_s
         self.bytes += count

@@ -50,6 +50,14 @@ def test_all_of_the_budget_is_a_bound_however_short_the_time() -> None:
     assert stalled.bytes == 0
 
 
+def test_a_connection_that_holds_nothing_is_not_counted() -> None:
+    """It is closing, perhaps: nothing would ever end the count."""
+    stalled = StalledResponses(HeldBudget(1_000))
+    response = Response()
+    assert stalled.begin(response, 0, 100.0)
+    assert not stalled._since_s and stalled.bytes == 0
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(-1, 300), st.floats(0.0, 4.0)), max_size=60))
 def test_what_is_counted_is_what_is_there(steps: list[tuple[int, int, float]]) -> None:
     stalled = StalledResponses(HeldBudget(1_000))
