@@ -19,6 +19,7 @@ from typing import Final
 
 from activator.config.model.containers import Container
 from activator.config.model.programs import Process
+from activator.config.tree import is_setting
 from activator.runtime.errors import ConfigError
 from activator.runtime.unix_address import problem_with
 
@@ -73,8 +74,11 @@ def socket_of(process: Process, environ: Mapping[str, str]) -> str:
 
 
 def variables_of(process: Process, directory: str, environ: Mapping[str, str]) -> dict[str, str]:
-    """All environment variables; raises ConfigError."""
-    found = dict(environ)
+    """Return all environment variables of a program. Raises ConfigError.
+
+    Those that configure the activator are left out: they may be secrets (`ACTIVATOR_ADMIN__TOKEN`).
+    """
+    found = {name: value for name, value in environ.items() if not is_setting(name)}
     if process.user:
         user, _ = _user(process.user)
         found |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}

@@ -93,10 +93,15 @@ def read_documents(text: str, name: str, problems: list[str]) -> list[Item]:
     return [] if maker is None else maker.roots
 
 
+def is_setting(variable: str) -> bool:
+    """Return whether the environment variable of this name replaces a key of the configuration file."""
+    return variable.startswith(PREFIX) and variable not in RESERVED and not _SERVICE_LINK.fullmatch(variable)
+
+
 def lay_environment_over(root: Item, environ: Mapping[str, str], problems: list[str]) -> None:
     """Put every `ACTIVATOR_…` variable at its place in the tree."""
     for variable in sorted(environ):
-        if variable.startswith(PREFIX) and variable not in RESERVED and not _SERVICE_LINK.fullmatch(variable):
+        if is_setting(variable):
             _lay_over(root, variable, environ[variable], problems)
 
 

@@ -141,6 +141,21 @@ def test_which_variable_wins(tmp_path: Path) -> None:
     assert found == {"HERE": str(tmp_path), "A": "file", "B": "file", "C": "configured", "D": "own"}
 
 
+def test_the_activators_own_settings_are_not_passed_on(tmp_path: Path) -> None:
+    (tmp_path / ".env").write_text("ACTIVATOR_LIMITS__HEADER_BYTES=9\n")
+    process = Process(["x"], environment={"ACTIVATOR_LOG__LEVEL": Secret("debug")}, env_file=".env")
+    environ = {
+        "ACTIVATOR_ADMIN__TOKEN": "hidden",
+        "ACTIVATOR_PUSH__TOKEN": "hidden",
+        "ACTIVATOR_SERVICE_HOST": "10.0.0.1",
+    }
+    assert variables_of(process, str(tmp_path), environ) == {
+        "ACTIVATOR_SERVICE_HOST": "10.0.0.1",
+        "ACTIVATOR_LIMITS__HEADER_BYTES": "9",
+        "ACTIVATOR_LOG__LEVEL": "debug",
+    }, "what was written for the program counts"
+
+
 def test_programs(tmp_path: Path) -> None:
     program = tmp_path / "tool"
     program.write_text("#!/bin/sh\n")

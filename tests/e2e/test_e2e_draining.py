@@ -146,14 +146,14 @@ def test_time_in_which_the_process_is_stopped_counts_for_no_limit(run_activator:
     """Requests that were held when the process was stopped are served when it goes on, as by haproxy."""
     gate = tmp_path / "gate"
     revision = process_revision(gated(SERVING, gate))
-    activator = run_activator(configured([{**revision, "queue": {"timeout": "3s"}}]))
+    activator = run_activator(configured([{**revision, "queue": {"timeout": "2s"}}]))
     with ExitStack() as stack:
         clients = [stack.enter_context(Client(activator.address)) for _ in range(4)]
         for client in clients:
             client.send(request())
         eventually(lambda: activator.revision("app")["queued"] == 4)
         activator.signal(signal.SIGSTOP)
-        time.sleep(5.0)
+        time.sleep(2.5)
         activator.signal(signal.SIGCONT)
         gate.touch()
         answers = [client.answer() for client in clients]

@@ -885,6 +885,75 @@ def a_revision_that_is_dropped_is_asked_for_no_more(seed: int) -> None:
     expect(NAME not in hand.member.borrowed, "it has nothing, and is kept until the next tick")
 
 
+def what_is_in_use_of_a_dropped_revision_is_registered_with_its_next_owner(seed: int) -> None:
+    """The next owner may not have dropped it yet, and would grant the slots of our own requests again."""
+    hand = owning(seed, 2)
+    asked = hand.world.ask(hand.node, KEY, 0.5)
+    expect(asked.pod is not None, "it is at the pod")
+    lending = hand.member.owned[NAME].lending
+    expect(hand.member.ownership() == (1, 0), f"it owns {hand.member.ownership()}")
+    silent = Hand(seed, True)
+    silent.view(1, MemberName(2, OTHERS[0]))
+    silent.member.revision_set(silent.throttler)
+    expect(silent.member.ownership() == (1, 1), "the other has not registered: nothing can be granted")
+    hand.member.revision_dropped(NAME)
+    expect(hand.member.ownership() == (0, 0), f"it owns {hand.member.ownership()}")
+    hand.member.tick()
+    expect(hand.member._retired == [lending], "a slot is in use, and forgotten")
+    hand.view(2, MemberName(2, OTHERS[0]))
+    expect(hand.member._retired == [lending] and NAME not in hand.member.borrowed, "it is still the owner")
+    hand.taken()
+    hand.member.adopt(View(3, (hand.me._replace(owns=False), MemberName(2, OTHERS[0]))))
+    (register, _) = hand.taken()
+    assert isinstance(register, Register)
+    expect(len(register.slots) == 1 and not register.waiting, f"{register} was said")
+    expect(hand.throttler.lending is None, "it lends no more")
+    hand.world.run(1.0)
+    expect(asked.end == "served", f"it is {asked.end}")
+    (released,) = [one for one in hand.taken() if isinstance(one, Released)]
+    expect(released.slot == register.slots[0].slot, f"{released} was said")
+    hand.member.tick()
+    expect(NAME not in hand.member.borrowed, "it is kept for ever")
+
+
+def what_is_in_use_of_a_dropped_revision_is_no_matter_of_the_one_that_came_after_it(seed: int) -> None:
+    for owns in (True, False):
+        hand = owning(seed, 2)
+        hand.world.ask(hand.node, KEY, 0.5)
+        first = hand.member.owned[NAME].lending
+        hand.member.revision_dropped(NAME)
+        hand.node.throttlers.pop(KEY)
+        hand.node.add_revision(KEY, 2, 0)
+        for pod in hand.world.here[KEY]:
+            hand.node.add_pod(KEY, pod)
+        if owns:  # both of them move
+            hand.member.adopt(View(2, (hand.me._replace(owns=False), MemberName(2, OTHERS[0]))))
+            expect(hand.member.borrowed[NAME].borrowing.throttler is hand.throttler, "it is the old one's")
+        else:  # neither does
+            hand.view(2, MemberName(2, OTHERS[0]))
+            expect(hand.member._retired == [first], "it is forgotten")
+            expect(hand.member.owned[NAME].lending.throttler is hand.throttler, "it is the old one's")
+    hand = owning(seed, 2)
+    hand.world.ask(hand.node, KEY, 0.5)
+    hand.member.revision_dropped(NAME)
+    hand.member.adopt(View(2, (hand.me._replace(owns=False), MemberName(2, OTHERS[0]))))
+    dropped = hand.member.borrowed[NAME]
+    hand.member.adopt(View(3, (hand.me, MemberName(2, OTHERS[0]))))
+    expect(NAME not in hand.member.owned and NAME not in hand.member.borrowed, "what was dropped is owned again")
+    expect(dropped.is_dropped, "it is not dropped")
+    hand = owning(seed, 2)
+    hand.member.receive(2, Want(1, NAME, WaitingRequest(1)))
+    hand.member.revision_dropped(NAME)
+    hand.taken()
+    hand.member.adopt(View(2, (hand.me._replace(owns=False), MemberName(2, OTHERS[0]))))
+    expect(NAME not in hand.member.borrowed, "only others had slots of it: they register themselves")
+    hand = owning(seed, 2)
+    hand.member.receive(2, Register(1, NAME, (HeldSlot(71, "not-here-yet", "10.0.0.9:80"),), ()))
+    lending = hand.member.owned[NAME].lending
+    hand.member.revision_dropped(NAME)
+    expect(hand.member._retired == [lending], "a slot of a pod that is not known here is forgotten")
+
+
 def before_a_view_nothing_that_was_dropped_comes(seed: int) -> None:
     hand = Hand(seed, True)
     hand.member.revision_set(hand.throttler)
@@ -1416,6 +1485,8 @@ CORNERS: list[Callable[[int], None]] = [
     an_exempt_request_of_another_member_is_counted_there,
     where_policies_want_keys_nothing_is_lent,
     a_revision_that_is_dropped_is_asked_for_no_more,
+    what_is_in_use_of_a_dropped_revision_is_registered_with_its_next_owner,
+    what_is_in_use_of_a_dropped_revision_is_no_matter_of_the_one_that_came_after_it,
     before_a_view_nothing_that_was_dropped_comes,
     what_is_said_of_a_revision_that_is_not_here_yet_is_kept_for_a_while,
     what_a_member_has_said_of_it_goes_with_the_member,

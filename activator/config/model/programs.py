@@ -215,7 +215,8 @@ class Process(Program, frozen=True, forbid_unknown_fields=True):
     environment: Annotated[
         dict[str, Secret],
         doc(
-            "Environment variables of the program, added to those of the activator and of `env_file`.",
+            "Environment variables of the program, added to those of `env_file` and of the activator. Variables that "
+            "configure the activator (`ACTIVATOR_…`) are not passed on.",
             {"MODEL": "small"},
         ),
     ] = {}

@@ -415,7 +415,7 @@ class Member:
         owner = self.view.owner_of(key)
         if owner == self.number:
             self._retired.append(lending)
-        elif key not in self.owned and key not in self.borrowed:
+        else:
             throttler.lending = None
             self._borrow(throttler, owner)
             one = self.borrowed[key]

@@ -1,10 +1,19 @@
-"""How often a program that starts is looked at: soon, in proportion to its start, and for a bounded share of a core."""
+"""How often and for how long a program that starts is looked at."""
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from activator.control_plane.sources.process.readiness import PORT_STEP_SHARE, READINESS_STEP_SHARE, step_s
+from activator.control_plane.sources.process.readiness import (
+    PORT_STEP_SHARE,
+    READINESS_STEP_SHARE,
+    step_s,
+    until_answered,
+    until_set,
+)
+from tests.manual_clock import ManualClock
 
 
 @pytest.mark.parametrize(
@@ -19,3 +28,39 @@ from activator.control_plane.sources.process.readiness import PORT_STEP_SHARE, R
 )
 def test_the_step(waited_s: float, took_s: float, share: float, expected_s: float) -> None:
     assert step_s(waited_s, took_s, share) == pytest.approx(expected_s)
+
+
+def advance(clock: ManualClock, seconds: float) -> None:
+    clock.now_s += seconds
+
+
+@pytest.mark.parametrize(("late_s", "looks"), [(60.0, 2), (0.9, 1)])
+def test_a_pause_of_the_process_takes_nothing_from_a_start(late_s: float, looks: int) -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        looked: list[float] = []
+
+        async def look() -> bool:
+            looked.append(clock.now())
+            asyncio.get_running_loop().call_soon(lambda: advance(clock, late_s))  # while it waits for the next look
+            return len(looked) == 2
+
+        assert await until_answered(look, 0.1, 0.5, clock.now) == (looks == 2)
+        assert len(looked) == looks
+
+    asyncio.run(story())
+
+
+def test_a_line_that_was_written_before_a_pause_is_seen_behind_it() -> None:
+    async def story() -> None:
+        clock = ManualClock()
+        loop = asyncio.get_running_loop()
+        line = asyncio.Event()
+        loop.call_soon(lambda: advance(clock, 60.0))
+        loop.call_later(0.02, line.set)
+        assert await until_set(line, 3.0, clock.now)
+        never = asyncio.Event()
+        loop.call_soon(lambda: advance(clock, 0.9))
+        assert not await until_set(never, 0.1, clock.now)
+
+    asyncio.run(story())

@@ -5,55 +5,56 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from activator.data_plane.proxy.record import RequestRecord
+from activator.data_plane.proxy.phases import OVER
+from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.proxy.stalled import STALLED_MIN_S, StalledResponses
 from activator.data_plane.throttle.budget import HeldBudget
-from tests.data_plane.proxy.proxy_fakes import World, request_head, response_head
+from tests.data_plane.proxy.proxy_fakes import World, response_head
 
 
-class Response(RequestRecord):
-    def __init__(self) -> None:
-        super().__init__(request_head(), 1.0)
-        self.is_cut = False
+def responses(count: int) -> list[ProxiedExchange]:
+    """Return `count` responses of which the head has been sent."""
+    world = World()
+    world.pod(limit=count)
+    begun = [world.begin()[0] for _ in range(count)]
+    for one in begun:
+        one.response_head(response_head())
+    return begun
 
-    def shed(self) -> None:
-        assert not self.is_cut
-        self.is_cut = True
 
-
-def cut(*responses: Response) -> list[bool]:
-    return [one.is_cut for one in responses]
+def cut(some: list[ProxiedExchange]) -> list[bool]:
+    return [one.phase == OVER for one in some]
 
 
 def test_the_one_that_has_waited_longest_is_cut_but_none_that_is_only_slow() -> None:
     stalled = StalledResponses(HeldBudget(1_000))
-    first, slow, third = Response(), Response(), Response()
+    first, slow, third, last = some = responses(4)
     assert stalled.begin(first, 200, 100.0)
     assert stalled.begin(slow, 200, 100.0)
     stalled.end(slow)
     assert stalled.begin(slow, 200, 104.0)
     assert stalled.begin(third, 200, 104.5), "600 of 500, but none for long"
-    assert cut(first, slow, third) == [False] * 3 and stalled.bytes == 600
-    assert stalled.begin(Response(), 100, 100.0 + STALLED_MIN_S)
-    assert cut(first, slow, third) == [True, False, False]
+    assert cut(some) == [False] * 4 and stalled.bytes == 600
+    assert stalled.begin(last, 100, 100.0 + STALLED_MIN_S)
+    assert cut(some) == [True, False, False, False]
     assert (stalled.bytes, stalled.shed_total) == (500, 1)
 
 
 def test_all_of_the_budget_is_a_bound_however_short_the_time() -> None:
     stalled = StalledResponses(HeldBudget(1_000))
-    responses = [Response() for _ in range(100)]
-    for response in responses:
+    *some, large = responses(101)
+    for response in some:
         assert stalled.begin(response, 100, 100.0)
         assert stalled.bytes <= 1_000
-    assert [one.is_cut for one in responses] == [True] * 90 + [False] * 10
-    assert not stalled.begin(Response(), 2_000, 100.0)
+    assert cut(some) == [True] * 90 + [False] * 10
+    assert not stalled.begin(large, 2_000, 100.0)
     assert stalled.bytes == 0
 
 
 def test_a_connection_that_holds_nothing_is_not_counted() -> None:
     """It is closing, perhaps: nothing would ever end the count."""
     stalled = StalledResponses(HeldBudget(1_000))
-    response = Response()
+    (response,) = responses(1)
     assert stalled.begin(response, 0, 100.0)
     assert not stalled._since_s and stalled.bytes == 0
 
@@ -61,19 +62,19 @@ def test_a_connection_that_holds_nothing_is_not_counted() -> None:
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(-1, 300), st.floats(0.0, 4.0)), max_size=60))
 def test_what_is_counted_is_what_is_there(steps: list[tuple[int, int, float]]) -> None:
     stalled = StalledResponses(HeldBudget(1_000))
-    responses = [Response() for _ in range(6)]
+    some = responses(6)
     now_s = 1.0
     for which, count, passed_s in steps:
         now_s += passed_s
-        response = responses[which]
-        if response.is_cut:
+        response = some[which]
+        if response.phase == OVER:
             continue
         if count < 0:
             stalled.end(response)
         else:
             stalled.begin(response, count, now_s)
-        assert stalled.bytes == sum(one.stalled_bytes for one in responses) <= 1_000
-    for response in responses:
+        assert stalled.bytes == sum(one.stalled_bytes for one in some) <= 1_000
+    for response in some:
         stalled.end(response)
     assert stalled.bytes == 0
 

@@ -35,7 +35,7 @@ from activator.control_plane.sources.container.output import OutputReader
 from activator.control_plane.sources.container.state import ContainerState, health_test, memory_limit, state_of
 from activator.control_plane.sources.process.causes import cause_of
 from activator.control_plane.sources.process.output import OnLine, Output
-from activator.control_plane.sources.process.readiness import until_answered, until_command
+from activator.control_plane.sources.process.readiness import until_answered, until_command, until_set
 from activator.control_plane.sources.process.unit import NotStartedError, Unit
 from activator.runtime.clock import Now
 from activator.runtime.sockets import split_address
@@ -256,7 +256,7 @@ class ContainerUnit(Unit):
         self._asked_since_s = now()
         interval_s = float(readiness.interval)
         if readiness.log:
-            if await wait_for(self.output.ready, timeout_s):
+            if await until_set(self.output.ready, timeout_s, now):
                 return ""
             return f"the program wrote no line with {readiness.log!r} within {timeout_s:g} s"
         if readiness.command:

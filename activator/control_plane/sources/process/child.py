@@ -37,13 +37,14 @@ from activator.control_plane.sources.process.readiness import (
     READINESS_STEP_SHARE,
     until_answered,
     until_command,
+    until_set,
 )
 from activator.control_plane.sources.process.reaping import Reaping
 from activator.control_plane.sources.process.spawned import Spawned
 from activator.control_plane.sources.process.unit import NotStartedError, Unit, Units
 from activator.runtime.clock import Now
 from activator.runtime.errors import ConfigError, StartError
-from activator.runtime.tasks import TaskGroupOwner, pause, wait_for
+from activator.runtime.tasks import TaskGroupOwner, pause
 
 log = logging.getLogger("activator.process")
 
@@ -185,7 +186,7 @@ class ChildProcess(Unit):
         readiness, now = self._settings.readiness, self._owner.now
         interval_s = float(readiness.interval)
         if readiness.log:
-            if not await wait_for(self.output.ready, timeout_s):
+            if not await until_set(self.output.ready, timeout_s, now):
                 return f"the program wrote no line with {readiness.log!r} within {timeout_s:g} s"
             self.address = self._place.address
         elif readiness.command:
