@@ -151,6 +151,7 @@ class Exchange(Waiter):
         super().__init__()
         self.head = head
         self.over: bool = False
+        self.is_shed: bool = False  # it is cut because the memory that its client holds is needed
         self.done_s: float = 0.0  # when it was over, in monotonic seconds
         self.read_s: float = 0.0  # the time of the read that is being handled, 0.0 in between: one clock call a read
 
@@ -164,6 +165,10 @@ class Exchange(Waiter):
     def begin(self) -> None:
         """The request's turn has come: find its revision and a pod."""
         raise NotImplementedError
+
+    def refuse_unsent(self) -> bool:
+        """Refuse the request because the program ends, if no pod has it and it is not queued; return whether it was."""
+        return False
 
     # --- from the client ---
 

@@ -39,7 +39,7 @@ def keep_last_reads(bare: Transport | None) -> None:
     transport: Any = bare
     if transport is not None and not transport.is_closing():
         tls = transport.get_protocol()
-        if isinstance(tls, BufferedProtocol):
+        if hasattr(tls, "get_buffer"):  # uvloop's own is no BufferedProtocol by its class
             transport.set_protocol(_LastReads(tls, transport))
 
 

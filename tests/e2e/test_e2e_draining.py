@@ -142,6 +142,28 @@ def test_what_is_queued_when_the_time_is_over_is_answered(run_activator: RunActi
     assert activator.logged("5 queued requests are answered with 503, because `shutdown.timeout` is over")
 
 
+@pytest.mark.parametrize("host", ["app.test", "models.test"])
+def test_an_upload_that_no_pod_has_when_the_time_is_over_is_answered(run_activator: RunActivator, host: str) -> None:
+    """Its body is gathered before it asks for a slot, or read for the model that it names."""
+    revisions = [
+        {**process_revision(SERVING), "hosts": ["app.test"], "container_concurrency": 1},
+        {**process_revision(SERVING), "name": "model", "hosts": ["models.test"], "match": {"json": {"model": ["a"]}}},
+    ]
+    activator = run_activator(configured(revisions, shutdown={"timeout": "1s"}))
+    with Client(activator.address) as client:
+        client.send(request("/", "POST", host=host, headers="Content-Length: 100\r\n") + b'{"x": 1, ')
+        eventually(
+            lambda: json.loads(activator.ask("/debug/revisions")[2])["clients"]["connections"] == 1, "it is accepted"
+        )
+        time.sleep(0.2)  # until the head has been read
+        activator.signal(signal.SIGTERM)
+        answer = client.answer()
+    assert (answer.status, answer.reason) == (503, "draining")
+    assert int(answer.header("retry-after")) >= 1
+    assert activator.wait_end() != 0
+    assert activator.logged("1 queued requests are answered with 503, because `shutdown.timeout` is over")
+
+
 def test_time_in_which_the_process_is_stopped_counts_for_no_limit(run_activator: RunActivator, tmp_path: Path) -> None:
     """Requests that were held when the process was stopped are served when it goes on, as by haproxy."""
     gate = tmp_path / "gate"

@@ -46,7 +46,6 @@ class RefusingPod:
             writer.close()
         else:
             # With close_notify a client of TLS may still answer; servers that are in a hurry cut the connection.
-            await asyncio.sleep(0.01)
             writer.transport.abort()
 
     def close(self) -> None:

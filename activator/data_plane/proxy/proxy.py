@@ -79,7 +79,7 @@ from activator.runtime.clock import NEVER, Now, TimingWheel
 from activator.runtime.errors import Reason, status_of
 
 FALLBACK_HEADER: Final = b"Activator-Fallback"  # of an answer: the revision that has given it, not the one asked for
-PENDING_RETRY_AFTER_S: Final = 1  # for requests that no revision serves while a source has yet to list its own
+PENDING_RETRY_AFTER_S: Final = 1  # for requests that have no revision yet, and may have one later or elsewhere
 TOLD_LATE_S: Final = 0.001  # a wait so long is taken off the deadline that the pod of a gRPC request is told
 RISKY_IDLE_S: Final = 1.0  # what is not idempotent goes out on connections that were idle for less
 
@@ -983,6 +983,12 @@ class ProxiedExchange(RequestRecord):
             self._grpc_failed(Reason.CLIENT_GONE)
         self._end(False, True)
 
+    def refuse_unsent(self) -> bool:
+        if self.phase != SCANNING and self.phase != GATHERING:
+            return False
+        self._fail(Reason.DRAINING, "")
+        return True
+
     def refused(self, reason: Reason, detail: str) -> None:
         self._fail(reason, detail)
 
@@ -1020,6 +1026,7 @@ class ProxiedExchange(RequestRecord):
             self.blocked_s += pause_s
 
     def shed(self) -> None:
+        self.is_shed = True
         self._fail(Reason.SEND_TIMEOUT, "")
 
     def _see_what_client_took(self, now_s: float) -> None:
@@ -1127,7 +1134,7 @@ class ProxiedExchange(RequestRecord):
         retry_after_s = 0
         if throttler is None:
             proxy.count_refused(reason)
-            if reason is Reason.SOURCES_PENDING:
+            if reason is Reason.SOURCES_PENDING or reason is Reason.DRAINING:
                 retry_after_s = PENDING_RETRY_AFTER_S
         else:
             proxy.count_failed(throttler, reason)

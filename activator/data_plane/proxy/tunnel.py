@@ -8,6 +8,7 @@ Rules
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from mypy_extensions import i64
@@ -19,7 +20,8 @@ from activator.data_plane.proxy.phases import CLIENT_ENDED, LINKED_TUNNEL, OVER,
 
 # Protocols, without a version, that `"*"` does not include: HTTP in another version (RFC 9113 has retired h2c),
 # and TLS. A tunnel of HTTP would carry requests that are not routed, counted or checked.
-_NEVER_TUNNELLED: Final = frozenset({b"http", b"h2", b"h2c", b"h3", b"tls", b"ssl"})
+_NEVER_TUNNELLED: Final = frozenset({b"http", b"http2", b"http3", b"h2", b"h2c", b"h3", b"tls", b"ssl"})
+_VERSION: Final = re.compile(rb"[ \t/-]")
 
 
 def leave_taken_upgrades(head: RequestHead, spec: RevisionSpec) -> bool:
@@ -37,8 +39,9 @@ def leave_taken_upgrades(head: RequestHead, spec: RevisionSpec) -> bool:
 
 
 def _may_be_tunnelled(protocol: bytes) -> bool:
-    """True if `"*"` includes it."""
-    return protocol.lower().partition(b"/")[0] not in _NEVER_TUNNELLED
+    """True if `"*"` includes it. Drafts (`h2c-14`) and spellings with spaces are the protocol itself."""
+    name = _VERSION.split(protocol.lower().strip(b" \t"), maxsplit=1)[0]
+    return name not in _NEVER_TUNNELLED
 
 
 def tunnel_phase(client: ClientStream, pod: PodStream) -> i64:

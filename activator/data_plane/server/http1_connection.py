@@ -316,6 +316,9 @@ class Http1Connection(StreamOwner):
         if stream.until_close or stream is self._tunnel:
             self.abort(stream.until_close)
             return
+        if stream.exchange.is_shed:
+            self.abort(True)  # its memory is needed now
+            return
         # An orderly end lets the answers before it through, and by its framing the client sees that this one is cut.
         self._current = None
         self._drop_next()
@@ -366,6 +369,10 @@ class Http1Connection(StreamOwner):
             tunnel.exchange.request_failed(Reason.DRAINING, "")
         else:
             self.abort(False)
+
+    def refuse_unsent(self) -> int:
+        current = self._current
+        return int(current is not None and current.exchange.refuse_unsent())
 
     def peer_has_ended(self, closed: bool) -> None:
         if not closed and self._phase == OPEN and self._can_half_close():
@@ -461,7 +468,7 @@ class Http1Connection(StreamOwner):
         if reason is Reason.OVERLOADED:
             headers.append((b"Retry-After", b"1"))  # connections come free all the time
         self.write(plain_response(status_of(reason), body, headers, True, False, False))
-        self._close_in_order(True, False, True)
+        self._close_in_order(True, True, True)  # over TLS at once: the client sees the end, and may take it
 
     def _client_gone(self) -> None:
         current = self._current

@@ -129,6 +129,14 @@ class Http2ClientConnection(ClientConnection):
             if isinstance(user, Http2ClientStream) and user.tunnel and not user.exchange.over:
                 user.exchange.request_failed(Reason.DRAINING, "")
 
+    def refuse_unsent(self) -> int:
+        count = 0
+        for stream in list(self._codec.streams.values()):
+            user = stream.user
+            if isinstance(user, Http2ClientStream):
+                count += user.exchange.refuse_unsent()
+        return count
+
     def peer_has_ended(self, closed: bool) -> None:
         self._client_gone()
         writer = self._writer
@@ -226,7 +234,7 @@ class Http2ClientConnection(ClientConnection):
 
     def _look_again(self, now_s: float) -> None:
         self._looking = True
-        self._registry.wheel.arm(self._timer, now_s + LOOK_S)
+        self._registry.wheel.arm(self._timer, now_s + min(LOOK_S, self._registry.idle_s))
 
     def _open_timer_expired(self, now_s: float) -> None:
         codec = self._codec

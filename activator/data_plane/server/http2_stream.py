@@ -83,6 +83,9 @@ class Http2ClientStream(ClientStream):
         self._codec.flush_stream(self.stream)
 
     def abort(self) -> None:
+        if self.exchange.is_shed and len(self._codec.streams) == 1:
+            self._connection.abort(True)  # else what the connection has written stays until it times out
+            return
         self.flush()
         self._codec.reset(self.stream, CANCEL if self.tunnel else INTERNAL_ERROR)
 
@@ -97,7 +100,8 @@ class Http2ClientStream(ClientStream):
         return self.stream.sent_bytes
 
     def unsent_bytes(self) -> int:
-        return self.stream.unsent_bytes
+        # A share of what the connection itself holds, so that all its streams together count it once.
+        return self.stream.unsent_bytes + self._connection.unsent_bytes() // max(len(self._codec.streams), 1)
 
     def half_closes(self) -> bool:
         return True

@@ -59,6 +59,10 @@ class RegisteredConnection:
         """The time of the tunnel is over."""
         raise NotImplementedError
 
+    def refuse_unsent(self) -> int:
+        """Refuse the requests whose bodies are still being received; return how many there are."""
+        raise NotImplementedError
+
     def gives_up(self) -> bool:
         """Evict it, unless there is a whole answer that the client has not taken yet."""
         raise NotImplementedError

@@ -63,6 +63,7 @@ class Http1PodConnection(PodStream, PooledConnection):
         self._request_ended: bool = True
         self._trailers: Headers = []
         self._blocked: bool = False  # much of what was written is still to be sent
+        self._outlives_close: bool = False  # the pod may compute on after we have closed, and keeps its slot
 
     # --- the pool's side ---
 
@@ -148,6 +149,7 @@ class Http1PodConnection(PodStream, PooledConnection):
                 writer.write_eof_now()
             else:
                 writer.close_now()  # over TLS the pod answers with its own end, and `connection_lost` follows
+                self._outlives_close = waits
         self.resume_response()
         return True
 
@@ -244,6 +246,8 @@ class Http1PodConnection(PodStream, PooledConnection):
         if self.is_closed:
             self._forget()
             return
+        if self._outlives_close and isinstance(error, TimeoutError):
+            self._exchange = None  # our own time for the end of TLS is over, and says nothing of the pod
         if self._exchange is None:
             self._gone()
             self._forget()

@@ -19,6 +19,7 @@ from activator.data_plane.upstream.identity_check import ExpectedIdentity
 from activator.data_plane.upstream.pool import PodPool
 from activator.data_plane.upstream.pooled_connection import PooledConnection
 from activator.runtime.clock import Now
+from activator.runtime.last_reads import keep_last_reads
 from activator.runtime.transport import Transport
 
 POD_IDLE_S: Final = 4.0  # a pooled connection; below the 5 s after which common servers close theirs
@@ -67,6 +68,7 @@ class Http1Pool(PodPool):
         self.window.dialled()
         connection = self._new_connection()
         transport.set_protocol(connection)
+        keep_last_reads(bare)
         connection.bare = bare
         connection.connection_made(transport)
 

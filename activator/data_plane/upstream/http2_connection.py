@@ -106,7 +106,8 @@ class Http2PodStream(PodStream):
             return True
         self.exchange = None
         self.connection.reset(stream)
-        self.connection.turn.defer(_ResetSent(self.connection, successor).check)
+        if not waits:  # else it may compute on with the part that it has: the slot is kept until the time is over
+            self.connection.turn.defer(_ResetSent(self.connection, successor).check)
         return True
 
     def half_closes(self) -> bool:

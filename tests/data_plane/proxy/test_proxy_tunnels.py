@@ -123,7 +123,10 @@ def test_a_revision_that_takes_no_upgrades() -> None:
     world.check_idle()
 
 
-@pytest.mark.parametrize("offered", [b"h2c", b"H2C", b"HTTP/2", b"HTTP/2.0", b"HTTP/3", b"tls", b"TLS/1.3", b"h2"])
+@pytest.mark.parametrize(
+    "offered",
+    [b"h2c", b"H2C", b"HTTP/2", b"HTTP/2.0", b"HTTP/3", b"tls", b"TLS/1.3", b"h2", b"h2c-14", b"http2", b"HTTP / 2"],
+)
 def test_every_upgrade_is_none_to_http_or_tls(offered: bytes) -> None:
     world = World(upgrades=("*",))
     world.pod()

@@ -83,6 +83,8 @@ class ContainerSource(Source):
             self._declare(key, one)  # with what now holds for all revisions
         engine = self._units.engine()
         if engine is not self._engine:
+            if self._engine is not None:  # of the containers of the other one nothing is known
+                self._is_list_awaited = config.containers.discover
             self._stop()
             self._engine = engine
         if self._watcher is None:
