@@ -21,6 +21,7 @@ from activator.config.model.containers import Container
 from activator.config.model.programs import Process
 from activator.config.tree import is_setting
 from activator.runtime.errors import ConfigError
+from activator.runtime.secret_text import VARIABLES
 from activator.runtime.unix_address import problem_with
 
 ENV_FILE_BYTES_MAX: Final = 256 * 1024  # a program gets some MiB of variables and arguments at most
@@ -76,9 +77,10 @@ def socket_of(process: Process, environ: Mapping[str, str]) -> str:
 def variables_of(process: Process, directory: str, environ: Mapping[str, str]) -> dict[str, str]:
     """Return all environment variables of a program. Raises ConfigError.
 
-    Those that configure the activator are left out: they may be secrets (`ACTIVATOR_ADMIN__TOKEN`).
+    Those that configure the activator are left out, since they may be secrets (`ACTIVATOR_ADMIN__TOKEN`). So are those
+    that a secret of ours was read from (`env:NAME`).
     """
-    found = {name: value for name, value in environ.items() if not is_setting(name)}
+    found = {name: value for name, value in environ.items() if not is_setting(name) and name not in VARIABLES}
     if process.user:
         user, _ = _user(process.user)
         found |= {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}

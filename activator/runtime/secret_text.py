@@ -11,6 +11,7 @@ from activator.runtime.errors import StartError
 FILE: Final = "file:"
 ENVIRONMENT: Final = "env:"
 SECRET_BYTES_MAX: Final = 65_536
+VARIABLES: Final[set[str]] = set()  # names of environment variables that held secrets of ours
 
 
 def read_secret(said: str, what: str, environ: Mapping[str, str] | None = None) -> str:
@@ -20,6 +21,7 @@ def read_secret(said: str, what: str, environ: Mapping[str, str] | None = None) 
     if said.startswith(ENVIRONMENT):
         name = said.removeprefix(ENVIRONMENT)
         found = (os.environ if environ is None else environ).get(name, "").strip()
+        VARIABLES.add(name)
         if not found:
             raise StartError(f"{what}: the environment variable {name} is not set; put the secret in it")
         return found

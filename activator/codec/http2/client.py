@@ -60,7 +60,16 @@ class Http2Client(Http2Connection):
         settings = [(ENABLE_PUSH, 0), (MAX_HEADER_LIST_SIZE, RESPONSE_HEAD_BYTES_MAX)]
         growth = CONNECTION_WINDOW_BYTES - FIRST_WINDOW
         self._receive_window += growth
+        self.unacknowledged = 1
         self._events.write(b"%b%b%b" % (PREFACE, frames.settings_frame(settings), frames.window_update(0, growth)))
+
+    def ask_for_order(self) -> None:
+        """Send empty SETTINGS: a pod that acknowledges them has processed all frames before them (6.5.3).
+
+        A PING would do as well, but servers of gRPC end connections for pings.
+        """
+        self.unacknowledged += 1
+        self._events.write(frames.settings_frame([]))
 
     def is_settled(self) -> bool:
         """The pod has sent its SETTINGS: it speaks HTTP/2."""

@@ -82,6 +82,7 @@ class Http2Connection(Http2Sender):
         self._kept: bytes = b""
         self._pos: i64 = 0
         self._settled: bool = False  # the peer's first frame, SETTINGS, has come
+        self.unacknowledged: i64 = 0  # SETTINGS of ours
         self._data_stream: Stream | None = None  # of the DATA frame that is being received; None: it is ignored
         self._data_left: i64 = -1  # bytes of it that are still to come; -1: none is being received
         self._pad_left: i64 = 0
@@ -485,7 +486,11 @@ class Http2Connection(Http2Sender):
         if flags & ACK:
             if size != 0:
                 self.fail(FRAME_SIZE_ERROR, "SETTINGS with ACK and a payload")
-            self._spend(1)
+            elif self.unacknowledged > 0:
+                self.unacknowledged -= 1
+                self._events.settings_acknowledged()
+            else:
+                self._spend(1)
             return
         if size % 6 != 0 or size > 6 * frames.SETTINGS_PER_FRAME_MAX:
             self.fail(FRAME_SIZE_ERROR, "SETTINGS of a length that cannot be")

@@ -58,6 +58,9 @@ class ConnectionEvents:
         """SETTINGS have come, and are in force."""
         raise NotImplementedError
 
+    def settings_acknowledged(self) -> None:
+        """The peer has processed all frames that were written before the last SETTINGS that was acknowledged."""
+
     def ping_answered(self, payload: bytes) -> None:
         raise NotImplementedError
 

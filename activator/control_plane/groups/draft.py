@@ -74,7 +74,10 @@ class Drafts:
             )
             if holders + (1 if view.former and any(view.former) else 0) > 1:
                 return False
-            return not any(one.exceeds_scale() for one in self.all)
+        if any(one.exceeds_scale() for one in self.all):
+            return False
+        if view.exclusive:
+            return True
         for place in self._places:
             used = view.former[place] if view.former else 0
             for one in self.all:

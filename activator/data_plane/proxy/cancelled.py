@@ -25,7 +25,7 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import TimingWheel
 from activator.runtime.errors import Reason
 
-CLOSE_PATIENCE_S: Final = 0.05  # the time a pod may take to close a connection that was closed for writing
+CLOSE_PATIENCE_S: Final = 0.2  # the time a pod may take to close a connection that was closed for writing
 
 
 def outlives_request(spec: RevisionSpec) -> bool:

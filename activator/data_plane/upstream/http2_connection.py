@@ -32,6 +32,8 @@ from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_
 
 NOT_HTTP2: Final = "the pod does not speak HTTP/2 on this port: its first bytes are not SETTINGS"
 
+UNCONFIRMED_MAX: Final = 1_000  # cancelled requests of one connection that wait for the next acknowledgement
+
 
 class Http2PodStream(PodStream):
     """One exchange's stream."""
@@ -105,9 +107,8 @@ class Http2PodStream(PodStream):
             self.connection.codec.pause(stream, False)
             return True
         self.exchange = None
-        self.connection.reset(stream)
-        if not waits:  # else it may compute on with the part that it has: the slot is kept until the time is over
-            self.connection.turn.defer(_ResetSent(self.connection, successor).check)
+        # With `waits` the pod may compute on with the part that it has: the slot is kept until the time is over.
+        self.connection.reset(stream, None if waits else successor)
         return True
 
     def half_closes(self) -> bool:
@@ -157,6 +158,10 @@ class Http2PodConnection(PooledConnection):
         self._unsettled: list[tuple[Http2PodStream, RequestHead, list[bytes]]] = []
         self._touched: list[Http2PodStream] = []  # their exchanges are flushed when all of the read has been parsed
         self._received_s: float = 0.0  # the time of the read that is being handled
+        # Cancelled requests whose RST_STREAM the pod has yet to confirm: those that the next acknowledgement confirms,
+        # and those that were reset after it was asked for.
+        self._confirmed_next: list[Exchange] = []
+        self._confirmed_later: list[Exchange] = []
 
     # --- the pool's side ---
 
@@ -208,15 +213,35 @@ class Http2PodConnection(PooledConnection):
         """Send this request when the pod has said what it takes."""
         self._unsettled.append((stream, head, body))
 
-    def reset(self, stream: Stream) -> None:
-        """The exchange wants no more of it; the pod is to know at once, before its slot goes to another request."""
+    def reset(self, stream: Stream, cancelled: Exchange | None = None) -> None:
+        """Reset a stream at once, and report its end to `cancelled` when the pod has processed that.
+
+        Until then a request of another worker could reach the pod before the reset has ended this one. If the pod
+        confirms nothing, the deadline of `cancelled` ends it.
+        """
         self.codec.reset(stream, CANCEL)
+        if cancelled is not None and not self.is_closed:
+            if self.codec.unacknowledged == 0:
+                self._confirmed_next.append(cancelled)
+                self.codec.ask_for_order()
+            elif len(self._confirmed_later) < UNCONFIRMED_MAX:
+                self._confirmed_later.append(cancelled)
         if self._writer is not None:
             self._writer.flush()
 
-    def has_unsent(self) -> bool:
-        """True if something that was written has not been accepted by the kernel."""
-        return self._transport is not None and self._transport.get_write_buffer_size() > 0
+    def resets_confirmed(self) -> None:
+        """The pod has processed all that was written before the last SETTINGS."""
+        if self.codec.unacknowledged > 0:
+            return
+        confirmed = self._confirmed_next
+        self._confirmed_next, self._confirmed_later = self._confirmed_later, []
+        if self._confirmed_next:
+            self.codec.ask_for_order()
+        self._end_cancelled(confirmed)
+
+    def _end_cancelled(self, cancelled: list[Exchange]) -> None:
+        for one in cancelled:
+            one.pod_failed(Reason.POD_CLOSED, "", False)
 
     def refuse_soon(self, stream: Http2PodStream) -> None:
         """The connection cannot take it any more: another one is to, but not within the hand-over."""
@@ -360,6 +385,8 @@ class Http2PodConnection(PooledConnection):
         """The connection is over; its exchanges are told. `in_order`: what was written to it still goes out."""
         if self.is_closed:
             return
+        cancelled = [*self._confirmed_next, *self._confirmed_later]
+        self._confirmed_next, self._confirmed_later = [], []
         users: list[object] = [stream.user for stream in self.codec.streams.values()]
         for unsettled, _, _ in self._unsettled:
             if unsettled.has_place:
@@ -382,6 +409,7 @@ class Http2PodConnection(PooledConnection):
                 user.exchange = None
                 if exchange is not None:
                     exchange.pod_failed(reason, words, may_be_untouched and user.reused and not user.answered)
+        self._end_cancelled(cancelled)
 
     def _write_last(self, writer: GatheringWriter, transport: Transport) -> None:
         writer.close()
@@ -408,19 +436,6 @@ class Http2PodConnection(PooledConnection):
         """One has ended: there is room for another, or the connection may close."""
         if not self.is_closed:
             self._owner.finished(self, not self.codec.going_away)
-
-
-class _ResetSent:
-    """Reports the end of a cancelled request in the next turn: by then the loop has sent the RST_STREAM."""
-
-    def __init__(self, connection: Http2PodConnection, cancelled: Exchange) -> None:
-        self._connection = connection
-        self._cancelled = cancelled
-
-    def check(self) -> None:
-        """If the pod reads nothing, so that the reset is still here, the deadline of the request ends it."""
-        if not self._connection.has_unsent():
-            self._cancelled.pod_failed(Reason.POD_CLOSED, "", False)
 
 
 class _NoWebSockets:
@@ -539,6 +554,9 @@ class _Events(ClientEvents):
 
     def peer_settings(self) -> None:
         self._connection.settled()
+
+    def settings_acknowledged(self) -> None:
+        self._connection.resets_confirmed()
 
     def ping_answered(self, payload: bytes) -> None:
         pass  # we send none

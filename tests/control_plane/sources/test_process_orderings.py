@@ -60,6 +60,9 @@ class Told(Unit):
     async def stop(self) -> None:
         self.has_ended.set()
 
+    async def end_rest(self) -> None:
+        pass
+
     async def end(self) -> None:
         self.has_ended.set()
 

@@ -126,7 +126,8 @@ class ContainerUnit(Unit):
             self.retry_max_s = RETRY_AWAY_S
             raise NotStartedError(str(error)) from None
         except EngineError as error:
-            for_good = _PORT_TAKEN.search(error.message) is None  # the next one may get another, or find it free
+            # The next one may get another port or find it free, and an engine behind a proxy may be back.
+            for_good = _PORT_TAKEN.search(error.message) is None and error.status not in {502, 503, 504}
             raise NotStartedError(f"the container cannot be started: {error.message}", for_good) from None
         if shown is None:
             raise NotStartedError("the container was removed while it started", for_good=False)
@@ -401,6 +402,9 @@ class ContainerUnit(Unit):
         except EngineError as error:
             return "" if error.status in fine else error.message
         return ""
+
+    async def end_rest(self) -> None:
+        pass  # the kernel ends all of a container with its first process
 
     async def end(self) -> None:
         if self.id and not self._ended.is_set():

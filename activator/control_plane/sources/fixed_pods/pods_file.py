@@ -146,9 +146,13 @@ class PodsFile:
         found = await asyncio.to_thread(_read_if_changed, self._path, self._read)
         now_s = self._now()
         if found is not self._read:
-            unchanged_s = self._unchanged_s(found) if self._read is None else 0.0
-            self._read = found
-            self._complete_s = now_s if found.shows_end else now_s + PODS_FILE_QUIET_S - unchanged_s
+            before, self._read = self._read, found
+            if found.shows_end:
+                self._complete_s = now_s
+            elif before is None:
+                self._complete_s = now_s + PODS_FILE_QUIET_S - self._unchanged_s(found)
+            elif not _is_replaced_by_the_same(before, found):
+                self._complete_s = now_s + PODS_FILE_QUIET_S
         if found is self._applied:
             if self.problem:
                 self._changed()  # time alone may make a difference
@@ -214,6 +218,13 @@ def _read(path: str, known: Contents | None) -> Contents:
         return Contents(state, [], str(error), shows_end=False)
     has_last_line = text.strip().splitlines()[-1:] == [_END_OF_YAML]
     return Contents(state, entries, "", not is_torn and (has_last_line or _is_in_brackets(text)), has_last_line)
+
+
+def _is_replaced_by_the_same(before: Contents, found: Contents) -> bool:
+    """True if another file with the same list was renamed into the place of the one that was read before."""
+    if before.state is None or found.state is None or before.problem or found.problem:
+        return False
+    return before.state[0] != found.state[0] and before.entries == found.entries
 
 
 def _state_of(file: int) -> FileState:

@@ -288,6 +288,11 @@ class ChildProcess(Unit):
         if stop.command:
             await self.emptied(self.grace_s)
 
+    async def end_rest(self) -> None:
+        if self._remains is not None and await self._remains.living():
+            await self._remains.signal(signal.Signals[self._settings.stop.signal])
+            await self._remains.until_empty(self.grace_s, self._owner.now)
+
     async def emptied(self, timeout_s: float) -> None:
         until_s = self._owner.now() + timeout_s
         await super().emptied(timeout_s)

@@ -63,7 +63,12 @@ class Remains:
         self._sessions.update(_sessions_of(found))
 
     async def signal(self, number: int) -> None:
-        """Send a signal to the group, and to what has left the group."""
+        """Send a signal to the group, and to what has left the group.
+
+        A descendant in a session of its own belongs to the program even if its environment has no mark (`env -i`).
+        """
+        below = await asyncio.to_thread(_descendants, set(await self.living()))
+        self._sessions.update(_sessions_of(below))
         signal_group(self.group, number)
         for process in await self.living():
             if _group_of(process) != self.group:
@@ -102,6 +107,25 @@ class Remains:
             await pause(step_s)
             waited_s += step_s
             step_s = min(step_s * 2.0, LOOK_MAX_S)
+
+
+def _descendants(ancestors: set[int]) -> list[int]:
+    """Return the children of these processes, their children, and so on."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+            except OSError:  # it has gone
+                continue
+            children.setdefault(parent, []).append(int(name))
+    found, left = [], list(ancestors)
+    while left:
+        below = children.pop(left.pop(), [])
+        found += below
+        left += below
+    return found
 
 
 def _hidden(since: int, others: AbstractSet[int]) -> list[int]:

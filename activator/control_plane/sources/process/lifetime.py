@@ -114,6 +114,7 @@ class Lifetime:
                 cause = await (verdict_on(process) if process.is_once and process.ready else unit.cause())
                 if cause and unit.left_running and self._now() - process.started_s < DAEMON_WITHIN_S:
                     self._keeper.failed_for_good(fleet)  # it would do the same the next time
+                await unit.end_rest()
                 return cause
             await self._wind_down(exited)
             return ""

@@ -82,6 +82,7 @@ class OutputPipe:
         """Read from it. `owner`: the user and the group that have to be able to open it by name. Raises OSError."""
         if owner is not None:
             os.fchown(self.end, *owner)
+        os.fchmod(self.end, 0o622)  # also by a user that the program becomes (`su`)
         loop = asyncio.get_running_loop()
         self._transport, _ = await loop.connect_read_pipe(
             lambda: asyncio.StreamReaderProtocol(self.reader), self._reading

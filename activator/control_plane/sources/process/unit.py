@@ -81,6 +81,10 @@ class Unit(ABC):
             pass  # the caller ends it
 
     @abstractmethod
+    async def end_rest(self) -> None:
+        """Ask what a program that has exited left running to end, and return after its grace at the latest."""
+
+    @abstractmethod
     async def end(self) -> None:
         """End it now, and release everything but what `gone` waits for."""
 

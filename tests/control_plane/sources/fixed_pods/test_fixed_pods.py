@@ -335,6 +335,25 @@ LISTS = {
 }
 
 
+def test_a_list_that_is_renamed_into_place_all_the_time_is_taken(tmp_path: Path) -> None:
+    """By a writer that does so each second, whether the list has changed or not."""
+    path = tmp_path / "pods"
+
+    async def scenario() -> None:
+        clock = ManualClock(1000.0)
+        path.write_text(OLD)
+        file = pods_file(path, clock)
+        for _ in range(5):
+            other = tmp_path / "other"
+            other.write_text("- 10.0.0.1:8080\n")
+            other.rename(path)
+            await file.look()
+            clock.pass_time(1.0)
+        assert file.entries == ["10.0.0.1:8080"]
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("kind", LISTS)
 def test_a_writer_that_pauses_anywhere_is_not_believed_before_its_end(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
