@@ -58,6 +58,7 @@ class PodStream:
         self.received = 0
         self.complete = False
         self.code: int | None = None  # of RST_STREAM; -1: the connection ended
+        self.is_counted = True
         self._chunks: asyncio.Queue[bytes | None] = asyncio.Queue()
         self._room = asyncio.Event()
 
@@ -140,6 +141,7 @@ class PodStream:
     def ended(self, code: int) -> None:
         if self.code is None:
             self.code = code
+            self.connection.pod.ends(self)
             self._chunks.put_nowait(None)
             self._room.set()
 
@@ -241,7 +243,7 @@ class PodConnection(asyncio.Protocol):
 class PodRecords:
     """What connections of one pod share: its handler, and what it has seen. On the loop that runs now.
 
-    `most`: how many requests it has had at a time.
+    `most`: how many requests it has had at a time. A request counts until its handler has returned, or its reset was read.
     """
 
     def __init__(self, handler: Handler, settings: dict[int, int] | None = None) -> None:
@@ -268,6 +270,11 @@ class PodRecords:
         self.tasks.add(task)
         task.add_done_callback(self.tasks.discard)
 
+    def ends(self, stream: PodStream) -> None:
+        if stream.is_counted:
+            stream.is_counted = False
+            self.working -= 1
+
     def abort(self) -> None:
         """All connections, as when a process is killed."""
         for connection in list(self.connections):
@@ -285,7 +292,7 @@ class PodRecords:
         except Exception as error:
             self.errors.append(f"{stream}: {error!r}")
         finally:
-            self.working -= 1
+            self.ends(stream)
             if stream.complete:
                 stream.connection.streams.pop(stream.number, None)
 
