@@ -12,11 +12,9 @@ import asyncio
 import os
 import select
 from collections.abc import Callable, Iterable
-from typing import Final
 
 from activator.members.handshake import Process
-
-_STARTED: Final = 19  # the field of /proc/PID/stat, counted behind the name in parentheses (proc(5): 22, of all)
+from activator.runtime.process_stat import STARTED, stat_fields
 
 
 def this_process() -> Process:
@@ -33,8 +31,7 @@ def this_process() -> Process:
 
 def started_at(process: int) -> int:
     """In clock ticks since the boot. Raises OSError where there is no such process."""
-    with open(f"/proc/{process}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[_STARTED])
+    return int(stat_fields(process)[STARTED])
 
 
 def have_ended(processes: Iterable[Process]) -> bool:

@@ -13,6 +13,7 @@ import ctypes
 import os
 from typing import Final
 
+from activator.runtime.process_stat import PARENT, STARTED, STATE, stat_fields
 from activator.runtime.tasks import pause
 
 CHECK_S: Final = 1.0
@@ -70,12 +71,11 @@ def _ended_children() -> list[tuple[int, bytes]]:
         if not name.isdigit():
             continue
         try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
+            fields = stat_fields(name)
         except OSError:
             continue  # it has gone
-        if fields[0] == b"Z" and fields[1] == me:
-            found.append((int(name), fields[19]))
+        if fields[STATE] == b"Z" and fields[PARENT] == me:
+            found.append((int(name), fields[STARTED]))
     return found
 
 

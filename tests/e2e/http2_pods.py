@@ -243,7 +243,8 @@ class PodConnection(asyncio.Protocol):
 class PodRecords:
     """What connections of one pod share: its handler, and what it has seen. On the loop that runs now.
 
-    `most`: how many requests it has had at a time. A request counts until its handler has returned, or its reset was read.
+    `most`: how many requests it has had at a time. A request counts until its handler has
+    returned or its reset was read.
     """
 
     def __init__(self, handler: Handler, settings: dict[int, int] | None = None) -> None:

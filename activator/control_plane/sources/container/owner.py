@@ -13,6 +13,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
 
+from activator.runtime.process_stat import STARTED, stat_fields
+
 CONTAINER_ID: Final = re.compile(r"[0-9a-f]{12}|[0-9a-f]{64}")
 
 IsRunning = Callable[[str], Awaitable[bool]]  # of a container, by its id
@@ -65,5 +67,4 @@ async def has_ended(owner: Owner, here: Owner, is_running: IsRunning) -> bool:
 
 
 def _started(process: int) -> str:
-    with open(f"/proc/{process}/stat", "rb") as file:
-        return file.read().rpartition(b")")[2].split()[19].decode("ascii")
+    return stat_fields(process)[STARTED].decode("ascii")

@@ -20,6 +20,7 @@ from typing import Final
 from activator.control_plane.sources.process.ports import described
 from activator.control_plane.sources.process.reaper import kill, living
 from activator.runtime.clock import Now
+from activator.runtime.process_stat import PARENT, SESSION, STARTED, STATE, stat_fields
 from activator.runtime.tasks import pause
 
 PROGRAM_MARK: Final = "ACTIVATOR_PROGRAM"
@@ -115,8 +116,7 @@ def _descendants(ancestors: set[int]) -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    parent = int(file.read().rpartition(b")")[2].split()[1])
+                parent = int(stat_fields(name)[PARENT])
             except OSError:  # it has gone
                 continue
             children.setdefault(parent, []).append(int(name))
@@ -135,10 +135,9 @@ def _hidden(since: int, others: AbstractSet[int]) -> list[int]:
         if not name.isdigit():
             continue
         try:
-            with open(f"/proc/{name}/stat", "rb") as file:
-                fields = file.read().rpartition(b")")[2].split()
-            is_ours = int(fields[1]) == own and int(fields[3]) not in others and int(fields[19]) >= since
-            if not is_ours or fields[0] == b"Z":
+            fields = stat_fields(name)
+            is_ours = int(fields[PARENT]) == own and int(fields[SESSION]) not in others
+            if not is_ours or int(fields[STARTED]) < since or fields[STATE] == b"Z":
                 continue
             with open(f"/proc/{name}/environ", "rb") as file:
                 if b"=" not in file.read():
@@ -151,8 +150,7 @@ def _hidden(since: int, others: AbstractSet[int]) -> list[int]:
 def _start_of(process: int) -> int:
     """Return the start time of a process, in ticks of the kernel; where that is not known, a time that never comes."""
     try:
-        with open(f"/proc/{process}/stat", "rb") as file:
-            return int(file.read().rpartition(b")")[2].split()[19])
+        return int(stat_fields(process)[STARTED])
     except OSError:
         return 1 << 62
 
