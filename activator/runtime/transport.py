@@ -20,9 +20,9 @@ from activator.runtime.units import KIB
 WRITE_HIGH_WATER_BYTES: Final = 64 * KIB  # of each transport; above it the sender is paused
 WRITE_LOW_WATER_BYTES: Final = 16 * KIB
 # Over TLS: a write goes to the library in pieces, since its buffer keeps the size of the largest one. Beside what is
-# unsent, a stalled connection then takes this (measured: 56 KiB for TLS itself, and what has been encrypted).
+# unsent, a stalled connection then takes up to this: TLS itself, its read buffer, and what has been encrypted.
 TLS_PIECE_BYTES: Final = 32 * KIB
-TLS_BUFFERS_BYTES: Final = 192 * KIB
+TLS_BUFFERS_BYTES: Final = 384 * KIB
 FLUSH_S: Final = 30.0  # in which a connection that is being closed must take some of what was written to it
 
 KEEPALIVE_S: Final = 1  # between two questions to a peer that may be gone …

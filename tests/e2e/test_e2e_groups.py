@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -296,6 +297,26 @@ def test_a_budget_that_comes_free_loads_nothing_without_a_request(run_activator:
     assert gpu.lines("loads") == ["llama", "qwen", "phi"]
     assert name_of(completion(activator, "llama")) == "llama"
     assert gpu.lines("violations") == []
+
+
+def test_a_member_that_was_evicted_leaves_its_group_and_loads_nothing_without_a_request(
+    run_activator: RunActivator, gpu: Gpu, tmp_path: Path
+) -> None:
+    path = tmp_path / "changing.json"
+    models = [Gpu(tmp_path, f"gpu_{name}").revision(name, idle="10m") for name in MODELS]
+    path.write_text(json.dumps(configured(models, groups=[group()])))
+    activator = run_activator(arguments=["-c", str(path)])
+    for name in ("llama", "qwen"):
+        assert name_of(completion(activator, name)) == name
+
+    free = [{key: value for key, value in one.items() if key != "needs"} for one in models]
+    path.write_text(json.dumps(configured(free)))
+    assert activator.command("/reload")[0] == 200
+    time.sleep(3 * LOAD_S)
+    assert activator.revision("llama")["processes"]["processes"] == 0
+    assert activator.revision("qwen")["processes"]["processes"] == 1
+    assert name_of(completion(activator, "llama")) == "llama"
+    assert activator.revision("qwen")["processes"]["processes"] == 1
 
 
 def test_a_start_that_fails_keeps_no_other_waiting(run_activator: RunActivator, gpu: Gpu) -> None:

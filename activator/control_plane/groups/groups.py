@@ -2,7 +2,8 @@
 
 A revision without a group gets what its load calls for. One that moves from a group to another is begun anew there: its
 programs drain, and count in the group that they were started in until they have gone. Where that group itself has gone,
-or a revision was in none, its programs count in the new group at once.
+or a revision was in none, its programs count in the new group at once. One that leaves all groups while it is evicted
+stays away until a request arrives, as it would have in its group.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Groups:
         self._of: dict[str, Group] = {}  # by key of the revision
         self._wanted: dict[str, int] = {}
         self._kept: dict[str, int] = {}
+        self._evicted: set[str] = set()  # revisions without a group that start nothing more until a request arrives
         # Groups that the file does not have any more, while programs are left that were begun there.
         self._dissolved: dict[str, Group] = {}
 
@@ -71,8 +73,11 @@ class Groups:
         for key, name, anew in moved:
             self._move(key, name, anew)
             if name == NO_GROUP:
-                self._programs.grant(key, self._wanted.get(key, 0), True)
+                if not (states[key].queued or states[key].in_flight):
+                    self._evicted.add(key)
+                self._grant_alone(key)
                 continue
+            self._evicted.discard(key)
             started = 0 if anew else self._programs.counts(key, name).started
             of[key].members[key].granted = started
             self._programs.grant(key, started, True)  # what it was to start has to fit from now on
@@ -84,6 +89,7 @@ class Groups:
         """The revision is gone; its programs count until they have gone as well."""
         self._wanted.pop(key, None)
         self._kept.pop(key, None)
+        self._evicted.discard(key)
 
     # --- what happens ---
 
@@ -92,7 +98,7 @@ class Groups:
         self._wanted[key] = count
         group = self._of.get(key)
         if group is None:
-            self._programs.grant(key, count, True)
+            self._grant_alone(key)
         else:
             group.wanted(key, count)
 
@@ -102,11 +108,16 @@ class Groups:
         group = self._of.get(key)
         if group is not None:
             group.keep(key, count)
+        elif key in self._evicted:
+            self._grant_alone(key)
 
     def load(self, load: Load) -> None:
         group = self._of.get(load.key)
         if group is not None:
             group.load(load)
+        elif load.key in self._evicted and (load.queued or load.in_flight):
+            self._evicted.discard(load.key)
+            self._grant_alone(load.key)
 
     def busy(self, key: str, count: int) -> None:
         """So many programs of the revision work without a request."""
@@ -142,6 +153,18 @@ class Groups:
 
     def of(self, key: str) -> Group | None:
         return self._of.get(key)
+
+    # --- within ---
+
+    def _grant_alone(self, key: str) -> None:
+        """Grant a revision without a group what its load calls for, or what it has while it is evicted."""
+        count = self._wanted.get(key, 0)
+        if key in self._evicted:
+            kept = max(self._kept.get(key, 0), self._programs.counts(key, NO_GROUP).started)
+            if count <= kept:
+                self._evicted.discard(key)
+            count = min(count, kept)
+        self._programs.grant(key, count, True)
 
 
 def _begun(rule: MemberRule, before: MemberState | None) -> MemberState:
