@@ -6,7 +6,8 @@ Rules
      closed at once.
   2. A connection is for one pair: two replicas as a whole, or one data plane of each. `accepts` decides whether it is
      wanted here; `met` is given the socket, which is its receiver's from then on.
-  3. Everything that is refused is counted by its reason, and logged once in REFUSED_LOG_INTERVAL_S at most.
+  3. Everything that is refused is counted by its reason. In each REFUSED_LOG_INTERVAL_S one connection that came in and
+     one that was dialled are logged at most.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ class Mesh:
         self._loop = asyncio.get_running_loop()
         self._socket: socket.socket | None = None
         self._under_way: Counter[str] = Counter()  # handshakes, by host
-        self._logged_s = float("-inf")
+        self._logged_s = {True: float("-inf"), False: float("-inf")}  # of connections that were dialled, that came in
         self.refused_total: Counter[str] = Counter()  # by the kind of reason
 
     # --- accepting ---
@@ -161,7 +162,7 @@ class Mesh:
                 await self._answer(sock)
         except (HandshakeError, OSError, TimeoutError) as error:
             sock.close()
-            self._refused(host, error)
+            self._refused(host, error, False)
         except BaseException:
             sock.close()
             raise
@@ -186,14 +187,14 @@ class Mesh:
         self._accepts(greeting)  # again: this has taken its time
         self._met(Connection(sock, greeting.wanted, greeting.party, keys, False, listener.version))
 
-    def _refused(self, host: str, error: Exception) -> None:
+    def _refused(self, host: str, error: Exception, is_dialled: bool) -> None:
         if isinstance(error, NotWantedError):
             return
         kind = "refused" if isinstance(error, HandshakeError) else "no handshake"
         self.refused_total[kind] += 1
         now_s = self._now()
-        if now_s - self._logged_s >= REFUSED_LOG_INTERVAL_S and kind == "refused":
-            self._logged_s = now_s
+        if now_s - self._logged_s[is_dialled] >= REFUSED_LOG_INTERVAL_S and kind == "refused":
+            self._logged_s[is_dialled] = now_s
             log.warning("%s is refused as a member: %s", host, error)
 
     # --- dialling ---
@@ -217,7 +218,7 @@ class Mesh:
             raise
         except HandshakeError as error:
             sock.close()
-            self._refused(address, error)
+            self._refused(address, error, True)
             raise
         except BaseException:
             sock.close()

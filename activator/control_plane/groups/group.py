@@ -147,9 +147,14 @@ class Group:
         self.plan()
 
     def unload(self, key: str) -> None:
-        """Take back what it was granted: an operator has stopped its programs; queued requests claim one again."""
+        """Take back what it was granted: an operator has stopped its programs.
+
+        Queued requests claim one again with the next load. The last one may tell of a request that has ended since.
+        """
         state = self.members[key]
         state.asked_s = NEVER
+        state.queued = 0
+        state.since_s = NEVER
         state.granted = 0
         self._programs.grant(key, 0, False)
         self.plan()
