@@ -26,7 +26,7 @@ from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.waiters import Waiter
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from activator.runtime.wire import Wire, pair
 from activator.workers.peers import Peers
 from bench import header, results

@@ -16,7 +16,7 @@ from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.waiters import Waiter
 from activator.messages import Change, Effect, PodSeen, PodStatus, RevisionBroken, RevisionSet, SlotDrained
 from activator.runtime.clock import TimingWheel
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from bench.growth import Loop
 from lb.policy import Policy
 from lb.registry import create

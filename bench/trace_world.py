@@ -20,7 +20,7 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import TimingWheel
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from bench.line_models import FairModel, FifoModel, LineModel, PriorityModel
 from lb.registry import create
 from lb.rng import Rng

@@ -17,7 +17,7 @@ from typing import Final, final
 from activator.data_plane.throttle.leases import newest_of
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Deadline, Defer, Now, TimingWheel
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.tracker import DRAINING, PodTracker
 
 REVOKED_PER_TURN_MAX: Final = 64  # requests, some 30 us each

@@ -20,7 +20,7 @@ from mypy_extensions import mypyc_attr
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
 from activator.data_plane.throttle.waiters import Waiter
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -18,7 +18,7 @@ from typing import Final
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
 from activator.config.specs import AsyncSpec, ProgressSpec, QuietSpec, RevisionSpec
 from activator.data_plane.refusals import PHRASES, refusal_head
-from activator.runtime.errors import Reason, status_of
+from activator.runtime.reasons import Reason, Substitute
 
 PAGE_TYPE: Final = b"text/html; charset=utf-8"
 POSITION_HEADER: Final = b"Activator-Queue-Position"
@@ -52,16 +52,6 @@ $output<p>This page loads itself again.</p>
 
 # With a place in the order of the Tab key, so that one can scroll it without a mouse.
 _OUTPUT: Final = '<pre class="output" tabindex="0" role="log" aria-label="Last output of the program">{}</pre>\n'
-
-# A client is no worse off with the fallback than with any of these.
-_FALLS_BACK: Final = frozenset(
-    {
-        Reason.QUEUE_FULL, Reason.QUEUE_TIMEOUT, Reason.REVISION_FAILED, Reason.HELD_BYTES_FULL,
-        Reason.HELD_REQUESTS_FULL, Reason.DEADLINE_TOO_SHORT, Reason.CONNECT_FAILED, Reason.CONNECT_TIMEOUT,
-        Reason.TLS_FAILED, Reason.POD_CLOSED, Reason.POD_REMOVED, Reason.BAD_RESPONSE, Reason.FIRST_BYTE_TIMEOUT,
-        Reason.TOTAL_TIMEOUT,
-    }
-)  # fmt: skip
 
 
 class _Quiet:
@@ -164,7 +154,7 @@ class StandIn:
 
     def fallback(self, reason: Reason, head: RequestHead, retry_after_s: int) -> tuple[ResponseHead, bytes] | None:
         """In the place of the refusal; None: the refusal it is."""
-        if reason not in _FALLS_BACK or head.upgrade:
+        if not reason.substitute & Substitute.RESPONSE or head.upgrade:
             return None
         if self._redirect:
             if head.method != b"GET" and head.method != b"HEAD":
@@ -184,7 +174,7 @@ class StandIn:
         ]
         if retry_after_s > 0:
             headers.append((b"Retry-After", str(retry_after_s).encode()))
-        status = status_of(reason)
+        status = reason.status
         made = ResponseHead(status, PHRASES.get(status, b""), Fields.from_pairs(headers), len(self._fallback), True)
         return made, self._fallback
 

@@ -7,7 +7,7 @@ import pytest
 from activator.config.specs import DRAIN_TIMEOUT_S, RevisionSpec
 from activator.data_plane.drains import REVOKED_PER_TURN_MAX
 from activator.messages import PodGone, RevisionSet, SlotDrained
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from tests.control_plane.state.state_fakes import KEY, Joined, seen
 from tests.data_plane.throttle.throttle_fakes import Request
 

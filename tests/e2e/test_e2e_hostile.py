@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from activator.runtime.errors import Reason, status_of
+from activator.runtime.reasons import Reason
 from tests.codec.http1.hostile_requests import HOSTILE
 from tests.e2e.conftest import RunActivator, one_worker
 from tests.e2e.http_client import Client, CutShortError, ask, chunked, request
@@ -47,7 +47,7 @@ def test_hostile(pair: Pair, data: bytes, reason: Reason, shape: str) -> None:
             send(client, BEFORE + data + BEFORE)
             assert client.answer().status == 200
         answer = client.answer()
-        assert (answer.status, answer.reason) == (status_of(reason), reason.value)
+        assert (answer.status, answer.reason) == (reason.status, reason.value)
         assert answer.header("connection") == "close"
         assert client.is_closed()
     pair.activator.wait_idle()

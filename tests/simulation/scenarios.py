@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from activator.data_plane.ownership.member import EARLY_MAX, Member
 from activator.data_plane.ownership.messages import Cancel, WaitingRequest, Want
 from activator.data_plane.ownership.view import MemberName, View
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.tracker import RECOVERING
 from tests.simulation.rules import expect
 from tests.simulation.world import Node, Wants, World

@@ -21,7 +21,7 @@ from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.waiters import Waiter
 from activator.messages import PlacePod
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from activator.workers.trace import Left, Recorder, Used
 from lb.registry import create
 from lb.rng import Rng

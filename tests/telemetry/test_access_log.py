@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from activator.codec.message import Fields
 from activator.config.log_template import FIELDS, TemplateError, template_fields
 from activator.data_plane.headers.trace_context import trace_id_of
-from activator.runtime.errors import Reason
 from activator.runtime.line_writer import LineWriter
+from activator.runtime.reasons import Reason
 from activator.telemetry.logs.access_log import (
     ACCESS_LOG_BATCH_BYTES,
     ACCESS_LOG_BATCH_S,

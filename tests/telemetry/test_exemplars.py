@@ -21,8 +21,8 @@ from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.traffic import REQUEST_BOUNDS_S
 from activator.runtime.distribution import Distribution
-from activator.runtime.errors import Reason
 from activator.runtime.histogram import Histogram
+from activator.runtime.reasons import Reason
 from activator.telemetry.metrics.exposition import Exposition
 from activator.telemetry.tracing.span_bytes import Envelope
 from activator.telemetry.tracing.span_sender import SpanSender

@@ -22,7 +22,7 @@ from activator.control_plane.state.worker import StateWorker
 from activator.data_plane import statistics
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.messages import DataPlaneStatistics, RevisionStatistics
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from activator.runtime.tasks import TaskGroupOwner
 from activator.telemetry.logs.switch import AccessLogSwitch
 from activator.telemetry.metrics.catalogue import markdown

@@ -22,8 +22,8 @@ from activator.data_plane.throttle.traffic import COLD_BOUNDS_S, REQUEST_BOUNDS_
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.messages import DataPlaneStatistics, Http2Statistics
 from activator.runtime.distribution import Distribution
-from activator.runtime.errors import Reason
 from activator.runtime.histogram import Histogram
+from activator.runtime.reasons import Reason
 from activator.telemetry.metrics import METRICS_REVISIONS_MAX
 from activator.telemetry.metrics.cluster_families import CLUSTER_FAMILIES, DECLARATION_FAMILIES, KNATIVE_FAMILIES
 from activator.telemetry.metrics.families import Family, Value

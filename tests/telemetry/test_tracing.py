@@ -16,7 +16,8 @@ from activator.codec.message import Fields, RequestHead
 from activator.config.model.telemetry import TRACING_RATE, Tracing
 from activator.control_plane.controller_counts import Controllers
 from activator.data_plane.headers.trace_context import Sampler, is_sampled, is_traceparent
-from activator.runtime.errors import Reason, StartError
+from activator.runtime.errors import StartError
+from activator.runtime.reasons import Reason
 from activator.telemetry.tracing.otlp_client import OtlpClient
 from activator.telemetry.tracing.span_bytes import Envelope
 from activator.telemetry.tracing.span_sender import TRACE_SPANS_MAX, SpanSender

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.throttle.starting import PHASES, Start
-from activator.runtime.errors import Reason
 from activator.runtime.histogram import Histogram
+from activator.runtime.reasons import Reason
 from lb.tracker import PENDING, READY
 from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, request_head, response_head
 

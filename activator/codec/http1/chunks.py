@@ -23,7 +23,8 @@ from typing import Final
 from mypy_extensions import i64
 
 from activator.codec.http1.fields import end_of_line
-from activator.runtime.errors import Reason, WireError
+from activator.runtime.errors import WireError
+from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
 
 CHUNKS_PER_TURN_MAX: Final = 2_048  # of one connection's chunked body: 0.3 ms of parsing

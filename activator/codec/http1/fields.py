@@ -20,7 +20,8 @@ from typing import Final
 from mypy_extensions import i64
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, pairs_of
-from activator.runtime.errors import Reason, WireError
+from activator.runtime.errors import WireError
+from activator.runtime.reasons import Reason
 from lb import COMPILED
 
 _COMPILED: Final[bool] = COMPILED  # a constant of this module's own is read in 1 ns, an imported one in 30

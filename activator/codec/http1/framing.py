@@ -31,7 +31,8 @@ from mypy_extensions import mypyc_attr
 from activator.codec.http1.chunks import ChunkTracker
 from activator.codec.http1.fields import FieldJudge, end_of_line
 from activator.codec.message import Headers
-from activator.runtime.errors import Reason, WireError
+from activator.runtime.errors import WireError
+from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
 
 TRAILERS_BYTES_MAX: Final = 8 * KIB

@@ -14,7 +14,8 @@ import re
 from typing import Final
 
 from activator.codec.http1.response import RESPONSE_HEAD_BYTES_MAX, ResponseParser, ResponseSink
-from activator.runtime.errors import Reason, WireError
+from activator.runtime.errors import WireError
+from activator.runtime.reasons import Reason
 
 _HEAD_END: Final = re.compile(rb"\n\r?\n")
 _LOOK_BACK: Final = 2  # of the end, so many bytes may have come before

@@ -26,7 +26,8 @@ from activator.codec.http1.framing import CHUNKED, HEAD, LENGTH, TRAILERS_BYTES_
 from activator.codec.http1.target import RequestLine, check_authority
 from activator.codec.message import Fields, Headers, RequestHead
 from activator.config.model.listeners import Limits
-from activator.runtime.errors import Reason, WireError
+from activator.runtime.errors import WireError
+from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
 
 TARGET_BYTES_MAX: Final = 16 * KIB

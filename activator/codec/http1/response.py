@@ -34,7 +34,8 @@ from activator.codec.http1.framing import (
     without_lengths,
 )
 from activator.codec.message import UNKNOWN_LENGTH, Headers, ResponseHead
-from activator.runtime.errors import Reason, WireError
+from activator.runtime.errors import WireError
+from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
 
 RESPONSE_HEAD_BYTES_MAX: Final = 64 * KIB

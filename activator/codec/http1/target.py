@@ -15,7 +15,8 @@ from __future__ import annotations
 from ipaddress import AddressValueError, IPv6Address
 from typing import Final
 
-from activator.runtime.errors import Reason, WireError
+from activator.runtime.errors import WireError
+from activator.runtime.reasons import Reason
 
 REQUEST_LINE_SLACK_BYTES: Final = 64  # of a request line beside its target: the method, two spaces, the version
 

@@ -53,7 +53,8 @@ from activator.codec.http2.hpack.decoder import HpackDecoder, HpackError
 from activator.codec.http2.sending import Http2Sender
 from activator.codec.http2.stream import Stream
 from activator.codec.message import Headers
-from activator.runtime.errors import Reason, WireError
+from activator.runtime.errors import WireError
+from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB, MIB
 
 SHARE: Final = 1536  # of a turn: a request takes 16, any other frame 1

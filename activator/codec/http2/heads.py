@@ -48,7 +48,8 @@ from activator.codec.http2.field import (
 )
 from activator.codec.http2.hpack.encoder import NEVER_INDEXED, HpackEncoder, literal_start
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
-from activator.runtime.errors import Reason, WireError
+from activator.runtime.errors import WireError
+from activator.runtime.reasons import Reason
 
 _AGAIN_BYTES_MAX: Final = 2048  # of a head that is kept for the case that the same fields come again
 _NO_FIELDS: Final[list[Field]] = []

@@ -35,7 +35,8 @@ from activator.codec.http2.frames import (
 from activator.codec.http2.heads import NOT_IN_RESPONSES, RequestReader, write_response
 from activator.codec.http2.stream import Stream
 from activator.codec.message import RequestHead, ResponseHead
-from activator.runtime.errors import Reason, WireError
+from activator.runtime.errors import WireError
+from activator.runtime.reasons import Reason
 
 _PREFACE_BYTES: Final = len(PREFACE)
 # A peer counts 32 bytes for each field (6.5.2), we count 4, as HTTP/1.1 takes them.

@@ -17,89 +17,19 @@ from __future__ import annotations
 from typing import Final
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import GrpcStatus, Reason
 
-# Names by number, as gRPC's statuscodes.md and its libraries spell them.
-STATUS_NAMES: Final[tuple[str, ...]] = (
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-)
+STATUS_NAMES: Final[tuple[str, ...]] = tuple(status.name for status in GrpcStatus)
 NO_STATUS: Final = -1  # it is no gRPC call, or has not ended
-CANCELLED: Final = 1
-UNKNOWN: Final = 2
-DEADLINE_EXCEEDED: Final = 4
-PERMISSION_DENIED: Final = 7
-RESOURCE_EXHAUSTED: Final = 8
-UNIMPLEMENTED: Final = 12
-INTERNAL: Final = 13
-UNAVAILABLE: Final = 14
-UNAUTHENTICATED: Final = 16
-
-_STATUS: dict[Reason, int] = {
-    Reason.BAD_REQUEST: INTERNAL,
-    Reason.HEADERS_TOO_LARGE: RESOURCE_EXHAUSTED,
-    Reason.TARGET_TOO_LONG: RESOURCE_EXHAUSTED,
-    Reason.BODY_TOO_LARGE: RESOURCE_EXHAUSTED,
-    Reason.METHOD_NOT_SUPPORTED: UNIMPLEMENTED,
-    Reason.CODING_NOT_SUPPORTED: UNIMPLEMENTED,
-    Reason.UPGRADE_NOT_SUPPORTED: UNIMPLEMENTED,
-    Reason.VERSION_NOT_SUPPORTED: UNIMPLEMENTED,
-    Reason.REQUEST_TIMEOUT: DEADLINE_EXCEEDED,
-    Reason.SEND_TIMEOUT: DEADLINE_EXCEEDED,
-    Reason.NO_ROUTE: UNIMPLEMENTED,
-    Reason.CLIENT_GONE: CANCELLED,
-    Reason.QUEUE_FULL: UNAVAILABLE,
-    Reason.QUEUE_TIMEOUT: DEADLINE_EXCEEDED,
-    Reason.REVISION_FAILED: UNAVAILABLE,
-    Reason.REVISION_REMOVED: UNAVAILABLE,
-    Reason.HELD_BYTES_FULL: UNAVAILABLE,
-    Reason.HELD_REQUESTS_FULL: UNAVAILABLE,
-    Reason.DEADLINE_TOO_SHORT: DEADLINE_EXCEEDED,
-    Reason.OVERLOADED: UNAVAILABLE,
-    Reason.DRAINING: UNAVAILABLE,
-    Reason.STARTING: UNAVAILABLE,
-    Reason.SOURCES_PENDING: UNAVAILABLE,
-    Reason.ASLEEP: UNAVAILABLE,
-    Reason.NO_ANSWER: UNIMPLEMENTED,
-    Reason.ANSWER_GONE: UNIMPLEMENTED,
-    Reason.ANSWER_UNREACHABLE: UNAVAILABLE,
-    Reason.ANSWER_TOO_LARGE: RESOURCE_EXHAUSTED,
-    Reason.CONNECT_FAILED: UNAVAILABLE,
-    Reason.CONNECT_TIMEOUT: UNAVAILABLE,
-    Reason.TLS_FAILED: UNAVAILABLE,
-    Reason.POD_CLOSED: UNAVAILABLE,
-    Reason.POD_REMOVED: UNAVAILABLE,
-    Reason.BAD_RESPONSE: INTERNAL,
-    Reason.FIRST_BYTE_TIMEOUT: DEADLINE_EXCEEDED,
-    Reason.IDLE_TIMEOUT: DEADLINE_EXCEEDED,
-    Reason.TOTAL_TIMEOUT: DEADLINE_EXCEEDED,
-    Reason.INTERNAL: INTERNAL,
-}
-
 _OF_HTTP: Final[dict[int, int]] = {
-    400: INTERNAL,
-    401: UNAUTHENTICATED,
-    403: PERMISSION_DENIED,
-    404: UNIMPLEMENTED,
-    429: UNAVAILABLE,
-    502: UNAVAILABLE,
-    503: UNAVAILABLE,
-    504: UNAVAILABLE,
+    400: GrpcStatus.INTERNAL,
+    401: GrpcStatus.UNAUTHENTICATED,
+    403: GrpcStatus.PERMISSION_DENIED,
+    404: GrpcStatus.UNIMPLEMENTED,
+    429: GrpcStatus.UNAVAILABLE,
+    502: GrpcStatus.UNAVAILABLE,
+    503: GrpcStatus.UNAVAILABLE,
+    504: GrpcStatus.UNAVAILABLE,
 }
 
 _STATUS_NAME: Final = b"grpc-status"
@@ -116,28 +46,23 @@ def is_grpc(head: RequestHead) -> bool:
     return value.startswith(_CONTENT_TYPE) and value[len(_CONTENT_TYPE) :][:1] in {b"", b"+", b";"}
 
 
-def status_of(reason: Reason) -> int:
-    """The status that a gRPC client is given for this reason."""
-    return _STATUS[reason]
-
-
 def status_said(head: ResponseHead | None, trailers: Headers) -> int:
     """What a pod's whole answer comes to, a number of STATUS_NAMES; numbers that gRPC does not have are UNKNOWN."""
     for name, value in trailers:
         if len(name) == len(_STATUS_NAME) and name.lower() == _STATUS_NAME:
             return _number(value)
     if head is None:
-        return UNKNOWN
+        return GrpcStatus.UNKNOWN
     said = head.headers.get(_STATUS_NAME)
-    return _OF_HTTP.get(int(head.status), UNKNOWN) if said is None else _number(said)
+    return _OF_HTTP.get(int(head.status), GrpcStatus.UNKNOWN) if said is None else _number(said)
 
 
 def _number(value: bytes) -> int:
     value = value.strip()
     if not value.isdigit() or len(value) > 2:
-        return UNKNOWN
+        return GrpcStatus.UNKNOWN
     number = int(value)
-    return number if number < len(STATUS_NAMES) else UNKNOWN
+    return number if number < len(STATUS_NAMES) else GrpcStatus.UNKNOWN
 
 
 def timeout_of(head: RequestHead) -> float | None:
@@ -170,11 +95,11 @@ def refusal(reason: Reason, message: bytes, retry_after_s: int) -> ResponseHead:
     """An answer of trailers only. `message`: for people; `retry_after_s` 0: coming again would not help."""
     fields: Headers = [
         (b"content-type", _CONTENT_TYPE),
-        (b"grpc-status", b"%d" % status_of(reason)),
+        (b"grpc-status", b"%d" % reason.grpc_status),
         (b"grpc-message", _percent_encoded(message.strip())),
         (b"activator-reason", reason.value.encode()),
     ]
-    if retry_after_s > 0 and status_of(reason) == UNAVAILABLE:
+    if retry_after_s > 0 and reason.grpc_status == GrpcStatus.UNAVAILABLE:
         fields.append((b"grpc-retry-pushback-ms", b"%d" % (retry_after_s * 1000)))
     return ResponseHead(200, b"OK", Fields.from_pairs(fields), UNKNOWN_LENGTH, False)
 

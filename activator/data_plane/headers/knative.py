@@ -23,7 +23,7 @@ from activator.codec.http1.fields import end_of_line
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
 from activator.data_plane.refusals import PHRASES, refusal_text
 from activator.runtime.child_name import private_service
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 NAMESPACE_HEADER: Final = b"knative-serving-namespace"
 REVISION_HEADER: Final = b"knative-serving-revision"

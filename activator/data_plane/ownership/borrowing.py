@@ -36,7 +36,7 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_source import SlotSource
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import Now
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.tracker import READY, RECOVERING, PodTracker
 
 LENT_IDLE_S: Final = 1.0  # after which a slot that nothing has used goes back

@@ -33,7 +33,7 @@ from activator.data_plane.throttle.revision import ARRIVAL_STEP, RevisionThrottl
 from activator.data_plane.throttle.slot_source import LineObserver, SlotSource
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import Now
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.tracker import PodTracker
 
 MEMBER_SLOT_BITS: Final = 40  # of a slot's number: the number of its member stands above, or a random one

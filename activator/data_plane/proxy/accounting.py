@@ -14,7 +14,7 @@ from activator.data_plane.exchange import ClientStream, Exchange
 from activator.data_plane.proxy.phases import ARRIVED, TUNNEL
 from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

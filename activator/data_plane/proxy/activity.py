@@ -17,7 +17,7 @@ from mypy_extensions import i64
 from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Deadline, TimingWheel
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.tracker import DRAINING
 
 DORMANT_LOOK_S: Final = 1.0  # how often a dormant request is looked at

@@ -26,7 +26,7 @@ from activator.data_plane.stand_in import POSITION_HEADER
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.messages import ANSWER_OUTCOMES
 from activator.runtime.clock import Defer, Now, TimingWheel
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 ANSWERS_PATH: Final = b"/.activator/answers/"
 STATE_HEADER: Final = b"Activator-Answer"

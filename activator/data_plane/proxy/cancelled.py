@@ -23,7 +23,7 @@ from activator.data_plane.exchange import Exchange, PodStream
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import TimingWheel
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 CLOSE_PATIENCE_S: Final = 0.2  # the time a pod may take to close a connection that was closed for writing
 

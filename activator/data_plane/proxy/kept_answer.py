@@ -18,7 +18,7 @@ from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.refusals import refusal_head, refusal_text
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import Deadline
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 KEPT_OVERHEAD_BYTES: Final = 2048  # that a kept request counts for beside the bytes of its answer
 

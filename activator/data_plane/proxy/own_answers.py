@@ -8,7 +8,7 @@ from activator.data_plane.headers import grpc
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.refusals import refusal_head, refusal_text
 from activator.data_plane.stand_in import POSITION_HEADER
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 
 def send_refusal(

@@ -14,7 +14,7 @@ from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.waiters import Waiter
 from activator.runtime.clock import TimingWheel
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 MISSED_REFRESHES: Final = 3  # a page that was not loaded again for so many times its interval is closed …
 CLOSED_AFTER_S: Final = 5.0  # … and so long: a browser in the background loads late

@@ -15,8 +15,7 @@ Rules
   3. A request is in one phase, and goes from phase to phase by `_enter`, along the table in phases.py.
   4. An exchange ends exactly once, in `_end`: there its lease is released, its deadline disarmed, its place left.
   5. Once a byte of the answer has gone to the client, a failure can only cut the answer short; text is never appended.
-  6. A request goes to a second pod only when the first provably did nothing with it: no connection was made; or a kept
-     connection closed without a byte of an answer, and the request may be repeated and is here whole.
+  6. A request goes to a second pod only when the first provably did nothing with it (retry_policy.py).
   7. A slow client holds no slot while a buffer can do it for the client: the body of a request is gathered before a
      slot is asked for, and what the client has not taken of an answer is kept when the pod has finished (buffering.py).
   8. After a 101 the exchange is a tunnel (tunnel.py): the same lease, the same ends, other time limits.
@@ -41,7 +40,6 @@ from activator.data_plane.proxy.activity import ActivityWatch
 from activator.data_plane.proxy.answer_store import ANSWERS_PATH, AnswerStore, path_of
 from activator.data_plane.proxy.buffering import is_request_streamed, is_response_streamed
 from activator.data_plane.proxy.cancelled import CancelledRequest, outlives_request
-from activator.data_plane.proxy.falling_back import forget_revision, may_fall_back
 from activator.data_plane.proxy.kept_answer import KeptAnswer
 from activator.data_plane.proxy.own_answers import send_refusal, send_whole
 from activator.data_plane.proxy.page_ticket import PageTicket
@@ -64,6 +62,19 @@ from activator.data_plane.proxy.preferences import prefers_async, take_async_out
 from activator.data_plane.proxy.progress import ProgressStream, take_encodings_out, takes_events
 from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.proxy.request_body import SHARE_BYTES, BodyBudgets, RequestBody
+from activator.data_plane.proxy.retry_policy import (
+    AGAIN,
+    FALL_BACK,
+    NOT_SENT,
+    REFUSED,
+    TOUCHED,
+    UNTOUCHED,
+    decide,
+    forget_revision,
+    idle_limit_s,
+    is_idempotent,
+    may_fall_back,
+)
 from activator.data_plane.proxy.routing import Router, sought
 from activator.data_plane.proxy.selection import SCAN_TIMEOUT_S, Selection
 from activator.data_plane.proxy.time_limits import limit_reached, next_limit_s, pod_had_its_time, trial_takes_long
@@ -75,13 +86,12 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.starting import server_timing
 from activator.data_plane.upstream.pool import PodPool
 from activator.data_plane.upstream.websockets import is_accepted
-from activator.runtime.clock import NEVER, Now, TimingWheel
-from activator.runtime.errors import Reason, status_of
+from activator.runtime.clock import Now, TimingWheel
+from activator.runtime.reasons import Reason
 
 FALLBACK_HEADER: Final = b"Activator-Fallback"  # of an answer: the revision that has given it, not the one asked for
 PENDING_RETRY_AFTER_S: Final = 1  # for requests that have no revision yet, and may have one later or elsewhere
 TOLD_LATE_S: Final = 0.001  # a wait so long is taken off the deadline that the pod of a gRPC request is told
-RISKY_IDLE_S: Final = 1.0  # what is not idempotent goes out on connections that were idle for less
 
 # What an exchange is, beside one that its client waits for.
 ORDINARY: Final = 0
@@ -94,8 +104,6 @@ _NOBODY: Final = ClientStream()  # stands in for the client of an exchange that 
 _ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
 # Refused for the length of the line: the client is told how long it is.
 _LINE_IS_LONG: Final = frozenset({Reason.QUEUE_FULL, Reason.DEADLINE_TOO_SHORT})
-# RFC 9110 section 9.2.2: these may be sent again when the connection closed before an answer.
-_IDEMPOTENT: Final = frozenset({b"GET", b"HEAD", b"OPTIONS", b"PUT", b"DELETE", b"TRACE"})
 
 
 class Proxy(Accounting):
@@ -305,7 +313,7 @@ class ProxiedExchange(RequestRecord):
     def _grpc_failed(self, reason: Reason) -> None:
         """It ends without a status of its pod's, perhaps before it was looked at."""
         if self.is_grpc or grpc.is_grpc(self.head):
-            self.grpc_status = grpc.status_of(reason)
+            self.grpc_status = int(reason.grpc_status)
 
     def _ask_for_slot(self, throttler: RevisionThrottler) -> None:
         if self.head.upgrade and not leave_taken_upgrades(self.head, throttler.spec):
@@ -459,7 +467,11 @@ class ProxiedExchange(RequestRecord):
         if ticket is None:
             return True
         ticket.wanted_until(self._proxy.now() + throttler.queue_timeout_s())
-        return self._falls_back(throttler, Reason.STARTING)
+        second = self._fallback()
+        if second is None or not may_fall_back(self, self._body, Reason.STARTING):
+            return False
+        self._fall_back(throttler, second)
+        return True
 
     def _ticket(self, throttler: RevisionThrottler) -> PageTicket | None:
         """What stands in line for those who do not; None: it may not, and the request is refused."""
@@ -497,12 +509,7 @@ class ProxiedExchange(RequestRecord):
         if pool.is_closed():  # the pod has left since
             self.connect_failed(Reason.CONNECT_FAILED)
             return
-        idle_max_s = NEVER
-        if self.attempts > 0:
-            idle_max_s = 0.0  # this time without the risk
-        elif self.head.method not in _IDEMPOTENT or (self._body is not None and self._body.has_more()):
-            idle_max_s = RISKY_IDLE_S
-        pod = pool.checkout(self, idle_max_s, self.granted_s)
+        pod = pool.checkout(self, idle_limit_s(self, self._body), self.granted_s)
         if pod is not None:
             self.connected(pod)
         else:
@@ -534,22 +541,14 @@ class ProxiedExchange(RequestRecord):
         body = self._body
         if body is None or not head.has_body:  # what a client sends ahead of a tunnel is no body
             pod.send_request(head, _NO_BODY)
-        elif body.start(pod, head, head.method in _IDEMPOTENT):
+        elif body.start(pod, head, is_idempotent(self)):
             self._go_on_soon()
         self._arm(throttler)
 
     def connect_failed(self, reason: Reason) -> None:
-        """Nothing was sent: the request may go to any other pod, keeping its place."""
-        if self.over:
-            return
-        throttler = self.throttler
         lease = self.lease
-        assert throttler is not None and lease is not None
-        throttler.pod_failed(lease, reason)
-        if self.attempts + 1 < self._proxy.attempts_max:
-            self._try_again(throttler, lease, reason)
-        else:
-            self._fail(reason, lease.address)
+        if lease is not None:
+            self._fail(reason, lease.address, NOT_SENT)
 
     def _try_again(self, throttler: RevisionThrottler, lease: Lease, reason: Reason) -> None:
         if not self._enter(WAITING):
@@ -944,34 +943,13 @@ class ProxiedExchange(RequestRecord):
             self._end(True, True)
             client.send_end([])
             return
-        throttler = self.throttler
-        lease = self.lease
-        if untouched and throttler is not None and lease is not None and self._is_repeatable(throttler):
-            self._try_again(throttler, lease, reason)
-        else:
-            self._fail(reason, detail)
+        self._fail(reason, detail, UNTOUCHED if untouched else TOUCHED)
 
     def pod_refused(self, reason: Reason, detail: str) -> None:
         if self.over:
             return
         self.pod = None
-        throttler = self.throttler
-        lease = self.lease
-        if self.phase == SENT and throttler is not None and lease is not None and self._may_be_sent_again(throttler):
-            self._try_again(throttler, lease, reason)
-        else:
-            self._fail(reason, detail)
-
-    def _is_repeatable(self, throttler: RevisionThrottler) -> bool:
-        """The request may be sent twice, is here whole, and the revision's budget allows it."""
-        return self.head.method in _IDEMPOTENT and self._may_be_sent_again(throttler)
-
-    def _may_be_sent_again(self, throttler: RevisionThrottler) -> bool:
-        if self.attempts + 1 >= self._proxy.attempts_max:
-            return False
-        if self._body is not None and not self._body.is_repeatable():
-            return False
-        return throttler.retry_budget.spend(throttler.requests_total)
+        self._fail(reason, detail, REFUSED)
 
     def client_gone(self) -> None:
         if self.over:
@@ -1041,16 +1019,15 @@ class ProxiedExchange(RequestRecord):
 
     # --- another revision in the place of a refusal ---
 
-    def _falls_back(self, first: RevisionThrottler, reason: Reason) -> bool:
-        """Whether another revision takes the request."""
-        stand_in = first.stand_in
-        if stand_in is None or not stand_in.fallback_revision:
-            return False
-        second = self._proxy.router.named(stand_in.fallback_revision)
-        if second is None or second is first:
-            return False
-        if not may_fall_back(self, reason, self._body, self.head.method in _IDEMPOTENT):
-            return False
+    def _fallback(self) -> RevisionThrottler | None:
+        """Return the revision that may serve the request in the place of its own, if there is one."""
+        first = self.throttler
+        if first is None or first.stand_in is None or not first.stand_in.fallback_revision:
+            return None
+        second = self._proxy.router.named(first.stand_in.fallback_revision)
+        return None if second is first else second
+
+    def _fall_back(self, first: RevisionThrottler, second: RevisionThrottler) -> None:
         self._leave(first)
         self._proxy.count_left(self, first, second.key, self._proxy.now())
         forget_revision(self)
@@ -1059,7 +1036,6 @@ class ProxiedExchange(RequestRecord):
             self.first_throttler = first
         if self.phase <= ROUTING or self.phase == WAITING or self._enter(WAITING):
             self._take_to(second)
-        return True
 
     def _leave(self, throttler: RevisionThrottler) -> None:
         """Give back what it has of its revision."""
@@ -1124,50 +1100,69 @@ class ProxiedExchange(RequestRecord):
             self._proxy.on_error(error)
             self._fail(Reason.INTERNAL, "")
 
-    def _fail(self, reason: Reason, detail: str) -> None:
-        """End the request for `reason`: its client is sent the reason, or where an answer has begun, cut off."""
+    def _fail(self, reason: Reason, detail: str, evidence: i64 = TOUCHED) -> None:
+        """Act on a failure of the request as the retry policy decides."""
         if self.over:
             return
-        proxy = self._proxy
         throttler = self.throttler
-        answered = self.phase >= ANSWERING
+        lease = self.lease
+        second = self._fallback()
+        decision = decide(self, self._body, reason, evidence, self._proxy.attempts_max, second is not None)
+        if throttler is None:
+            self._proxy.count_refused(reason)
+        elif decision == AGAIN and lease is not None:
+            if evidence == NOT_SENT:
+                throttler.pod_failed(lease, reason)
+            self._try_again(throttler, lease, reason)
+            return
+        else:
+            self._proxy.count_failed(throttler, reason)
+            if lease is not None and self._is_about_pod(reason, throttler):
+                throttler.pod_failed(lease, reason)
+            if decision == FALL_BACK and second is not None:
+                self._fall_back(throttler, second)
+                return
+        self._refuse(throttler, reason, detail)
+
+    def _is_about_pod(self, reason: Reason, throttler: RevisionThrottler) -> bool:
+        """True if the failure may count against the pod.
+
+        A server that answers and closes before it has read the request body makes the write fail, which is no fault.
+        """
+        if reason is Reason.POD_CLOSED and self._upload_failed:
+            return False
+        return pod_had_its_time(self, reason, throttler.spec, self._time())
+
+    def _refuse(self, throttler: RevisionThrottler | None, reason: Reason, detail: str) -> None:
+        """End the request: its client is sent the reason, or is cut off if the response has begun."""
+        client = self._client
         retry_after_s = 0
         if throttler is None:
-            proxy.count_refused(reason)
             if reason is Reason.SOURCES_PENDING or reason is Reason.DRAINING:
                 retry_after_s = PENDING_RETRY_AFTER_S
-        else:
-            proxy.count_failed(throttler, reason)
-            lease = self.lease
-            # A server that answers and closes before it has read a body makes the write fail: no fault of its own.
-            is_about_pod = reason is not Reason.POD_CLOSED or not self._upload_failed
-            if lease is not None and is_about_pod and pod_had_its_time(self, reason, throttler.spec, self._time()):
-                throttler.pod_failed(lease, reason)
-            if status_of(reason) == 503:
-                retry_after_s = throttler.retry_after_s()
-        if not answered and throttler is not None and self._falls_back(throttler, reason):
-            return
-        client = self._client
+        elif reason.status == 503:
+            retry_after_s = throttler.retry_after_s()
         self.reason = reason
         if self.head.takes_trailers:
             self._grpc_failed(reason)
-        fallback: tuple[ResponseHead, bytes] | None = None
-        if not answered:
-            # A gRPC client reads no page: it is told by a status.
-            if throttler is not None and throttler.stand_in is not None and self.grpc_status == grpc.NO_STATUS:
-                fallback = throttler.stand_in.fallback(reason, self.head, retry_after_s)
-            self.status = status_of(reason) if fallback is None else fallback[0].status
-        elif self.phase == ANSWERING and self._response is not None and reason not in _ENDS_DELIVERY:
-            self._keep_rest(self._response, False)  # the client gets what the pod had sent, and is cut off after it
-            return
-        self._end(False, True)
-        if answered:
+        if self.phase >= ANSWERING:
+            if self.phase == ANSWERING and self._response is not None and reason not in _ENDS_DELIVERY:
+                self._keep_rest(self._response, False)  # the client gets what the pod sent, and is cut off after it
+                return
+            self._end(False, True)
             client.abort()
-        elif fallback is not None:
+            return
+        fallback: tuple[ResponseHead, bytes] | None = None
+        # A gRPC client reads no page, but a status.
+        if throttler is not None and throttler.stand_in is not None and self.grpc_status == grpc.NO_STATUS:
+            fallback = throttler.stand_in.fallback(reason, self.head, retry_after_s)
+        self.status = reason.status if fallback is None else fallback[0].status
+        self._end(False, True)
+        if fallback is not None:
             send_whole(client, self.head, fallback[0], fallback[1])
         else:
             waiting = throttler.waiting() if throttler is not None and reason in _LINE_IS_LONG else -1
-            send_refusal(client, self.head, reason, detail, retry_after_s, proxy.dialect, waiting)
+            send_refusal(client, self.head, reason, detail, retry_after_s, self._proxy.dialect, waiting)
 
     def _end(self, succeeded: bool, is_request: bool) -> None:
         """Give back all that the exchange holds. `is_request` False: a probe, which no log or statistic shows."""

@@ -18,7 +18,7 @@ from activator.data_plane.proxy.phases import ARRIVED
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.starting import Start
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 
 class RequestRecord(Exchange):

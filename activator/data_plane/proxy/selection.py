@@ -21,7 +21,8 @@ from activator.data_plane.proxy.request_body import RequestBody
 from activator.data_plane.proxy.rules import NEEDS_MODEL, HostRules, Question
 from activator.data_plane.refusals import json_head
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.runtime.errors import Reason, one_line
+from activator.runtime.errors import one_line
+from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
 from activator.runtime.url_path import without_segments
 

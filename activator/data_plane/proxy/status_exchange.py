@@ -22,7 +22,7 @@ from activator.data_plane.proxy.own_answers import send_whole
 from activator.data_plane.proxy.phases import ROUTING
 from activator.data_plane.proxy.proxy import ProxiedExchange, Proxy
 from activator.data_plane.refusals import PHRASES, refusal_head, refusal_text
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason, reason_named
 
 ASK_TIMEOUT_S: Final = 5.0  # for another data plane to answer
 _NAME_MAX: Final = 64  # characters of a name; ours have less
@@ -131,7 +131,7 @@ class StatusExchange(ProxiedExchange):
         """A short answer of our own."""
         reason = head.headers.get(b"activator-reason")
         if reason is not None:
-            self.reason = Reason(reason.decode())
+            self.reason = reason_named(reason.decode())
             self._proxy.count_refused(self.reason)
         client = self._client
         self.status = head.status

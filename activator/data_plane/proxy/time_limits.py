@@ -21,7 +21,7 @@ from activator.data_plane.proxy.phases import CONNECTING, DELIVERING, GATHERING,
 from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.throttle.lease import Lease
 from activator.runtime.clock import NEVER
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 TRIAL_EXCLUSIVE_S: Final = 0.5  # how long one trial request keeps others from its pod; then another is tried beside it
 

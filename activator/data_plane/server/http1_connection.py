@@ -33,9 +33,10 @@ from activator.data_plane.server.http1_stream import Http1Stream, StreamOwner
 from activator.data_plane.server.http2_connection import Http2ClientConnection
 from activator.data_plane.server.registry import TCP_CLOSE, ConnectionRegistry
 from activator.runtime.buffered_writer import BufferedWriter
-from activator.runtime.errors import Reason, WireError, status_of
+from activator.runtime.errors import WireError
 from activator.runtime.last_reads import last_reads
 from activator.runtime.reading import SLOW_READER, UNPARSED
+from activator.runtime.reasons import Reason
 from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
 
 REQUESTS_PER_TURN_MAX: Final = 16  # of one connection that are begun before the loop is given a turn
@@ -467,7 +468,7 @@ class Http1Connection(StreamOwner):
         headers: Headers = [(b"Activator-Reason", reason.value.encode())]
         if reason is Reason.OVERLOADED:
             headers.append((b"Retry-After", b"1"))  # connections come free all the time
-        self.write(plain_response(status_of(reason), body, headers, True, False, False))
+        self.write(plain_response(reason.status, body, headers, True, False, False))
         self._close_in_order(True, True, True)  # over TLS at once: the client sees the end, and may take it
 
     def _client_gone(self) -> None:

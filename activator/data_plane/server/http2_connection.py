@@ -31,8 +31,9 @@ from activator.data_plane.server.closing import ABORTED, LINGERING, OPEN
 from activator.data_plane.server.http2_stream import Http2ClientStream
 from activator.data_plane.server.registry import ConnectionRegistry
 from activator.runtime.buffered_writer import GatheringWriter
-from activator.runtime.errors import Reason, WireError
+from activator.runtime.errors import WireError
 from activator.runtime.reading import SLOW_READER, UNPARSED
+from activator.runtime.reasons import Reason
 from activator.runtime.transport import FLUSH_S, WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport
 from activator.runtime.units import KIB
 

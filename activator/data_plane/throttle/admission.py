@@ -7,7 +7,7 @@ from activator.data_plane.throttle.classifier import RequestClassifier
 from activator.data_plane.throttle.disciplines import make_classifier
 from activator.data_plane.throttle.forecast import Forecast
 from activator.data_plane.throttle.waiters import Waiter, WaitingLine
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 
 class Admission:

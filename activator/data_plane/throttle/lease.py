@@ -11,7 +11,7 @@ from typing import Final, final
 from mypy_extensions import mypyc_attr
 
 from activator.runtime.clock import Deadline
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.ring import NO_LEASE, LeaseNode
 from lb.tracker import PodTracker
 

@@ -14,7 +14,7 @@ from typing import Final
 from activator.data_plane.throttle.lines import FifoLine
 from activator.data_plane.throttle.waiters import Waiter, WaitingLine
 from activator.runtime.clock import Defer, Now
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 REFUSING_PER_TURN_S: Final = 0.005  # how long one turn may take to reject waiters
 

@@ -40,10 +40,10 @@ from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.slot_source import LineObserver, SlotSource
 from activator.data_plane.throttle.starting import Start
 from activator.data_plane.throttle.traffic import Traffic
-from activator.data_plane.throttle.verdict import DEAD, NOTHING, STRUCK, verdict_of
+from activator.data_plane.throttle.verdict import verdict_of
 from activator.data_plane.throttle.waiters import Waiter, WaitingLine
 from activator.runtime.clock import Defer, Now
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason, Verdict
 from lb.table import DRAINED, TrackerTable
 from lb.tracker import DRAINING, FOREVER, READY, RECOVERING, PodTracker
 
@@ -285,26 +285,26 @@ class RevisionThrottler:
     def pod_failed(self, lease: Lease, reason: Reason) -> None:
         """A request failed at the pod: judged, and reported where that is about the pod."""
         tracker = lease.tracker
-        if self._is_once and verdict_of(reason, False) != NOTHING:
+        if self._is_once and verdict_of(reason, False) != Verdict.NOTHING:
             self._events.taken(self.key, lease.identity, False, reason.value)
         if not self._is_in_service(tracker, lease):
             return
         on_trial = lease.trial and tracker.state == RECOVERING  # another trial may have passed meanwhile
         verdict = verdict_of(reason, on_trial)
-        if verdict == NOTHING or self._is_once:  # that one pod is gone all the same
+        if verdict == Verdict.NOTHING or self._is_once:  # that one pod is gone all the same
             return
-        if verdict == STRUCK and on_trial:
+        if verdict == Verdict.STRUCK and on_trial:
             self._trial_ended(lease, False)
             return
-        if verdict == STRUCK and tracker.state == RECOVERING:
+        if verdict == Verdict.STRUCK and tracker.state == RECOVERING:
             return  # it is about the pod as it was before
-        if verdict != STRUCK:
+        if verdict != Verdict.STRUCK:
             self.table.suspect(tracker, self._now() + SUSPECT_S)  # out of the picks in this very turn
             if self.source is not None:
                 self.source.suspected(lease)
         lease.trial = False
         self._struck[tracker] = lease.generation
-        self._events.refused(self.key, lease.identity, tracker.epoch, verdict == DEAD, reason.value)
+        self._events.refused(self.key, lease.identity, tracker.epoch, verdict == Verdict.DEAD, reason.value)
 
     def trial_answered(self, lease: Lease) -> None:
         """The head of an answer has come from a pod on trial."""

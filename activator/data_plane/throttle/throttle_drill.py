@@ -11,7 +11,7 @@ from activator.codec.message import RequestHead
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.waiters import Waiter
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 
 class DrilledWaiter(Waiter):

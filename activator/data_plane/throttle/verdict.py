@@ -21,30 +21,11 @@ Rules
 
 from __future__ import annotations
 
-from typing import Final
-
-from activator.runtime.errors import Reason
-
-NOTHING: Final = 0
-STRUCK: Final = 1  # it took the request, and broke the connection or was silent
-UNREACHED: Final = 2  # no connection was made, for no certain reason: no picks until the state worker has decided
-DEAD: Final = 3  # no process listens there
-
-_VERDICTS: Final[dict[Reason, int]] = {
-    Reason.CONNECT_FAILED: DEAD,
-    Reason.CONNECT_TIMEOUT: UNREACHED,
-    Reason.TLS_FAILED: UNREACHED,
-    Reason.POD_CLOSED: STRUCK,
-    Reason.FIRST_BYTE_TIMEOUT: STRUCK,
-}
-_VERDICTS_ON_TRIAL: Final[dict[Reason, int]] = {
-    **_VERDICTS,
-    Reason.BAD_RESPONSE: STRUCK,
-    Reason.IDLE_TIMEOUT: STRUCK,
-    Reason.TOTAL_TIMEOUT: STRUCK,
-}
+from activator.runtime.reasons import Reason, Verdict
 
 
-def verdict_of(reason: Reason, on_trial: bool) -> int:
-    """What a request that failed for `reason` says of its pod."""
-    return (_VERDICTS_ON_TRIAL if on_trial else _VERDICTS).get(reason, NOTHING)
+def verdict_of(reason: Reason, on_trial: bool) -> Verdict:
+    """Return what a request that failed for `reason` shows about its pod."""
+    if reason.verdict is Verdict.STRUCK_ON_TRIAL:
+        return Verdict.STRUCK if on_trial else Verdict.NOTHING
+    return reason.verdict

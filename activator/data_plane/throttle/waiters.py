@@ -19,7 +19,7 @@ from mypy_extensions import i64, mypyc_attr
 from activator.codec.message import RequestHead
 from activator.data_plane.throttle.lease import Lease, LeaseHolder
 from activator.runtime.clock import NEVER
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -16,7 +16,7 @@ from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.data_plane.upstream.http2_pool import Http2Pool
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
 from activator.runtime.clock import NEVER, Now
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)

@@ -23,9 +23,9 @@ from typing import Any, Final
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
 from activator.runtime.buffered_writer import WriteBatcher
 from activator.runtime.clock import Deadline, TimingWheel
-from activator.runtime.errors import Reason
 from activator.runtime.handshake import Handshake
 from activator.runtime.last_reads import keep_last_reads
+from activator.runtime.reasons import Reason
 from activator.runtime.sockets import join_address
 from activator.runtime.tasks import pause
 from activator.runtime.transport import Transport

@@ -23,9 +23,10 @@ from activator.data_plane.exchange import Exchange, PodStream
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
 from activator.runtime.buffered_writer import BufferedWriter, WriteBatcher
 from activator.runtime.clock import Now
-from activator.runtime.errors import Reason, WireError
+from activator.runtime.errors import WireError
 from activator.runtime.last_reads import last_reads
 from activator.runtime.reading import SLOW_READER, UNPARSED, Reading
+from activator.runtime.reasons import Reason
 from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport, watch
 
 _NO_BODY_EXPECTED: Final = frozenset({b"GET", b"HEAD"})

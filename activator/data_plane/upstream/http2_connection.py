@@ -25,9 +25,10 @@ from activator.data_plane.upstream.pooled_connection import ConnectionOwner, Poo
 from activator.data_plane.upstream.websockets import accept_of
 from activator.runtime.buffered_writer import GatheringWriter, WriteBatcher
 from activator.runtime.clock import Now
-from activator.runtime.errors import Reason, WireError
+from activator.runtime.errors import WireError
 from activator.runtime.last_reads import last_reads
 from activator.runtime.reading import UNPARSED, Reading
+from activator.runtime.reasons import Reason
 from activator.runtime.transport import WRITE_HIGH_WATER_BYTES, WRITE_LOW_WATER_BYTES, Transport, watch
 
 NOT_HTTP2: Final = "the pod does not speak HTTP/2 on this port: its first bytes are not SETTINGS"

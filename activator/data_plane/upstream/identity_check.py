@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.data_plane.exchange import Exchange, PodStream
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 
 class ExpectedIdentity:

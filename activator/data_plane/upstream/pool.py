@@ -28,7 +28,7 @@ from activator.data_plane.upstream.identity_check import ExpectedIdentity, Ident
 from activator.data_plane.upstream.pooled_connection import ConnectionOwner, PooledConnection
 from activator.data_plane.upstream.window import DialWindow
 from activator.runtime.clock import NEVER, Deadline, Now
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from activator.runtime.transport import FLUSH_S, Transport
 
 DIAL_LOST_MIN_S: Final = 0.1  # a dial slower than this, and than DIAL_LOST_RTTS of the fastest, was dropped: dial anew

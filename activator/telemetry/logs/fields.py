@@ -9,7 +9,8 @@ from mypy_extensions import i64
 from activator.codec.http1.fields import end_of_line, is_field, value_of
 from activator.data_plane.headers.grpc import STATUS_NAMES
 from activator.data_plane.proxy.proxy import ProxiedExchange
-from activator.runtime.errors import Reason, one_line
+from activator.runtime.errors import one_line
+from activator.runtime.reasons import Reason
 from activator.runtime.units import KIB
 
 ACCESS_LOG_FIELD_MAX: Final = 2 * KIB  # of what a client sent: more of one field is cut off

@@ -10,7 +10,7 @@ from activator.data_plane.throttle.starting import PHASES
 from activator.data_plane.throttle.traffic import COLD_BOUNDS_S, REQUEST_BOUNDS_S, WAIT_BOUNDS_S
 from activator.messages import RevisionStatistics, TrafficStatistics
 from activator.runtime.distribution import Distribution
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from activator.telemetry.metrics.families import Family, Fold, Kind, Row, counter, gauge
 from lb.tracker import EMPTY, STATE_NAMES, UNLIMITED
 

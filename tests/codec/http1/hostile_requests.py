@@ -6,7 +6,7 @@ measured to let pass.
 
 from __future__ import annotations
 
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 
 BAD = Reason.BAD_REQUEST
 H = b"Host: a\r\n"

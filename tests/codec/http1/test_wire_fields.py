@@ -14,7 +14,7 @@ from activator.codec.http1 import fields as wire_fields
 from activator.codec.http1.fields import end_of_line, kind_of, take_internal_out
 from activator.codec.http1.serialise import request_bytes, response_bytes
 from activator.codec.message import Fields, Headers
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from tests.codec.http1.recording import RequestRun, ResponseRun
 
 KINDS = wire_fields._KINDS

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from activator.codec.http1.request import RequestLimits, RequestParser
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from tests.codec.http1.hostile_requests import CHUNKED, HOSTILE, H, post
 from tests.codec.http1.recording import Message, RequestRun, Requests, all_ways
 

@@ -6,7 +6,7 @@ import pytest
 
 from activator.codec.http1.response import ResponseParser
 from activator.codec.message import Headers
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from tests.codec.http1.recording import ResponseRun, Responses, all_ways
 
 BAD = Reason.BAD_RESPONSE

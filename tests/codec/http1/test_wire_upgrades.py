@@ -8,7 +8,7 @@ from activator.codec.http1.request import RequestLimits, RequestParser
 from activator.codec.http1.response import ResponseParser
 from activator.codec.http1.serialise import request_bytes, response_bytes
 from activator.codec.message import RequestHead, ResponseHead
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from tests.codec.http1.recording import Requests, Responses, all_ways
 
 ASKED = b"GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: %b\r\nSec-X: 1\r\n\r\n"

@@ -21,7 +21,8 @@ from activator.codec.http2.heads import (
 from activator.codec.http2.hpack.decoder import HpackDecoder
 from activator.codec.http2.hpack.encoder import HpackEncoder
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
-from activator.runtime.errors import Reason, WireError
+from activator.runtime.errors import WireError
+from activator.runtime.reasons import Reason
 from tests.codec.http1.recording import RequestRun, ResponseRun
 
 Pairs = list[tuple[bytes, bytes]]

@@ -28,7 +28,7 @@ from activator.messages import (
     SlotView,
     TableSeen,
 )
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.policy import Policy
 from lb.tracker import READY
 from tests.control_plane.state.state_fakes import KEY, SPEC, Hooks, Joined, seen

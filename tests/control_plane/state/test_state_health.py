@@ -22,7 +22,7 @@ from activator.messages import (
     StopProbe,
     Sweep,
 )
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.tracker import UNLIMITED
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
 from tests.data_plane.throttle.throttle_fakes import Request

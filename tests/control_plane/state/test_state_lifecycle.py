@@ -17,7 +17,7 @@ from activator.control_plane.state.lifecycle import (
 from activator.control_plane.state.model import Reduction
 from activator.control_plane.state.records import PodRecord, RevisionRecord
 from activator.messages import Change, PodGone, PodStatus, Probed, RevisionSet
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.tracker import DRAINING, EMPTY, NOT_READY, PENDING, QUARANTINED, READY, RECOVERING
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
 from tests.sources import ROOT

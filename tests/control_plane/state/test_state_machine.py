@@ -27,7 +27,7 @@ from activator.messages import (
     StartProbe,
     Sweep,
 )
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.tracker import DRAINING, EMPTY, STATE_NAMES
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined
 from tests.data_plane.throttle.throttle_fakes import Request

@@ -10,7 +10,7 @@ import pytest
 from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.leases import newest_of
 from activator.messages import PodGone, RevisionSet, SlotDrained
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.tracker import READY
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
 from tests.data_plane.proxy.proxy_fakes import World

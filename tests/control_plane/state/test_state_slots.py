@@ -28,7 +28,7 @@ from activator.messages import (
     ToControl,
 )
 from activator.runtime.clock import TimingWheel
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.slots import Trim
 from lb.table import TrackerTable
 from lb.tracker import EMPTY, PodTracker

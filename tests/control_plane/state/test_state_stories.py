@@ -25,7 +25,7 @@ from activator.messages import (
     StopProbe,
     TableSeen,
 )
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.tracker import READY, UNLIMITED
 from tests.control_plane.state.state_fakes import KEY, SPEC, Joined, seen
 

@@ -12,7 +12,7 @@ from activator.codec.message import Fields
 from activator.data_plane.headers.knative import KnativeDialect, Seen
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.proxy.routing import Router
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import Client, Pool, World, request_head, response_head
 
 

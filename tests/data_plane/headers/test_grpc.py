@@ -10,17 +10,14 @@ from hypothesis import strategies as st
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
 from activator.data_plane.headers.grpc import (
-    DEADLINE_EXCEEDED,
     STATUS_NAMES,
-    UNAVAILABLE,
     is_grpc,
     refusal,
-    status_of,
     status_said,
     tell_rest,
     timeout_of,
 )
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import GrpcStatus, Reason
 
 
 def head(*pairs: tuple[bytes, bytes]) -> RequestHead:
@@ -124,21 +121,21 @@ def test_what_a_call_came_to(answer: ResponseHead | None, trailers: Headers, exp
 
 @pytest.mark.parametrize("reason", list(Reason))
 def test_every_reason_has_a_status(reason: Reason) -> None:
-    assert 0 < status_of(reason) <= 16
+    assert 0 < reason.grpc_status <= 16
     answer = refusal(reason, b"because\n", 3)
     fields = dict(answer.headers.pairs())
     assert answer.status == 200 and not answer.has_body and answer.content_length < 0
-    assert fields[b"grpc-status"] == b"%d" % status_of(reason) and fields[b"grpc-message"] == b"because"
+    assert fields[b"grpc-status"] == b"%d" % reason.grpc_status and fields[b"grpc-message"] == b"because"
     assert fields[b"activator-reason"] == reason.value.encode() and fields[b"content-type"] == b"application/grpc"
-    assert fields.get(b"grpc-retry-pushback-ms") == (b"3000" if status_of(reason) == UNAVAILABLE else None)
+    assert fields.get(b"grpc-retry-pushback-ms") == (b"3000" if reason.grpc_status == GrpcStatus.UNAVAILABLE else None)
     assert b"grpc-retry-pushback-ms" not in dict(refusal(reason, b"", 0).headers.pairs())
 
 
 def test_what_the_documentation_says_of_statuses() -> None:
-    assert status_of(Reason.QUEUE_FULL) == status_of(Reason.DRAINING) == UNAVAILABLE
-    assert status_of(Reason.QUEUE_TIMEOUT) == status_of(Reason.FIRST_BYTE_TIMEOUT) == DEADLINE_EXCEEDED
-    assert status_of(Reason.NO_ROUTE) == 12 and status_of(Reason.BODY_TOO_LARGE) == 8
-    assert status_of(Reason.BAD_REQUEST) == status_of(Reason.BAD_RESPONSE) == 13
+    assert Reason.QUEUE_FULL.grpc_status == Reason.DRAINING.grpc_status == GrpcStatus.UNAVAILABLE
+    assert Reason.QUEUE_TIMEOUT.grpc_status == Reason.FIRST_BYTE_TIMEOUT.grpc_status == GrpcStatus.DEADLINE_EXCEEDED
+    assert Reason.NO_ROUTE.grpc_status == 12 and Reason.BODY_TOO_LARGE.grpc_status == 8
+    assert Reason.BAD_REQUEST.grpc_status == Reason.BAD_RESPONSE.grpc_status == 13
 
 
 @given(st.binary(max_size=30))

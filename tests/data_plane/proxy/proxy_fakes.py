@@ -235,7 +235,7 @@ def request_head(
 def response_head(status: int = 200, length: int = 5) -> ResponseHead:
     """As the parser makes it, without fields."""
     from activator.data_plane.refusals import refusal_head
-    from activator.runtime.errors import Reason
+    from activator.runtime.reasons import Reason
 
     head = refusal_head(Reason.INTERNAL, b"x" * length, 0)
     head.headers = type(head.headers).from_pairs([])

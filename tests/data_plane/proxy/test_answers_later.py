@@ -18,7 +18,7 @@ from activator.data_plane.proxy.kept_answer import KEPT_OVERHEAD_BYTES
 from activator.data_plane.proxy.preferences import prefers_async, take_async_out
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.proxy.status_exchange import AnswerDesk
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import SEND_TIMEOUT_S, Client, Pool, World, request_head, response_head
 
 KEEP_S = 60.0

@@ -12,7 +12,7 @@ from activator.data_plane.proxy.phases import DELIVERING, GATHERING, SENT, WAITI
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.proxy.request_body import SHARE_BYTES
 from activator.data_plane.throttle.body_buffer import READ_MAX_BYTES
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from activator.runtime.units import MIB
 from lb.rng import Rng
 from tests.data_plane.proxy.proxy_fakes import (

@@ -6,7 +6,7 @@ import pytest
 
 from activator.data_plane.exchange import Exchange
 from activator.data_plane.proxy.cancelled import CLOSE_PATIENCE_S, CancelledRequest
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import Pod, World, response_head
 
 WAIT_S = 5.0

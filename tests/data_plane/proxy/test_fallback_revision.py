@@ -8,13 +8,13 @@ import pytest
 
 from activator.config.specs import RevisionSpec
 from activator.data_plane.apply import load_of
-from activator.data_plane.proxy.falling_back import FALLBACKS_MAX, may_fall_back
 from activator.data_plane.proxy.phases import CONNECTING, GATHERING, ROUTING, SCANNING, WAITING
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.proxy.record import RequestRecord
+from activator.data_plane.proxy.retry_policy import FALLBACKS_MAX, may_fall_back
 from activator.data_plane.stand_in import stand_in_of
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable
@@ -263,9 +263,9 @@ def test_before_a_pod_has_it_a_request_may_always_fall_back(phase: int) -> None:
     world = Two()
     record = RequestRecord(request_head("POST", length=10), 1.0)
     record.phase = phase
-    assert may_fall_back(record, Reason.QUEUE_FULL, None, False)
-    assert may_fall_back(record, Reason.STARTING, None, False)
-    assert not may_fall_back(record, Reason.BAD_REQUEST, None, False)
+    assert may_fall_back(record, None, Reason.QUEUE_FULL)
+    assert may_fall_back(record, None, Reason.STARTING)
+    assert not may_fall_back(record, None, Reason.BAD_REQUEST)
     world.check_idle()
 
 

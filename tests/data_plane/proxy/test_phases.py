@@ -22,7 +22,7 @@ from activator.data_plane.proxy.phases import (
     is_legal,
 )
 from activator.data_plane.proxy.proxy import ProxiedExchange
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from activator.runtime.transitions import IllegalTransitionError
 from lb.tracker import READY
 from tests.data_plane.proxy.proxy_fakes import Client, Pod, World, request_head, response_head

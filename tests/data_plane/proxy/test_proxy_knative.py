@@ -6,7 +6,7 @@ import pytest
 
 from activator.config.specs import ProgressSpec
 from activator.data_plane.headers.knative import KnativeDialect
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import World, request_head
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from activator.data_plane.throttle.budget import RETRY_BUDGET_MAX, RetryBudget
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from tests.data_plane.proxy.proxy_fakes import Pool, World, request_head
 
 

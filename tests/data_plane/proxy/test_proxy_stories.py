@@ -8,7 +8,7 @@ import pytest
 
 from activator.config.specs import RuleSpec
 from activator.data_plane.headers.affinity import Affinity
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.hashing import hash_bytes
 from lb.pod_table import PodTable
 from lb.policy import Policy

@@ -16,7 +16,7 @@ from activator.data_plane.proxy.phases import OVER, SCANNING, WAITING
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.proxy.selection import SCAN_BYTES_MAX, SCAN_TIMEOUT_S
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable

@@ -10,7 +10,7 @@ from activator.config.specs import QuietSpec
 from activator.data_plane.apply import load_of
 from activator.data_plane.proxy.page_ticket import CLOSED_AFTER_S, MISSED_REFRESHES
 from activator.runtime.distribution import Distribution
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.tracker import QUARANTINED
 from tests.data_plane.proxy.proxy_fakes import Client, World, request_head, response_head
 

@@ -17,7 +17,7 @@ from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.proxy.status_exchange import AnswerDesk
 from activator.data_plane.stand_in import stand_in_of
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable

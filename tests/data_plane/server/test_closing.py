@@ -22,7 +22,7 @@ from activator.data_plane.server.closing import (
     is_legal,
 )
 from activator.data_plane.server.registry import TCP_CLOSE
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from activator.runtime.transitions import IllegalTransitionError
 from tests.data_plane.proxy.proxy_fakes import response_head
 from tests.data_plane.server.test_http1_connection import GET, IDLE_S, LAST, UPLOAD, Visit

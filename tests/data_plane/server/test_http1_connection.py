@@ -21,8 +21,8 @@ from activator.data_plane.server.http1_connection import (
 from activator.data_plane.server.http1_stream import ZEROS_MAX
 from activator.data_plane.server.registry import SHED_MAX, TCP_CLOSE, ConnectionRegistry
 from activator.runtime.buffered_writer import WriteBatcher
-from activator.runtime.errors import Reason
 from activator.runtime.reading import FULL_READS_PER_TURN_MAX, READ_FULL_BYTES
+from activator.runtime.reasons import Reason
 from activator.runtime.transport import FLUSH_S
 from tests.data_plane.proxy.proxy_fakes import Pool, World, response_head
 from tests.written_transport import WrittenTransport

@@ -26,7 +26,7 @@ from activator.data_plane.server.http2_connection import (
     UNTAKEN_BYTES_MAX,
     Http2ClientConnection,
 )
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from activator.runtime.transport import FLUSH_S
 from tests.data_plane.http2_peers import IDLE_S, WEBSOCKET, Http2World, Line, request_fields
 from tests.data_plane.proxy.proxy_fakes import SEND_TIMEOUT_S

@@ -15,7 +15,7 @@ from activator.data_plane.throttle.lease import Lease
 from activator.data_plane.throttle.overflow import least_loaded
 from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.runtime.clock import NEVER
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable

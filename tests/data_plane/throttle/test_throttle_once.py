@@ -10,7 +10,7 @@ from activator.config.specs import RevisionSpec, RuleSpec
 from activator.data_plane.ownership.lending import Lending, LentSlots
 from activator.data_plane.throttle.revision import SUSPECT_S, RevisionThrottler
 from activator.data_plane.throttle.waiters import Waiter
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.table import TrackerTable
 from lb.tracker import FOREVER, NOT_READY, READY
 from tests.data_plane.throttle.throttle_fakes import Heard, Request, asking, make

@@ -5,7 +5,7 @@ from __future__ import annotations
 from activator.codec.message import RequestHead
 from activator.config.specs import RevisionSpec, RuleSpec
 from activator.data_plane.throttle.revision import RevisionThrottler
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.pod_table import PodTable
 from lb.policy import Policy
 from lb.registry import create

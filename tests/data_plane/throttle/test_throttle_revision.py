@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from activator.data_plane.throttle.leases import newest_of
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.tracker import QUARANTINED, READY, RECOVERING
 from tests.data_plane.throttle.throttle_fakes import Request, asking, make
 

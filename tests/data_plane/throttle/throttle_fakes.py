@@ -11,7 +11,7 @@ from activator.data_plane.throttle.revision import RevisionThrottler
 from activator.data_plane.throttle.slot_events import SlotEvents
 from activator.data_plane.throttle.waiters import Waiter
 from activator.messages import PodRefused, PodServed, TrialEnded
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from lb.registry import create
 from lb.rng import Rng
 from lb.table import TrackerTable

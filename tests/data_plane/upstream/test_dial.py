@@ -26,7 +26,7 @@ from activator.data_plane.upstream.http1_connection import Http1PodConnection
 from activator.data_plane.upstream.http1_pool import Http1Pool
 from activator.runtime.buffered_writer import WRITE_AT_ONCE_BYTES, WriteBatcher
 from activator.runtime.clock import Deadline, TimingWheel
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from activator.runtime.tasks import TaskGroupOwner
 from tests.conftest import DEEP
 from tests.data_plane.proxy.proxy_fakes import request_head

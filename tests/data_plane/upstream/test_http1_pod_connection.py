@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from activator.data_plane.proxy.proxy import RISKY_IDLE_S
+from activator.data_plane.proxy.retry_policy import RISKY_IDLE_S
 from activator.data_plane.upstream.dial import DialContext, PodAddress
 from activator.data_plane.upstream.http1_connection import Http1PodConnection
 from activator.data_plane.upstream.http1_pool import Http1Pool

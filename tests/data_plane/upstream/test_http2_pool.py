@@ -20,7 +20,7 @@ from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.upstream.http2_connection import Http2PodConnection
 from activator.data_plane.upstream.http2_pool import HTTP2_POD_IDLE_S
 from activator.data_plane.upstream.identity_check import ExpectedIdentity
-from activator.runtime.errors import Reason
+from activator.runtime.reasons import Reason
 from tests.data_plane.http2_peers import Http2World, Line
 from tests.data_plane.proxy.proxy_fakes import Client, request_head
 

@@ -1,0 +1,167 @@
+"""The reasons for which a request ends with anything but its pod's response: all facts about each, in one table.
+
+Rules
+  1. `Reason` is closed: each cause for which the program refuses, fails or gives up has exactly one member. The client
+     (`Activator-Reason`), the metrics and the log show its word.
+  2. The HTTP status distinguishes availability (503, retry later), contention or time (504), the pod's fault (502) and
+     the client's fault (4xx). The gRPC status follows http-grpc-status-mapping.md; UNAVAILABLE tells a client that it
+     may retry, which is safe for a request that no pod has seen.
+  3. Other modules read these facts and keep no lists of reasons of their own, except for texts of one peer
+     (headers/knative.py).
+"""
+
+# ruff: noqa: E501  (a table)
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum, IntFlag
+from typing import Final, Self
+
+
+class GrpcStatus(IntEnum):
+    """The status codes of gRPC (statuscodes.md)."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class Verdict(IntEnum):
+    """What a failed request shows about its pod (throttle/verdict.py)."""
+
+    NOTHING = 0
+    STRUCK = 1  # the pod took the request, and broke the connection or was silent
+    UNREACHED = 2  # no connection was made, for no certain reason: no picks until the state worker has decided
+    DEAD = 3  # no process listens there
+    STRUCK_ON_TRIAL = 4  # STRUCK if the pod was on trial, NOTHING if it was in service
+
+
+class Substitute(IntFlag):
+    """What may take the place of the refusal, where the revision configures `fallback`."""
+
+    NONE = 0
+    RESPONSE = 1  # a fixed response or a redirect
+    REVISION = 2  # another revision serves the request
+    ANY = 3
+
+
+# The columns of the table below.
+_CANCELLED: Final = GrpcStatus.CANCELLED
+_DEADLINE_EXCEEDED: Final = GrpcStatus.DEADLINE_EXCEEDED
+_INTERNAL: Final = GrpcStatus.INTERNAL
+_RESOURCE_EXHAUSTED: Final = GrpcStatus.RESOURCE_EXHAUSTED
+_UNAVAILABLE: Final = GrpcStatus.UNAVAILABLE
+_UNIMPLEMENTED: Final = GrpcStatus.UNIMPLEMENTED
+_NONE: Final = Substitute.NONE
+_RESPONSE: Final = Substitute.RESPONSE
+_REVISION: Final = Substitute.REVISION
+_ANY: Final = Substitute.ANY
+_NOTHING: Final = Verdict.NOTHING
+_STRUCK: Final = Verdict.STRUCK
+_UNREACHED: Final = Verdict.UNREACHED
+_DEAD: Final = Verdict.DEAD
+_STRUCK_ON_TRIAL: Final = Verdict.STRUCK_ON_TRIAL
+
+
+class Reason(Enum):
+    """One closed set of causes; the value is the word that users see."""
+
+    _value_: str
+    status: int
+    grpc_status: GrpcStatus
+    sentence: str
+    substitute: Substitute
+    verdict: Verdict
+    is_retriable: bool
+
+    def __new__(
+        cls,
+        word: str,
+        status: int,
+        grpc_status: GrpcStatus,
+        sentence: str,
+        substitute: Substitute = Substitute.NONE,
+        verdict: Verdict = Verdict.NOTHING,
+        is_retriable: bool = False,
+    ) -> Self:
+        """`status`: of the response; 499 is only counted, because its client has left. `sentence`: the response body,
+        and the gRPC message. `is_retriable`: the request may go to another pod if this one provably did nothing with it
+        (proxy/retry_policy.py).
+        """
+        reason = object.__new__(cls)
+        reason._value_ = word
+        reason.status = status
+        reason.grpc_status = grpc_status
+        reason.sentence = sentence
+        reason.substitute = substitute
+        reason.verdict = verdict
+        reason.is_retriable = is_retriable
+        return reason
+
+    # fmt: off
+    # The client's fault: refused before any pod saw a byte.
+    BAD_REQUEST = "bad_request", 400, _INTERNAL, "the request is malformed"
+    HEADERS_TOO_LARGE = "headers_too_large", 431, _RESOURCE_EXHAUSTED, "the header fields are larger than this proxy takes"
+    TARGET_TOO_LONG = "target_too_long", 414, _RESOURCE_EXHAUSTED, "the request target is longer than this proxy takes"
+    BODY_TOO_LARGE = "body_too_large", 413, _RESOURCE_EXHAUSTED, "the request body is larger than this proxy takes"
+    METHOD_NOT_SUPPORTED = "method_not_supported", 501, _UNIMPLEMENTED, "this proxy does not support what the request asks for"
+    CODING_NOT_SUPPORTED = "coding_not_supported", 501, _UNIMPLEMENTED, "this proxy knows no transfer coding but chunked"
+    UPGRADE_NOT_SUPPORTED = "upgrade_not_supported", 501, _UNIMPLEMENTED, "the revision does not take upgraded connections"
+    VERSION_NOT_SUPPORTED = "version_not_supported", 505, _UNIMPLEMENTED, "this proxy speaks HTTP/1.1 and HTTP/1.0"
+    REQUEST_TIMEOUT = "request_timeout", 408, _DEADLINE_EXCEEDED, "the request took too long to arrive"
+    SEND_TIMEOUT = "send_timeout", 408, _DEADLINE_EXCEEDED, "the client read too little of the response in time"
+    NO_ROUTE = "no_route", 404, _UNIMPLEMENTED, "no revision serves this host"
+    CLIENT_GONE = "client_gone", 499, _CANCELLED, "the client left"
+    # Availability and contention: nothing is wrong with the request.
+    QUEUE_FULL = "queue_full", 503, _UNAVAILABLE, "too many requests wait for this revision already", _ANY
+    QUEUE_TIMEOUT = "queue_timeout", 504, _DEADLINE_EXCEEDED, "no pod of the revision had room in time", _ANY
+    REVISION_FAILED = "revision_failed", 503, _UNAVAILABLE, "the revision cannot start", _ANY
+    REVISION_REMOVED = "revision_removed", 503, _UNAVAILABLE, "the revision was removed", _REVISION
+    HELD_BYTES_FULL = "held_bytes_full", 503, _UNAVAILABLE, "this proxy holds as many request bodies as it may", _RESPONSE
+    HELD_REQUESTS_FULL = "held_requests_full", 503, _UNAVAILABLE, "as many requests wait in this proxy as may", _ANY
+    DEADLINE_TOO_SHORT = "deadline_too_short", 503, _DEADLINE_EXCEEDED, "the request could not be served in time even in the best case", _ANY
+    OVERLOADED = "overloaded", 503, _UNAVAILABLE, "this proxy has as many connections as it may"
+    DRAINING = "draining", 503, _UNAVAILABLE, "this proxy is shutting down"
+    STARTING = "starting", 503, _UNAVAILABLE, "the revision is starting", _REVISION
+    SOURCES_PENDING = "sources_pending", 503, _UNAVAILABLE, "the revisions are still being listed, and none is known yet for this request"
+    ASLEEP = "asleep", 503, _UNAVAILABLE, "no pod is ready, and this request starts none"
+    # Answers that are kept for clients who do not wait.
+    NO_ANSWER = "no_answer", 404, _UNIMPLEMENTED, "no answer of this name is kept"
+    ANSWER_GONE = "answer_gone", 410, _UNIMPLEMENTED, "the answer is not kept any more"
+    ANSWER_UNREACHABLE = "answer_unreachable", 503, _UNAVAILABLE, "the process that keeps the answer does not say it now"
+    ANSWER_TOO_LARGE = "answer_too_large", 502, _RESOURCE_EXHAUSTED, "the pod's answer is larger than may be kept"
+    # The pod's fault.
+    CONNECT_FAILED = "connect_failed", 502, _UNAVAILABLE, "no pod of the revision took the connection", _ANY, _DEAD, True
+    CONNECT_TIMEOUT = "connect_timeout", 504, _UNAVAILABLE, "no pod of the revision took the connection in time", _ANY, _UNREACHED, True
+    TLS_FAILED = "tls_failed", 502, _UNAVAILABLE, "the pod and this proxy could not agree on TLS", _ANY, _UNREACHED, True
+    POD_CLOSED = "pod_closed", 502, _UNAVAILABLE, "the pod closed the connection before its answer was complete", _ANY, _STRUCK, True
+    POD_REMOVED = "pod_removed", 502, _UNAVAILABLE, "the pod was removed before its answer was complete", _ANY
+    BAD_RESPONSE = "bad_response", 502, _INTERNAL, "the pod's answer is malformed", _ANY, _STRUCK_ON_TRIAL
+    FIRST_BYTE_TIMEOUT = "first_byte_timeout", 504, _DEADLINE_EXCEEDED, "the pod did not begin its answer in time", _ANY, _STRUCK
+    IDLE_TIMEOUT = "idle_timeout", 504, _DEADLINE_EXCEEDED, "the pod's answer stalled", _NONE, _STRUCK_ON_TRIAL
+    TOTAL_TIMEOUT = "total_timeout", 504, _DEADLINE_EXCEEDED, "the request took longer than it may", _ANY, _STRUCK_ON_TRIAL
+    # Ours.
+    INTERNAL = "internal", 500, _INTERNAL, "an error of the proxy's own"
+    # fmt: on
+
+
+_BY_WORD: Final[dict[str, Reason]] = {reason.value: reason for reason in Reason}
+
+
+def reason_named(word: str) -> Reason:
+    """Return the reason that users see as `word`. Raises KeyError."""
+    return _BY_WORD[word]
