@@ -106,3 +106,10 @@ def test_the_wheel_holds_our_packages_only() -> None:
     for package in PACKAGES:
         for folder in {path.parent for path in (ROOT / package).rglob("*.py")}:
             assert (folder / "__init__.py").exists(), f"{folder} would be left out of the wheel"
+
+
+def test_fields_of_a_head_are_changed_by_its_listener_only() -> None:
+    """All others make other fields of them: a retry would send what was edited for the attempt before."""
+    changed = re.compile(r"\.headers\.block \+?= ")
+    found = [path for path in (ROOT / "activator").rglob("*.py") if changed.search(path.read_text("utf-8"))]
+    assert found == [ROOT / "activator/data_plane/headers/forwarding.py"]

@@ -6,7 +6,8 @@ Rules
      message on frames it anew. Trailer does appear, since trailers are handed on; and `TE: trailers` where the client
      sent it (gRPC servers insist on it), with the `Connection: TE` that must accompany it in HTTP/1.
   2. Names and values are the bytes that were received, order and case kept; code that compares names lowers them.
-  3. Made once by `http1/`, afterwards only read; only `headers/` adds to them.
+  3. A head is made once by a codec, and its listener adds where it comes from (headers/forwarding.py). From then on it
+     is only read: what a pod receives differently is made of it for each attempt (headers/edits.py).
 
 (content_length, has_body) is (n, True) for a body of n bytes, (0, False) for a declared empty one,
 (UNKNOWN_LENGTH, True) for a body whose end the stream shows, and (UNKNOWN_LENGTH, False) for no body at all.
@@ -32,7 +33,7 @@ class Fields:
     read and one copy when written; as a list of pairs they were half of what parsing cost and all of what writing did.
     The notation does not depend on HTTP/1: `from_pairs` makes a block of pairs, `pairs` makes pairs of a block.
     Neither a name nor a value may hold CR, LF or NUL: the parsers let none through, and code that adds a field must
-    not either.
+    not either. Fields are shared: those who did not make them use `with_line` and `without`, which return others.
 
     `never_indexed`: lines, each with its CRLF, that no hop may put into a compression table (RFC 7541 6.2.3).
     """
@@ -45,13 +46,26 @@ class Fields:
     def from_pairs(pairs: Headers) -> Fields:
         return Fields(b"".join([b"\r\n%b: %b" % (name, value) for name, value in pairs]))
 
-    def append(self, name: bytes, value: bytes) -> None:
-        """Add a field at the end; copies the block."""
-        self.block = b"%b\r\n%b: %b" % (self.block, name, value)
+    def with_line(self, name: bytes, value: bytes) -> Fields:
+        """Return these fields with one more at the end."""
+        return self._with_block(b"%b\r\n%b: %b" % (self.block, name, value))
 
-    def replace(self, line: bytes, other: bytes) -> None:
-        """Another line in the place of the first one that is `line`."""
-        self.block = (self.block + b"\r\n").replace(b"\r\n%b\r\n" % line, b"\r\n%b\r\n" % other, 1)[:-2]
+    def with_changed(self, line: bytes, other: bytes) -> Fields:
+        """Return these fields with another line in the place of the first one that is `line`."""
+        block = (self.block + b"\r\n").replace(b"\r\n%b\r\n" % line, b"\r\n%b\r\n" % other, 1)[:-2]
+        return self._with_block(block)
+
+    def without(self, lowered_names: frozenset[bytes]) -> Fields:
+        """Return these fields without those of these names."""
+        lines = self.block.split(b"\r\n")
+        return self._with_block(
+            b"\r\n".join([line for line in lines if line.partition(b":")[0].lower() not in lowered_names])
+        )
+
+    def _with_block(self, block: bytes) -> Fields:
+        fields = Fields(block)
+        fields.never_indexed = self.never_indexed
+        return fields
 
     def get(self, lowered_name: bytes) -> bytes | None:
         """The value of the first field of this name, without whitespace around it."""
@@ -114,10 +128,20 @@ class RequestHead:
         )
         self.has_internal: bool = False  # fields that only Knative's components and this program give a meaning
         self.takes_trailers: bool = False  # over HTTP/2 it says so (TE), as all of gRPC's do
-        self.pod_host: bytes = b""  # what a pod is told in the place of `authority`; `headers` have it as Host
-        self.pod_target: bytes = b""  # the same in the place of `target`; empty: that
         self.entry: bytes = b""  # a port that says the revision, whatever the host; empty: it came to none
         self.traceparent: bytes = b""  # its field line; it stays in `headers`: see headers/trace_context.py
+
+    def copy(self) -> RequestHead:
+        """Return another head that says the same, with the same fields."""
+        head = RequestHead(self.method, self.target, self.authority, self.headers, self.content_length, self.has_body)
+        head.upgrade = self.upgrade
+        head.named = self.named
+        head.claims = self.claims
+        head.has_internal = self.has_internal
+        head.takes_trailers = self.takes_trailers
+        head.entry = self.entry
+        head.traceparent = self.traceparent
+        return head
 
     def received(self, lowered_name: bytes) -> bytes | None:
         """The value of the first field of this name that the client sent to us, also if it is for us alone."""

@@ -117,7 +117,7 @@ class StandIn:
 
     def wants_page(self, head: RequestHead) -> bool:
         """It is the navigation of a browser, which shows what it is sent."""
-        if not self.has_page or head.method != b"GET" or head.upgrade or head.has_body:
+        if not self.has_page or head.method != b"GET" or head.has_body:
             return False
         mode = head.headers.get(b"sec-fetch-mode")
         if mode is not None and mode != b"navigate":
@@ -154,7 +154,7 @@ class StandIn:
 
     def fallback(self, reason: Reason, head: RequestHead, retry_after_s: int) -> tuple[ResponseHead, bytes] | None:
         """In the place of the refusal; None: the refusal it is."""
-        if not reason.substitute & Substitute.RESPONSE or head.upgrade:
+        if not reason.substitute & Substitute.RESPONSE:
             return None
         if self._redirect:
             if head.method != b"GET" and head.method != b"HEAD":

@@ -76,7 +76,7 @@ def test_a_request_that_went_well() -> None:
     world = logged.world
     world.pod()
     head = request_head("POST", length=3, User_Agent="curl/8", traceparent=TRACEPARENT)
-    head.headers.append(b"X-Request-Id", b"abc")
+    head.headers = head.headers.with_line(b"X-Request-Id", b"abc")
     exchange, _ = world.begin(head)
     exchange.request_body(b"abc")
     exchange.request_end([])
@@ -355,7 +355,7 @@ def test_json_says_what_there_is_to_say(requests: list[tuple[str, bytes, bytes, 
         head = request_head()
         if kind > 3:
             head.takes_trailers = True
-            head.headers.append(b"Content-Type", b"application/grpc")
+            head.headers = head.headers.with_line(b"Content-Type", b"application/grpc")
         exchange, client = logged.world.begin(head)
         head.method, head.target, head.authority = method.encode(), target, host
         head.headers = Fields.from_pairs([(b"User-Agent", agent.replace(b"\r\n", b"")), (b"Referer", target[:1])])
@@ -364,13 +364,13 @@ def test_json_says_what_there_is_to_say(requests: list[tuple[str, bytes, bytes, 
             3,
         ):  # as we write it, with a client's own hyphen; or whatever a client says
             name = agent[:3].hex().encode() + b"-" + agent[3:6].hex().encode()
-            head.headers.append(b"X-Request-Id", name if kind == 2 else agent.replace(b"\r\n", b""))
+            head.headers = head.headers.with_line(b"X-Request-Id", name if kind == 2 else agent.replace(b"\r\n", b""))
         if kind == 1:
-            head.headers.append(b"X-Request-Id", b"first")
-            head.headers.append(b"X-Request-Id", b"second")
+            head.headers = head.headers.with_line(b"X-Request-Id", b"first")
+            head.headers = head.headers.with_line(b"X-Request-Id", b"second")
         logged.world.clock.pass_time(took_s)
         if kind == 5:
-            head.headers.append(b"Content-Type", b"application/grpc")
+            head.headers = head.headers.with_line(b"Content-Type", b"application/grpc")
         if kind in (0, 5):
             exchange.client_gone()
         elif kind == 1:

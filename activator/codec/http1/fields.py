@@ -439,17 +439,10 @@ def is_internal(lowered: bytes) -> bool:
     return name.startswith(_INTERNAL_PREFIXES) or name == b"k-original-host"
 
 
-def take_internal_out(head: RequestHead) -> None:
-    """From what is sent on; they stay `received`."""
-    kept = b""
-    taken = b""
-    for line in head.headers.block.split(b"\r\n")[1:]:
-        if is_internal(line.partition(b":")[0].lower()):
-            taken += b"\r\n" + line
-        else:
-            kept += b"\r\n" + line
-    head.headers.block = kept
-    head.named += taken
+def internal_names(head: RequestHead) -> frozenset[bytes]:
+    """Return the lowered names of the fields that only Knative's components and this program give a meaning."""
+    lines = head.headers.block.split(b"\r\n")[1:]
+    return frozenset([name for line in lines if is_internal(name := line.partition(b":")[0].lower())])
 
 
 def is_claim(lowered: bytes) -> bool:

@@ -155,7 +155,7 @@ class RequestParser(MessageParser):
         line = self._request_line
         fields.check_framing(line.http_1_0)
         headers = fields.end_to_end()
-        authority = self._judge_host(headers)
+        authority, headers = self._judge_host(headers)
         length = fields.content_length
         if fields.chunked:
             if line.method == b"TRACE":
@@ -180,8 +180,8 @@ class RequestParser(MessageParser):
             head.upgrade = b", ".join(tokens(fields.protocols))
         self._head = head
 
-    def _judge_host(self, headers: Fields) -> bytes:
-        """The request's authority; RFC 9112 3.2."""
+    def _judge_host(self, headers: Fields) -> tuple[bytes, Fields]:
+        """Return the request's authority (RFC 9112 3.2), and the fields with the Host that says it."""
         fields = self._fields
         line = self._request_line
         if fields.hosts == 1:
@@ -193,16 +193,14 @@ class RequestParser(MessageParser):
                 self._known_authority = authority
             if line.authority is not None and line.authority != authority:
                 authority = line.authority
-                headers.replace(fields.host_line, b"Host: %b" % authority)
-            return authority
+                headers = headers.with_changed(fields.host_line, b"Host: %b" % authority)
+            return authority, headers
         if fields.hosts > 1:
             raise WireError(Reason.BAD_REQUEST, "Host more than once")
         if not line.http_1_0:
             raise WireError(Reason.BAD_REQUEST, "no Host")
         authority = line.authority or b""
-        if authority:
-            headers.append(b"Host", authority)
-        return authority
+        return authority, headers.with_line(b"Host", authority) if authority else headers
 
     def _deliver_head(self) -> None:
         head = self._head

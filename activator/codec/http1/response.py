@@ -228,8 +228,7 @@ class ResponseParser(MessageParser):
         has_body = self._state != HEAD
         head = ResponseHead(status, self._reason_phrase, fields.end_to_end(), length, has_body)
         if status == 426 and fields.protocols:  # it must say what to upgrade to (RFC 9110 15.5.22)
-            head.headers.append(b"Upgrade", fields.protocols)
-            head.headers.append(b"Connection", b"upgrade")
+            head.headers = head.headers.with_line(b"Upgrade", fields.protocols).with_line(b"Connection", b"upgrade")
         elif status == 101:
             head.upgrade = self._judge_switch()
         self._head = head

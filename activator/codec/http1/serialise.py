@@ -33,8 +33,7 @@ def request_bytes(head: RequestHead, default_host: bytes = b"") -> bytes:
         framing = b"\r\nHost: %b%b" % (default_host, framing)
     if head.upgrade:
         framing += _UPGRADE % head.upgrade
-    target = head.pod_target or head.target
-    return b"%b %b HTTP/1.1%b%b%b" % (head.method, target, head.headers.block, framing, _END)
+    return b"%b %b HTTP/1.1%b%b%b" % (head.method, head.target, head.headers.block, framing, _END)
 
 
 def response_bytes(head: ResponseHead, http_1_0: bool, close: bool) -> bytes:

@@ -61,6 +61,8 @@ _BAD: Final = Reason.BAD_REQUEST
 _BAD_ANSWER: Final = Reason.BAD_RESPONSE
 _REQUEST_ID: Final = b"\r\nX-Request-Id: "  # as headers/forwarding.py writes it, at the end
 _REQUEST_ID_START: Final = literal_start(b"x-request-id")
+_KEY: Final = frozenset({b"sec-websocket-key"})
+_ACCEPT: Final = frozenset({b"sec-websocket-accept"})
 _SCHEMES: Final = frozenset({b"http", b"https"})
 
 # What a head in HTTP/2 does not have (RFC 9113 8.2.2), or has in another place.
@@ -407,9 +409,9 @@ def write_request(encoder: HpackEncoder, head: RequestHead, default_authority: b
     method = head.method
     if head.upgrade == b"websocket":
         method = b"CONNECT"
-        block = _without(block, b"sec-websocket-key")
-    authority = head.pod_host or head.authority or default_authority
-    encoder.add_request_line(method, b"https" if secure else b"http", authority, head.pod_target or head.target)
+        block = head.headers.without(_KEY).block
+    authority = head.authority or default_authority
+    encoder.add_request_line(method, b"https" if secure else b"http", authority, head.target)
     if head.upgrade == b"websocket":
         encoder.add(b":protocol", b"websocket")
     if head.content_length >= 0:
@@ -434,7 +436,7 @@ def write_response(encoder: HpackEncoder, head: ResponseHead) -> bytes:
         encoder.add(b"content-length", _length(head.content_length))
     block = head.headers.block
     if head.status == 101:
-        block = _without(block, b"sec-websocket-accept")
+        block = head.headers.without(_ACCEPT).block
     encoder.add_lines(block, head.headers.never_indexed)
     return encoder.finish()
 
@@ -445,12 +447,6 @@ def write_trailers(encoder: HpackEncoder, trailers: Headers) -> bytes:
 
 
 # --- within ---
-
-
-def _without(block: bytes, lowered_name: bytes) -> bytes:
-    """The block without the fields of this name."""
-    lines = block.split(b"\r\n")[1:]
-    return b"".join([b"\r\n" + line for line in lines if line.partition(b":")[0].lower() != lowered_name])
 
 
 def _length(length: int) -> bytes:

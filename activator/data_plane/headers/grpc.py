@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
+from activator.data_plane.headers.edits import HeadEdits
 from activator.runtime.reasons import GrpcStatus, Reason
 
 STATUS_NAMES: Final[tuple[str, ...]] = tuple(status.name for status in GrpcStatus)
@@ -77,18 +78,11 @@ def timeout_of(head: RequestHead) -> float | None:
     return int(digits) * unit_s
 
 
-def tell_rest(head: RequestHead, left_s: float) -> None:
-    """Write what is left of the deadline in the place of what the client gave; at least one microsecond."""
-    block = head.headers.block
-    start = block.lower().find(b"\r\n%b:" % _TIMEOUT_NAME)
-    if start < 0:
-        return
-    end = block.find(b"\r\n", start + 2)
-    if end < 0:
-        end = len(block)
+def edit_timeout(edits: HeadEdits, left_s: float) -> None:
+    """Tell the pod what is left of the deadline, in the place of what the client gave; one microsecond at least."""
     micros = max(int(left_s * 1e6), 1)
     value = b"%du" % micros if micros <= _VALUE_MAX else b"%dm" % min(micros // 1000, _VALUE_MAX)
-    head.headers.block = b"%b\r\n%b: %b%b" % (block[:start], _TIMEOUT_NAME, value, block[end:])
+    edits.set(_TIMEOUT_NAME, value)
 
 
 def refusal(reason: Reason, message: bytes, retry_after_s: int) -> ResponseHead:

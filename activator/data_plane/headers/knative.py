@@ -21,6 +21,7 @@ from mypy_extensions import i64
 
 from activator.codec.http1.fields import end_of_line
 from activator.codec.message import Fields, Headers, RequestHead, ResponseHead
+from activator.data_plane.headers.edits import HeadEdits, addition, removal
 from activator.data_plane.refusals import PHRASES, refusal_text
 from activator.runtime.child_name import private_service
 from activator.runtime.reasons import Reason
@@ -33,7 +34,10 @@ KUBELET_HEADER: Final = b"k-kubelet-probe"
 ORIGINAL_HOST_HEADER: Final = b"k-original-host"
 PROXY_HEADER: Final = b"k-proxy-request"
 
-_PROXIED: Final = b"\r\nK-Proxy-Request: activator"
+_FOR_US: Final = removal(frozenset({NAMESPACE_HEADER, REVISION_HEADER, HASH_HEADER, PROXY_HEADER}))
+_NO_ORIGINAL: Final = removal(frozenset({ORIGINAL_HOST_HEADER}))
+_PROXIED: Final = addition(b"K-Proxy-Request", b"activator")
+_PASSES_THROUGH: Final = addition(b"K-Passthrough-Lb", b"true")
 _H: Final = 0x68
 _K: Final = 0x6B
 _U: Final = 0x75
@@ -67,9 +71,7 @@ class Seen:
 
     def __init__(self) -> None:
         self.answer: OwnAnswer | None = None  # it is a probe
-        self.for_pods: bytes = b""  # the fields for the pod, without Host, which depends on the pod
-        self.host_line: bytes = b""  # the client's
-        self.taken: bytes = b""  # the lines that are not for the pod
+        self.host: bytes = b""  # the client's, as it is spelt
         self.is_probe: bool = False  # perhaps
         self.has_original: bool = False  # a proxy before us has said which host was asked for
         self._namespace: bytes | None = None
@@ -82,8 +84,8 @@ class Seen:
             return ""
         return (self._namespace + b"/" + self._revision).decode("latin-1")
 
-    def take(self, name: bytes, value: bytes) -> bool:
-        """Note a line, its name lowered; True: it is not for the pod.
+    def take(self, name: bytes, value: bytes) -> None:
+        """Note a line, its name lowered.
 
         Of several fields of one name the first counts, as with Go's parts: a component that reads another one than its
         neighbours can be bypassed. An empty first field is as if there were none.
@@ -98,13 +100,17 @@ class Seen:
             if not self._original:
                 self._original = True
                 self.has_original = bool(value.strip(b" \t"))
-            return not self.has_original
         elif name in (PROBE_HEADER, KUBELET_HEADER):
             self.is_probe = True
-            return False
-        else:
-            return name in (HASH_HEADER, PROXY_HEADER)
-        return True
+
+    def edit(self, edits: HeadEdits) -> None:
+        """Leave out what is for us, and name the host that the client asked for."""
+        edits.add(_FOR_US)
+        if not self.has_original:
+            if self._original:
+                edits.add(_NO_ORIGINAL)
+            edits.append(b"K-Original-Host", self.host)
+        edits.add(_PROXIED)
 
 
 @final
@@ -123,50 +129,35 @@ class KnativeDialect:
         self.probes_total: int = 0
 
     def look(self, head: RequestHead) -> Seen:
-        """What the request's head says to us, and what of it is for the pod; everything in one pass.
+        """Return what the request's head says to us, after one pass over it.
 
         All names that matter begin with a K, except Host and the kubelet's User-Agent: the other lines cost a look at
         their first letter.
         """
         seen = Seen()
+        seen.host = head.authority
         block = head.headers.block
         stop: i64 = len(block)
         pos: i64 = 2
-        kept_as_far_as: i64 = 0
-        kept = b""
-        host = head.authority  # as it is spelt in the Host line where there is one, also its case
         while pos < stop:
             end = end_of_line(block, pos, stop)
             if end < 0:
                 end = stop
             first: i64 = block[pos] | 0x20
-            stays = True
             if first == _K:
                 name, _, value = block[pos:end].partition(b":")
-                stays = not seen.take(name.lower(), value)
+                seen.take(name.lower(), value)
             elif first == _H and block[pos : pos + 5].lower() == b"host:":
-                host = block[pos + 5 : end].strip(b" \t")
-                stays = False
+                seen.host = block[pos + 5 : end].strip(b" \t")
             elif first == _U and block.find(b"kube-probe/", pos, end) > 0:
                 seen.is_probe = True
-            if not stays:
-                kept += block[kept_as_far_as : pos - 2]
-                kept_as_far_as = end
-                if first == _K:
-                    seen.taken += block[pos - 2 : end]
             pos = end + 2
-        kept += block[kept_as_far_as:]
         if head.named:
             _look_at_named(head.named, seen)
         if seen.is_probe:
             seen.answer = self._answer(head)
             if seen.answer is not None:
                 self.probes_total += 1
-                return seen
-        if not seen.has_original:
-            kept += b"\r\nK-Original-Host: %b" % host
-        seen.for_pods = kept + _PROXIED
-        seen.host_line = b"\r\nHost: %b" % host
         return seen
 
     def _answer(self, head: RequestHead) -> OwnAnswer | None:
@@ -191,19 +182,14 @@ class KnativeDialect:
 
     # --- to pods ---
 
-    def address_lines(self, address: str, key: str) -> bytes:
-        """Return the lines that go in front of a request for the pod at `address`; `key` is the revision's."""
-        host = self.host_at(address, key)
-        if self.passes_through:
-            return b"\r\nHost: %b\r\nK-Passthrough-Lb: true" % host
-        return b"\r\nHost: %b" % host
-
-    def host_at(self, address: str, key: str) -> bytes:
-        """The Host that is right for the pod at `address`."""
-        if self.passes_through:
-            namespace, _, name = key.partition("/")
-            return f"{private_service(name)}.{namespace}".encode()
-        return address.encode()
+    def edit(self, edits: HeadEdits, address: str, key: str) -> None:
+        """Name the host that is right for the pod at `address`; `key` is the revision's."""
+        if not self.passes_through:
+            edits.set_host(address.encode())
+            return
+        namespace, _, name = key.partition("/")
+        edits.set_host(f"{private_service(name)}.{namespace}".encode())
+        edits.add(_PASSES_THROUGH)
 
     # --- refusals ---
 

@@ -17,9 +17,11 @@ from collections.abc import Callable
 from typing import Final, final
 
 from activator.codec.message import RequestHead
+from activator.data_plane.headers.edits import HeadEdits
 from lb.rng import Rng
 
 _DRAWS: Final = 1 << 30
+_OF_A_TRACE: Final = frozenset({b"traceparent", b"tracestate"})
 _HEX: Final = b"0123456789abcdef"
 _NO_TRACE: Final = b"0" * 32
 _NO_SPAN: Final = b"0" * 16
@@ -38,6 +40,12 @@ class TraceContext:
         self.proxy_id = random[8:16].hex()  # the span of our request to the pod
         self.more_ids = random[16:]  # for two spans of ours that are not passed on; not in digits
 
+    def edit(self, edits: HeadEdits) -> None:
+        """Make our span of the request to the pod the parent of the pod's."""
+        if not self.parent_id:
+            edits.remove(_OF_A_TRACE)
+        edits.set(b"traceparent", f"00-{self.trace_id}-{self.proxy_id}-01".encode())
+
 
 @final
 class Sampler:
@@ -55,31 +63,24 @@ class Sampler:
         return self._all or (not self._none and self._rng.below(_DRAWS) < self._below)
 
     def begin(self, head: RequestHead) -> TraceContext | None:
-        """Decide about a request, and write into its head what the pod is to receive; None: it is not traced."""
+        """Return the context of a request that is traced."""
         line = head.traceparent
         if not line:
-            return self._root(head) if self.draw() else None
+            return self._root() if self.draw() else None
         said = line[line.index(b":") + 1 :].strip(b" \t")
         if not is_traceparent(said):
-            if not self.draw():
-                return None
-            _remove(head)
-            return self._root(head)
+            return self._root() if self.draw() else None
         if self._none or not (self._all or is_sampled(said)):
             return None
-        context = TraceContext(said[3:35].decode(), said[36:52].decode(), self._entropy(_OF_SPANS))
-        _tell(head, context)
-        return context
+        return TraceContext(said[3:35].decode(), said[36:52].decode(), self._entropy(_OF_SPANS))
 
     def new_id(self, size: int) -> bytes:
         """A random id of so many bytes."""
         return self._entropy(size)
 
-    def _root(self, head: RequestHead) -> TraceContext:
+    def _root(self) -> TraceContext:
         random = self._entropy(16 + _OF_SPANS)
-        context = TraceContext(random[:16].hex(), "", random[16:])
-        _tell(head, context)
-        return context
+        return TraceContext(random[:16].hex(), "", random[16:])
 
 
 def is_traceparent(value: bytes) -> bool:
@@ -102,30 +103,3 @@ def is_sampled(traceparent: bytes) -> bool:
 def trace_id_of(traceparent: bytes) -> str:
     """Empty where it cannot be read."""
     return traceparent[3:35].decode() if is_traceparent(traceparent) else ""
-
-
-def _tell(head: RequestHead, context: TraceContext) -> None:
-    """Our own line in place of the client's, or as the first of all."""
-    told = f"traceparent: 00-{context.trace_id}-{context.proxy_id}-01".encode()
-    fields = head.headers
-    line = head.traceparent
-    head.traceparent = told
-    if line:
-        before = fields.block
-        after = before.replace(b"\r\n%b\r\n" % line, b"\r\n%b\r\n" % told, 1)
-        if after is before and before.endswith(b"\r\n%b" % line):
-            after = before[: -len(line)] + told
-        if after is not before:
-            fields.block = after
-            return
-        # Connection had named it, so it has been taken out
-    fields.block = b"\r\n%b%b" % (told, fields.block)
-
-
-def _remove(head: RequestHead) -> None:
-    """Whatever the client says of a trace."""
-    names = (b"traceparent", b"tracestate")
-    lines = head.headers.block.split(b"\r\n")[1:]
-    kept = [line for line in lines if line.partition(b":")[0].lower() not in names]
-    head.headers.block = b"".join([b"\r\n" + line for line in kept])
-    head.traceparent = b""

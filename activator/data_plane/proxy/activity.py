@@ -92,7 +92,7 @@ class ActivityWatch(Deadline):
         self._is_dormant: bool = False
         self._from_client: FrameScanner | None = None
         self._from_pod: FrameScanner | None = None
-        if it.was_tunnel() and b"websocket" in it.head.upgrade:
+        if it.was_tunnel() and b"websocket" in it.upgrade:
             self._from_client, self._from_pod = FrameScanner(), FrameScanner()
         wheel.arm(self, now_s + min(quiet_s, DORMANT_LOOK_S))
 

@@ -15,8 +15,8 @@ _STREAMED_REQUESTS: Final = (b"application/grpc",)
 
 
 def is_request_streamed(head: RequestHead) -> bool:
-    """The pod answers while the body comes: an upgrade, or gRPC."""
-    return bool(head.upgrade) or (head.headers.get(b"content-type") or b"").lower().startswith(_STREAMED_REQUESTS)
+    """True if the pod answers while the body comes: gRPC."""
+    return (head.headers.get(b"content-type") or b"").lower().startswith(_STREAMED_REQUESTS)
 
 
 def is_response_streamed(head: ResponseHead) -> bool:

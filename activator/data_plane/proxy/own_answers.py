@@ -30,9 +30,9 @@ def send_refusal(
         return
     head = refusal_head(reason, body, retry_after_s)
     if waiting >= 0:
-        head.headers.append(POSITION_HEADER, str(waiting).encode())
+        head.headers = head.headers.with_line(POSITION_HEADER, str(waiting).encode())
     if dialect is not None:
-        head.headers.append(b"X-Content-Type-Options", b"nosniff")
+        head.headers = head.headers.with_line(b"X-Content-Type-Options", b"nosniff")
     send_whole(client, request, head, body)
 
 

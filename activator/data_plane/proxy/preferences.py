@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from activator.codec.message import RequestHead
+from activator.data_plane.headers.edits import HeadEdits
 
 _NAME: Final = b"prefer"
 _ASYNC: Final = b"respond-async"
@@ -22,18 +23,14 @@ def prefers_async(head: RequestHead) -> bool:
     )
 
 
-def take_async_out(head: RequestHead) -> None:
-    """It is fulfilled here: a pod that knew it as well would answer with a 202 of its own."""
-    lines = []
-    for line in head.headers.block.split(b"\r\n")[1:]:
-        name, _, value = line.partition(b":")
+def edit_prefer(head: RequestHead, edits: HeadEdits) -> None:
+    """Leave `respond-async` out: a pod that knew it as well would answer with a 202 of its own."""
+    edits.remove(frozenset({_NAME}))
+    for name, value in head.headers.pairs():
         if name.lower() == _NAME:
             left = [one.strip() for one in value.split(b",") if not _is_async(one)]
             if left:
-                lines.append(b"%b: %b" % (name, b", ".join(left)))
-        else:
-            lines.append(line)
-    head.headers.block = b"".join([b"\r\n%b" % line for line in lines])
+                edits.append(name, b", ".join(left))
 
 
 def _is_async(preference: bytes) -> bool:

@@ -35,18 +35,11 @@ _FAILS: Final = 3  # what comes is the text of an error
 
 
 def takes_events(head: RequestHead) -> bool:
-    """Its client reads an event stream."""
-    if head.method == b"HEAD" or head.upgrade:
+    """True if its client reads an event stream."""
+    if head.method == b"HEAD":
         return False
     accept = head.headers.get(b"accept")
     return accept is not None and _EVENTS in accept.lower()
-
-
-def take_encodings_out(head: RequestHead) -> None:
-    """The pod's events follow comments that are not compressed."""
-    lines = head.headers.block.split(b"\r\n")[1:]
-    kept = [b"\r\n%b" % line for line in lines if line.partition(b":")[0].lower() != b"accept-encoding"]
-    head.headers.block = b"".join(kept)
 
 
 @final

@@ -28,11 +28,12 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from activator.codec.http1.fields import take_internal_out
+from activator.codec.http1.fields import internal_names
 from activator.codec.message import Headers, RequestHead, ResponseHead
 from activator.codec.proxy_protocol import Endpoints
 from activator.data_plane.exchange import ClientStream, Exchange, PodStream
 from activator.data_plane.headers import grpc
+from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.headers.knative import KnativeDialect
 from activator.data_plane.headers.trace_context import Sampler
 from activator.data_plane.proxy.accounting import Accounting
@@ -58,8 +59,8 @@ from activator.data_plane.proxy.phases import (
     illegal,
     is_legal,
 )
-from activator.data_plane.proxy.preferences import prefers_async, take_async_out
-from activator.data_plane.proxy.progress import ProgressStream, take_encodings_out, takes_events
+from activator.data_plane.proxy.preferences import edit_prefer, prefers_async
+from activator.data_plane.proxy.progress import ProgressStream, takes_events
 from activator.data_plane.proxy.record import RequestRecord
 from activator.data_plane.proxy.request_body import SHARE_BYTES, BodyBudgets, RequestBody
 from activator.data_plane.proxy.retry_policy import (
@@ -78,7 +79,7 @@ from activator.data_plane.proxy.retry_policy import (
 from activator.data_plane.proxy.routing import Router, sought
 from activator.data_plane.proxy.selection import SCAN_TIMEOUT_S, Selection
 from activator.data_plane.proxy.time_limits import limit_reached, next_limit_s, pod_had_its_time, trial_takes_long
-from activator.data_plane.proxy.tunnel import after_end_of_client, after_end_of_pod, leave_taken_upgrades, tunnel_phase
+from activator.data_plane.proxy.tunnel import accepted_upgrades, after_end_of_client, after_end_of_pod, tunnel_phase
 from activator.data_plane.stand_in import StandIn
 from activator.data_plane.throttle.body_buffer import BodyBuffer
 from activator.data_plane.throttle.lease import Lease
@@ -99,6 +100,7 @@ ANSWERED_LATER: Final = 1  # when all of its request is here
 HANDED_OVER: Final = 2  # another exchange goes on with its request, and is counted
 
 _NO_BODY: Final[list[bytes]] = []
+_ENCODINGS: Final = frozenset({b"accept-encoding"})
 _NOBODY: Final = ClientStream()  # stands in for the client of an exchange that is over
 # The client takes nothing; or what is kept is not to be trusted.
 _ENDS_DELIVERY: Final = frozenset({Reason.SEND_TIMEOUT, Reason.INTERNAL})
@@ -145,6 +147,8 @@ class Proxy(Accounting):
         exchange = ProxiedExchange(self, head, client)
         if self.sampler is not None:
             exchange.trace = self.sampler.begin(head)
+            if exchange.trace is not None:
+                exchange.trace.edit(exchange.edit())
         return exchange
 
 
@@ -155,7 +159,6 @@ class ProxiedExchange(RequestRecord):
         super().__init__(head, proxy.now())
         self._proxy = proxy
         self._client = client
-        self._address_lines: bytes = b""  # a dialect's first lines of the head, which depend on the pod
         self._body: RequestBody | None = RequestBody(proxy.bodies, client) if head.has_body else None
         self._selection: Selection | None = None  # where more than the host decides on the revision
         # the answer, where its client is slow
@@ -212,10 +215,7 @@ class ProxiedExchange(RequestRecord):
                 self._end(False, False)
                 send_whole(client, self.head, answer.head(), answer.body)
                 return
-            # From here on edits of the head hold for every pod; only its first lines are each pod's own.
-            self._address_lines = seen.host_line
-            self.head.headers.block = seen.host_line + seen.for_pods
-            self.head.named += seen.taken
+            seen.edit(self.edit())
             key = seen.key()
             throttler = proxy.router.named(key) if key else proxy.router.by_host(self.head.authority)
             if key and throttler is None:
@@ -225,7 +225,7 @@ class ProxiedExchange(RequestRecord):
             throttler = proxy.router.resolve(self.head)
             # A client's: no pod is to take them for ours, or for Knative's.
             if self.head.has_internal and not proxy.router.trusts_revision_headers:
-                take_internal_out(self.head)
+                self.edit().remove(internal_names(self.head))
         if throttler is None:
             self._route_by_rules()
         else:
@@ -236,12 +236,12 @@ class ProxiedExchange(RequestRecord):
         if rules is None:
             self._unrouted(Reason.NO_ROUTE, self.head.authority.decode("latin-1"))
             return
-        selection = self._selection = Selection(rules, self.head, self._proxy.bodies.held_body_bytes)
+        selection = self._selection = Selection(rules, self.head, self.edit(), self._proxy.bodies.held_body_bytes)
         answer = selection.list_of_models()
         if answer is not None:
             self._answer(answer[0], answer[1])
             return
-        body = None if self.head.upgrade else self._body
+        body = None if self.upgrade else self._body
         if not selection.begin(body, self.request_done):
             self._selected(selection)
         elif self._enter(SCANNING):
@@ -316,7 +316,7 @@ class ProxiedExchange(RequestRecord):
             self.grpc_status = int(reason.grpc_status)
 
     def _ask_for_slot(self, throttler: RevisionThrottler) -> None:
-        if self.head.upgrade and not leave_taken_upgrades(self.head, throttler.spec):
+        if self.head.upgrade and not self._takes_upgrade(throttler):
             self._fail(Reason.UPGRADE_NOT_SUPPORTED, "")
             return
         body = self._body
@@ -333,6 +333,16 @@ class ProxiedExchange(RequestRecord):
             return
         self._acquire(throttler)
 
+    def _takes_upgrade(self, throttler: RevisionThrottler) -> bool:
+        """Offer its pods the protocols that the revision takes; False: the client could not go on without one."""
+        accepted = accepted_upgrades(self.head, throttler.spec)
+        if accepted is None:
+            return False
+        if accepted != self.upgrade:
+            self.upgrade = accepted
+            self.edit().set_upgrade(accepted)
+        return True
+
     def _find_key(self, throttler: RevisionThrottler) -> None:
         affinity = throttler.affinity
         if affinity is not None:
@@ -345,7 +355,7 @@ class ProxiedExchange(RequestRecord):
             return
         stand_in = throttler.stand_in
         if stand_in is not None and throttler.table.capacity == 0:
-            if stand_in.wants_page(self.head):
+            if not self.upgrade and stand_in.wants_page(self.head):
                 self._show_page(throttler, stand_in)
                 return
             if stand_in.falls_back_while_starting and self._starts_for_others(throttler):
@@ -359,8 +369,8 @@ class ProxiedExchange(RequestRecord):
     def _show_progress(self, stand_in: StandIn) -> None:
         """Where its revision says so, and its client reads an event stream."""
         spec = stand_in.progress
-        if spec is not None and takes_events(self.head):
-            take_encodings_out(self.head)
+        if spec is not None and not self.upgrade and takes_events(self.head):
+            self.edit().remove(_ENCODINGS)  # the pod's events follow comments that are not compressed
             proxy = self._proxy
             self._progress = ProgressStream(self, self._client, spec, proxy.wheel, proxy.now, self.is_client_full)
             self._client = self._progress
@@ -375,7 +385,7 @@ class ProxiedExchange(RequestRecord):
         """Its client does not wait for the answer: it gets a 202 when all of the request is here."""
         spec = stand_in.respond_async
         head = self.head
-        if spec is None or self._proxy.answers is None or head.upgrade or self.is_grpc or self.is_quiet:
+        if spec is None or self._proxy.answers is None or self.upgrade or self.is_grpc or self.is_quiet:
             return False
         if throttler.failure is not None or not prefers_async(head):
             return False
@@ -404,7 +414,7 @@ class ProxiedExchange(RequestRecord):
         kept = answers.accept(throttler, client)
         if kept is None:
             return False
-        take_async_out(self.head)
+        edit_prefer(self.head, self.edit())
         other = ProxiedExchange(proxy, self.head, kept)
         kept.exchange = other
         self._hand_over(other, kept)
@@ -417,8 +427,8 @@ class ProxiedExchange(RequestRecord):
             self._end(True, False)  # it stands in the log already
         else:
             head, body = answers.state(kept)
-            head.headers.append(b"Location", path_of(kept))
-            head.headers.append(b"Preference-Applied", b"respond-async")
+            headers = head.headers.with_line(b"Location", path_of(kept))
+            head.headers = headers.with_line(b"Preference-Applied", b"respond-async")
             self.status = head.status
             self._end(True, True)
         send_whole(client, self.head, head, body)
@@ -432,7 +442,8 @@ class ProxiedExchange(RequestRecord):
         other.request_bytes = self.request_bytes
         other.request_done = True
         other.trace, self.trace = self.trace, None
-        other._address_lines = self._address_lines
+        other.upgrade = self.upgrade
+        other._edits = self._edits
         other._body = body = self._body
         if body is not None:
             body.hand_over(kept)
@@ -528,22 +539,28 @@ class ProxiedExchange(RequestRecord):
         throttler = self.throttler
         assert throttler is not None
         self.progress_s = self.arrived_s if throttler.spec.times_from_arrival else self.connected_s
-        head = self.head
-        dialect = self._proxy.dialect
-        lease = self.lease
-        if dialect is not None and lease is not None:
-            lines = dialect.address_lines(lease.address, throttler.key)
-            head.headers.block = lines + head.headers.block[len(self._address_lines) :]
-            self._address_lines = lines
-            head.pod_host = dialect.host_at(lease.address, throttler.key)
-        if self.grpc_timeout_s > 0.0 and self.connected_s - self.arrived_s >= TOLD_LATE_S:
-            grpc.tell_rest(head, self.grpc_timeout_s - (self.connected_s - self.arrived_s))
+        head = self._head_for_pod(throttler)
         body = self._body
         if body is None or not head.has_body:  # what a client sends ahead of a tunnel is no body
             pod.send_request(head, _NO_BODY)
         elif body.start(pod, head, is_idempotent(self)):
             self._go_on_soon()
         self._arm(throttler)
+
+    def _head_for_pod(self, throttler: RevisionThrottler) -> RequestHead:
+        """Return the head that this attempt sends."""
+        edits = self._edits
+        dialect = self._proxy.dialect
+        lease = self.lease
+        waited_s = self.connected_s - self.arrived_s
+        is_late = self.grpc_timeout_s > 0.0 and waited_s >= TOLD_LATE_S
+        if is_late or dialect is not None:
+            edits = HeadEdits() if edits is None else edits.copy()
+            if dialect is not None and lease is not None:
+                dialect.edit(edits, lease.address, throttler.key)
+            if is_late:
+                grpc.edit_timeout(edits, self.grpc_timeout_s - waited_s)
+        return self.head if edits is None else edits.apply(self.head)
 
     def connect_failed(self, reason: Reason) -> None:
         lease = self.lease
@@ -576,7 +593,7 @@ class ProxiedExchange(RequestRecord):
         self.request_bytes += len(data)
         body = self._body
         pod = self.pod
-        is_early = bool(self.head.upgrade) and self.phase < ANSWERING  # the tunnel does not stand yet
+        is_early = bool(self.upgrade) and self.phase < ANSWERING  # the tunnel does not stand yet
         if body is None and is_early:
             body = self._body = RequestBody(self._proxy.bodies, self._client)
             if self.throttler is not None:
@@ -620,7 +637,7 @@ class ProxiedExchange(RequestRecord):
             self._client_ended = True
             if self._tunnel_goes_on(after_end_of_client(self.phase), pod):
                 pod.send_end(trailers)
-        elif body is not None and self.phase != DELIVERING and not self.head.upgrade:
+        elif body is not None and self.phase != DELIVERING and not self.upgrade:
             body.end(trailers)
             if self._selection is not None:
                 self._selection.finish()
@@ -643,7 +660,9 @@ class ProxiedExchange(RequestRecord):
     def _gathers(self, throttler: RevisionThrottler, body: RequestBody) -> bool:
         """Whether the rest of the body is waited for, up to a bound, before a slot is asked for."""
         spec = throttler.spec
-        if spec.buffer_request_bytes == 0 or throttler.failure is not None or is_request_streamed(self.head):
+        if spec.buffer_request_bytes == 0 or throttler.failure is not None:
+            return False
+        if self.upgrade or is_request_streamed(self.head):
             return False
         body.gather(spec.buffer_request_bytes, spec.buffer_file_bytes)
         if body.is_gathered() or not self._enter(GATHERING):
@@ -788,10 +807,10 @@ class ProxiedExchange(RequestRecord):
         if stand_in is not None:
             self._watch_activity(throttler, stand_in, head)
         if self.fallbacks != 0:
-            head.headers.append(FALLBACK_HEADER, throttler.key.encode())
+            head.headers = head.headers.with_line(FALLBACK_HEADER, throttler.key.encode())
         if throttler.spec.server_timing:
             value = server_timing(self.start, self.arrived_s, self.granted_s, self.connected_s, self.first_byte_s)
-            head.headers.append(b"Server-Timing", value)
+            head.headers = head.headers.with_line(b"Server-Timing", value)
         if phase >= TUNNEL:
             self.request_done = False  # the client's stream begins now
             if body is None:
@@ -1087,7 +1106,7 @@ class ProxiedExchange(RequestRecord):
         self.asked_for_slot_s = self._proxy.now()
         body = self._body
         try:
-            if self.head.upgrade and not leave_taken_upgrades(self.head, throttler.spec):
+            if self.head.upgrade and not self._takes_upgrade(throttler):
                 self._fail(Reason.UPGRADE_NOT_SUPPORTED, "")
             elif body is not None and not body.move(throttler.held):
                 self._fail(Reason.HELD_BYTES_FULL, "for this revision")
@@ -1154,7 +1173,8 @@ class ProxiedExchange(RequestRecord):
             return
         fallback: tuple[ResponseHead, bytes] | None = None
         # A gRPC client reads no page, but a status.
-        if throttler is not None and throttler.stand_in is not None and self.grpc_status == grpc.NO_STATUS:
+        reads_page = not self.upgrade and self.grpc_status == grpc.NO_STATUS
+        if throttler is not None and throttler.stand_in is not None and reads_page:
             fallback = throttler.stand_in.fallback(reason, self.head, retry_after_s)
         self.status = reason.status if fallback is None else fallback[0].status
         self._end(False, True)

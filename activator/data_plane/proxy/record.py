@@ -12,6 +12,7 @@ from mypy_extensions import i64
 from activator.codec.message import RequestHead
 from activator.config.specs import RevisionSpec
 from activator.data_plane.exchange import Exchange, PodStream
+from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.headers.grpc import NO_STATUS
 from activator.data_plane.headers.trace_context import TraceContext
 from activator.data_plane.proxy.phases import ARRIVED
@@ -54,6 +55,8 @@ class RequestRecord(Exchange):
         self.fallbacks: i64 = 0  # revisions that failed it, before this one …
         self.first_throttler: RevisionThrottler | None = None  # … and the first of them
         self.pod_protocol: str = ""  # spoken with the last pod; empty: none was connected to
+        self.upgrade: bytes = head.upgrade  # the protocols that its revision takes, of those that its client offers
+        self._edits: HeadEdits | None = None  # what its pods are told differently, if anything
         # what became of it
         self.status: i64 = 0  # of the answer; 0: there was none
         self.reason: Reason | None = None  # why it ended otherwise than with its pod's answer
@@ -61,6 +64,12 @@ class RequestRecord(Exchange):
         self.is_grpc: bool = False
         self.grpc_status: i64 = NO_STATUS  # of the call, however it ended
         self.trace: TraceContext | None = None  # it is traced
+
+    def edit(self) -> HeadEdits:
+        """Return the edits of the head that all its pods are sent."""
+        if self._edits is None:
+            self._edits = HeadEdits()
+        return self._edits
 
     def shed(self) -> None:
         """Cut the answer, since its client takes nothing of it and the memory is needed."""

@@ -16,6 +16,7 @@ from typing import Final, final
 from activator.codec.json_field import BEYOND, FOUND, PENDING, FieldScan
 from activator.codec.message import RequestHead, ResponseHead
 from activator.data_plane.exchange import ClientStream
+from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.proxy.buffering import is_request_streamed
 from activator.data_plane.proxy.request_body import RequestBody
 from activator.data_plane.proxy.rules import NEEDS_MODEL, HostRules, Question
@@ -31,18 +32,22 @@ SCAN_TIMEOUT_S: Final = 30.0  # in which they must be here
 FIELD: Final = "model"
 
 _SHOWN_MAX: Final = 100  # characters of a client's words in a refusal
-_DIGESTS: Final = (b"content-md5:", b"digest:", b"content-digest:", b"repr-digest:")
+_DIGESTS: Final = frozenset({b"content-md5", b"digest", b"content-digest", b"repr-digest"})
 _READS: Final = frozenset({b"GET", b"HEAD"})
 
 
 @final
 class Selection:
-    """Of one request. `bytes_max`: so much of a body may be held before its revision is known."""
+    """The choice of one request's revision. `bytes_max`: so much of a body may be held before it is made.
 
-    def __init__(self, rules: HostRules, head: RequestHead, bytes_max: int) -> None:
+    `edits`: what the pod is told differently for it.
+    """
+
+    def __init__(self, rules: HostRules, head: RequestHead, edits: HeadEdits, bytes_max: int) -> None:
         self._bytes_max = min(bytes_max, SCAN_BYTES_MAX)
         self._rules = rules
         self._head = head
+        self._edits = edits
         self._question = Question(head)
         self._question.read_path(rules)
         self._scan: FieldScan | None = None
@@ -95,7 +100,7 @@ class Selection:
         self._question.read_path(rules)
 
     def revision(self, client: ClientStream) -> RevisionThrottler | None:
-        """The revision, and the head has what its pod is told; None: `reason` and `detail` say why there is none."""
+        """Return the revision; None: `reason` and `detail` say why there is none."""
         question = self._question
         if question.refusal:
             self.reason = Reason.BAD_REQUEST
@@ -126,11 +131,10 @@ class Selection:
         name = json.dumps(spec.rewrite_model).encode()
         if not body.replace(scan.start, scan.end, name):
             return False
-        head = self._head
-        if head.content_length >= 0:
-            head.content_length += len(name) - (scan.end - scan.start)
-        lines = head.headers.block.split(b"\r\n")
-        head.headers.block = b"\r\n".join([line for line in lines if not line.lower().startswith(_DIGESTS)])
+        length = self._head.content_length
+        if length >= 0:
+            self._edits.set_content_length(length + len(name) - (scan.end - scan.start))
+        self._edits.remove(_DIGESTS)
         return True
 
     # --- within ---
@@ -161,10 +165,11 @@ class Selection:
         prefix = match.path.encode("latin-1")
         if match.strip_path and prefix and (question.path == prefix or question.path.startswith(prefix + b"/")):
             path = without_segments(path, prefix.count(b"/"))
-            _tell_prefix(head, prefix)
+            before = head.headers.get(b"x-forwarded-prefix") or b""  # what a trusted proxy has stripped
+            self._edits.set(b"X-Forwarded-Prefix", before.rstrip(b"/") + prefix)
             is_changed = True
         if is_changed:
-            head.pod_target = path if mark < 0 else path + target[mark:]
+            self._edits.set_target(path if mark < 0 else path + target[mark:])
 
 
 def _is_identity(head: RequestHead) -> bool:
@@ -177,13 +182,3 @@ def _is_beyond(scan: FieldScan | None) -> bool:
 
 def _shown(text: str) -> str:
     return one_line(text[:_SHOWN_MAX])
-
-
-def _tell_prefix(head: RequestHead, prefix: bytes) -> None:
-    """`X-Forwarded-Prefix`, behind what a trusted proxy has stripped before."""
-    before = head.headers.get(b"x-forwarded-prefix")
-    if before is not None:
-        lines = head.headers.block.split(b"\r\n")
-        head.headers.block = b"\r\n".join([one for one in lines if not one.lower().startswith(b"x-forwarded-prefix:")])
-        prefix = before.rstrip(b"/") + prefix
-    head.headers.append(b"X-Forwarded-Prefix", prefix)

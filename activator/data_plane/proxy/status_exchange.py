@@ -141,7 +141,7 @@ class StatusExchange(ProxiedExchange):
     # --- a body, as its client takes it ---
 
     def _begin_sending(self, head: ResponseHead, length: int, trailers: Headers) -> None:
-        head.headers.append(STATE_HEADER, b"kept")
+        head.headers = head.headers.with_line(STATE_HEADER, b"kept")
         self.status = head.status
         self.first_byte_s = self._time()
         if not head.has_body or self.head.method == b"HEAD":

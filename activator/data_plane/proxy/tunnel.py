@@ -24,18 +24,16 @@ _NEVER_TUNNELLED: Final = frozenset({b"http", b"http2", b"http3", b"h2", b"h2c",
 _VERSION: Final = re.compile(rb"[ \t/-]")
 
 
-def leave_taken_upgrades(head: RequestHead, spec: RevisionSpec) -> bool:
-    """Leave of the offered protocols those that the revision takes; False for a WebSocket where it takes none.
+def accepted_upgrades(head: RequestHead, spec: RevisionSpec) -> bytes | None:
+    """Return those of the offered protocols that the revision takes; None for a WebSocket if it takes none.
 
     Others are declined by leaving them out (RFC 9110 7.8); a WebSocket client could not go on then.
     """
     offered = head.upgrade.split(b", ")
     taken = spec.upgrades
     every = "*" in taken
-    head.upgrade = b", ".join(
-        [one for one in offered if one.decode("latin-1") in taken or (every and _may_be_tunnelled(one))]
-    )
-    return bool(head.upgrade) or b"websocket" not in offered
+    accepted = [one for one in offered if one.decode("latin-1") in taken or (every and _may_be_tunnelled(one))]
+    return None if not accepted and b"websocket" in offered else b", ".join(accepted)
 
 
 def _may_be_tunnelled(protocol: bytes) -> bool:

@@ -50,6 +50,7 @@ class Http2PodStream(PodStream):
         self.touched: bool = False  # by the read that is being handled
         self.answered: bool = False  # a byte of an answer has come
         self.tunnel: bool = False
+        self.upgrade: bytes = b""  # `websocket`, if that is asked for
 
     def protocol(self) -> str:
         return "HTTP/2"
@@ -57,8 +58,11 @@ class Http2PodStream(PodStream):
     def send_request(self, head: RequestHead, body: list[bytes]) -> None:
         connection = self.connection
         codec = connection.codec
-        if head.upgrade:  # HTTP/2 has no other upgrade than this one
-            head.upgrade = b"websocket" if b"websocket" in head.upgrade.split(b", ") else b""
+        if head.upgrade and head.upgrade != b"websocket":  # HTTP/2 has no other upgrade
+            offered = head.upgrade.split(b", ")
+            head = head.copy()
+            head.upgrade = b"websocket" if b"websocket" in offered else b""
+        self.upgrade = head.upgrade
         if head.upgrade and not codec.is_settled() and not connection.is_closed:
             connection.when_settled(self, head, body)  # RFC 8441 3: whether it takes WebSockets is not known before
             return
@@ -480,10 +484,9 @@ class _Events(ClientEvents):
             return
         user.answered = True
         self._connection.touched(user, exchange)
-        request = exchange.head
-        if request.upgrade and 200 <= head.status < 300:
+        if user.upgrade and 200 <= head.status < 300:
             user.tunnel = True
-            head = _switched(request, head)
+            head = _switched(exchange.head, head)
         exchange.response_head(head)
 
     def stream_body(self, stream: Stream, data: bytes) -> None:

@@ -391,8 +391,8 @@ def test_the_same_fields_again_give_the_same_head_and_another_object() -> None:
     for _ in range(3):
         head = reader.read(fields, False)
         assert request_of(head) == expected
-        head.headers.append(b"X-Added", b"1")
-        head.content_length, head.has_body, head.pod_target = 7, False, b"/other"
+        head.headers = head.headers.with_line(b"X-Added", b"1")
+        head.content_length, head.has_body, head.target = 7, False, b"/other"
         heads.append(head)
     assert len({id(head) for head in heads}) == len({id(head.headers) for head in heads}) == 3
     with pytest.raises(WireError):
@@ -422,7 +422,7 @@ def test_the_same_fields_of_an_answer_again() -> None:
         assert (head.status, head.reason_phrase, head.headers.block, head.content_length, head.has_body) == (
             fresh.status, fresh.reason_phrase, fresh.headers.block, fresh.content_length, fresh.has_body
         )  # fmt: skip
-        head.headers.append(b"x", b"y")
+        head.headers = head.headers.with_line(b"x", b"y")
         head.status, head.content_length, head.has_body = 502, 0, False
     with pytest.raises(WireError):
         reader.read(fields, True, False)

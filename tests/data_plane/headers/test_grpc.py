@@ -9,12 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from activator.codec.message import UNKNOWN_LENGTH, Fields, Headers, RequestHead, ResponseHead
+from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.headers.grpc import (
     STATUS_NAMES,
+    edit_timeout,
     is_grpc,
     refusal,
     status_said,
-    tell_rest,
     timeout_of,
 )
 from activator.runtime.reasons import GrpcStatus, Reason
@@ -56,7 +57,9 @@ def test_the_rest_is_told_in_the_same_place(left_s: float, name: bytes, first: b
     before = [(b"a", b"grpc-timeout: 9S")] if not first else []
     behind = [(b"b", b"2")] if not last else []
     it = head(*before, (name, b"10S"), *behind)
-    tell_rest(it, left_s)
+    edits = HeadEdits()
+    edit_timeout(edits, left_s)
+    it = edits.apply(it)
     pairs = it.headers.pairs()
     assert pairs[: len(before)] == before and pairs[len(before) + 1 :] == behind
     told = timeout_of(it)
@@ -67,12 +70,6 @@ def test_the_rest_is_told_in_the_same_place(left_s: float, name: bytes, first: b
         assert left_s - 1e-3 <= told <= left_s + 1e-9
     else:
         assert told == pytest.approx(1e-6)
-
-
-def test_nothing_is_told_to_who_has_asked_for_nothing() -> None:
-    it = head((b"a", b"b"))
-    tell_rest(it, 1.0)
-    assert it.headers.pairs() == [(b"a", b"b")]
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from activator.codec.message import RequestHead
 from activator.config.specs import AsyncSpec
+from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.proxy.answer_links import AnswerLinks
 from activator.data_plane.proxy.answer_store import ANSWERS_PATH, GONE_MAX, AnswerStore
 from activator.data_plane.proxy.kept_answer import KEPT_OVERHEAD_BYTES
-from activator.data_plane.proxy.preferences import prefers_async, take_async_out
+from activator.data_plane.proxy.preferences import edit_prefer, prefers_async
 from activator.data_plane.proxy.proxy import ProxiedExchange
 from activator.data_plane.proxy.status_exchange import AnswerDesk
 from activator.runtime.reasons import Reason
@@ -100,10 +101,13 @@ def place_of(client: Client) -> str:
 def test_the_preference_is_found_and_taken_out(values: list[str], is_preferred: bool, left: list[str]) -> None:
     head = request_head(X="y")
     for value in values:
-        head.headers.append(b"PREFER", value.encode())
+        head.headers = head.headers.with_line(b"PREFER", value.encode())
     before = head.headers.pairs()
     assert prefers_async(head) == is_preferred
-    take_async_out(head)
+    edits = HeadEdits()
+    edit_prefer(head, edits)
+    assert head.headers.pairs() == before, "a client's head stays"
+    head = edits.apply(head)
     assert [value.decode() for name, value in head.headers.pairs() if name == b"PREFER"] == left
     others = [pair for pair in before if pair[0] != b"PREFER"]
     assert [pair for pair in head.headers.pairs() if pair[0] != b"PREFER"] == others
@@ -130,7 +134,7 @@ def test_a_request_is_accepted_runs_and_its_answer_is_kept() -> None:
     assert told.fields["activator-answer"] == "running" and "activator-queue-position" not in told.fields
     exchange = world.exchange_at(pool)
     head = response_head(201, 5)
-    head.headers.append(b"X-Result", b"r")
+    head.headers = head.headers.with_line(b"X-Result", b"r")
     exchange.response_head(head)
     exchange.response_body(b"he")
     exchange.response_body(b"llo")

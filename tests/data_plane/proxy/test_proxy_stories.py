@@ -403,7 +403,7 @@ def test_a_request_keeps_its_key_while_it_waits() -> None:
     users = {}
     for user in ("ann", "bob", "eve"):
         head = request_head()
-        head.headers.append(b"X-User", user.encode())
+        head.headers = head.headers.with_line(b"X-User", user.encode())
         users[user], _ = world.begin(head)
     assert {exchange.pick_key for exchange in users.values()} == {hash_bytes(user.encode()) for user in users}
     world.throttler.failure = "not yet"  # all pods come before anybody is served

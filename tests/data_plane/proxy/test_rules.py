@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from activator.codec.message import RequestHead
 from activator.config.specs import MatchSpec, RevisionSpec
+from activator.data_plane.headers.edits import HeadEdits
 from activator.data_plane.proxy.model_lists import lists_of
 from activator.data_plane.proxy.routing import Router
 from activator.data_plane.proxy.rules import MATCHED, NEEDS_MODEL, UNMATCHED, Question
@@ -287,13 +288,14 @@ def test_no_path_selects_another_revision_than_its_pod_would(pieces: list[str]) 
     rules = router.rules_of(b"a.test")
     assert rules is not None
     head = asked(target)
-    selection = Selection(rules, head, 100)
+    edits = HeadEdits()
+    selection = Selection(rules, head, edits, 100)
     selection.begin(None, True)
     found = selection.revision(Client())
     if found is None:
         assert "%" in target or ";" in target, "only what can be read in two ways is refused"
         return
-    sent = head.pod_target or head.target
+    sent = edits.apply(head).target
     for slashes in (False, True):
         if slashes and b"%25" in sent:
             continue  # nobody decodes twice
@@ -309,10 +311,11 @@ def test_a_plain_path_is_sent_as_it_is_and_others_only_where_rules_look_at_paths
     rules = router.rules_of(b"a.test")
     assert rules is not None
     head = asked("/a/../b//c%2f")
-    selection = Selection(rules, head, 100)
+    edits = HeadEdits()
+    selection = Selection(rules, head, edits, 100)
     assert not selection.begin(None, True)
     assert selection.revision(Client()) is not None
-    assert head.pod_target == b""
+    assert edits.apply(head) is head
 
 
 @pytest.mark.parametrize(
@@ -333,13 +336,14 @@ def test_a_prefix_is_stripped(prefix: str, target: str, sent: bytes, told: bytes
     rules = router_of(throttler("v1", "a.test", match=match)).rules_of(b"a.test")
     assert rules is not None
     head = asked(target)
-    selection = Selection(rules, head, 100)
+    edits = HeadEdits()
+    selection = Selection(rules, head, edits, 100)
     assert not selection.begin(None, True)
     assert selection.revision(Client()) is not None, selection.detail
     if b"..%2E" in sent:
         sent = b"/..." + sent[6:]
-    assert head.pod_target == sent
-    assert head.headers.get(b"x-forwarded-prefix") == told
+    assert edits.apply(head).target == sent
+    assert edits.apply(head).headers.get(b"x-forwarded-prefix") == told
     assert head.target == target.encode(), "logs and rules of queues see what was asked for"
 
 
@@ -348,11 +352,12 @@ def test_a_trusted_proxys_prefix_comes_before_ours() -> None:
     rules = router_of(throttler("b", "a.test", match=match)).rules_of(b"a.test")
     assert rules is not None
     head = asked("/b/c")
-    head.headers.append(b"X-Forwarded-Prefix", b"/a/")
-    selection = Selection(rules, head, 100)
+    head.headers = head.headers.with_line(b"X-Forwarded-Prefix", b"/a/")
+    edits = HeadEdits()
+    selection = Selection(rules, head, edits, 100)
     selection.begin(None, True)
     selection.revision(Client())
-    assert [pair for pair in head.headers.pairs() if pair[0] == b"X-Forwarded-Prefix"] == [
+    assert [pair for pair in edits.apply(head).headers.pairs() if pair[0] == b"X-Forwarded-Prefix"] == [
         (b"X-Forwarded-Prefix", b"/a/b")
     ]
 

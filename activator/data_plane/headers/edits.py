@@ -1,0 +1,142 @@
+"""The edits that make a pod's request head out of the client's: an ordered list, applied once per attempt.
+
+Rules
+  1. The client's head is never changed, so a retry or a fallback can neither undo an edit nor repeat one.
+  2. Edits are applied in their order. Names are compared without case. Lines that no edit names keep their places.
+  3. A hostile head may name thousands of fields: an edit costs one pass over the lines, whatever it names.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from mypy_extensions import i64
+
+from activator.codec.message import Fields, RequestHead
+
+_REMOVE: Final = 0
+_SET: Final = 1
+_APPEND: Final = 2
+
+
+@final
+class FieldEdit:
+    """One change of the fields; may be made once and added to the edits of many requests."""
+
+    def __init__(self, kind: i64, names: frozenset[bytes], line: bytes) -> None:
+        self.kind = kind
+        self.names = names
+        self.line = line
+        letters: i64 = 0
+        for name in names:
+            letters |= 1 << (name[0] & 31)
+        self._letters: i64 = letters  # most lines differ in the first letter already
+
+    def has(self, line: bytes) -> bool:
+        """True if the edit names the field of this line."""
+        return (self._letters >> (line[0] & 31)) & 1 != 0 and line.partition(b":")[0].lower() in self.names
+
+
+@final
+class HeadEdits:
+    """What a pod's head has differently from its client's."""
+
+    def __init__(self) -> None:
+        self._edits: list[FieldEdit] = []
+        self._target: bytes = b""
+        self._authority: bytes = b""
+        self._upgrade: bytes | None = None
+        self._content_length: int = -1
+
+    def copy(self) -> HeadEdits:
+        """Return edits that begin with these: more can be added for one attempt."""
+        other = HeadEdits()
+        other._edits = self._edits.copy()
+        other._target = self._target
+        other._authority = self._authority
+        other._upgrade = self._upgrade
+        other._content_length = self._content_length
+        return other
+
+    def add(self, edit: FieldEdit) -> None:
+        self._edits.append(edit)
+
+    def remove(self, lowered_names: frozenset[bytes]) -> None:
+        """Remove all fields of these names."""
+        self._edits.append(removal(lowered_names))
+
+    def set(self, name: bytes, value: bytes) -> None:
+        """Replace the first field of this name, and remove the others. A new field comes before all others.
+
+        Neither name nor value may hold CR, LF or NUL.
+        """
+        self._edits.append(FieldEdit(_SET, frozenset((name.lower(),)), b"%b: %b" % (name, value)))
+
+    def append(self, name: bytes, value: bytes) -> None:
+        """Add a field behind all others. Neither name nor value may hold CR, LF or NUL."""
+        self._edits.append(addition(name, value))
+
+    def set_target(self, target: bytes) -> None:
+        """Ask the pod for another target (path and query)."""
+        self._target = target
+
+    def set_host(self, authority: bytes) -> None:
+        """Name another host to the pod, in Host and `:authority`."""
+        self._authority = authority
+        self.set(b"Host", authority)
+
+    def set_upgrade(self, protocols: bytes) -> None:
+        """Offer the pod these protocols, lowered, in a comma-separated list; empty: none."""
+        self._upgrade = protocols
+
+    def set_content_length(self, length: int) -> None:
+        """Announce another length of the body, in bytes."""
+        self._content_length = length
+
+    def apply(self, head: RequestHead) -> RequestHead:
+        """Return the head that a pod is sent in the place of `head`, or `head` if there are no edits."""
+        if not self._edits and not self._target and self._upgrade is None and self._content_length < 0:
+            return head
+        made = head.copy()
+        if self._target:
+            made.target = self._target
+        if self._authority:
+            made.authority = self._authority
+        if self._upgrade is not None:
+            made.upgrade = self._upgrade
+        if self._content_length >= 0:
+            made.content_length = self._content_length
+        if self._edits:
+            lines = head.headers.block.split(b"\r\n")
+            del lines[0]  # the block begins with a line end
+            for edit in self._edits:
+                lines = _edited(lines, edit)
+            made.headers = Fields(b"\r\n" + b"\r\n".join(lines) if lines else b"")
+            made.headers.never_indexed = head.headers.never_indexed
+        return made
+
+
+def removal(lowered_names: frozenset[bytes]) -> FieldEdit:
+    """Return the edit that removes all fields of these names."""
+    return FieldEdit(_REMOVE, lowered_names, b"")
+
+
+def addition(name: bytes, value: bytes) -> FieldEdit:
+    """Return the edit that adds a field behind all others. Neither name nor value may hold CR, LF or NUL."""
+    return FieldEdit(_APPEND, frozenset(), b"%b: %b" % (name, value))
+
+
+def _edited(lines: list[bytes], edit: FieldEdit) -> list[bytes]:
+    if edit.kind == _APPEND:
+        lines.append(edit.line)
+        return lines
+    first: i64 = -1
+    kept: list[bytes] = []
+    for line in lines:
+        if not edit.has(line):
+            kept.append(line)
+        elif first < 0:
+            first = len(kept)
+    if edit.kind == _SET:
+        kept.insert(max(first, 0), edit.line)
+    return kept
